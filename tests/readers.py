@@ -34,7 +34,7 @@ from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.comparison.table import csv_text, plain_lines
 from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
-from ringtrain.report.sinks import cut
+from ringtrain.report.sinks import truncate_log
 from ringtrain.storage.checkpoint import seal, store
 from tests.data import source_makers as made
 
@@ -110,7 +110,7 @@ def run_file(path: Path) -> None:
 
 
 def model_file(path: Path) -> None:
-    model = spec.load(path)
+    model = spec.load_model(path)
     model.graph()
     resolve(recipe_layer(model.name, model.recipe))
 
@@ -143,7 +143,7 @@ def log(path: Path) -> None:
     plain_lines(rows, 120), csv_text(rows)
     with TemporaryDirectory() as folder:  # what is cut is meant to change
         (Path(folder) / "log").write_bytes(path.read_bytes())
-        cut(Path(folder) / "log", 2)
+        truncate_log(Path(folder) / "log", 2)
         assert path.read_bytes().startswith((Path(folder) / "log").read_bytes())
 
 
@@ -176,7 +176,7 @@ def checkpoints() -> list[bytes]:
         fingerprint=store.fingerprint({name: array.shape for name, array in weights.items()}),
         data_name="digits", data_checksum="ab" * 32,
     )  # fmt: skip
-    return [written(lambda path: store.save(path, saved))[seal.BLOCK :]]
+    return [written(lambda path: store.save_checkpoint(path, saved))[seal.BLOCK :]]
 
 
 def sealed_checkpoint(path: Path) -> None:
@@ -184,8 +184,8 @@ def sealed_checkpoint(path: Path) -> None:
     content = path.read_bytes()
     with TemporaryDirectory() as folder:
         sealed = Path(folder) / path.name
-        sealed.write_bytes(seal.block(memoryview(content)) + content)
-        store.load(sealed)
+        sealed.write_bytes(seal.make_seal(memoryview(content)) + content)
+        store.load_checkpoint(sealed)
 
 
 # ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +263,7 @@ READERS = {
     ),
     "data set": Reader("bad.h5", data_sets, data_set),
     "checkpoint": Reader("bad.h5", checkpoints, sealed_checkpoint),
-    "checkpoint as it is": Reader("bad.h5", checkpoints, store.load),
+    "checkpoint as it is": Reader("bad.h5", checkpoints, store.load_checkpoint),
     "IDX": Reader("bad/train-images-idx3-ubyte", idx_seeds, idx, ("bad",)),
     "CIFAR python": Reader(
         "bad/data_batch_3", lambda: [pickle.dumps(pickle.loads(PYTHON["data_batch_3"]), k) for k in (2, 5)],

@@ -55,8 +55,8 @@ ORDER = {
     "launch": "texts binding slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
-    "nn": "texts base buckets initial whole_batch blocks settings shapes wiring arena conv layers loss norm "
-    "pool pieces describe fuse catalogue graph segments spec",
+    "nn": "texts base buckets initial whole_batch blocks settings shapes graph_checks arena conv layers loss norm "
+    "pool capture_segments describe fuse catalogue graph subgraphs spec",
     "ops": "texts compression geometry machine bfloat16 keys pairs precision base cuda host cpu reference catalogue",
     "optim": "texts lr optimizers",
     "report": "texts events rates trace records sinks screen plots comparison",

@@ -2,7 +2,7 @@ import pytest
 
 from ringtrain.config import texts as texts
 from ringtrain.config.record import FORMER_KEYS, TrainConfig, config_fields
-from ringtrain.config.resolve import for_continuation, parse_toml, read_run_file, resolve, to_table
+from ringtrain.config.resolve import for_continuation, parse_run_file, read_run_file, resolve, to_table
 from ringtrain.errors import ConfigError
 
 
@@ -100,7 +100,7 @@ def test_a_written_config_reads_back():
 
     given = {"batch": 100, "lr": 1e-3, "lr_steps": [4000, "9.5ep"], "warmup": "0.5ep", "model": 'a"b\\c'}
     config = resolve(("flags", {**given, "augment": False}))
-    assert resolve(("file", parse_toml(tomli_w.dumps(to_table(config)), "file"))) == config
+    assert resolve(("file", parse_run_file(tomli_w.dumps(to_table(config)), "file"))) == config
 
 
 def test_keys_of_earlier_versions_that_change_no_result_are_passed_over():

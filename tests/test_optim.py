@@ -9,7 +9,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, UpdateRange, make_optimizer, runs
+from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, UpdateRange, make_optimizer, update_ranges
 from ringtrain.optim.texts import UNKNOWN_OPTIMIZER
 
 ZERO = Fill("constant")
@@ -132,20 +132,20 @@ def test_state_may_begin_where_a_slice_does(name):
 
 
 def test_neighbours_with_equal_multipliers_are_one_run():
-    assert runs(SPANS, Hyper(weight_decay=0.1)) == (
+    assert update_ranges(SPANS, Hyper(weight_decay=0.1)) == (
         UpdateRange(0, 32, 1, 0.1, 0),
         UpdateRange(32, 48, 2, 0.05, 0),
         UpdateRange(48, 80, 1, 0.1, 0),
         UpdateRange(80, 96, 0, 0, 0.25),
         UpdateRange(96, COUNT, 0.5, 25, 0),
     )
-    undecayed = runs(SPANS, Hyper(weight_decay=0.1, decay_bias_norm=False))
+    undecayed = update_ranges(SPANS, Hyper(weight_decay=0.1, decay_bias_norm=False))
     assert [run.decay for run in undecayed] == [0.1, 0, 0, 0, 25]
 
 
 def test_spans_apart_are_not_merged():
-    assert len(runs((SPANS[2], SPANS[3]), Hyper())) == 1
-    assert len(runs((SPANS[0], SPANS[2]), Hyper())) == 2
+    assert len(update_ranges((SPANS[2], SPANS[3]), Hyper())) == 1
+    assert len(update_ranges((SPANS[0], SPANS[2]), Hyper())) == 2
 
 
 def test_names():

@@ -8,7 +8,7 @@ import pytest
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer, runs
+from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer, update_ranges
 
 ZERO = Fill("constant")
 TABLE = (
@@ -249,8 +249,8 @@ def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
 
 
 def test_each_weight_is_a_run_of_its_own_and_the_rest_is_merged():
-    made = runs(SPANS, HYPER, layerwise=True)
+    made = update_ranges(SPANS, HYPER, layerwise=True)
     assert [(run.start, run.norm) for run in made] == [
         (0, 0), (32, None), (48, 1), (96, 2), (128, None), (144, None), (160, 3),
     ]  # fmt: skip
-    assert [run.start for run in runs(SPANS, HYPER)] == [0, 32, 48, 128, 144, 160]
+    assert [run.start for run in update_ranges(SPANS, HYPER)] == [0, 32, 48, 128, 144, 160]

@@ -175,7 +175,7 @@ def own_side(monkeypatch):
 
 @pytest.mark.parametrize("model", ["resnet20", "resnet50", "lenet"])
 def test_no_drawn_weight_switches_a_branch_off(own_side, model):
-    spans = lay_out(spec.load(model).graph().parameters())
+    spans = lay_out(spec.load_model(model).graph().parameters())
     drawn = {span.name: own_side.drawn(span, additive_key(0, name_key(span.name))) for span in spans}
     for span in spans:
         values = drawn[span.name]

@@ -204,7 +204,7 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
 
-    return of_buckets(lay_out(spec.load(flags["sizes_of"]).graph().parameters()), itemsize, BUCKET_BYTES)
+    return of_buckets(lay_out(spec.load_model(flags["sizes_of"]).graph().parameters()), itemsize, BUCKET_BYTES)
 
 
 def _prepare_files(flags: dict, protocol) -> dict | None:

@@ -130,9 +130,9 @@ def _check_files(out: str | None, asked: list, paths: dict) -> None:
 def _folder(out: str | None) -> str:
     import datetime
 
-    from ringtrain.storage.run_folder.run_folder import RUNS, make_unused
+    from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 
-    return out if out is not None else str(make_unused(RUNS, "compare", datetime.datetime.now()))
+    return out if out is not None else str(make_unused_folder(RUNS, "compare", datetime.datetime.now()))
 
 
 def _tell_begin(variant, asked: list) -> None:
@@ -144,14 +144,14 @@ def _read(ran: list) -> list:
     """Logs of what was trained; of a variant that failed before there was one, why."""
     from ringtrain.errors import UsageError
     from ringtrain.report.comparison.logs import read_run
-    from ringtrain.report.comparison.rows import Broken
+    from ringtrain.report.comparison.rows import FailedVariant
 
     runs = []
     for each in ran:
         try:
             runs.append(read_run(each.variant.flags["out"], each.variant.name))
         except UsageError as error:
-            runs.append(Broken(each.variant.name, each.problem or str(error)))
+            runs.append(FailedVariant(each.variant.name, each.problem or str(error)))
     return runs
 
 

@@ -68,19 +68,19 @@ def info(file):
 
     from ringtrain.data.file import check
     from ringtrain.data.file.dataset import open_dataset
-    from ringtrain.data.file.metadata import facts_checksum
+    from ringtrain.data.file.metadata import metadata_checksum
 
     with _progress() as progress:
         opened = open_dataset(file, progress=progress)
     console = Console()
-    for what, value in check.facts(opened):
+    for what, value in check.dataset_rows(opened):
         console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
     names = [name for name, _ in opened.splits()]
     console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in check.split_rows(opened)]))
     console.print(_table(("", "class", *names), check.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
-    console.print(f"sha256 file  {facts_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
+    console.print(f"sha256 file  {metadata_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
 
 
 @data.command()

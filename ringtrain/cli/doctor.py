@@ -48,16 +48,16 @@ def _doctor(transport, device: str, mpi_cuda: str, path, quick: bool, strict: bo
     import os
 
     from ringtrain.launch.doctor import checks
-    from ringtrain.launch.doctor.doctor import FAIL, OK, Visit, examine, worst
+    from ringtrain.launch.doctor.doctor import FAIL, OK, DoctorContext, examine, worst_status
     from ringtrain.launch.doctor.timeout import Limit
 
-    visit = Visit(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER, path=path)
+    context = DoctorContext(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER, path=path)
     chosen = checks.CHECKS if quick else (*checks.CHECKS, *checks.MEASURED)
-    lines = examine(visit, chosen, Limit(lambda words: _give_up(visit, words)))
-    hosts = transport.gather_json(visit.host)
+    lines = examine(context, chosen, Limit(lambda words: _give_up(context, words)))
+    hosts = transport.gather_json(context.host)
     if transport.rank == 0:
         click.echo(_as_json(lines, hosts) if as_json else _as_text(lines, hosts))
-    return int(worst(lines) == FAIL or (strict and worst(lines) != OK))
+    return int(worst_status(lines) == FAIL or (strict and worst_status(lines) != OK))
 
 
 MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
@@ -75,15 +75,15 @@ def _make(number: int):
     return make_runtime(number)
 
 
-def _give_up(visit, words: str) -> None:
+def _give_up(context, words: str) -> None:
     """Called by a thread, while the process may be where nothing reaches it."""
     import os
 
     from ringtrain.errors import StalledError
 
-    click.echo(texts.DOCTOR_STUCK(rank=visit.transport.rank, host=visit.host, words=words), err=True)
-    if visit.transport.size > 1:
-        visit.transport.abort(StalledError.exit_code)
+    click.echo(texts.DOCTOR_STUCK(rank=context.transport.rank, host=context.host, words=words), err=True)
+    if context.transport.size > 1:
+        context.transport.abort(StalledError.exit_code)
     os._exit(StalledError.exit_code)
 
 
@@ -93,16 +93,18 @@ PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun
 def _as_text(lines, hosts) -> str:
     import shutil
 
-    from ringtrain.launch.doctor.doctor import show, summary
+    from ringtrain.launch.doctor.doctor import format_lines, summary_line
 
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
-    return "\n".join([*show(lines, hosts, width), summary(lines)])
+    return "\n".join([*format_lines(lines, hosts, width), summary_line(lines)])
 
 
 def _as_json(lines, hosts) -> str:
     import json
     from dataclasses import asdict
 
-    from ringtrain.launch.doctor.doctor import worst
+    from ringtrain.launch.doctor.doctor import worst_status
 
-    return json.dumps({"status": worst(lines), "hosts": hosts, "lines": [asdict(line) for line in lines]}, indent=2)
+    return json.dumps(
+        {"status": worst_status(lines), "hosts": hosts, "lines": [asdict(line) for line in lines]}, indent=2
+    )

@@ -18,7 +18,7 @@ def list_models():
 
     table = _table("model", "input", "output", "parameters", "FLOPs", "summary")
     for name in sorted(spec.available()):
-        model = spec.load(name)
+        model = spec.load_model(name)
         graph = model.graph()
         sums = total(graph.describe())
         shapes = (_shape(graph.input_shape), _shape(sums.shape))
@@ -39,7 +39,7 @@ def show(name, batch):
     from ringtrain.errors import plain
     from ringtrain.nn import spec
 
-    model, console = spec.load(name), _console()
+    model, console = spec.load_model(name), _console()
     resolve(recipe_layer(name, model.recipe))
     batch = batch or model.recipe.get("batch", 1)
     console.print(plain(f"{model.name}: {model.summary}"), highlight=False, markup=False)

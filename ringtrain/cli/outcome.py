@@ -11,8 +11,8 @@ def outcome(run):
     For scripts: mpirun's own status is 0 after ranks have died and the others went on (--elastic). A run that still
     says `running` has ended without a word, if it has ended: 1.
     """
-    from ringtrain.storage.run_folder.outcome import KILLED, read
+    from ringtrain.storage.run_folder.outcome import KILLED, read_outcome
 
-    found = read(run)
-    click.echo(found.words())
+    found = read_outcome(run)
+    click.echo(found.describe())
     return KILLED if found.exit_code is None else found.exit_code

@@ -50,11 +50,11 @@ def slurm(output, force, words, **given):
     all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
     are checked here, before the job waits in a queue, and so is the data set, where it can be read here.
     """
-    from ringtrain.launch.slurm.script import BatchJob, check, script
+    from ringtrain.launch.slurm.script import BatchJob, check_job, script
 
     kind, flags = _kind_and_flags(words)
     job = BatchJob(kind=kind, flags=flags, **given)
-    check(job)
+    check_job(job)
     job, remarks = _check_flags(job)
     text = script(job)
     for remark in remarks:

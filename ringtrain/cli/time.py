@@ -67,7 +67,7 @@ def _asked(ranks: int, name: str, given: dict):
     from ringtrain.exchange.compatibility import check_options
     from ringtrain.nn import spec
 
-    model = spec.load(name)
+    model = spec.load_model(name)
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
     check_options(config)
     if config.batch < ranks:
@@ -78,12 +78,12 @@ def _asked(ranks: int, name: str, given: dict):
 def _rig(transport, config, graph, ops):
     """The net on this rank's share of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
-    from ringtrain.data.batches.sampler import share
+    from ringtrain.data.batches.sampler import batch_part
     from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.assembly.recipe import hyper_of
 
     hyper = hyper_of(config)
-    start, stop = share(config.batch, transport.rank, transport.size)
+    start, stop = batch_part(config.batch, transport.rank, transport.size)
     return Rig(ops, graph, stop - start, config.batch, lambda spans: make_optimizer(config.optimizer, spans, hyper))
 
 

@@ -26,7 +26,7 @@ FLAGS = "flags"  # the source of what the command line says
 YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
 
-def parse_toml(text: str, source: str) -> dict:
+def parse_run_file(text: str, source: str) -> dict:
     try:
         return parsing.parse_toml(text)
     except ValueError as error:
@@ -40,7 +40,7 @@ def read_run_file(path: str) -> dict:
     except (OSError, ValueError) as error:
         raise ConfigError(texts.UNREADABLE(path=path, error=error)) from None
     try:
-        return parse_toml(text, texts.RUN_FILE(path=path))
+        return parse_run_file(text, texts.RUN_FILE(path=path))
     except ConfigError as error:
         raise ConfigError(_with_toml(error, text)) from None
 

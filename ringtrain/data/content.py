@@ -17,7 +17,7 @@ BESIDE = "/"  # before the checksum of class names and statistics, among those o
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
 
 
-def silent(what: str, done: int, total: int) -> None:
+def no_progress(what: str, done: int, total: int) -> None:
     """The progress that nobody watches."""
 
 
@@ -89,7 +89,7 @@ def numbered_classes(*parts: Part | None) -> tuple[str, ...]:
     return tuple(str(number) for number in range(highest + 1))
 
 
-def blocks(count: int, row_bytes: int, multiple: int = 1):
+def row_blocks(count: int, row_bytes: int, multiple: int = 1):
     """Slices of about 16 MiB that cover ``count`` rows, each of a multiple of ``multiple`` rows but the
     last."""
     rows = max(1, BLOCK_BYTES // max(1, row_bytes) // multiple) * multiple

@@ -38,18 +38,18 @@ class PredictionFile(ABC):
         if classes is not None:
             self._labelled += int(np.count_nonzero(labels >= 0))
             self._correct += int(np.count_nonzero(classes == labels))
-        with self._told():
+        with self._clear_errors():
             self._write(start, labels, classes, values)
 
     def finish(self) -> None:
-        with self._told():
+        with self._clear_errors():
             self._close()
             with open(self._aside, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(self._aside, self._path)
 
     @contextmanager
-    def _told(self):
+    def _clear_errors(self):
         try:
             yield
         except (OSError, RuntimeError) as error:  # HDF5's own errors are the latter at times
@@ -59,7 +59,7 @@ class PredictionFile(ABC):
         try:
             self._close()
         except (OSError, RuntimeError):
-            pass  # a full disk refuses to be closed, too: the error that brought us here has been told
+            pass  # a full disk refuses to be closed, too: the error that brought us here is reported
         finally:
             self._aside.unlink(missing_ok=True)
 
@@ -105,8 +105,8 @@ class CsvPredictions(PredictionFile):
 
     def _write(self, start, labels, classes, values) -> None:
         for i, (label, row) in enumerate(zip(labels, values.reshape(len(labels), -1), strict=True)):
-            told = [] if classes is None else [int(classes[i]), self._names[classes[i]]]
-            self._rows.writerow([start + i, int(label), *told, *(f"{value:.7g}" for value in row)])
+            named = [] if classes is None else [int(classes[i]), self._names[classes[i]]]
+            self._rows.writerow([start + i, int(label), *named, *(f"{value:.7g}" for value in row)])
 
     def _close(self) -> None:
         self._file.close()

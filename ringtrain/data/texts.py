@@ -100,7 +100,7 @@ EXAMPLES_CHANGED = Template(
 # decoding.py
 DECODING = Template("{what}: {reason}")
 
-# facts.py
+# metadata.py
 FACTS_CHANGED = Template(
     "the class names, mean, std or mean_image changed after they were written: their checksum is {found}…, the"
     " file says {noted}…; " + MAKE_OR_COPY

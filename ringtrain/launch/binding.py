@@ -67,7 +67,7 @@ def _blind(environ: Mapping[str, str], mask: str | None) -> str:
     return texts.NO_GPU(hint=told)
 
 
-def table(everyone: Sequence[Bound]) -> list[str]:
+def binding_table(everyone: Sequence[Bound]) -> list[str]:
     """Who computes on what, a line a rank; and which ranks have one device between them."""
     lines = [
         texts.BOUND(
@@ -75,10 +75,10 @@ def table(everyone: Sequence[Bound]) -> list[str]:
         )
         for one in everyone
     ]
-    return [*lines, *(_shared(ranks) for ranks in sharing(everyone))]
+    return [*lines, *(_shared(ranks) for ranks in sharing_ranks(everyone))]
 
 
-def sharing(everyone: Sequence[Bound]) -> list[list[int]]:
+def sharing_ranks(everyone: Sequence[Bound]) -> list[list[int]]:
     """Ranks that have one device between them, for each such device."""
     holders: dict[str, list[int]] = {}
     for one in everyone:

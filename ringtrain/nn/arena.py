@@ -9,7 +9,7 @@ so an exchange moves contiguous memory and never packs, and an optimizer runs ov
 import hashlib
 
 from ringtrain.nn.base import Parameter, Span
-from ringtrain.nn.shapes import elements
+from ringtrain.nn.shapes import element_count
 
 ALIGNMENT = 16  # elements
 
@@ -18,7 +18,7 @@ def lay_out(table: tuple[tuple[str, Parameter], ...]) -> tuple[Span, ...]:
     """Spans of the parameters of a table (full name, parameter), one after another."""
     spans, start = [], 0
     for name, parameter in table:
-        stop = start + -(-elements(parameter.shape) // ALIGNMENT) * ALIGNMENT
+        stop = start + -(-element_count(parameter.shape) // ALIGNMENT) * ALIGNMENT
         spans.append(Span(name, start, stop, parameter.shape, parameter))
         start = stop
     return tuple(spans)

@@ -19,7 +19,7 @@ OWN_KEYS = ("name", "block")
 MOST_LAYERS = 10_000  # a short file can use a long block often
 
 
-def expand(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dict]:
+def expand_blocks(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dict]:
     """The layers with every use of a block replaced by the block's layers.
 
     Raises: ModelError for an unknown block, a "$key" that the use does not give, a key that no "$key" takes; or for

@@ -45,7 +45,7 @@ class Conv2D(Layer):
 
     def flops(self, inputs):
         per_output = 2 * self.kernel**2 * inputs[0][2] // self.groups
-        return shapes.elements(self.shape(inputs)) * (per_output + (self.bias is not None))
+        return shapes.element_count(self.shape(inputs)) * (per_output + (self.bias is not None))
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from ringtrain.nn import wiring
+from ringtrain.nn import graph_checks
 from ringtrain.nn.base import Shape
+from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Flatten
-from ringtrain.nn.shapes import elements
-from ringtrain.nn.wiring import Node
+from ringtrain.nn.shapes import element_count
 
 ITEM_BYTES = {"float32": 4, "float64": 8}
 
@@ -35,12 +35,12 @@ def rows(nodes: tuple[Node, ...], shapes: dict, folded: dict, batch: int, item_b
 
 
 def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> LayerRow:
-    layer, inputs, shape = node.layer, wiring.arguments(node, shapes), shapes[node.name]
+    layer, inputs, shape = node.layer, graph_checks.input_shapes(node, shapes), shapes[node.name]
     parameters = layer.parameters(inputs)
-    trained = sum(elements(p.shape) for p in parameters if p.role != "statistic")
-    moved = sum(elements(p.shape) for p in parameters)
+    trained = sum(element_count(p.shape) for p in parameters if p.role != "statistic")
+    moved = sum(element_count(p.shape) for p in parameters)
     kind = type(layer).__name__ + (f" (in {folded_into})" if folded_into else "")
-    held = 0 if folded_into or isinstance(layer, Flatten) else batch * elements(shape) * item_bytes
+    held = 0 if folded_into or isinstance(layer, Flatten) else batch * element_count(shape) * item_bytes
     return LayerRow(node.name, kind, shape, trained, layer.flops(inputs), held, moved * item_bytes)
 
 

@@ -10,22 +10,22 @@ without the ReLU.
 from dataclasses import replace
 
 from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.graph_checks import Node, reader_counts
 from ringtrain.nn.layers import Add, Linear, ReLU
 from ringtrain.nn.norm import BatchNorm
-from ringtrain.nn.wiring import Node, uses
 
 ABSORBING = (Conv2D, Linear, BatchNorm, Add)
 
 
-def fuse(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    into = foldable(nodes)
+def fold_relus(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    into = foldable_relus(nodes)
     relus = {producer: relu for relu, producer in into.items()}
     return tuple(_rewire(node, into, relus) for node in nodes if node.name not in into)
 
 
-def foldable(nodes: tuple[Node, ...]) -> dict[str, str]:
+def foldable_relus(nodes: tuple[Node, ...]) -> dict[str, str]:
     """ReLU → the layer that absorbs it, by name."""
-    layers, read = {node.name: node.layer for node in nodes}, uses(nodes)
+    layers, read = {node.name: node.layer for node in nodes}, reader_counts(nodes)
     return {
         node.name: node.inputs[0]
         for node in nodes

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import describe, pieces, texts, wiring
+from ringtrain.nn import capture_segments, describe, graph_checks, texts
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Parameter, Pass, Shape, Span
-from ringtrain.nn.fuse import fuse
-from ringtrain.nn.pieces import Piece
-from ringtrain.nn.wiring import INPUT, Node
+from ringtrain.nn.capture_segments import CaptureSegment
+from ringtrain.nn.fuse import fold_relus
+from ringtrain.nn.graph_checks import INPUT, Node
 
 
 @dataclass(slots=True)
@@ -47,13 +47,13 @@ class Graph:
 
     def __init__(self, nodes, input_shape: Shape, fused: bool = True, wants_dx: bool = False):
         self.nodes: tuple[Node, ...] = tuple(nodes)
-        wiring.check(self.nodes)
-        self.shapes = wiring.infer(self.nodes, input_shape)
-        self.plan = fuse(self.nodes) if fused else self.nodes
+        graph_checks.check_graph(self.nodes)
+        self.shapes = graph_checks.infer_shapes(self.nodes, input_shape)
+        self.plan = fold_relus(self.nodes) if fused else self.nodes
         self.output = self.nodes[-1].name
-        self._needing = wiring.needing(self.plan, self.shapes, {INPUT} if wants_dx else ())
+        self._needing = graph_checks.gradients_needed(self.plan, self.shapes, {INPUT} if wants_dx else ())
         self._views: dict[str, Views] = {}
-        self._plans: dict[tuple, list[Piece]] = {}
+        self._plans: dict[tuple, list[CaptureSegment]] = {}
 
     @property
     def input_shape(self) -> Shape:
@@ -64,7 +64,7 @@ class Graph:
         return tuple(
             (f"{node.name}.{parameter.name}", parameter)
             for node in self.plan
-            for parameter in node.layer.parameters(wiring.arguments(node, self.shapes))
+            for parameter in node.layer.parameters(graph_checks.input_shapes(node, self.shapes))
         )
 
     def bind(self, arena: Arena) -> None:
@@ -84,50 +84,50 @@ class Graph:
         """The last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
         is called with each span that is about to be read."""
         tapes, key = Tapes({INPUT: x}), ("forward", upto, ctx.waits)
-        plan = self._pieces(ctx, key, lambda: pieces.forward(ctx, self._until(upto)))
-        for number, piece in enumerate(plan):
-            for span in self._spans(piece) if need else ():
+        plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, self._until(upto)))
+        for number, segment in enumerate(plan):
+            for span in self._spans(segment) if need else ():
                 need(span)
-            run = partial(self._through, ctx, piece, tapes.outputs)
-            made = self._segment(ctx, (*key, number), piece, x.shape[0], run)
+            run = partial(self._through, ctx, segment, tapes.outputs)
+            made = self._recorded(ctx, (*key, number), segment, x.shape[0], run)
             tapes.outputs.update(made.outputs)
             tapes.kept.update(made.kept)
         return tapes.outputs[plan[-1][-1].name], tapes
 
-    def _through(self, ctx: Pass, piece: Piece, before: dict) -> Tapes:
-        """What the layers of a piece make, from outputs ``before`` it."""
+    def _through(self, ctx: Pass, segment: CaptureSegment, before: dict) -> Tapes:
+        """What the layers of a segment make, from outputs ``before`` it."""
         made = Tapes()
         known = ChainMap(made.outputs, before)
-        for node in piece:
+        for node in segment:
             ctx.layer = node.name
             xs = [known[source] for source in node.inputs]
             y, kept = node.layer.forward(ctx, self._views[node.name].weights, xs)
             made.outputs[node.name], made.kept[node.name] = y, kept
         return made
 
-    def _pieces(self, ctx: Pass, key: tuple, make: Callable[[], list[Piece]]) -> list[Piece]:
+    def _segments(self, ctx: Pass, key: tuple, make: Callable[[], list[CaptureSegment]]) -> list[CaptureSegment]:
         """Those that ``make()`` gives, made once for passes that are cut alike."""
         alike = (*key, ctx.recorded and ctx.ops.records, ctx.training, ctx.add_over_ranks is None)
         if alike not in self._plans:
             self._plans[alike] = make()
         return self._plans[alike]
 
-    def _segment(self, ctx: Pass, key: tuple, piece: Piece, count: int, run: Callable):
+    def _recorded(self, ctx: Pass, key: tuple, segment: CaptureSegment, count: int, run: Callable):
         """What ``run()`` returns, recorded where that can be. ``key``, ``count``: what tells its operations apart,
         besides what the pass is made with."""
-        if not pieces.recorded(ctx, piece):
+        if not capture_segments.is_recordable(ctx, segment):
             return run()
         ctx.layer = ""
         return ctx.ops.segment((self, *key, count, ctx.training, ctx.space, ctx.space.replaced), run)
 
-    def _spans(self, piece: Piece) -> list[Span]:
-        return [span for node in piece for span in self._views[node.name].spans]
+    def _spans(self, segment: CaptureSegment) -> list[Span]:
+        return [span for node in segment for span in self._views[node.name].spans]
 
     def _until(self, upto: str | None) -> tuple[Node, ...]:
         if upto is None:
             return self.plan
         for i, node in enumerate(self.plan):
-            if upto == (node.relu or node.name):
+            if upto == (node.folded_relu or node.name):
                 return self.plan[: i + 1]
             if upto == node.name:  # what the file calls by this name has no ReLU yet
                 return (*self.plan[:i], Node(replace(node.layer, relu=False), node.inputs))
@@ -140,17 +140,18 @@ class Graph:
         owed = {self.plan[-1].name: dlogits}
         nodes = [node for node in reversed(self.plan) if node.name in self._needing]
         key = "backward", ctx.cuts
-        for number, piece in enumerate(self._pieces(ctx, key, lambda: pieces.backward(ctx, nodes))):
-            run = partial(self._back, ctx, piece, owed, tapes.kept)
-            owed = self._segment(ctx, (*key, number, ctx.total, ctx.accumulate), piece, dlogits.shape[0], run)
-            for node in piece:
+        plan = self._segments(ctx, key, lambda: capture_segments.backward_segments(ctx, nodes))
+        for number, segment in enumerate(plan):
+            run = partial(self._back, ctx, segment, owed, tapes.kept)
+            owed = self._recorded(ctx, (*key, number, ctx.total, ctx.accumulate), segment, dlogits.shape[0], run)
+            for node in segment:
                 yield from reversed(self._views[node.name].spans)
         tapes.dx = owed.get(INPUT)
 
-    def _back(self, ctx: Pass, piece: Piece, before: dict, kept: dict) -> dict:
-        """The gradients of outputs that are still owed after a piece, from those ``before`` it."""
+    def _back(self, ctx: Pass, segment: CaptureSegment, before: dict, kept: dict) -> dict:
+        """The gradients of outputs that are still owed after a segment, from those ``before`` it."""
         owed = dict(before)
-        for node in piece:
+        for node in segment:
             ctx.layer = node.name
             views, dy = self._views[node.name], owed.pop(node.name)
             wanted = [source in self._needing for source in node.inputs]
@@ -176,5 +177,5 @@ class Graph:
 
     def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.LayerRow]:
         """One row a layer of the model file, for ``models show``."""
-        folded = {node.relu: node.name for node in self.plan if node.relu}
+        folded = {node.folded_relu: node.name for node in self.plan if node.folded_relu}
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])

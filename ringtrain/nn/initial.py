@@ -36,14 +36,14 @@ DRAWS = {
 }
 
 
-def draw(fill: Fill, key: int, count: int) -> np.ndarray:
+def draw_values(fill: Fill, key: int, count: int) -> np.ndarray:
     return DRAWS[fill.kind](fill, key, count)
 
 
 def initial(parameter: Parameter, name: str, seed: int) -> np.ndarray:
     """The first value of a parameter of full name ``name``, in float64."""
     count = int(np.prod(parameter.shape))
-    return draw(parameter.fill, additive_key(seed, name_key(name)), count).reshape(parameter.shape)
+    return draw_values(parameter.fill, additive_key(seed, name_key(name)), count).reshape(parameter.shape)
 
 
 def initialise(arena, ops, seed: int) -> None:

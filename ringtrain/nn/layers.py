@@ -63,7 +63,7 @@ class ReLU(Layer):
         return shapes.single(self, inputs)
 
     def flops(self, inputs):
-        return shapes.elements(inputs[0])
+        return shapes.element_count(inputs[0])
 
     def forward(self, ctx, weights, xs):
         (x,) = xs
@@ -89,7 +89,7 @@ class Dropout(Layer):
         return shapes.single(self, inputs)
 
     def flops(self, inputs):
-        return shapes.elements(inputs[0])
+        return shapes.element_count(inputs[0])
 
     def _draw(self, ctx, x, array: str):
         y = ctx.space(f"{self.name}.{array}", x.shape)
@@ -109,11 +109,11 @@ class Flatten(Layer):
     """The elements of an example in one row: [N,H,W,C] → [N,H·W·C]. A view, not a copy."""
 
     def shape(self, inputs):
-        return (shapes.elements(shapes.single(self, inputs)),)
+        return (shapes.element_count(shapes.single(self, inputs)),)
 
     def forward(self, ctx, weights, xs):
         (x,) = xs
-        return x.reshape((x.shape[0], shapes.elements(x.shape[1:]))), x.shape
+        return x.reshape((x.shape[0], shapes.element_count(x.shape[1:]))), x.shape
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         return (dy.reshape(tape),)
@@ -132,7 +132,7 @@ class Add(Layer):
         return given[0]
 
     def flops(self, inputs):
-        return (len(inputs) - 1) * shapes.elements(inputs[0])
+        return (len(inputs) - 1) * shapes.element_count(inputs[0])
 
     def forward(self, ctx, weights, xs):
         y, total = ctx.space(f"{self.name}.y", xs[0].shape), xs[0]

@@ -38,5 +38,5 @@ def check_classes(graph, classes: int, file: Path | None = None) -> None:
     if shape != (classes,):
         count = "1 class" if classes == 1 else f"{classes} classes"
         model = texts.A_MODEL() if file is None else texts.A_COPY(file=file)
-        given = {"layer": graph.output, "shape": shapes.text(shape), "count": count, "classes": classes}
+        given = {"layer": graph.output, "shape": shapes.format_shape(shape), "count": count, "classes": classes}
         raise ModelError(texts.CLASSES(model=model, **given))

@@ -32,7 +32,7 @@ class LRN(Layer):
 
     def flops(self, inputs):
         window = self.size if self.region == "across" else self.size**2
-        return shapes.elements(inputs[0]) * (2 * window + 4)
+        return shapes.element_count(inputs[0]) * (2 * window + 4)
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
@@ -89,7 +89,7 @@ class BatchNorm(Layer):
         )
 
     def flops(self, inputs):
-        return 2 * shapes.elements(inputs[0])
+        return 2 * shapes.element_count(inputs[0])
 
     def repeats(self, ctx):
         return ctx.add_over_ranks is None or not ctx.training
@@ -103,8 +103,8 @@ class BatchNorm(Layer):
             ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, None
         if ctx.add_over_ranks is not None:
-            found = whole_batch.statistics(ctx, self.name, x)
-            mean_C, var_C = whole_batch.on_device(ctx, self.name, found)
+            found = whole_batch.batch_statistics(ctx, self.name, x)
+            mean_C, var_C = whole_batch.device_moments(ctx, self.name, found)
             ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, (x, y, mean_C, var_C, found)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
@@ -149,6 +149,6 @@ class BatchNorm(Layer):
         x, y, mean_C, var_C, found = tape
         sums_2C = ctx.space(f"{self.name}.sums", (2, x.shape[-1]), "float64")
         ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)
-        whole_batch.gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
+        whole_batch.parameter_gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
         if dx is not None:
             ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, found.count, dx, self.eps)

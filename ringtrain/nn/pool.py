@@ -35,7 +35,7 @@ class MaxPool(Layer):
         return pooled(self, inputs)
 
     def flops(self, inputs):
-        return shapes.elements(self.shape(inputs)) * self.kernel**2
+        return shapes.element_count(self.shape(inputs)) * self.kernel**2
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
@@ -72,7 +72,7 @@ class AvgPool(Layer):
         return pooled(self, inputs)
 
     def flops(self, inputs):
-        return shapes.elements(self.shape(inputs)) * self.kernel**2
+        return shapes.element_count(self.shape(inputs)) * self.kernel**2
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
@@ -97,7 +97,7 @@ class GlobalAvgPool(Layer):
         return shapes.image(self, inputs)[2:]
 
     def flops(self, inputs):
-        return shapes.elements(inputs[0])
+        return shapes.element_count(inputs[0])
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs

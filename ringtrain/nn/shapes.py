@@ -8,13 +8,13 @@ from ringtrain.nn import texts
 from ringtrain.nn.base import Layer, Shape
 
 
-def text(shape: Shape) -> str:
+def format_shape(shape: Shape) -> str:
     """As errors and tables show it: 28x28x1."""
     return "x".join(str(extent) for extent in shape)
 
 
 def misfit(layer: Layer, inputs: Sequence[Shape], wanted: str) -> ModelError:
-    got = " and ".join(text(shape) for shape in inputs) or texts.NO_INPUT()
+    got = " and ".join(format_shape(shape) for shape in inputs) or texts.NO_INPUT()
     return ModelError(texts.MISFIT(layer=layer.name, kind=type(layer).__name__, got=got, wanted=wanted))
 
 
@@ -44,7 +44,7 @@ def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
     return [tuple(shape) for shape in inputs]
 
 
-def elements(shape: Shape) -> int:
+def element_count(shape: Shape) -> int:
     n = 1
     for extent in shape:
         n *= extent

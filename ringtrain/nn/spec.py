@@ -10,8 +10,8 @@ from ringtrain.nn import blocks, texts
 from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.settings import Flag, IntegerSetting, Number, WordSetting
-from ringtrain.nn.wiring import INPUT, Node
 
 KEYS = ("summary", "input", "blocks", "layers", "recipe", "results")
 RESULT_KEYS = ("data", "ranks", "epochs", "iterations", "test_accuracy", "command")
@@ -49,7 +49,7 @@ INPUT_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model file, read and checked. ``text`` is the file: :func:`parse` makes the same of it again."""
+    """A model file, read and checked. ``text`` is the file: :func:`parse_model` makes the same of it again."""
 
     name: str
     summary: str
@@ -75,7 +75,7 @@ def available() -> dict[str, Path]:
     return {path.stem: path for path in reversed(found)}
 
 
-def load(name_or_path) -> ModelSpec:
+def load_model(name_or_path) -> ModelSpec:
     """Read a model by name ("lenet") or path ("my/net.toml").
 
     Raises: ModelError for what does not exist, is not TOML, or does not describe a network
@@ -91,10 +91,10 @@ def load(name_or_path) -> ModelSpec:
         text = parsing.read_text(path)
     except (OSError, ValueError) as error:
         raise ModelError(texts.UNREADABLE(source=path, error=error)) from None
-    return parse(text, path.stem, str(path))
+    return parse_model(text, path.stem, str(path))
 
 
-def parse(text: str, name: str, source: str = "model") -> ModelSpec:
+def parse_model(text: str, name: str, source: str = "model") -> ModelSpec:
     """The model that ``text`` describes. ``source`` is what errors call it."""
     try:
         table = parsing.parse_toml(text)
@@ -108,7 +108,7 @@ def parse(text: str, name: str, source: str = "model") -> ModelSpec:
 
 def _model(table: dict, name: str, text: str) -> ModelSpec:
     _known(texts.THE_MODEL(), table, KEYS)
-    layers = blocks.expand(_tables(table, "layers"), _blocks(table))
+    layers = blocks.expand_blocks(_tables(table, "layers"), _blocks(table))
     spec = ModelSpec(
         name=plain(name),
         summary=_typed(table, "summary", str, ""),

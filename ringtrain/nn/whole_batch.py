@@ -34,7 +34,7 @@ overflowing = np.errstate(over="ignore", invalid="ignore")
 
 
 @overflowing
-def statistics(ctx: Pass, name: str, x) -> BatchStatistics:
+def batch_statistics(ctx: Pass, name: str, x) -> BatchStatistics:
     """Collective."""
     C = x.shape[-1]
     here = x.size // C
@@ -50,7 +50,7 @@ def statistics(ctx: Pass, name: str, x) -> BatchStatistics:
 
 
 @overflowing
-def on_device(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
+def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
     """(mean, variance) as the operations take them."""
     shape, dtype = found.mean_C.shape, ctx.ops.dtype
     mean_C, var_C = (ctx.space(f"{name}.{what}", shape, dtype) for what in ("mean", "variance"))
@@ -60,7 +60,7 @@ def on_device(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
 
 
 @overflowing
-def gradients(ctx: Pass, found: BatchStatistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
+def parameter_gradients(ctx: Pass, found: BatchStatistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
     """Of gamma and beta, and this rank's share of the running statistics' targets, from its own sums of
     :meth:`Ops.batch_norm_sums`. Where the input's gradient is ``wanted``, those of all ranks take their place;
     collective then."""

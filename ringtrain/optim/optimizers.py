@@ -76,7 +76,7 @@ class UpdateRange:
     norm: int | None = None
 
 
-def runs(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
+def update_ranges(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
     """Neighbouring spans with equal multipliers, merged. ``layerwise``: but for those that are scaled by norms of their
     own."""
     merged, norms = [], count()
@@ -112,7 +112,7 @@ class Optimizer(ABC):
 
     def __init__(self, spans: Sequence, hyper: Hyper):
         self.hyper = hyper
-        self.runs = runs(spans, hyper, self.layerwise)
+        self.runs = update_ranges(spans, hyper, self.layerwise)
 
     @abstractmethod
     def apply(

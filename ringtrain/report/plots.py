@@ -8,7 +8,7 @@ from itertools import accumulate
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.records import read_record
-from ringtrain.report.screen.words import percent
+from ringtrain.report.screen.words import accuracy_percent
 
 POINTS = 1500  # of a curve at most: more than that is finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"
@@ -26,13 +26,13 @@ def draw_curves(log_path, png_path) -> str | None:
     except ImportError:
         return texts.NO_MATPLOTLIB()
     try:
-        log = read(log_path)
+        log = read_log(log_path)
         if not log["iteration"]:
             return texts.NOTHING_TO_DRAW(path=log_path)
         figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
         _draw(figure, log)
-        replace(figure, os.fspath(png_path))
+        replace_picture(figure, os.fspath(png_path))
     except OSError as error:
         return texts.UNDRAWN(path=error.filename or png_path, problem=error.strerror)
     return None
@@ -47,7 +47,7 @@ def has_iterations(log_path) -> bool:
         return False
 
 
-def read(log_path) -> dict[str, list[dict]]:
+def read_log(log_path) -> dict[str, list[dict]]:
     """The records of a log by kind; lines that are none are passed over."""
     kinds = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}
     with open(log_path, "rb") as log:
@@ -77,10 +77,10 @@ def _draw(figure, log: dict) -> None:
 
 
 def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, scale: float) -> None:
-    x, y = series(trained, train_name, scale)
-    axes.plot(*thin(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
-    axes.plot(*thin(x, running_mean(y)), color=TRAIN, linewidth=1.6, label="train, running mean")
-    x, y = series(tests, test_name, scale)
+    x, y = field_series(trained, train_name, scale)
+    axes.plot(*thin_out(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
+    axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label="train, running mean")
+    x, y = field_series(tests, test_name, scale)
     if x:
         size = 4 if len(x) < 60 else 2
         axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label="test")
@@ -90,7 +90,7 @@ def _title(log: dict) -> str:
     starts = log["start"][-1:]
     parts = [_of_start(run) for run in starts if not {"model", "data", "ranks", "batch"} - run.keys()]
     ends = [end for end in log["end"][-1:] if end["test_accuracy"] is not None]
-    parts += [f"test accuracy {percent(end['test_accuracy'])}" for end in ends]
+    parts += [f"test accuracy {accuracy_percent(end['test_accuracy'])}" for end in ends]
     return ": ".join(parts)
 
 
@@ -98,7 +98,7 @@ def _of_start(run: dict) -> str:
     return f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}"
 
 
-def series(found: list[dict], name: str, scale: float) -> tuple[list, list]:
+def field_series(found: list[dict], name: str, scale: float) -> tuple[list, list]:
     """Iterations and scaled values of a field, where the value is a number."""
     pairs = [(each["iteration"], scale * each[name]) for each in found if each.get(name) is not None]
     return [x for x, _ in pairs], [y for _, y in pairs]
@@ -113,14 +113,14 @@ def running_mean(y: Sequence[float]) -> list[float]:
     return [(sums[stop] - sums[start]) / (stop - start) for start, stop in windows]
 
 
-def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
+def thin_out(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
     """At most ``POINTS`` points of a curve, evenly taken, the last one among them."""
     step = max(1, math.ceil(len(x) / POINTS))
     taken = range((len(x) - 1) % step, len(x), step)
     return [x[i] for i in taken], [y[i] for i in taken]
 
 
-def replace(figure, path: str, kind: str = "png") -> None:
+def replace_picture(figure, path: str, kind: str = "png") -> None:
     """Save a figure: a picture of that name is replaced whole or not at all. Raises OSError."""
     aside = f"{path}.{os.getpid()}.ringtrain-partial"
     try:

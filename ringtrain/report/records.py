@@ -14,7 +14,7 @@ EVENTS = {name: kind for kind, name in KINDS.items()}
 LATER = ("exposed_share", "peak_bytes")  # that logs of before do not have
 
 
-def parse(line: bytes) -> dict | None:
+def parse_record(line: bytes) -> dict | None:
     """The record on a line of a log, or None where the line is torn, or its fields are not those of its kind. Of kinds
     and fields that are not known here nothing is asked."""
     try:
@@ -28,7 +28,7 @@ def parse(line: bytes) -> dict | None:
 
 def read_record(line: bytes) -> dict | None:
     """The same, its texts plain: to be shown."""
-    found = parse(line)
+    found = parse_record(line)
     return found and {name: plain(value) if isinstance(value, str) else value for name, value in found.items()}
 
 

@@ -11,7 +11,7 @@ from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
-from ringtrain.report.records import parse
+from ringtrain.report.records import parse_record
 
 
 class Sink(ABC):
@@ -23,7 +23,7 @@ class Sink(ABC):
         """Nothing follows. May be called more than once, and after an error."""
 
 
-class Many(Sink):
+class SinkGroup(Sink):
     """Hands every event to each of its sinks, in their order."""
 
     def __init__(self, sinks: Iterable[Sink]):
@@ -52,9 +52,9 @@ class JsonLines(Sink):
     """Writes each event as a line of JSON, and lets none wait in a buffer: a killed run has its log to the
     last event.
 
-    With ``resumed_at`` the file of the run so far is continued: it is first cut where the resumed run will write
-    again (see :func:`cut`). Without, the file is made anew. ``again``: what followed that iteration (its epoch's end,
-    evaluation, checkpoint) is written again, too.
+    With ``resumed_at`` the run's file is continued, after it is cut where the resumed run writes again (see
+    :func:`truncate_log`). Without, the file is made anew. ``again``: the records that follow that iteration (its
+    epoch's end, evaluation, checkpoint) are written again, too.
 
     A disk that is full, or fails, does not end a run: it trains on, ``tell(text)`` says so, once, and a note in the log
     says how many records are missing when there is room again.
@@ -73,7 +73,7 @@ class JsonLines(Sink):
         self._file: int | None = None
         try:
             if resumed_at is not None and os.path.exists(self._path):
-                cut(self._path, resumed_at, again)
+                truncate_log(self._path, resumed_at, again)
             # Unbuffered, and always at the end: a line is written whole or, where a disk is full, taken back.
             anew = os.O_TRUNC if resumed_at is None else 0
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | anew, 0o666)
@@ -125,7 +125,7 @@ def _line(found: dict) -> bytes:
     return (json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="backslashreplace")
 
 
-def cut(path, iteration: int, again: bool = False) -> None:
+def truncate_log(path, iteration: int, again: bool = False) -> None:
     """Shorten a log to what holds for a run that is resumed at ``iteration``.
 
     Events come in order: what stands before the first record of a later iteration, or of the end, stays. A disk may
@@ -145,7 +145,7 @@ def cut(path, iteration: int, again: bool = False) -> None:
 
 def _side(line: bytes, iteration: int, again: bool) -> int | None:
     """-1 for a record of before the cut, 1 of after it, 0 for one that says neither, None for what is none."""
-    found = parse(line)
+    found = parse_record(line)
     if found is None:
         return None
     if found["event"] in OF_THE_END:
@@ -159,7 +159,7 @@ def _side(line: bytes, iteration: int, again: bool) -> int | None:
 def last_iteration(path) -> int:
     """The last of which a log has the record; 0 where it has none. Raises OSError."""
     with open(path, "rb") as log:
-        records = (parse(line) for line in log if b'"iteration"' in line)
+        records = (parse_record(line) for line in log if b'"iteration"' in line)
         return max((found["iteration"] for found in records if found and found["event"] == "iteration"), default=0)
 
 
@@ -170,4 +170,4 @@ def is_log(path) -> bool:
             lines = [log.readline(1 << 16) for _ in range(100)]
     except FileNotFoundError:
         return True
-    return not any(lines) or any(parse(line) is not None for line in lines)
+    return not any(lines) or any(parse_record(line) is not None for line in lines)

@@ -31,7 +31,7 @@ class Slice:
         return [self.track, self.name, self.start_ns, self.stop_ns, self.about]
 
 
-def document(ranks: dict[int, Sequence[Slice]]) -> dict:
+def trace_document(ranks: dict[int, Sequence[Slice]]) -> dict:
     """Of the slices of these ranks."""
     events = [event for rank, slices in ranks.items() for event in _of_rank(rank, slices)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
@@ -68,14 +68,14 @@ def _sorted(what: str, rank: int, number: int, index: int) -> dict:
     return {"ph": "M", "name": what, "pid": rank, "tid": number, "args": {"sort_index": index}}
 
 
-def write(path, ranks: dict[int, Sequence[Slice]]) -> None:
+def write_trace(path, ranks: dict[int, Sequence[Slice]]) -> None:
     """In one step, so that whoever looks finds a whole file. Raises OSError."""
     beside = f"{os.fspath(path)}.part"
     with suppress(FileNotFoundError):
         os.unlink(beside)  # of one that was killed, or a link to elsewhere
     try:
         with open(beside, "x", encoding="utf-8") as file:
-            json.dump(document(ranks), file, allow_nan=False)
+            json.dump(trace_document(ranks), file, allow_nan=False)
         os.replace(beside, path)
     except OSError:
         with suppress(OSError):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.config.resolve import FLAGS, for_continuation, parse_toml, resolve
+from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, resolve
 from ringtrain.data.batches.batches import evaluation_batches
 from ringtrain.data.file.dataset import DataSet, Split
 from ringtrain.errors import DataError, everywhere
@@ -51,7 +51,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     agree(transport, {"target": target, "best": best, "split": split, **given})
     found, told = _find(transport, target, best)
     config = together(transport, lambda: _configured(told["config"], given))
-    model = together(transport, lambda: spec.parse(told["model"], told["model_name"], texts.THE_MODEL()))
+    model = together(transport, lambda: spec.parse_model(told["model"], told["model_name"], texts.THE_MODEL()))
     data = read_data(config, model, transport)
     chosen = together(transport, lambda: _split(data, split, model))
     device = open_device(config, transport)
@@ -61,7 +61,9 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=False))
     arena = together(transport, lambda: Arena(transport.scratch, graph.parameters(), ops.dtype))
     graph.bind(arena)
-    together(transport, lambda: found and store.fits(found.checkpoint, parameter_shapes(arena), str(found.path)))
+    together(
+        transport, lambda: found and store.check_parameters(found.checkpoint, parameter_shapes(arena), str(found.path))
+    )
     weights = found.checkpoint.weights if found else None
     ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
     trained = TrainedModel(
@@ -87,7 +89,7 @@ def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoin
 
     def look() -> dict:
         with transport.activity.holds_gil(f"reading checkpoint {target}"):
-            held.append(run_folder.find(target, best))
+            held.append(run_folder.find_checkpoint(target, best))
         return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
 
     told = on_root(transport, look)
@@ -99,7 +101,7 @@ def _configured(stored: str, given: dict) -> TrainConfig:
     told = {**given, "synthetic": False} if "data" in given else given
     if told.get("device") == "cpu":  # whatever it was trained with
         told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
-    return resolve(("checkpoint", for_continuation(parse_toml(stored, "checkpoint"))), (FLAGS, told))
+    return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, told))
 
 
 def score_of(transport: Transport, trained: TrainedModel) -> Score:

@@ -123,7 +123,7 @@ def product_rate(ops, runtime, stream) -> float:
 # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────────────
 def spent_in(options, ops, profile) -> dict[str, Spent]:
     """The median iteration, by the time of all kernels."""
-    model = spec.load(options.model)
+    model = spec.load_model(options.model)
     flags = {"model": options.model, "synthetic": True, "batch": options.batch, "guard": False}
     flags["iterations"] = 1_000_000  # longer than any warm-up
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**flags, "augment": False}))

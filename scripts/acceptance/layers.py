@@ -38,7 +38,7 @@ class Every:
 
 def plans_of(model: str, batch: int) -> list[ConvolutionPlan]:
     """Of the convolutions of a model file, each shape once, in the order of the net."""
-    graph = spec.load(model).graph()
+    graph = spec.load_model(model).graph()
     nodes = [node for node in graph.nodes if type(node.layer).__name__ == "Conv2D"]
     found = []
     for node in nodes:

@@ -81,7 +81,7 @@ def kill(given, out: Path, draw: random.Random, begins_s: float, wanted: dict[in
 def phase_of(out: Path) -> str:
     if not (out / outcome.NAME).exists():
         return OPENING
-    if outcome.read(out).outcome == outcome.DONE:
+    if outcome.read_outcome(out).outcome == outcome.DONE:
         return OVER
     return TRAINING if losses(out) else PREPARING
 
@@ -91,7 +91,7 @@ def judge(given, out: Path, run: Killed, wanted: dict[int, float]) -> None:
         run.became = "hung"
         run.wrong.append(f"it hung for {LIMIT_S:g} s")
         return
-    done = (out / outcome.NAME).exists() and outcome.read(out).outcome == outcome.DONE
+    done = (out / outcome.NAME).exists() and outcome.read_outcome(out).outcome == outcome.DONE
     run.became = "went on" if done else "ended"
     if done and run.phase != OVER and not given.elastic:
         run.wrong.append("it went on without a rank")

@@ -23,7 +23,7 @@ RECORDED = 3  # iterations until a device replays what it has recorded
 def config_of(options, name: str):
     """(the model, the configuration): one ghost batch, as PyTorch normalises by the whole batch; SGD that decays every
     parameter, as one fused call of PyTorch's does."""
-    model = spec.load(name)
+    model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": ENDLESS, "accumulate": 1}
     flags |= {"augment": False, "guard": False, "decay_bias_norm": True, **_of_device(options)}
     if model.recipe.get("optimizer") != "nesterov":
@@ -94,7 +94,7 @@ def work(run, batch) -> Work:
     finally:
         del worker.graph.forward  # the method is there again
     ops, (tapes,) = worker.ops, kept
-    names = {node.name: node.relu or node.name for node in worker.graph.plan}
+    names = {node.name: node.folded_relu or node.name for node in worker.graph.plan}
     outputs = {names[key]: _host(ops, array[:EXAMPLES]) for key, array in tapes.outputs.items() if key in names}
     gradients = {
         span.name: _host(ops, run.arena.grad(span)) for span in run.arena.spans if span.parameter.role != "statistic"

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.wiring import INPUT
+from ringtrain.nn.graph_checks import INPUT
 
 
 class LocalResponseWithin(nn.Module):

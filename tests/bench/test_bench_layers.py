@@ -46,7 +46,7 @@ BATCH = 6
 
 @pytest.fixture
 def graph():
-    return spec.parse(NET, "net").graph()
+    return spec.parse_model(NET, "net").graph()
 
 
 def rig_of(graph, ops=None, count=BATCH, optimizer="sgd"):
@@ -185,4 +185,4 @@ def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
 def test_a_net_that_ends_in_an_image_is_refused():
     text = 'input = { shape = [8, 8, 3] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 4, kernel = 3 }]'
     with pytest.raises(ModelError, match=bench_texts.NO_VECTOR.pattern(layer="c", shape="6x6x4")):
-        rig_of(spec.parse(text, "net").graph())
+        rig_of(spec.parse_model(text, "net").graph())

@@ -48,7 +48,7 @@ def test_a_sweep_of_sizes():
 
 
 def test_sizes_of_a_model_are_those_of_its_buckets():
-    spans = lay_out(spec.load("lenet").graph().parameters())
+    spans = lay_out(spec.load_model("lenet").graph().parameters())
     assert of_buckets(spans, 4, bucket_bytes=1 << 40) == [4 * spans[-1].stop]
     assert len(of_buckets(spans, 4, bucket_bytes=1)) == len({s.stop - s.start for s in spans})
 

@@ -77,7 +77,9 @@ def test_a_rename_that_was_done_and_is_said_not_to_be(folder, make, equal, monke
 
     monkeypatch.setattr(os, "replace", replace)
     folder.save(make(2), keep=2, is_best=True)
-    assert equal(store.load(folder.numbered(2)), make(2)) and equal(store.load(folder.best), make(2))
+    assert equal(store.load_checkpoint(folder.numbered(2)), make(2)) and equal(
+        store.load_checkpoint(folder.best), make(2)
+    )
 
 
 def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
@@ -88,7 +90,7 @@ def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(UsageError, match=storage_texts.NO_NEW_FILES.pattern(reason="No such file or directory")):
         folder.save(make(2), keep=2, is_best=True)
-    assert equal(store.load(folder.best), make(1))
+    assert equal(store.load_checkpoint(folder.best), make(1))
 
 
 def test_a_link_that_was_made_and_is_said_not_to_be(folder, make, equal, monkeypatch):
@@ -102,7 +104,9 @@ def test_a_link_that_was_made_and_is_said_not_to_be(folder, make, equal, monkeyp
 
     monkeypatch.setattr(os, "link", link)
     folder.save(make(2), keep=2, is_best=True)
-    assert equal(store.load(folder.numbered(2)), make(2)) and equal(store.load(folder.best), make(2))
+    assert equal(store.load_checkpoint(folder.numbered(2)), make(2)) and equal(
+        store.load_checkpoint(folder.best), make(2)
+    )
     assert folder.best.stat().st_ino == opened[0] != folder.numbered(2).stat().st_ino
 
 

@@ -10,12 +10,12 @@ import pytest
 from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.checkpoint import seal, store
-from ringtrain.storage.run_folder.run_folder import RunFolder, create, find
+from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
 
 
 @pytest.fixture
 def saved(tmp_path, make):
-    store.save(tmp_path / "a.h5", make())
+    store.save_checkpoint(tmp_path / "a.h5", make())
     return tmp_path / "a.h5"
 
 
@@ -24,7 +24,7 @@ def edit(path, change):
     with h5py.File(path, "r+") as file:
         change(file)
     content = path.read_bytes()[seal.BLOCK :]
-    path.write_bytes(seal.block(memoryview(content)) + content)
+    path.write_bytes(seal.make_seal(memoryview(content)) + content)
 
 
 def attribute(name, value, **how):
@@ -39,7 +39,7 @@ def text(name, value):
     def change(file):
         del file["text"][name]
         made = file["text"].create_dataset(name, data=np.frombuffer(value, "u1"))
-        digest = store.digest(made.name, made[...])
+        digest = store.array_digest(made.name, made[...])
         made.attrs["sha256"] = np.bytes_(digest)
 
     return change
@@ -152,36 +152,36 @@ def test_it_is_refused_by_name_and_nothing_is_followed(saved, what):
     change, message = HOSTILE[what]
     edit(saved, change)
     with pytest.raises(CheckpointError, match=message) as refusal:
-        store.load(saved)
+        store.load_checkpoint(saved)
     assert str(saved) in str(refusal.value) and refusal.value.exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["../../up", "/etc/passwd", "..", "a/../../b", "%2F..%2F", "\\..\\x", "~/x"])
 def test_names_of_parameters_are_nothing_but_names(tmp_path, make, equal, name):
     held = make(optimizer={"slot": {name: np.ones(2, np.float32)}})
-    store.save(tmp_path / "a.h5", held)
-    assert equal(store.load(tmp_path / "a.h5"), held) and os.listdir(tmp_path) == ["a.h5"]
+    store.save_checkpoint(tmp_path / "a.h5", held)
+    assert equal(store.load_checkpoint(tmp_path / "a.h5"), held) and os.listdir(tmp_path) == ["a.h5"]
 
 
 def test_a_state_that_no_run_goes_on_from_is_named(make):
     weights = make().weights
     with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_SLOTS.pattern(slot="slot")):
-        store.is_whole(make(optimizer={"slot": {"fc.bias": weights["fc.bias"]}}), (), "x.h5")
+        store.check_resumable(make(optimizer={"slot": {"fc.bias": weights["fc.bias"]}}), (), "x.h5")
     with pytest.raises(CheckpointError, match=checkpoint_texts.NO_SCALAR.pattern(name="epoch_loss")):
-        store.is_whole(make(), ("step", "epoch_loss"), "x.h5")
-    store.is_whole(make(), ("step",), "x.h5")
+        store.check_resumable(make(), ("step", "epoch_loss"), "x.h5")
+    store.check_resumable(make(), ("step",), "x.h5")
 
 
 @pytest.mark.parametrize("make_it", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_a_pipe_or_a_device_is_no_checkpoint(tmp_path, make_it):
     make_it(tmp_path / "a.h5")
     with pytest.raises(CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path / "a.h5")):
-        store.load(tmp_path / "a.h5")
+        store.load_checkpoint(tmp_path / "a.h5")
 
 
 @pytest.fixture
 def folder(tmp_path, make):
-    made = create(str(tmp_path / "run"), "m", None, resume=False)
+    made = create_run_folder(str(tmp_path / "run"), "m", None, resume=False)
     for iteration in (1, 2):
         made.save(make(iteration), keep=2, is_best=iteration == 1)
     yield made
@@ -207,7 +207,7 @@ def test_a_renamed_one_is_not_the_newest(folder, make):
     found = folder.latest()
     assert found.checkpoint.iteration == 1
     assert re.search(checkpoint_texts.RENAMED.pattern(path=folder.numbered(99), iteration=2), found.skipped[0])
-    assert find(folder.numbered(99)).checkpoint.iteration == 2  # asked for by name
+    assert find_checkpoint(folder.numbered(99)).checkpoint.iteration == 2  # asked for by name
 
 
 def test_what_was_put_aside_before_makes_room_for_a_file_alone(folder):
@@ -250,9 +250,9 @@ def test_a_folder_is_claimed_once(folder):
     with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=folder.path)):
         RunFolder(folder.path).claim(resume=True)
     with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=folder.path)):
-        RunFolder(folder.path).is_at_work()
+        RunFolder(folder.path).check_idle()
     folder.release()
-    RunFolder(folder.path).is_at_work()
+    RunFolder(folder.path).check_idle()
     # Two that began at once, and one was faster.
     with pytest.raises(UsageError, match=checkpoint_texts.HOLDS_A_RUN.pattern(folder=folder.path)):
         RunFolder(folder.path).claim(resume=False)

@@ -11,7 +11,7 @@ import pytest
 
 import ringtrain
 from ringtrain.storage.files import PARTIAL
-from ringtrain.storage.run_folder.run_folder import RunFolder, create
+from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder
 
 NOW = datetime.datetime(2026, 1, 31)
 PROGRAM = Path(__file__).with_name("saves_until_killed.py")
@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("saves_until_killed.py")
 
 @pytest.fixture
 def folder(tmp_path):
-    return create(str(tmp_path), "mlp", NOW, resume=False)
+    return create_run_folder(str(tmp_path), "mlp", NOW, resume=False)
 
 
 def start(*arguments):
@@ -37,7 +37,7 @@ def check_and_resume(folder, make, equal):
     assert found.skipped == ()
     assert equal(found.checkpoint, make(found.checkpoint.iteration))
     left = any(folder.checkpoints.glob(f"*{PARTIAL}"))
-    resumed = create(str(folder.path), "mlp", NOW, resume=True)
+    resumed = create_run_folder(str(folder.path), "mlp", NOW, resume=True)
     resumed.claim(resume=True)
     resumed.supersede(found.checkpoint.iteration)
     resumed.release()

@@ -25,7 +25,7 @@ def stranger(tmp_path):
     tell, told = os.pipe()[::-1]
     child = os.fork()
     if child == 0:
-        lock.take(tmp_path)
+        lock.take_lock(tmp_path)
         os.write(tell, b"!")
         signal.pause()
     os.read(told, 1)
@@ -49,17 +49,17 @@ def in_use_by(other) -> str:
 
 def test_a_second_run_is_refused_by_name_and_at_once(tmp_path, stranger):
     with pytest.raises(UsageError, match=in_use_by(stranger)):
-        lock.take(tmp_path, sleep=never)
+        lock.take_lock(tmp_path, sleep=never)
 
 
 def test_a_killed_owner_leaves_no_lock(tmp_path, stranger):
     stranger()
-    lock.take(tmp_path, sleep=never).release()
-    lock.take(tmp_path, sleep=never).release()
+    lock.take_lock(tmp_path, sleep=never).release()
+    lock.take_lock(tmp_path, sleep=never).release()
 
 
 def test_a_lock_that_outlives_its_owner_is_waited_for(tmp_path):
-    held = lock.take(tmp_path)
+    held = lock.take_lock(tmp_path)
     (tmp_path / lock.NAME).write_text(json.dumps({"host": "h", "process": 1, "started": "1", "since": "then"}))
     waited = []
 
@@ -68,22 +68,22 @@ def test_a_lock_that_outlives_its_owner_is_waited_for(tmp_path):
         if len(waited) == 3:
             held.release()
 
-    lock.take(tmp_path, patience_s=1, sleep=wait).release()
+    lock.take_lock(tmp_path, patience_s=1, sleep=wait).release()
     assert len(waited) == 3
 
 
 def test_patience_ends(tmp_path):
-    held, waited = lock.take(tmp_path), []
+    held, waited = lock.take_lock(tmp_path), []
     (tmp_path / lock.NAME).write_text("[1]")
     with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(who="by another process")):
-        lock.take(tmp_path, patience_s=1, sleep=waited.append)
+        lock.take_lock(tmp_path, patience_s=1, sleep=waited.append)
     assert len(waited) == 10
     held.release()
     held.release()
 
 
 def test_a_copy_of_the_owner_keeps_it(tmp_path):
-    held = lock.take(tmp_path)
+    held = lock.take_lock(tmp_path)
     go, gone = os.pipe()
     child = os.fork()
     if child == 0:
@@ -91,17 +91,17 @@ def test_a_copy_of_the_owner_keeps_it(tmp_path):
         os._exit(0)
     held.release()
     with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=tmp_path)):
-        lock.take(tmp_path, patience_s=0)
+        lock.take_lock(tmp_path, patience_s=0)
     os.write(gone, b"!")
     os.waitpid(child, 0)
-    lock.take(tmp_path, sleep=never).release()
+    lock.take_lock(tmp_path, sleep=never).release()
     os.close(go), os.close(gone)
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/nowhere/else", path)])
 def test_what_is_in_its_way_is_put_aside(tmp_path, make):
     make(tmp_path / lock.NAME)
-    lock.take(tmp_path, sleep=never).release()
+    lock.take_lock(tmp_path, sleep=never).release()
     assert sorted(os.listdir(tmp_path)) == [lock.NAME, f"superseded-{lock.NAME}"]
 
 
@@ -115,10 +115,10 @@ def refuse(number):
 def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
     with pytest.raises(UsageError, match=in_use_by(stranger)):
-        lock.take(tmp_path, sleep=never)
+        lock.take_lock(tmp_path, sleep=never)
     stranger()
-    held = lock.take(tmp_path, sleep=never)
-    assert held.remark == checkpoint_texts.NO_LOCKS(folder=tmp_path)
+    held = lock.take_lock(tmp_path, sleep=never)
+    assert held.warning == checkpoint_texts.NO_LOCKS(folder=tmp_path)
     held.release()
 
 
@@ -127,10 +127,10 @@ def test_a_disk_that_fails(tmp_path, monkeypatch):
     with pytest.raises(
         RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(path=".lock", problem="the disk failed")
     ):
-        lock.take(tmp_path)
+        lock.take_lock(tmp_path)
     monkeypatch.undo()
     with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(folder=tmp_path / "none")):
-        lock.take(tmp_path / "none")
+        lock.take_lock(tmp_path / "none")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 4000, '{"host": 1, "process": 2, "started": 3, "since": 4}', "{}"])

@@ -17,19 +17,19 @@ DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand 
 
 
 def test_what_is_written_is_read(tmp_path):
-    outcome.write(tmp_path, DIVERGED)
-    assert outcome.read(tmp_path) == DIVERGED
+    outcome.write_outcome(tmp_path, DIVERGED)
+    assert outcome.read_outcome(tmp_path) == DIVERGED
 
 
 def test_the_command_prints_a_line_and_ends_with_the_runs_code(tmp_path, capsys):
-    outcome.write(tmp_path, DIVERGED)
+    outcome.write_outcome(tmp_path, DIVERGED)
     assert run(["outcome", str(tmp_path)]) == 3
     told = "diverged: iteration 1,500 of 3,000, 3 ranks, 1 lost on the way, exit code 3: the loss is nan\n"
     assert capsys.readouterr().out == told
 
 
 def test_a_run_that_still_runs_has_ended_without_a_word(tmp_path, capsys):
-    outcome.write(tmp_path, RunOutcome("running", None, 0, 10, 1))
+    outcome.write_outcome(tmp_path, RunOutcome("running", None, 0, 10, 1))
     assert run(["outcome", str(tmp_path)]) == 1
     assert capsys.readouterr().out == "running: iteration 0 of 10, 1 rank\n"
 
@@ -44,7 +44,7 @@ def test_a_folder_without_one_is_told(tmp_path, capsys):
     [{"outcome": "fine"}, {"exit_code": 300}, {"exit_code": True}, {"lost": 1}, {"lost": ["x"]}, {"ranks": -1}],
 )
 def test_values_that_are_none_are_refused(tmp_path, capsys, changed):
-    outcome.write(tmp_path, DIVERGED)
+    outcome.write_outcome(tmp_path, DIVERGED)
     path = tmp_path / outcome.NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     assert run(["outcome", str(tmp_path)]) == 2
@@ -63,7 +63,7 @@ def ended(folder, error, writes=True) -> RunOutcome | None:
     ending = OutcomeWriter(folder, writes, 10, 4, (2,))
     ending.progress.iteration = 6
     ending.failed(error)
-    return outcome.read(folder) if (folder / outcome.NAME).exists() else None
+    return outcome.read_outcome(folder) if (folder / outcome.NAME).exists() else None
 
 
 def test_errors_end_with_their_words_and_codes(tmp_path):
@@ -87,7 +87,7 @@ def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
 @pytest.mark.timing
 def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
     answers, written = threading.Event(), []
-    monkeypatch.setattr(outcome, "write", lambda folder, told: written.append(answers.wait(60)))
+    monkeypatch.setattr(outcome, "write_outcome", lambda folder, told: written.append(answers.wait(60)))
     monkeypatch.setattr("ringtrain.train.checkpoints.outcome_file.WRITTEN_S", 0.01)
     assert ended(tmp_path, StalledError("no progress")) is None
     assert not written  # nobody has waited for that

@@ -16,14 +16,14 @@ from ringtrain.storage.checkpoint import seal, store
 
 @pytest.fixture
 def saved(tmp_path, make):
-    store.save(tmp_path / "a.h5", make())
+    store.save_checkpoint(tmp_path / "a.h5", make())
     return tmp_path / "a.h5"
 
 
 def reseal(path):
     """Make the seal right again: what a file looks like that someone else has made."""
     content = path.read_bytes()[seal.BLOCK :]
-    path.write_bytes(seal.block(memoryview(content)) + content)
+    path.write_bytes(seal.make_seal(memoryview(content)) + content)
 
 
 def edit(path, change):
@@ -35,16 +35,16 @@ def edit(path, change):
 
 @pytest.mark.parametrize("name", ["model_name", "data_name", "numerics"])
 def test_no_text_that_is_shown_commands_a_terminal(tmp_path, make, name):
-    store.save(tmp_path / "a.h5", make(**{name: "mine \x1b]0;mine\x07"}))
+    store.save_checkpoint(tmp_path / "a.h5", make(**{name: "mine \x1b]0;mine\x07"}))
     with pytest.raises(CheckpointError, match=checkpoint_texts.NAME_NOT_PRINTABLE.pattern(name=name)):
-        store.load(tmp_path / "a.h5")
+        store.load_checkpoint(tmp_path / "a.h5")
 
 
 # What is saved is loaded.
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(saved, make, equal):
-    assert equal(store.load(saved), make())
+    assert equal(store.load_checkpoint(saved), make())
 
 
 def test_the_file_is_hdf5_of_which_metadata_are_checksummed(saved):
@@ -61,14 +61,14 @@ def test_the_comparison_of_these_tests_sees_a_last_bit(make, equal):
 
 
 def test_parameters_keep_their_order(saved, make):
-    assert list(store.load(saved).weights) == list(make().weights)
+    assert list(store.load_checkpoint(saved).weights) == list(make().weights)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "u1", "?", ">f4"])
 def test_types_are_kept(tmp_path, make, dtype):
     values = np.arange(6).reshape(2, 3).astype(dtype)
-    store.save(tmp_path / "a.h5", make(optimizer={"slot": {"a": values}}))
-    loaded = store.load(tmp_path / "a.h5").optimizer["slot"]["a"]
+    store.save_checkpoint(tmp_path / "a.h5", make(optimizer={"slot": {"a": values}}))
+    loaded = store.load_checkpoint(tmp_path / "a.h5").optimizer["slot"]["a"]
     assert loaded.dtype == values.dtype.newbyteorder("<")
     assert np.array_equal(loaded, values)
 
@@ -76,8 +76,8 @@ def test_types_are_kept(tmp_path, make, dtype):
 def test_arrays_in_any_layout(tmp_path, make):
     values = np.arange(24.0).reshape(2, 3, 4)
     layouts = {"t": values.T, "step": values[:, ::2], "none": values[:0], "one": values[0, 0, :1]}
-    store.save(tmp_path / "a.h5", make(optimizer={"slot": layouts}))
-    loaded = store.load(tmp_path / "a.h5").optimizer["slot"]
+    store.save_checkpoint(tmp_path / "a.h5", make(optimizer={"slot": layouts}))
+    loaded = store.load_checkpoint(tmp_path / "a.h5").optimizer["slot"]
     for name, array in layouts.items():
         assert loaded[name].shape == array.shape
         assert np.array_equal(loaded[name], array)
@@ -85,23 +85,23 @@ def test_arrays_in_any_layout(tmp_path, make):
 
 def test_no_evaluation_no_slot_no_text(tmp_path, make, equal):
     bare = make(best=None, optimizer={}, scalars={}, model="", data_name="")
-    store.save(tmp_path / "a.h5", bare)
-    assert equal(store.load(tmp_path / "a.h5"), bare)
+    store.save_checkpoint(tmp_path / "a.h5", bare)
+    assert equal(store.load_checkpoint(tmp_path / "a.h5"), bare)
 
 
 @settings(max_examples=40)
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1), text=st.text(st.characters(codec="utf-8")))
 def test_any_name_and_any_text(tmp_path_factory, make, name, text):
     path = tmp_path_factory.getbasetemp() / "any.h5"
-    store.save(path, make(optimizer={"slot": {f"{name}.w": np.ones(2)}}, model=text))
-    loaded = store.load(path)
+    store.save_checkpoint(path, make(optimizer={"slot": {f"{name}.w": np.ones(2)}}, model=text))
+    loaded = store.load_checkpoint(path)
     assert list(loaded.optimizer["slot"]) == [f"{name}.w"]
     assert loaded.model == text
 
 
 def test_equal_checkpoints_are_equal_files(tmp_path, make):
     for name in "ab":
-        store.save(tmp_path / name, make())
+        store.save_checkpoint(tmp_path / name, make())
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -113,8 +113,8 @@ def test_any_hdf5_reader_can_look_at_it(saved, make):
 
 
 def test_saving_replaces_and_leaves_nothing_beside(saved, make, equal):
-    store.save(saved, make(8))
-    assert equal(store.load(saved), make(8))
+    store.save_checkpoint(saved, make(8))
+    assert equal(store.load_checkpoint(saved), make(8))
     assert os.listdir(saved.parent) == ["a.h5"]
 
 
@@ -128,7 +128,7 @@ def test_a_flipped_bit_of_any_byte_is_found(saved):
         damaged[offset] ^= 1 << draw.randrange(8)
         saved.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"a\.h5"):
-            store.load(saved)
+            store.load_checkpoint(saved)
 
 
 def test_every_truncation_is_found(saved):
@@ -137,14 +137,14 @@ def test_every_truncation_is_found(saved):
     for length in [*range(0, len(whole), 13), len(whole) - 1]:
         saved.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=f"is damaged: ({lengths})"):
-            store.load(saved)
+            store.load_checkpoint(saved)
 
 
 def test_bytes_behind_the_end_are_found(saved):
     length = saved.stat().st_size
     saved.write_bytes(saved.read_bytes() + b"\0")
     with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_LENGTH.pattern(found=length + 1, written=length)):
-        store.load(saved)
+        store.load_checkpoint(saved)
 
 
 def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, make, equal):
@@ -157,7 +157,7 @@ def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, mak
         saved.write_bytes(damaged)
         reseal(saved)
         try:
-            assert equal(store.load(saved), make())
+            assert equal(store.load_checkpoint(saved), make())
         except CheckpointError:
             found += 1
     assert found > 120
@@ -174,7 +174,7 @@ def test_swapped_arrays_are_found(saved):
     with pytest.raises(
         CheckpointError, match=checkpoint_texts.VALUES_CHANGED.pattern(name="/optimizer/velocity/fc.bias")
     ):
-        store.load(saved)
+        store.load_checkpoint(saved)
 
 
 # What is no checkpoint of ours is refused.
@@ -185,42 +185,42 @@ def test_a_missing_file(tmp_path):
         CheckpointError,
         match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path / "none.h5", reason="No such file or directory"),
     ):
-        store.load(tmp_path / "none.h5")
+        store.load_checkpoint(tmp_path / "none.h5")
 
 
 def test_a_folder(tmp_path):
     with pytest.raises(
         CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path, reason="Is a directory")
     ):
-        store.load(tmp_path)
+        store.load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x89HDF\r\n\x1a\n" + bytes(2000), b"\xff" * 600])
 def test_another_file(tmp_path, content):
     (tmp_path / "x.h5").write_bytes(content)
     with pytest.raises(CheckpointError, match=checkpoint_texts.NO_CHECKPOINT_FILE.pattern(path="x.h5")):
-        store.load(tmp_path / "x.h5")
+        store.load_checkpoint(tmp_path / "x.h5")
 
 
 def test_another_version_of_the_format(saved):
     whole = saved.read_bytes()
     saved.write_bytes(whole.replace(b"checkpoint 1", b"checkpoint 2", 1))
     with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_VERSION.pattern(version="2", wanted=1)):
-        store.load(saved)
+        store.load_checkpoint(saved)
 
 
 def test_a_first_line_of_other_words(saved):
     whole = saved.read_bytes()
     saved.write_bytes(whole.replace(b" bytes ", b" wytes x", 1)[: len(whole)])
     with pytest.raises(CheckpointError, match=checkpoint_texts.FIRST_LINE.pattern()):
-        store.load(saved)
+        store.load_checkpoint(saved)
 
 
 def test_sealed_bytes_that_are_not_hdf5(saved):
     content = b"not HDF5 at all" * 100
-    saved.write_bytes(seal.block(memoryview(content)) + content)
+    saved.write_bytes(seal.make_seal(memoryview(content)) + content)
     with pytest.raises(CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=saved)):
-        store.load(saved)
+        store.load_checkpoint(saved)
 
 
 def replace_weights(make_link):
@@ -294,7 +294,7 @@ def test_sealed_files_that_hold_something_else(saved, what):
     change, message = FOREIGN[what]
     edit(saved, change)
     with pytest.raises(CheckpointError, match=message):
-        store.load(saved)
+        store.load_checkpoint(saved)
 
 
 # Writing fails cleanly.
@@ -302,42 +302,42 @@ def test_sealed_files_that_hold_something_else(saved, what):
 
 def test_a_full_disk_keeps_what_was_there(saved, make, equal, small_files):
     with small_files(3000), pytest.raises(RingtrainError) as failure:
-        store.save(saved, make(8))
+        store.save_checkpoint(saved, make(8))
     wanted = storage_texts.NOT_WRITTEN.pattern(path=saved, problem=storage_texts.NO_ROOM, nbytes=saved.stat().st_size)
     assert re.match(wanted, str(failure.value))
     assert failure.value.exit_code == 1
-    assert equal(store.load(saved), make())
+    assert equal(store.load_checkpoint(saved), make())
     assert os.listdir(saved.parent) == ["a.h5"]
 
 
 def test_a_folder_that_may_not_be_written(forbidden_folder, make):
     with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="a.h5")):
-        store.save(forbidden_folder / "a.h5", make())
+        store.save_checkpoint(forbidden_folder / "a.h5", make())
 
 
 def test_a_folder_that_is_not_there(tmp_path, make):
     with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(folder=tmp_path / "none")):
-        store.save(tmp_path / "none" / "a.h5", make())
+        store.save_checkpoint(tmp_path / "none" / "a.h5", make())
 
 
 def test_a_folder_in_its_place(tmp_path, make):
     (tmp_path / "a.h5").mkdir()
     with pytest.raises(UsageError, match=storage_texts.NAME_REFUSED.pattern(path="a.h5", reason="Is a directory")):
-        store.save(tmp_path / "a.h5", make())
+        store.save_checkpoint(tmp_path / "a.h5", make())
 
 
 # Another model.
 
 
 def test_a_checkpoint_fits_its_model(make):
-    store.fits(make(), {name: list(shape) for name, shape in make().shapes.items()}, "a.h5")
+    store.check_parameters(make(), {name: list(shape) for name, shape in make().shapes.items()}, "a.h5")
 
 
 def test_parameters_that_differ_are_named(make):
     shapes = {**make().shapes, "fc.bias": (10,), "new.weight": (2, 2)}
     del shapes["norm.größe"]
     with pytest.raises(CheckpointError) as refusal:
-        store.fits(make(), shapes, "runs/a.h5")
+        store.check_parameters(make(), shapes, "runs/a.h5")
     differing = [("fc.bias", (5,), (10,)), ("new.weight", "absent", (2, 2)), ("norm.größe", (), "absent")]
     listed = (checkpoint_texts.SHAPES_DIFFER(name=name, held=held, wanted=wanted) for name, held, wanted in differing)
     assert str(refusal.value) == checkpoint_texts.OTHER_MODEL(
@@ -349,7 +349,7 @@ def test_of_many_that_differ_three_are_named(make):
     with pytest.raises(
         CheckpointError, match=checkpoint_texts.OTHER_MODEL.pattern(more=checkpoint_texts.AND_MORE(count=6))
     ):
-        store.fits(make(), {f"layer{k}.weight": (k,) for k in range(5)}, "a.h5")
+        store.check_parameters(make(), {f"layer{k}.weight": (k,) for k in range(5)}, "a.h5")
 
 
 def test_the_fingerprint_is_of_names_and_shapes_alone():

@@ -9,14 +9,14 @@ from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.files import PARTIAL
-from ringtrain.storage.run_folder.run_folder import RunFolder, create, find
+from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
 
 NOW = datetime.datetime(2026, 1, 31, 23, 59, 58)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return create(str(tmp_path / "run"), "mlp", NOW, resume=False)
+    return create_run_folder(str(tmp_path / "run"), "mlp", NOW, resume=False)
 
 
 def names(folder):
@@ -33,7 +33,7 @@ def damage(path):
 
 
 def test_a_run_is_named_by_model_and_time(tmp_path):
-    first, second, third = (create(None, "my/model 1", NOW, False, runs=tmp_path / "runs") for _ in range(3))
+    first, second, third = (create_run_folder(None, "my/model 1", NOW, False, runs=tmp_path / "runs") for _ in range(3))
     assert first.path == tmp_path / "runs" / "my_model_1-20260131-235958"
     assert [second.path.name[-2:], third.path.name[-2:]] == ["-2", "-3"]
     assert first.checkpoints.is_dir()
@@ -43,7 +43,7 @@ def test_a_run_is_named_by_model_and_time(tmp_path):
 def test_a_folder_that_exists_is_taken(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "download.partial").write_text("mine too")
-    assert create(str(tmp_path), "mlp", NOW, resume=False).path == tmp_path
+    assert create_run_folder(str(tmp_path), "mlp", NOW, resume=False).path == tmp_path
     assert sorted(os.listdir(tmp_path)) == ["checkpoints", "download.partial", "notes.txt"]
 
 
@@ -52,8 +52,8 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(folder, held):
     (folder.path / held).write_text("")
     message = checkpoint_texts.HOLDS_A_RUN.pattern(folder=folder.path, held=os.path.basename(held))
     with pytest.raises(UsageError, match=message):
-        create(str(folder.path), "mlp", NOW, resume=False)
-    assert create(str(folder.path), "mlp", NOW, resume=True).path == folder.path
+        create_run_folder(str(folder.path), "mlp", NOW, resume=False)
+    assert create_run_folder(str(folder.path), "mlp", NOW, resume=True).path == folder.path
     assert (folder.path / held).exists()
 
 
@@ -61,18 +61,18 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(folder, held):
 def test_a_file_in_the_way(tmp_path, out):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=checkpoint_texts.FILE_IN_THE_WAY.pattern(file=tmp_path / "file")):
-        create(str(tmp_path / out), "mlp", NOW, resume=False)
+        create_run_folder(str(tmp_path / out), "mlp", NOW, resume=False)
 
 
 def test_a_file_where_the_checkpoints_would_be(tmp_path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(UsageError, match=checkpoint_texts.FILE_IN_THE_WAY.pattern(file=tmp_path / "checkpoints")):
-        create(str(tmp_path), "mlp", NOW, resume=False)
+        create_run_folder(str(tmp_path), "mlp", NOW, resume=False)
 
 
 def test_a_folder_that_may_not_be_made(forbidden_folder):
     with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="run")):
-        create(str(forbidden_folder / "run"), "mlp", NOW, resume=False)
+        create_run_folder(str(forbidden_folder / "run"), "mlp", NOW, resume=False)
 
 
 def test_a_folder_that_is_there_and_may_not_be_written(forbidden_folder):
@@ -84,7 +84,7 @@ def test_a_folder_that_is_there_and_may_not_be_written(forbidden_folder):
     forbidden_folder.chmod(0o555)
     os.seteuid(me)
     with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern()):
-        create(str(forbidden_folder), "mlp", NOW, resume=False)
+        create_run_folder(str(forbidden_folder), "mlp", NOW, resume=False)
 
 
 def test_what_killed_writers_left_is_removed(folder):
@@ -117,7 +117,7 @@ def test_the_newest_are_kept_and_the_best(folder, make, equal):
     for iteration in (1, 2, 3, 10, 100_000_000):
         folder.save(make(iteration), keep=2, is_best=iteration == 2)
     assert names(folder) == ["best.h5", "iteration-00000010.h5", "iteration-100000000.h5"]
-    assert equal(store.load(folder.best), make(2))
+    assert equal(store.load_checkpoint(folder.best), make(2))
     assert equal(folder.latest().checkpoint, make(100_000_000))
 
 
@@ -130,8 +130,8 @@ def test_a_best_one_takes_no_room_twice(folder, make):
 def test_a_later_best_one_leaves_numbered_ones_as_they_are(folder, make, equal):
     folder.save(make(1), keep=2, is_best=True)
     folder.save(make(2), keep=2, is_best=True)
-    assert equal(store.load(folder.numbered(1)), make(1))
-    assert equal(store.load(folder.best), make(2))
+    assert equal(store.load_checkpoint(folder.numbered(1)), make(1))
+    assert equal(store.load_checkpoint(folder.best), make(2))
 
 
 def test_a_copy_serves_where_a_file_can_have_one_name(folder, make, equal, monkeypatch):
@@ -140,7 +140,7 @@ def test_a_copy_serves_where_a_file_can_have_one_name(folder, make, equal, monke
 
     monkeypatch.setattr(os, "link", refuse)
     folder.save(make(1), keep=1, is_best=True)
-    assert equal(store.load(folder.numbered(1)), make(1))
+    assert equal(store.load_checkpoint(folder.numbered(1)), make(1))
     assert names(folder) == ["best.h5", "iteration-00000001.h5"]
 
 
@@ -215,24 +215,24 @@ def test_other_files_are_no_checkpoints(folder, make):
 def test_what_a_user_may_name(folder, make, monkeypatch):
     folder.save(make(1), keep=2, is_best=True)
     folder.save(make(2), keep=2, is_best=False)
-    assert find(folder.numbered(1)).checkpoint.iteration == 1
-    assert find(str(folder.path)).checkpoint.iteration == 2
-    assert find(folder.checkpoints).checkpoint.iteration == 2
-    assert find(folder.path, best=True).checkpoint.iteration == 1
+    assert find_checkpoint(folder.numbered(1)).checkpoint.iteration == 1
+    assert find_checkpoint(str(folder.path)).checkpoint.iteration == 2
+    assert find_checkpoint(folder.checkpoints).checkpoint.iteration == 2
+    assert find_checkpoint(folder.path, best=True).checkpoint.iteration == 1
     monkeypatch.chdir(folder.checkpoints)
-    assert find(".").checkpoint.iteration == 2
+    assert find_checkpoint(".").checkpoint.iteration == 2
 
 
 def test_the_newest_serves_where_there_is_no_best_one(folder, make):
     folder.save(make(1), keep=1, is_best=False)
-    assert find(folder.path, best=True).checkpoint.iteration == 1
+    assert find_checkpoint(folder.path, best=True).checkpoint.iteration == 1
 
 
 def test_a_file_that_is_named_and_damaged_is_not_passed_over(folder, make):
     folder.save(make(1), keep=2, is_best=True)
     damage(folder.save(make(2), keep=2, is_best=False))
     with pytest.raises(CheckpointError, match=checkpoint_texts.DAMAGED.pattern(path=folder.numbered(2))):
-        find(folder.numbered(2))
+        find_checkpoint(folder.numbered(2))
 
 
 def test_a_name_of_nothing(folder):
@@ -240,7 +240,7 @@ def test_a_name_of_nothing(folder):
         CheckpointError,
         match=checkpoint_texts.NOT_FOUND.pattern(path="rum", beside=checkpoint_texts.BESIDE(runs="run")),
     ):
-        find(folder.path.parent / "rum")
+        find_checkpoint(folder.path.parent / "rum")
 
 
 # Going on from an earlier one.
@@ -280,7 +280,7 @@ def test_a_good_best_one_of_before_stays(folder, make):
     folder.save(make(2), keep=2, is_best=False)
     assert [path.name for path in folder.supersede(1)] == ["superseded-iteration-00000002.h5"]
     assert folder.supersede(1) == []
-    assert find(folder.path, best=True).checkpoint.iteration == 1
+    assert find_checkpoint(folder.path, best=True).checkpoint.iteration == 1
 
 
 def test_putting_aside_where_nothing_may_be_written(forbidden_folder, make):

@@ -42,7 +42,7 @@ def test_json(tmp_path):
 
 
 def test_a_failure_ends_with_1(monkeypatch):
-    monkeypatch.setattr(checks, "CHECKS", [lambda visit: [Line(FAIL, "heart", "has stopped", "call someone")]])
+    monkeypatch.setattr(checks, "CHECKS", [lambda context: [Line(FAIL, "heart", "has stopped", "call someone")]])
     done = run("--quick")
     assert (done.return_value, done.output) == (1, "fail  heart  has stopped\n             → call someone\n1 fail\n")
     assert json.loads(run("--json", "--quick").output)["status"] == "fail"
@@ -50,14 +50,14 @@ def test_a_failure_ends_with_1(monkeypatch):
 
 @pytest.mark.parametrize("status, code, strict", [(OK, 0, 0), (WARN, 0, 1), (FAIL, 1, 1)])
 def test_strict_ends_with_1_for_a_warning_too(monkeypatch, status, code, strict):
-    monkeypatch.setattr(checks, "CHECKS", [lambda visit: [Line(status, "heart", "beats")]])
+    monkeypatch.setattr(checks, "CHECKS", [lambda context: [Line(status, "heart", "beats")]])
     assert (run("--quick").return_value, run("--quick", "--strict").return_value) == (code, strict)
 
 
 def test_a_check_that_does_not_end_is_told_and_ends_with_4(tmp_path):
     program = (
         "import time; from ringtrain.launch.doctor import checks, timeout; from ringtrain.cli.main import run\n"
-        "def sleeps(visit): time.sleep(60)\n"
+        "def sleeps(context): time.sleep(60)\n"
         "checks.CHECKS, timeout.Limit.__init__.__defaults__ = [sleeps], (0.05,)\n"
         "run(['doctor', '--quick'])"
     )

@@ -62,7 +62,7 @@ def padded(told) -> int:
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
 
-    return lay_out(spec.load(told["header"]["model"]).graph().parameters())[-1].stop
+    return lay_out(spec.load_model(told["header"]["model"]).graph().parameters())[-1].stop
 
 
 def test_the_table_of_a_terminal(capsys):

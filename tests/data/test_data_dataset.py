@@ -19,7 +19,7 @@ from ringtrain.data.file import dataset, metadata
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import HEADER_BYTES, NodeMemory, open_dataset
 from ringtrain.data.file.format import write_dataset
-from ringtrain.data.file.statistics import statistics
+from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError, nearest
 from ringtrain.storage import texts as storage_texts
 
@@ -52,7 +52,7 @@ def test_statistics_are_those_of_the_training_images(tiny):
 
 
 def test_statistics_of_many_white_images_do_not_overflow():
-    told = statistics(np.full((70_000, 1, 1, 1), 255, np.uint8))
+    told = pixel_statistics(np.full((70_000, 1, 1, 1), 255, np.uint8))
     assert told.mean.tolist() == [255.0] and told.std.tolist() == [0.0] and told.mean_image.item() == 255.0
 
 

@@ -22,7 +22,7 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import read_run_file, resolve
 from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.synthetic import synthetic
-from ringtrain.data.content import silent
+from ringtrain.data.content import no_progress
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import DIGITS, open_dataset
 from ringtrain.data.file.heaps import SIGNATURE, heap_problem
@@ -37,8 +37,8 @@ from ringtrain.nn import texts as nn_texts
 from ringtrain.optim.lr import LearningRate
 from ringtrain.parsing import LARGEST_NUMBER, parse_json, parse_toml, read_text, whole_number
 from ringtrain.report.events import record
-from ringtrain.report.records import parse, read_record
-from ringtrain.report.sinks import cut
+from ringtrain.report.records import parse_record, read_record
+from ringtrain.report.sinks import truncate_log
 from ringtrain.storage import texts as storage_texts
 from ringtrain.train.start.variants import Variant, same_threads
 from ringtrain.transport.launch_environment import ALONE, Launch, read_launch
@@ -174,7 +174,7 @@ def model(layer: str, blocks: str = "") -> str:
 )  # fmt: skip
 def test_models(text, message):
     with pytest.raises(ModelError) as error:
-        spec.parse(text, "m", "bad.toml")
+        spec.parse_model(text, "m", "bad.toml")
     assert message in str(error.value) and "bad.toml" in str(error.value)
 
 
@@ -359,7 +359,7 @@ def test_an_archive_that_says_it_is_longer_than_it_is_takes_no_time(tmp_path):
     with pytest.raises(
         DataError, match=data_texts.ARCHIVE_DAMAGED.pattern(path="a.tar") + ": " + data_texts.ENDS_EARLY
     ):
-        read_members(tmp_path / "a.tar", {"b"}, silent)
+        read_members(tmp_path / "a.tar", {"b"}, no_progress)
 
 
 def test_an_archive_of_headers_that_are_none_is_none(tmp_path):
@@ -388,15 +388,15 @@ def test_records_that_lack_something():
 
 
 def test_kinds_of_records_are_words_and_texts_plain():
-    assert parse(b'{"event": []}\n') is None
-    assert parse(b"[" * 100_000 + b"\n") is None
+    assert parse_record(b'{"event": []}\n') is None
+    assert parse_record(b"[" * 100_000 + b"\n") is None
     assert read_record(b'{"event": "note", "text": "\\u001b[2J"}\n')["text"] == "\\x1b[2J"
 
 
 def test_a_log_is_cut_where_an_iteration_is_no_number(tmp_path):
     lines = [json.dumps(ITERATION | {"iteration": value}).encode() + b"\n" for value in (1, "x")]
     (tmp_path / "l").write_bytes(b"".join(lines))
-    cut(tmp_path / "l", 5)
+    truncate_log(tmp_path / "l", 5)
     assert (tmp_path / "l").read_bytes() == lines[0]
 
 

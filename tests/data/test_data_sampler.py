@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.data import texts as data_texts
-from ringtrain.data.batches.sampler import Even, Sampler, Shards, largest_share, order, shard, share
+from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, epoch_order, largest_part, shard
 from ringtrain.errors import DataError
 
 COUNTS_AND_BATCHES = [(1, 1), (7, 3), (12, 4), (10, 16), (100, 7), (5, 5)]
@@ -30,16 +30,16 @@ def test_an_epoch_visits_each_example_exactly_once(count, batch, shuffle):
 
 
 def test_order_depends_on_seed_and_epoch_alone():
-    assert (order(50, 1, 2) == order(50, 1, 2)).all()
-    orders = {tuple(order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
+    assert (epoch_order(50, 1, 2) == epoch_order(50, 1, 2)).all()
+    orders = {tuple(epoch_order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
     for batch in (1, 7, 50):
-        assert (np.concatenate(epoch_of(Sampler(50, batch, 1), 2)) == order(50, 1, 2)).all()
+        assert (np.concatenate(epoch_of(Sampler(50, batch, 1), 2)) == epoch_order(50, 1, 2)).all()
 
 
 def test_order_never_changes():
-    assert order(10, 0, 0).tolist() == ORDER
-    assert order(10, 0, 1).tolist() == ORDER_OF_NEXT_EPOCH
+    assert epoch_order(10, 0, 0).tolist() == ORDER
+    assert epoch_order(10, 0, 1).tolist() == ORDER_OF_NEXT_EPOCH
 
 
 ORDER = [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]
@@ -52,7 +52,7 @@ def test_without_shuffling_the_order_is_that_of_the_file():
 
 def test_places_are_about_evenly_distributed():
     # Where example 0 stands, over 2000 epochs: the mean of 2000 uniform draws of 0 … 99 has deviation 0.65.
-    places = [int(np.flatnonzero(order(100, 9, epoch) == 0)[0]) for epoch in range(2000)]
+    places = [int(np.flatnonzero(epoch_order(100, 9, epoch) == 0)[0]) for epoch in range(2000)]
     assert abs(np.mean(places) - 49.5) < 2.6
     assert len(set(places)) == 100
 
@@ -60,27 +60,27 @@ def test_places_are_about_evenly_distributed():
 @pytest.mark.parametrize("size, grain", SIZES_AND_GRAINS)
 def test_shares_are_the_batch_in_order_in_whole_grains_as_even_as_can_be(size, grain):
     for count in range(1, 140):
-        parts = [share(count, rank, size, grain) for rank in range(size)]
+        parts = [batch_part(count, rank, size, grain) for rank in range(size)]
         assert parts[0][0] == 0 and parts[-1][1] == count
         assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
         assert all(start % grain == 0 or start == count for start, _ in parts)
         sizes = [stop - start for start, stop in parts]
         assert min(sizes) >= 0 and max(sizes) - min(sizes) <= grain
-        assert max(sizes) <= largest_share(count, size, grain)
+        assert max(sizes) <= largest_part(count, size, grain)
 
 
 @pytest.mark.parametrize("size, grain", SIZES_AND_GRAINS)
 def test_no_tail_gives_a_rank_more_than_the_largest_share_of_the_batch(size, grain):
     for batch in range(1, 80):
-        most = largest_share(batch, size, grain)
+        most = largest_part(batch, size, grain)
         tails = range(1, batch + 1)
-        assert all(np.diff(share(t, rank, size, grain))[0] <= most for t in tails for rank in range(size))
+        assert all(np.diff(batch_part(t, rank, size, grain))[0] <= most for t in tails for rank in range(size))
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_shards_are_the_same_whoever_has_them(ranks):
     """Of full batches and of tails, whose shards may be empty."""
-    held = [Shards(8, rank * 8 // ranks, (rank + 1) * 8 // ranks) for rank in range(ranks)]
+    held = [ShardParts(8, rank * 8 // ranks, (rank + 1) * 8 // ranks) for rank in range(ranks)]
     for count in (1, 5, 8, 57, 128):
         found = []
         for own in held:
@@ -97,13 +97,13 @@ def test_shards_are_cut_at_floors():
 
 
 def test_an_even_division_is_made_of_shares():
-    division = Even(3, 2)
-    assert [division.cut(11, part) for part in range(3)] == [share(11, part, 3, 2) for part in range(3)]
-    assert division.largest(11) == largest_share(11, 3, 2) == 4
+    division = EvenParts(3, 2)
+    assert [division.cut(11, part) for part in range(3)] == [batch_part(11, part, 3, 2) for part in range(3)]
+    assert division.largest(11) == largest_part(11, 3, 2) == 4
 
 
 def test_a_tail_smaller_than_the_world_leaves_some_ranks_empty():
-    assert [share(2, rank, 3) for rank in range(3)] == [(0, 0), (0, 1), (1, 2)]
+    assert [batch_part(2, rank, 3) for rank in range(3)] == [(0, 0), (0, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("count, batch", COUNTS_AND_BATCHES)

@@ -18,7 +18,7 @@ from ringtrain.data.content import make_part
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.readers import members
-from ringtrain.data.readers.make import cut_test, make_dataset
+from ringtrain.data.readers.make import make_dataset, split_test
 from ringtrain.data.readers.pickles import load_plain
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import DataError, nearest
@@ -514,7 +514,7 @@ def test_make_dataset_refuses_parts_of_two_shapes(tmp_path):
 
 def test_a_cut_depends_on_seed_and_count_alone():
     whole = content(train=40, test=0)
-    cuts = [cut_test(whole, 0.25, seed) for seed in (0, 0, 1)]
+    cuts = [split_test(whole, 0.25, seed) for seed in (0, 0, 1)]
     assert [cut.test.count for cut in cuts] == [10] * 3 and [cut.train.count for cut in cuts] == [30] * 3
     assert (cuts[0].test.images == cuts[1].test.images).all()
     assert (cuts[0].test.images != cuts[2].test.images).any()
@@ -531,9 +531,9 @@ CUT = [0, 1, 3, 5, 19, 28, 31, 32, 34, 35]
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, 0.999, float("nan")])
 def test_a_fraction_that_leaves_nothing_is_refused(fraction):
     with pytest.raises(DataError, match=data_texts.FRACTION_LEAVES_NONE.pattern()):
-        cut_test(content(test=0), fraction, 0)
+        split_test(content(test=0), fraction, 0)
 
 
 def test_a_cut_of_what_has_a_test_part_is_refused():
     with pytest.raises(DataError, match=data_texts.TEST_PART_EXISTS.pattern(name="tiny", count=5)):
-        cut_test(content(), 0.5, 0)
+        split_test(content(), 0.5, 0)

@@ -33,13 +33,13 @@ LR = 0.125
 
 
 def graph_of(name):
-    return spec.load(name).graph()
+    return spec.load_model(name).graph()
 
 
 # ── an iteration with gradients of small whole numbers ────────────────────────────────────────────────────────────────
 def iterate(t, iterations=3, start=0, state=None, weights=None, optimizer="sgd", **options):
     """Front ranks have gradients of their own; the others that of the sum, as whoever has seen all messages."""
-    ops, graph = ReferenceOps("float64"), spec.parse(TEXT, "net").graph()
+    ops, graph = ReferenceOps("float64"), spec.parse_model(TEXT, "net").graph()
     arena = Arena(t.scratch, graph.parameters(), "float64", exchanged=t.allocate)
     arena.weights[...] = 1 if weights is None else weights
     exchange = Pipeline(t, ops, deadline_s=20.0, **options)
@@ -67,7 +67,7 @@ def run(size, **options):
 
 def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
     """The updates of one rank by the sum of all gradients."""
-    graph, ops = spec.parse(TEXT, "net").graph(), ReferenceOps("float64")
+    graph, ops = spec.parse_model(TEXT, "net").graph(), ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.ones(count), graph.parameters(), "float64")
     optimizer = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25))
     slots = {name: np.zeros(arena.count) for name in optimizer.slots}
@@ -128,7 +128,7 @@ def test_states_of_another_optimizer_or_model_are_refused():
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
     """Gradients of 1/4 and 3/4 of the batch, which arrive divided by the whole; two iterations."""
-    ops, graph = ReferenceOps("float64"), spec.parse(TEXT, "net").graph()
+    ops, graph = ReferenceOps("float64"), spec.parse_model(TEXT, "net").graph()
     gradients = ((0.25, 2.0), (0.75, -5.0)) * 2
 
     def body(t):
@@ -247,7 +247,7 @@ def test_what_does_not_go_together(flags, message):
     assert message in str(error.value) and error.value.exit_code == 2
 
 
-NO_FC = spec.parse(
+NO_FC = spec.parse_model(
     'input = { shape = [4, 4, 1] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 2, kernel = 3 }]', "n"
 ).graph()
 

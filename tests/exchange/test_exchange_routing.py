@@ -22,7 +22,7 @@ layers = [
 
 
 def graph_of(name):
-    return spec.load(name).graph()
+    return spec.load_model(name).graph()
 
 
 def test_the_table_of_alexnet():
@@ -39,7 +39,7 @@ def test_the_table_of_alexnet():
 
 @pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (3, 1), (5, 1), (4, 2), (4, 3), (7, 3)])
 def test_every_table_that_is_made_passes(size, fc_ranks):
-    graph = spec.parse(TEXT, "net").graph()
+    graph = spec.parse_model(TEXT, "net").graph()
     routes = make_routing(graph, size, fc_ranks)
     check(routes, graph, size)
     assert [len(route.ranks) for route in routes] == [size - fc_ranks, *[1] * fc_ranks]
@@ -81,7 +81,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_table_that_is_wrong_is_told(mutant):
-    graph = spec.parse(TEXT, "net").graph()
+    graph = spec.parse_model(TEXT, "net").graph()
     change, message = MUTANTS[mutant]
     with pytest.raises(ConfigError, match=message):
         check(change(*make_routing(graph, 4, 2)), graph, 4)

@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.errors import DeviceError
 from ringtrain.launch import texts as launch_texts
-from ringtrain.launch.binding import Binding, Bound, bind, sharing, table
+from ringtrain.launch.binding import Binding, Bound, bind, binding_table, sharing_ranks
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
 # srun --ntasks-per-node 4 --gpus-per-task 1: each task sees its own, as device 0.
@@ -53,10 +53,10 @@ def test_a_process_that_sees_none_is_told_what_to_do(environ, advice):
 
 def test_the_table_says_who_shares():
     ranks = [Bound(rank, rank // 3, rank % 3, rank % 2, "H200", f"GPU-{rank // 3}{rank % 3 % 2}") for rank in range(6)]
-    lines = table(ranks)
+    lines = binding_table(ranks)
     assert lines[4] == "rank 4: node 1, local rank 1, device 0, H200, GPU-11"
-    assert sharing(ranks) == [[0, 2], [3, 5]]
+    assert sharing_ranks(ranks) == [[0, 2], [3, 5]]
     assert lines[6] == launch_texts.SHARED_DEVICE(ranks=0, last=2)
-    assert table(ranks[:2]) == lines[:2]
+    assert binding_table(ranks[:2]) == lines[:2]
     everyone_on_one = [Bound(rank, 0, rank, 0, "H200", "GPU-a") for rank in range(3)]
-    assert table(everyone_on_one)[-1] == launch_texts.SHARED_DEVICE(ranks="0, 1", last=2)
+    assert binding_table(everyone_on_one)[-1] == launch_texts.SHARED_DEVICE(ranks="0, 1", last=2)

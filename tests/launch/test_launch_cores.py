@@ -9,7 +9,7 @@ from ringtrain.launch.doctor import cores, memory
 from ringtrain.launch.doctor.cgroup import Limits, read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
 from ringtrain.ops.cpu import blas
-from tests.fakes.visits import line_of, lines_of, put, write
+from tests.fakes.doctor_context import line_of, lines_of, put, write
 
 GIB = 1 << 30
 
@@ -103,10 +103,10 @@ def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
 
 
 def test_cores_of_many_ranks_are_not_all_told():
-    assert cores._told([str(n) for n in range(9)]) == texts.CORES_BY_RANK(
+    assert cores._cores_text([str(n) for n in range(9)]) == texts.CORES_BY_RANK(
         cores="0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
     )
-    assert cores._told(["0-3"]) == "0-3"
+    assert cores._cores_text(["0-3"]) == "0-3"
 
 
 def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
@@ -167,13 +167,13 @@ def test_a_rank_over_several_numa_nodes_is_a_warning(tmp_path, affinity):
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_is_free_for_a_rank(tmp_path):
-    assert line_of(memory.room, tmp_path).text == texts.MEMORY_UNKNOWN
+    assert line_of(memory.memory, tmp_path).text == texts.MEMORY_UNKNOWN
     put(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    4194304 kB\n"})
-    assert line_of(memory.room, tmp_path, 2) == Line(OK, "memory", texts.MEMORY(free=4, where="", share=2))
-    line = line_of(memory.room, tmp_path, 12)
+    assert line_of(memory.memory, tmp_path, 2) == Line(OK, "memory", texts.MEMORY(free=4, where="", share=2))
+    line = line_of(memory.memory, tmp_path, 12)
     assert line == Line(WARN, "memory", texts.MEMORY(free=4, where="", share=1 / 3), texts.MEMORY_MORE)
     grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(GIB)})
-    line = line_of(memory.room, tmp_path, 3, nodes=[0, 1, 1])
+    line = line_of(memory.memory, tmp_path, 3, nodes=[0, 1, 1])
     assert line.text == texts.MEMORY(free=2, where=texts.MEMORY_LEAST(host="n1"), share=1)
 
 

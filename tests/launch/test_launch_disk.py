@@ -10,7 +10,7 @@ from ringtrain.humanize import format_seconds
 from ringtrain.launch import texts
 from ringtrain.launch.doctor import disk
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
-from tests.fakes.visits import lines_of
+from tests.fakes.doctor_context import lines_of
 
 
 def looked(root, size=1, check=disk.run_folder, **how):

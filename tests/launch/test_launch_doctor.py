@@ -8,12 +8,23 @@ from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
 from ringtrain.launch.doctor import devices, host
 from ringtrain.launch.doctor.checks import CHECKS
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
+from ringtrain.launch.doctor.doctor import (
+    FAIL,
+    OK,
+    WARN,
+    DoctorContext,
+    Line,
+    examine,
+    format_lines,
+    merge_lines,
+    summary_line,
+    worst_status,
+)
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.doctor_context import Messaging, refuse
 from tests.fakes.host_cuda import HostRuntime
-from tests.fakes.visits import Messaging, refuse
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\nGCC version: 12\n"
 
@@ -39,7 +50,7 @@ def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=No
     """The lines of a world of that size."""
 
     def body(t):
-        visit = Visit(
+        context = DoctorContext(
             t,
             {"HOME": str(root), **(environ or {})},
             device,
@@ -50,7 +61,7 @@ def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=No
             root,
             root,
         )
-        return examine(visit, CHECKS)
+        return examine(context, CHECKS)
 
     every = LoopbackWorld(size).run(body)
     assert all(lines == every[0] for lines in every)
@@ -67,7 +78,7 @@ def test_a_machine_without_a_device_is_well(machine):
     assert lines["mpi-cuda"].text == texts.MPI_CUDA_NO_MPI
     assert lines["python"].text.startswith("ringtrain ")
     assert (lines["mpi"].status, lines["mpi"].advice) == (WARN, texts.MPI_INSTALL)
-    assert worst(list(lines.values())) == WARN
+    assert worst_status(list(lines.values())) == WARN
 
 
 def test_a_device_that_was_asked_for_and_is_not_there_is_a_failure(machine):
@@ -120,7 +131,9 @@ def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
 
 def visits_cpu(machine):
     (lines,) = LoopbackWorld(1).run(
-        lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine(), machine()), CHECKS)
+        lambda t: examine(
+            DoctorContext(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine(), machine()), CHECKS
+        )
     )
     return lines
 
@@ -134,7 +147,9 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
 
     def lines(device, mpi_cuda, visible=1):
         def body(t):
-            return devices.mpi_cuda(Visit(Messaging(t), {}, device, mpi_cuda, lambda: visible, refuse, "a:b", root))
+            return devices.mpi_cuda(
+                DoctorContext(Messaging(t), {}, device, mpi_cuda, lambda: visible, refuse, "a:b", root)
+            )
 
         return LoopbackWorld(size).run(body)[0]
 
@@ -186,7 +201,9 @@ def test_little_shared_memory_is_a_warning(machine, monkeypatch):
 
 def test_ranks_that_share_no_memory_are_warned(machine):
     world = LoopbackWorld(2, shares=False)
-    lines = world.run(lambda t: host.shared_memory(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b", machine())))
+    lines = world.run(
+        lambda t: host.shared_memory(DoctorContext(t, {}, "cpu", "auto", refuse, refuse, "a:b", machine()))
+    )
     assert lines[0][0].status == WARN and lines[0][0].text == texts.SHARED_MEMORY_NONE(room="")
 
 
@@ -209,14 +226,14 @@ def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
 
 
 def test_an_error_in_a_check_is_a_finding():
-    def looks_at_something(visit):
+    def looks_at_something(context):
         raise DeviceError("it is gone")
 
     assert examine_one(looks_at_something) == [Line(FAIL, "looks at something", "it is gone")]
 
 
 def test_a_place_that_may_not_be_looked_at_is_a_finding():
-    def looks_at_something(visit):
+    def looks_at_something(context):
         raise PermissionError(13, "Permission denied", "held/a")
 
     (line,) = examine_one(looks_at_something)
@@ -224,49 +241,53 @@ def test_a_place_that_may_not_be_looked_at_is_a_finding():
 
 
 def examine_one(check):
-    (lines,) = LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check]))
+    (lines,) = LoopbackWorld(1).run(
+        lambda t: examine(DoctorContext(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check])
+    )
     return lines
 
 
 def test_ranks_that_differ_are_named():
     same, old, new = Line(OK, "a", "same"), Line(WARN, "b", "old", "update"), Line(OK, "b", "new")
-    lines = merge([[same, new], [same, old], [same, new, Line(OK, "c", "more")]])
+    lines = merge_lines([[same, new], [same, old], [same, new, Line(OK, "c", "more")]])
     assert lines == [
         same,
         Line(OK, "b", "new", "", (0, 2)),
         Line(WARN, "b", "old", "update", (1,)),
         Line(OK, "c", "more", "", (2,)),
     ]
-    assert show(lines, ["n1", "n2", "n1"]) == [
+    assert format_lines(lines, ["n1", "n2", "n1"]) == [
         "ok    a  same",
         "ok    b  new [ranks 0, 2 on n1]",
         "warn  b  old [rank 1 on n2]",
         "         → update",
         "ok    c  more [rank 2 on n1]",
     ]
-    assert worst(lines) == WARN and worst([]) == OK and worst([*lines, Line(FAIL, "d", "")]) == FAIL
+    assert (
+        worst_status(lines) == WARN and worst_status([]) == OK and worst_status([*lines, Line(FAIL, "d", "")]) == FAIL
+    )
 
 
 def test_lines_are_as_wide_as_the_terminal():
     lines = [Line(WARN, "name", "one two three four five six seven", "do this and that and more", (1,))]
-    assert show(lines, ["n0", "n1"], 36) == [
+    assert format_lines(lines, ["n0", "n1"], 36) == [
         "warn  name  one two three four five",
         "            six seven [rank 1 on n1]",
         "            → do this and that and",
         "              more",
     ]
     path = "/a/long/path/that/cannot/be/broken/anywhere"
-    assert show([Line(OK, "name", path)], ["n0"], 30) == [f"ok    name  {path}"]
-    assert show([Line(OK, "name", "")], ["n0"], 30) == ["ok    name  "]
+    assert format_lines([Line(OK, "name", path)], ["n0"], 30) == [f"ok    name  {path}"]
+    assert format_lines([Line(OK, "name", "")], ["n0"], 30) == ["ok    name  "]
 
 
 def test_the_summary_begins_with_the_worst():
     lines = [Line(OK, "a", ""), Line(FAIL, "b", ""), Line(OK, "c", "")]
-    assert summary(lines) == "1 fail, 2 ok"
+    assert summary_line(lines) == "1 fail, 2 ok"
 
 
 def test_many_ranks_and_hosts_are_not_all_named():
-    (line,) = show([Line(OK, "a", "b", "", tuple(range(9)))], [f"n{rank}" for rank in range(10)])
+    (line,) = format_lines([Line(OK, "a", "b", "", tuple(range(9)))], [f"n{rank}" for rank in range(10)])
     assert line.endswith("b [ranks 0, 1, 2, 3, 4, 5, 6, 7 … on n0, n1, n2, n3 …]")
 
 
@@ -283,9 +304,9 @@ def test_each_check_is_within_its_limit():
         def __exit__(self, *error):
             seen.append("out")
 
-    def check(visit):
+    def check(context):
         seen.append("check")
         return []
 
-    LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check], Within))
+    LoopbackWorld(1).run(lambda t: examine(DoctorContext(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check], Within))
     assert seen == ["check", "in", "check", "out"]

@@ -10,7 +10,7 @@ from ringtrain.launch import texts
 from ringtrain.launch.doctor import ranks
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
 from ringtrain.transport.threads.sums import LocalCounters
-from tests.fakes.visits import line_of, lines_of
+from tests.fakes.doctor_context import line_of, lines_of
 
 
 def test_additions_from_afar_are_tried(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from ringtrain.launch import texts as launch_texts
 from ringtrain.launch.doctor import scheduler
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
-from ringtrain.launch.doctor.scheduler import RunningJob, expand, read_job
-from tests.fakes.visits import line_of
+from ringtrain.launch.doctor.scheduler import RunningJob, read_job, total_tasks
+from tests.fakes.doctor_context import line_of
 
 SLURM = {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_END_TIME": "10000"}
 
@@ -36,7 +36,7 @@ def test_the_end_is_that_by_which_a_run_stops():
 
 @pytest.mark.parametrize("text, total", [("2(x3),1", 7), ("4", 4), ("", None), ("2(x", None), ("a", None)])
 def test_tasks_by_node(text, total):
-    assert expand(text) == total
+    assert total_tasks(text) == total
 
 
 def test_pbs_tells_by_a_file(tmp_path):

@@ -7,7 +7,7 @@ from nn_support import Net, chain, make_pass, reference
 from ringtrain.nn.arena import ALIGNMENT, Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.conv import Conv2D
-from ringtrain.nn.initial import draw, initial, initialise, normals, uniforms
+from ringtrain.nn.initial import draw_values, initial, initialise, normals, uniforms
 from ringtrain.nn.layers import Linear
 from ringtrain.nn.pool import GlobalAvgPool
 
@@ -107,7 +107,7 @@ FILLS = [
 
 @pytest.mark.parametrize(("fill", "mean", "std"), FILLS)
 def test_fills_have_their_mean_and_spread(fill, mean, std):
-    x = draw(fill, 5, 200_000)
+    x = draw_values(fill, 5, 200_000)
     assert x.mean() == pytest.approx(mean, abs=4 * std / 200_000**0.5)
     assert x.std() == pytest.approx(std, rel=0.01)
 

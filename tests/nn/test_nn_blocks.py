@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec, texts
-from ringtrain.nn.blocks import expand
+from ringtrain.nn.blocks import expand_blocks
 
 BLOCK = [
     {"name": "a", "kind": "Linear", "units": "$units"},
@@ -20,7 +20,7 @@ LAYERS = [
 
 
 def test_a_use_becomes_the_layers_of_the_block():
-    assert expand(LAYERS, {"twice": BLOCK}) == [
+    assert expand_blocks(LAYERS, {"twice": BLOCK}) == [
         {"name": "far", "kind": "Flatten"},
         {"name": "one.a", "kind": "Linear", "units": 5, "inputs": ["far"]},
         {"name": "one.b", "kind": "ReLU"},
@@ -33,7 +33,7 @@ def test_a_use_becomes_the_layers_of_the_block():
 
 
 def test_the_first_block_reads_the_images():
-    made = expand([{"name": "one", "block": "flat"}], {"flat": [{"name": "f", "kind": "Flatten"}]})
+    made = expand_blocks([{"name": "one", "block": "flat"}], {"flat": [{"name": "f", "kind": "Flatten"}]})
     assert made == [{"name": "one.f", "kind": "Flatten", "inputs": ["input"]}]
 
 
@@ -51,7 +51,7 @@ def test_the_first_block_reads_the_images():
 )
 def test_mistakes_are_explained(use, message):
     with pytest.raises(ModelError) as error:
-        expand([{"name": "x", **use}], {"twice": BLOCK})
+        expand_blocks([{"name": "x", **use}], {"twice": BLOCK})
     assert message in str(error.value)
 
 
@@ -63,8 +63,8 @@ def test_mistakes_within_a_block_name_the_use():
     """
     hint = "did you mean 'Flatten'? known: Add"
     with pytest.raises(ModelError, match=texts.UNKNOWN_KIND.pattern(layer="x.f", kind="Flattten", hint=hint)):
-        spec.parse(text, "m")
+        spec.parse_model(text, "m")
     with pytest.raises(ModelError, match=texts.INPUT_NAMES.pattern(layer="x.f", value=3)):
-        spec.parse(text.replace('"Flattten"', '"Flatten", inputs = 3'), "m")
+        spec.parse_model(text.replace('"Flattten"', '"Flatten", inputs = 3'), "m")
     with pytest.raises(ModelError, match=texts.TYPE.pattern(key="bad", type=texts.A_LIST_OF_TABLES, value=3)):
-        spec.parse(text.replace('[ { name = "f", kind = "Flattten" } ]', "3"), "m")
+        spec.parse_model(text.replace('[ { name = "f", kind = "Flattten" } ]', "3"), "m")

@@ -10,10 +10,10 @@ from ringtrain.errors import ModelError
 from ringtrain.nn import texts
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
 from ringtrain.nn.norm import LRN, BatchNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
-from ringtrain.nn.wiring import Node
 
 
 def plain():
@@ -82,7 +82,7 @@ def test_a_relu_is_folded_only_into_a_layer_that_nothing_else_reads():
     ]
     graph = Graph(nodes, SHAPE)
     assert [node.name for node in graph.plan] == ["a", "relu_a", "sum", "pool", "relu_pool", "b", "again", "gap"]
-    assert [node.relu for node in graph.plan if node.relu] == ["relu_b"]
+    assert [node.folded_relu for node in graph.plan if node.folded_relu] == ["relu_b"]
     assert graph.plan[6].inputs == ("b",)
     net = Net(nodes, SHAPE)
     assert net.check_gradients() <= TOLERANCE
@@ -286,4 +286,4 @@ def test_describe_counts_what_each_layer_costs():
 def test_a_folded_layer_is_the_same_layer_with_a_relu():
     node = Graph(plain(), SHAPE).plan[0]
     assert node.layer == replace(plain()[0].layer, relu=True)
-    assert node.relu == "relu"
+    assert node.folded_relu == "relu"

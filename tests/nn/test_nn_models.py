@@ -37,7 +37,7 @@ def test_these_models_ship():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_those_of_the_publication(name):
-    model = spec.load(name)
+    model = spec.load_model(name)
     sums = total(model.graph().describe())
     assert sums.parameters == PARAMETERS[name]
     assert sums.shape == (CLASSES[name],)
@@ -46,7 +46,7 @@ def test_parameters_are_those_of_the_publication(name):
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_recipes_are_configurations(name):
-    config = resolve((name, spec.load(name).recipe))
+    config = resolve((name, spec.load_model(name).recipe))
     assert config.batch
     assert config.lr
     assert config.epochs or config.iterations
@@ -54,13 +54,13 @@ def test_recipes_are_configurations(name):
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - LARGE))
 def test_two_examples_run_forward_and_backward(name):
-    runs_forward_and_backward(spec.load(name))
+    runs_forward_and_backward(spec.load_model(name))
 
 
 @pytest.mark.parametrize(("name", "side", "narrow"), [("alexnet", 227, 67), ("vgg16", 224, 32), ("resnet50", 224, 64)])
 def test_the_large_ones_run_on_smaller_images_with_fewer_features(name, side, narrow):
     text = spec.available()[name].read_text().replace(f"[{side}, {side}, 3]", f"[{narrow}, {narrow}, 3]")
-    runs_forward_and_backward(spec.parse(re.sub(r"(units|channels|narrow|wide) = (\d+)", fewer, text), name))
+    runs_forward_and_backward(spec.parse_model(re.sub(r"(units|channels|narrow|wide) = (\d+)", fewer, text), name))
 
 
 def fewer(found) -> str:
@@ -78,18 +78,18 @@ def runs_forward_and_backward(model):
 
 
 def test_known_shapes_and_multipliers():
-    graph = spec.load("cifar10_full").graph()
+    graph = spec.load_model("cifar10_full").graph()
     assert [graph.shapes[f"pool{i}"] for i in (1, 2, 3)] == [(16, 16, 32), (8, 8, 32), (4, 4, 64)]
     table = dict(graph.parameters())
     assert (table["ip1.weight"].decay, table["ip1.bias"].decay) == (250, 0)
     assert [table[f"conv{i}.bias"].lr for i in (1, 2, 3)] == [2, 2, 1]
-    assert spec.load("lenet").graph().shapes["flat"] == (800,)
-    assert spec.load("resnet18").graph().shapes["stage4.2.relu2"] == (4, 4, 512)
+    assert spec.load_model("lenet").graph().shapes["flat"] == (800,)
+    assert spec.load_model("resnet18").graph().shapes["stage4.2.relu2"] == (4, 4, 512)
 
 
 def test_alexnet_is_caffes():
     """Convolutions 2, 4 and 5 see half of the channels; every bias learns twice as fast and does not decay."""
-    graph = spec.load("alexnet").graph()
+    graph = spec.load_model("alexnet").graph()
     assert [graph.shapes[f"pool{i}"] for i in (1, 2, 5)] == [(27, 27, 96), (13, 13, 256), (6, 6, 256)]
     table = dict(graph.parameters())
     assert [table[f"conv{i}.weight"].shape[2] for i in range(1, 6)] == [3, 48, 256, 192, 192]
@@ -102,7 +102,7 @@ def test_alexnet_is_caffes():
 
 
 def test_vgg16_is_configuration_d():
-    graph = spec.load("vgg16").graph()
+    graph = spec.load_model("vgg16").graph()
     assert [graph.shapes[f"pool{i}"] for i in range(1, 6)] == [
         (112, 112, 64), (56, 56, 128), (28, 28, 256), (14, 14, 512), (7, 7, 512),
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_vgg16_is_configuration_d():
 
 
 def test_the_last_scale_of_a_residual_block_starts_at_zero():
-    table = dict(spec.load("resnet20").graph().parameters())
+    table = dict(spec.load_model("resnet20").graph().parameters())
     starts = {name: p.fill.value for name, p in table.items() if name.endswith("gamma")}
     zero = {name for name, start in starts.items() if start == 0}
     assert zero == {f"stage{s}.{b}.norm2.gamma" for s in (1, 2, 3) for b in (1, 2, 3)}
@@ -118,14 +118,14 @@ def test_the_last_scale_of_a_residual_block_starts_at_zero():
 
 def test_resnet18_counts_two_flops_a_multiplication():
     """0.556 billion multiplications, as is reported for the CIFAR stem."""
-    sums = total(spec.load("resnet18").graph().describe())
+    sums = total(spec.load_model("resnet18").graph().describe())
     assert sums.flops == pytest.approx(2 * 0.556e9, rel=0.01)
 
 
 def test_resnet50_strides_in_its_3x3():
     """Its images halve behind the 3x3 convolution of a stage's first block; 4.09 billion multiplications, as is
     reported for version 1.5 (3.86 for the original)."""
-    graph = spec.load("resnet50").graph()
+    graph = spec.load_model("resnet50").graph()
     shapes = [graph.shapes[name] for name in ("conv", "pool1", "stage1.3.relu3", "stage2.1.relu1", "stage2.1.relu2")]
     assert shapes == [(112, 112, 64), (56, 56, 64), (56, 56, 256), (56, 56, 128), (28, 28, 128)]
     assert graph.shapes["stage4.3.relu3"] == (7, 7, 2048)
@@ -142,8 +142,8 @@ def test_the_count_can_be_wrong():
 def test_the_examples_of_the_readme_are_models():
     readme = (Path(__file__).parents[2] / "models" / "README.md").read_text()
     small, blocks = (part.split("```")[0] for part in readme.split("```toml")[1:])
-    assert [node.name for node in spec.parse(small, "small").nodes] == ["conv", "relu", "pool", "flat", "out"]
-    made = spec.parse("input = { shape = [8, 8, 16] }\n" + blocks, "blocks")
+    assert [node.name for node in spec.parse_model(small, "small").nodes] == ["conv", "relu", "pool", "flat", "out"]
+    made = spec.parse_model("input = { shape = [8, 8, 16] }\n" + blocks, "blocks")
     assert [node.name for node in made.nodes][:5] == ["stem", "one.conv", "one.relu", "one.sum", "two.conv"]
     for name, count in PARAMETERS.items():
         assert f"| `{name}` | {count:,} |" in readme

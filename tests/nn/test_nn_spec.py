@@ -40,7 +40,7 @@ def layer_line(text: str) -> str:
 
 
 def test_a_file_says_what_is_built():
-    model = spec.parse(GOOD, "small")
+    model = spec.parse_model(GOOD, "small")
     assert (model.name, model.summary, model.text) == ("small", "a small one", GOOD)
     assert model.input == spec.InputSpec((8, 8, 3), "channel", "channel", 0.5, 2, True)
     assert model.recipe == {"batch": 7, "lr": 0.1}
@@ -57,7 +57,7 @@ def test_a_file_says_what_is_built():
 
 
 def test_multipliers_and_fills_reach_the_parameters():
-    table = dict(spec.parse(GOOD, "small").graph().parameters())
+    table = dict(spec.parse_model(GOOD, "small").graph().parameters())
     assert set(table) == {"conv.weight", "side.weight", "side.bias", "out.weight", "out.bias"}
     assert (table["conv.weight"].lr, table["conv.weight"].fill.value) == (2.0, 0.01)
     assert (table["side.bias"].decay, table["side.bias"].fill.value) == (0.0, 1.0)
@@ -65,13 +65,13 @@ def test_multipliers_and_fills_reach_the_parameters():
 
 
 def test_folding_can_be_turned_off():
-    model = spec.parse(GOOD, "small")
+    model = spec.parse_model(GOOD, "small")
     assert len(model.graph(fused=False).plan) == len(model.nodes)
     assert [node.name for node in model.graph().plan] == ["conv", "side", "sum", "pool", "out"]
 
 
 def test_defaults_are_plain_images_and_no_recipe():
-    model = spec.parse(layer_line('kind = "Flatten"'), "flat")
+    model = spec.parse_model(layer_line('kind = "Flatten"'), "flat")
     assert model.input == spec.InputSpec((8, 8, 3))
     assert (model.summary, model.recipe, model.results) == ("", {}, ())
 
@@ -79,37 +79,37 @@ def test_defaults_are_plain_images_and_no_recipe():
 def test_a_path_or_a_name_loads(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(GOOD)
-    assert spec.load(str(path)) == spec.load(path)
-    assert spec.load(path).name == "small"
-    assert spec.load("lenet").name == "lenet"
+    assert spec.load_model(str(path)) == spec.load_model(path)
+    assert spec.load_model(path).name == "small"
+    assert spec.load_model("lenet").name == "lenet"
     assert spec.available()["lenet"].name == "lenet.toml"
 
 
 def test_the_text_makes_the_same_model_again():
-    model = spec.load("resnet20")
-    again = spec.parse(model.text, model.name)
+    model = spec.load_model("resnet20")
+    again = spec.parse_model(model.text, model.name)
     assert (again.nodes, again.input, again.recipe) == (model.nodes, model.input, model.recipe)
 
 
 def test_files_that_are_not_there_or_not_readable(tmp_path):
     with pytest.raises(ModelError, match=texts.NO_MODEL.pattern(name="lenett", hint="did you mean 'lenet'? known: al")):
-        spec.load("lenett")
+        spec.load_model("lenett")
     with pytest.raises(ModelError, match=texts.NO_MODEL.pattern(name="nets/my.toml")):
-        spec.load("nets/my.toml")
+        spec.load_model("nets/my.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("layers = [")
     with pytest.raises(ModelError, match=texts.NOT_TOML.pattern(source=broken)):
-        spec.load(broken)
+        spec.load_model(broken)
     broken.write_bytes(b"\xff\xfe")
     with pytest.raises(ModelError, match=texts.UNREADABLE.pattern(source=broken)):
-        spec.load(broken)
+        spec.load_model(broken)
 
 
 def test_errors_name_the_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(layer_line('kind = "Convv"'))
     with pytest.raises(ModelError) as error:
-        spec.load(path)
+        spec.load_model(path)
     assert str(error.value).startswith(f"{path}: {texts.UNKNOWN_KIND(layer='a', kind='Convv', hint='')}")
 
 
@@ -218,6 +218,6 @@ MISTAKES = [
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message[:60] for _, message in MISTAKES])
 def test_mistakes_are_explained(text, message):
     with pytest.raises(ModelError) as error:
-        spec.parse(text, "m", "m.toml")
+        spec.parse_model(text, "m", "m.toml")
     assert str(error.value).startswith("m.toml: ")
     assert message in str(error.value)

@@ -12,8 +12,8 @@ from ringtrain.errors import UsageError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.comparison.plot import COLOURS, check_picture, draw_comparison
-from ringtrain.report.comparison.rows import Broken, notes_of, rows_of
-from ringtrain.report.comparison.table import blocks_of, csv_text, figures, plain_lines, rich_tables
+from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
+from ringtrain.report.comparison.table import blocks_of, csv_text, format_figures, plain_lines, rich_tables
 
 START = {
     "strategy": "allreduce (ring)", "exact": True, "model": "lenet", "data": "fashion", "ranks": 3, "nodes": 1,
@@ -75,7 +75,7 @@ def test_what_was_not_recorded_is_none():
 
 def test_differences_are_to_the_first_run_that_has_the_figure():
     first, second = of(test=[(1.0, 0.5)]), of("b", test=[(1.0, 0.75)], end={**END, "images_per_s": 500.0})
-    rows = rows_of([Broken("x", "no"), OLD, first, second])
+    rows = rows_of([FailedVariant("x", "no"), OLD, first, second])
     assert [row["accuracy_difference"] for row in rows] == [None, None, 0.0, 0.25]
     assert [row["speed_ratio"] for row in rows] == [None, 1.0, 1000 / 900, 500 / 900]
 
@@ -112,7 +112,7 @@ def test_what_else_differs_is_said(start, told):
 
 def test_runs_that_came_to_no_end_are_told():
     stopped = of("d", end={**END, "reason": "interrupted"})
-    assert notes(OLD, HOT, Broken("x", "no memory"), stopped) == [
+    assert notes(OLD, HOT, FailedVariant("x", "no memory"), stopped) == [
         texts.LOG_ENDS(name="old", iteration=20),
         texts.PROBLEM(name="hot", problem="the loss is nan"),
         texts.PROBLEM(name="x", problem="no memory"),
@@ -129,7 +129,7 @@ MANY = [
     of("allreduce"),
     of("averaging --average-every 4 --average-momentum keep", start={"strategy": "averaging every 4", "exact": False}),
     HOT,
-    Broken("x", "no memory"),
+    FailedVariant("x", "no memory"),
 ]
 
 
@@ -174,7 +174,7 @@ def test_the_table_of_a_terminal(width):
     [(0, "0"), (0.01234, "0.0123"), (1.234, "1.23"), (99.96, "100"), (1234.5, "1,234"), (1e6, "1,000,000")],
 )
 def test_three_figures(value, text):
-    assert figures(value) == text
+    assert format_figures(value) == text
 
 
 def test_csv_has_least_and_most():

@@ -9,8 +9,8 @@ import pytest
 from ringtrain.errors import RingtrainError
 from ringtrain.report import events, texts
 from ringtrain.report.events import CheckpointSaved, record
-from ringtrain.report.records import parse
-from ringtrain.report.sinks import JsonLines, Many, Sink, is_log
+from ringtrain.report.records import parse_record
+from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log
 
 
 def lines(path):
@@ -179,15 +179,15 @@ def test_a_line_that_a_disk_has_changed_costs_no_other(tmp_path, iteration, plac
 )
 def test_a_field_of_another_type_is_no_record(iteration, field, value):
     line = json.dumps(record(iteration()) | {field: value}).encode() + b"\n"
-    assert parse(line) is None
+    assert parse_record(line) is None
 
 
 def test_records_of_lists_are_looked_into(exchanged):
     found = record(exchanged())
-    assert parse(json.dumps(found).encode() + b"\n")
+    assert parse_record(json.dumps(found).encode() + b"\n")
     found["buckets"][0]["nbytes"] = "many"
-    assert parse(json.dumps(found, default=str).encode() + b"\n") is None
-    assert parse(b'{"event": "of tomorrow", "iteration": {}}\n') == {"event": "of tomorrow", "iteration": {}}
+    assert parse_record(json.dumps(found, default=str).encode() + b"\n") is None
+    assert parse_record(b'{"event": "of tomorrow", "iteration": {}}\n') == {"event": "of tomorrow", "iteration": {}}
 
 
 def test_a_file_of_something_else_is_no_log(tmp_path, iteration):
@@ -208,8 +208,8 @@ def test_a_run_that_is_resumed_elsewhere_begins_a_log(tmp_path, iteration):
 
 def test_a_line_that_is_a_record(iteration):
     line = json.dumps(record(iteration())).encode() + b"\n"
-    assert parse(line) == record(iteration())
-    assert parse(line[:-1]) is None
+    assert parse_record(line) == record(iteration())
+    assert parse_record(line[:-1]) is None
 
 
 def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_room(tmp_path, iteration):
@@ -267,7 +267,7 @@ class Notebook(Sink):
 
 def test_many_sinks_see_the_same(iteration):
     one, other = Notebook(), Notebook()
-    many = Many([one, other])
+    many = SinkGroup([one, other])
     many.handle(iteration())
     many.close()
     assert one.seen == other.seen == [iteration()]
@@ -277,12 +277,12 @@ def test_many_sinks_see_the_same(iteration):
 def test_all_are_closed_where_one_fails():
     one, other = Notebook(), Notebook(fails=True)
     with pytest.raises(OSError, match="broken"):
-        Many([one, other]).close()
+        SinkGroup([one, other]).close()
     assert one.closed == 1
 
 
 def test_no_sink_at_all(iteration):
-    none = Many([])
+    none = SinkGroup([])
     none.handle(iteration())
     none.close()
 

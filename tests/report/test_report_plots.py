@@ -5,7 +5,7 @@ from matplotlib.image import imread
 
 from ringtrain.report import plots, texts
 from ringtrain.report.events import Evaluated
-from ringtrain.report.plots import draw_curves, read, running_mean, series, thin
+from ringtrain.report.plots import draw_curves, field_series, read_log, running_mean, thin_out
 from ringtrain.report.sinks import JsonLines
 
 
@@ -51,8 +51,8 @@ def test_a_run_without_a_test_part_and_without_an_end(tmp_path, run, iteration, 
 
 def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path, run, iteration):
     happened = [run(), iteration(iteration=1), iteration(iteration=2, loss=float("nan")), iteration(iteration=3)]
-    found = read(write(tmp_path / "log", happened))["iteration"]
-    assert series(found, "loss", 1.0) == ([1, 3], [2.3, 2.3])
+    found = read_log(write(tmp_path / "log", happened))["iteration"]
+    assert field_series(found, "loss", 1.0) == ([1, 3], [2.3, 2.3])
     assert draw_curves(tmp_path / "log", tmp_path / "curves.png") is None
 
 
@@ -66,7 +66,7 @@ def test_evaluations_within_an_epoch_are_test_points_too(tmp_path, iteration):
 def test_torn_lines_are_passed_over(log, tmp_path):
     with open(log, "ab") as file:
         file.write(b'{"event": "iter')
-    assert len(read(log)["iteration"]) == 49
+    assert len(read_log(log)["iteration"]) == 49
 
 
 # Why there is no picture.
@@ -105,7 +105,7 @@ def test_a_running_mean_keeps_lines_and_smooths_noise():
 
 @pytest.mark.parametrize("count", [1, 2, 1499, 1500, 1501, 3000, 4000])
 def test_thin_curves_keep_their_end(count):
-    x, y = thin(range(count), range(count))
+    x, y = thin_out(range(count), range(count))
     assert x == y
     assert x[-1] == count - 1
     assert 0 < len(x) <= plots.POINTS

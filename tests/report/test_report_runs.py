@@ -8,7 +8,7 @@ from ringtrain.errors import UsageError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Failed, Ranks
-from ringtrain.report.sinks import JsonLines, cut
+from ringtrain.report.sinks import JsonLines, truncate_log
 
 RANKS = Ranks(
     images=[60, 68],
@@ -101,7 +101,7 @@ def test_a_resumed_run_is_one_run(write, run, iteration, epoch, ended):
 def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, iteration, ended):
     for last in (RANKS, Failed(error="DivergedError", text=""), ended()):
         folder = write(run(), iteration(), last, ended())
-        cut(folder / "log.jsonl", 1)
+        truncate_log(folder / "log.jsonl", 1)
         kinds = [json.loads(line)["event"] for line in (folder / "log.jsonl").read_text().splitlines()]
         assert kinds == ["start", "iteration"]
 

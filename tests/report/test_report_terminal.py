@@ -15,7 +15,7 @@ from ringtrain.report import texts
 from ringtrain.report.events import CheckpointSaved, Note
 from ringtrain.report.screen import words
 from ringtrain.report.screen.epoch_table import Epochs
-from ringtrain.report.screen.live import LiveScreen, Status, figures, fitting
+from ringtrain.report.screen.live import LiveScreen, Status, join_fitting, status_parts
 from ringtrain.report.screen.plain import PlainScreen
 from ringtrain.report.screen.terminal import Terminal, is_live, terminal
 
@@ -76,7 +76,7 @@ def pty():
 
 
 def test_the_header(run):
-    assert words.header(run()) == [
+    assert words.run_header(run()) == [
         "ringtrain 0.1.0",
         "  model      digits, 34,826 parameters, float32",
         "  data       digits, 1,438 examples to train on, 359 to test with",
@@ -89,12 +89,12 @@ def test_the_header(run):
         "  seed       1",
         "  folder     runs/digits-20260131-235958",
     ]
-    assert len(words.header(run())) <= words.HEADER_LINES == 12
+    assert len(words.run_header(run())) <= words.HEADER_LINES == 12
 
 
 def test_the_header_of_an_unusual_run(run):
     unusual = run(exact=False, test_examples=0, folder=None, epochs=None, resumed_at=130, nodes=2)
-    header = "\n".join(words.header(unusual))
+    header = "\n".join(words.run_header(unusual))
     for part in (
         texts.NOT_EXACT(),
         texts.UNTESTED(),
@@ -215,9 +215,9 @@ def test_an_epoch_that_is_not_evaluated_keeps_its_columns(run, epoch, iteration)
 
 
 def test_hosts_are_named_where_they_are_few(run):
-    assert "2 on 1 node (node7), each on" in "\n".join(words.header(run(hosts=["node7", "node7"])))
+    assert "2 on 1 node (node7), each on" in "\n".join(words.run_header(run(hosts=["node7", "node7"])))
     many = run(ranks=5, nodes=5, hosts=[f"node{k}" for k in range(5)])
-    assert "  ranks      5 on 5 nodes, each on CPU (numba)" in words.header(many)
+    assert "  ranks      5 on 5 nodes, each on CPU (numba)" in words.run_header(many)
 
 
 # Plain lines.
@@ -330,13 +330,13 @@ def test_before_the_first_iteration(run):
 
 
 def test_the_time_left_is_unknown_at_first(run, iteration):
-    assert figures(iteration(), iteration(), run())[2] == "-:-- left"
+    assert status_parts(iteration(), iteration(), run())[2] == "-:-- left"
 
 
 def test_parts_that_fit():
-    assert fitting(["one", "two", "three"], 9) == "one   two"
-    assert fitting(["one", "two", "three"], 8) == "one"
-    assert fitting(["one", "two"], 1) == "one"
+    assert join_fitting(["one", "two", "three"], 9) == "one   two"
+    assert join_fitting(["one", "two", "three"], 8) == "one"
+    assert join_fitting(["one", "two"], 1) == "one"
 
 
 def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, ended, monkeypatch):

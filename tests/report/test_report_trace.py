@@ -2,7 +2,7 @@
 
 import json
 
-from ringtrain.report.trace import DEVICE, LOOP, Slice, document, write
+from ringtrain.report.trace import DEVICE, LOOP, Slice, trace_document, write_trace
 
 
 def slices():
@@ -15,14 +15,14 @@ def slices():
 
 
 def test_every_rank_is_a_process_whose_tracks_have_names():
-    events = document({0: slices(), 3: [Slice(LOOP, "load", 0, 1500)]})["traceEvents"]
+    events = trace_document({0: slices(), 3: [Slice(LOOP, "load", 0, 1500)]})["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert names == {(0, 0): LOOP, (0, 1): DEVICE, (0, 2): "gradients 0", (3, 0): LOOP}
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["rank 0", "rank 3"]
 
 
 def test_times_are_microseconds_and_what_is_within_comes_later():
-    events = [e for e in document({1: slices()})["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in trace_document({1: slices()})["traceEvents"] if e["ph"] == "X"]
     assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in events] == [
         ("outer", 2, 6, 0), ("inner", 2, 1, 0), ("forward", 2.5, 3, 1), ("gradients 0", 4, 5, 2),
     ]  # fmt: skip
@@ -31,8 +31,8 @@ def test_times_are_microseconds_and_what_is_within_comes_later():
 
 def test_a_file_is_whole_or_the_one_before(tmp_path):
     path = tmp_path / "trace.json"
-    write(path, {})
+    write_trace(path, {})
     assert json.loads(path.read_text())["traceEvents"] == []
-    write(path, {0: slices()})
+    write_trace(path, {0: slices()})
     assert len(json.loads(path.read_text())["traceEvents"]) == 2 + 2 * 3 + 4
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]

@@ -11,11 +11,11 @@ def ranks(**given):
 
 
 def test_ranks_that_are_in_step_are_not_said_to_be_apart():
-    assert words.apart(ranks()) is None
+    assert words.lag_line(ranks()) is None
 
 
 def test_how_far_ranks_were_apart_and_how_fast_each_was():
     """A clock lag of 0 nine times, of 1 once; version lags 0, 2 and 2: their medians, and the most."""
-    found = words.apart(ranks(lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}}))
+    found = words.lag_line(ranks(lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}}))
     lags = texts.LAG(name="clock", median=0, most=1), texts.LAG(name="version", median=2, most=2)
     assert found == texts.APART(lags=", ".join(lags), rates="5, 0")

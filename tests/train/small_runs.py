@@ -74,7 +74,7 @@ OVER_RANKS = lasting(22, 100)
 
 def run_of(transport, model_text, ops=None, examples=FEW, **flags):
     """The assembly of a run on the first of the shipped digits."""
-    model = spec.parse(model_text, "small")
+    model = spec.parse_model(model_text, "small")
     flags = {"guard": False, "ops": "reference", "model": "small", "data": "digits", **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = ops or make_ops(config.ops, config.dtype)

@@ -17,7 +17,7 @@ from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config import texts as config_texts
 from ringtrain.config.record import FORMER_KEYS
-from ringtrain.config.resolve import parse_toml
+from ringtrain.config.resolve import parse_run_file
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.launch.slurm.job_end import NUMBERS
@@ -28,7 +28,7 @@ from ringtrain.optim import texts as optim_texts
 from ringtrain.report import texts as report_texts
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
-from ringtrain.report.records import parse
+from ringtrain.report.records import parse_record
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
@@ -62,7 +62,7 @@ def test_records_of_a_run(train, drawn, tmp_path):
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert names == ["best.h5", "iteration-00000040.h5", "iteration-00000050.h5"]
     assert (folder / "curves.png").stat().st_size > 5000
-    stored = parse_toml((folder / "config.toml").read_text(), "config")
+    stored = parse_run_file((folder / "config.toml").read_text(), "config")
     assert (stored["batch"], stored["iterations"], stored["lr"]) == (30, 50, 0.05)  # the recipe's, the flags'
 
 
@@ -78,8 +78,8 @@ def test_a_run_says_where_when_and_by_what_it_was_started(train, tmp_path, monke
     assert begun["versions"]["numpy"] == np.__version__ and begun["versions"]["python"] == platform.python_version()
     assert begun["mpi"] == transport_texts.ONE_PROCESS
     line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
-    assert parse(line) == begun
-    assert parse(line.replace(b'"python": "', b'"python": 3, "": "')) is None
+    assert parse_record(line) == begun
+    assert parse_record(line.replace(b'"python": "', b'"python": 3, "": "')) is None
 
 
 def test_there_need_be_no_job(monkeypatch):
@@ -116,7 +116,7 @@ def test_what_ranks_find_out_of_how_they_compute_is_noted_once(train, tmp_path, 
 def test_flags_win_over_the_run_file_which_wins_over_the_recipe(train, tmp_path):
     (tmp_path / "run.toml").write_text("batch = 40\nlr = 0.5\niterations = 2\n")
     train("run.toml", out="run", lr=0.25)
-    stored = parse_toml((tmp_path / "run" / "config.toml").read_text(), "config")
+    stored = parse_run_file((tmp_path / "run" / "config.toml").read_text(), "config")
     assert (stored["batch"], stored["lr"], stored["momentum"], stored["iterations"]) == (40, 0.25, 0.9, 2)
 
 
@@ -244,8 +244,10 @@ def test_a_damaged_newest_checkpoint_is_passed_over(train, tmp_path):
 def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(train, alone, tmp_path):
     train(out="run", iterations=3)
     (newest,) = (tmp_path / "run" / "checkpoints").glob("iteration-*.h5")
-    held = store.load(newest)
-    store.save(newest, replace(held, config=held.config + "".join(f'{key} = "a value"\n' for key in FORMER_KEYS)))
+    held = store.load_checkpoint(newest)
+    store.save_checkpoint(
+        newest, replace(held, config=held.config + "".join(f'{key} = "a value"\n' for key in FORMER_KEYS))
+    )
     train(resume="run", iterations=5)
     assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]
     assert load(alone, "run", False, {}, "test").iteration == 5
@@ -269,13 +271,13 @@ def test_auto_in_a_folder_that_was_left_before_its_first_checkpoint(train, tmp_p
 def test_a_finished_run_in_another_folder_has_a_checkpoint_there(train, tmp_path):
     train(out="first", iterations=3)
     train(resume="first", out="second")
-    assert store.load(tmp_path / "second" / "checkpoints" / "iteration-00000003.h5").iteration == 3
+    assert store.load_checkpoint(tmp_path / "second" / "checkpoints" / "iteration-00000003.h5").iteration == 3
 
 
 def test_the_best_is_saved_whenever_it_is_seen(train, tmp_path):
     train(out="run", iterations=45, evaluate_every=10, checkpoint_every=44)
     best = max(record["test_accuracy"] for record in records(tmp_path / "run", "evaluation"))
-    assert store.load(tmp_path / "run" / "checkpoints" / "best.h5").best == best
+    assert store.load_checkpoint(tmp_path / "run" / "checkpoints" / "best.h5").best == best
 
 
 def test_auto_starts_anew_where_there_is_nothing(train, tmp_path):
@@ -291,7 +293,7 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
     assert error.value.exit_code == 75
     (end,) = records(tmp_path / "run", "end")
     assert (end["iterations"], end["reason"]) == (7, "interrupted")
-    assert store.load(tmp_path / "run" / "checkpoints" / "iteration-00000007.h5").examples_seen == 210
+    assert store.load_checkpoint(tmp_path / "run" / "checkpoints" / "iteration-00000007.h5").examples_seen == 210
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -495,13 +497,13 @@ def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
 def write_digits(file, labels=None):
     """A data set of 40 random digits, as `data make` would write it."""
     from ringtrain.data.content import Part, checksum
-    from ringtrain.data.file.statistics import statistics
+    from ringtrain.data.file.statistics import pixel_statistics
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (40, 8, 8, 1), np.uint8)
     labels = np.arange(40, dtype=np.int32) % 10 if labels is None else labels
     file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": "", "licence": ""})
-    told = statistics(images)
+    told = pixel_statistics(images)
     file.attrs.update({"classes": [str(k) for k in range(10)], "mean": told.mean, "std": told.std})
     file["mean_image"] = told.mean_image
     part = file.create_group("train")
@@ -533,7 +535,7 @@ def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tm
     with pytest.raises(DivergedError, match=texts.LOSS.pattern()) as error:
         train(out="run", resume="auto", iterations=9, lr=1e30)
     assert re.search(texts.FIRST_LAYER.pattern(rank=0), str(error.value)) and error.value.exit_code == 3
-    assert store.load(tmp_path / "run" / "checkpoints" / "iteration-00000002.h5").iteration == 2
+    assert store.load_checkpoint(tmp_path / "run" / "checkpoints" / "iteration-00000002.h5").iteration == 2
 
 
 def test_weights_that_an_update_spoilt_are_not_saved(train, tmp_path):

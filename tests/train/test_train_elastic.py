@@ -19,8 +19,8 @@ from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
-from ringtrain.report.screen.words import lost
-from ringtrain.report.sinks import JsonLines, cut
+from ringtrain.report.screen.words import ranks_lost
+from ringtrain.report.sinks import JsonLines, truncate_log
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -126,7 +126,7 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
         elastic.train()
 
     assert [type(error) for error in on_ranks(2, body)] == [CheckpointError] * 2
-    found = outcome.read(folder.path)
+    found = outcome.read_outcome(folder.path)
     assert (found.outcome, found.exit_code, found.iteration, found.ranks, found.lost) == ("usage", 2, 5, 2, (0,))
     assert "no checkpoint of" in found.text
 
@@ -136,7 +136,7 @@ def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
         journey = RecoveryState(ending=OutcomeWriter(tmp_path, writes, 9, 2))
         journey.end()
         journey.ending.failed(StalledError("of a rank that is on its way out"))
-    assert outcome.read(tmp_path).outcome == "done"
+    assert outcome.read_outcome(tmp_path).outcome == "done"
 
 
 class Lost:
@@ -290,14 +290,14 @@ def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monke
             make_folder(transport, run, origin, RecoveryState(), [])
     origin.continues = True
     waits = []
-    monkeypatch.setattr(lock.take, "__defaults__", (lock.PATIENCE_S, waits.append))
+    monkeypatch.setattr(lock.take_lock, "__defaults__", (lock.PATIENCE_S, waits.append))
     make_folder(transport, run, origin, RecoveryState(), []).release()
     assert not waits
 
 
 def test_a_loss_in_words():
     event = RanksLost(lost=[1, 2], ranks=4, replaced=2, resumed_at=1200, source="anew", seconds=0.5)
-    assert lost(event) == (
+    assert ranks_lost(event) == (
         "lost ranks 1, 2: 4 ranks, 2 of them new, on after iteration 1,200 anew, as no survivor holds the whole state "
         "and there is no checkpoint; it took 0.50 s"
     )
@@ -332,7 +332,7 @@ def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
     for again, kept in ((False, 3), (True, 1)):
         path = tmp_path / "log"
         path.write_text("".join(lines))
-        cut(path, 4, again)
+        truncate_log(path, 4, again)
         assert path.read_text() == "".join(lines[:kept])
     path.write_text("".join(lines))
     JsonLines(path, 4, again=True).close()

@@ -56,7 +56,7 @@ def weights(folder):
 
 def full(monkeypatch, when):
     """No room for checkpoints of these iterations; how many of them were tried is in the list that is returned."""
-    real, tried = store.save, []
+    real, tried = store.save_checkpoint, []
 
     def save(path, checkpoint):
         if checkpoint.iteration in when:
@@ -64,7 +64,7 @@ def full(monkeypatch, when):
             raise files.unwritable(OSError(28, "No space left on device"), path, 1234)
         real(path, checkpoint)
 
-    monkeypatch.setattr(store, "save", save)
+    monkeypatch.setattr(store, "save_checkpoint", save)
     return tried
 
 
@@ -126,7 +126,7 @@ def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, lin
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run"}
     flags |= {"iterations": 8, "evaluate_every": 2, "checkpoint_every": 100}
     everywhere(2, lambda transport: start(transport, None, flags, StopFlag()))
-    best = store.load(RunFolder(tmp_path / "run").best)
+    best = store.load_checkpoint(RunFolder(tmp_path / "run").best)
     assert (best.iteration, best.best) == ((4, 0.9) if linking else (6, 0.5))
 
 
@@ -134,7 +134,7 @@ def test_a_folder_that_may_not_be_written_in_the_middle_of_a_run_is_a_failure(tr
     def refuse(path, checkpoint):
         raise files.unwritable(OSError(30, "Read-only file system"), path, 1)
 
-    monkeypatch.setattr(store, "save", refuse)
+    monkeypatch.setattr(store, "save_checkpoint", refuse)
     with pytest.raises(RingtrainError, match="Read-only file system") as end:
         train(iterations=2)
     assert end.value.exit_code == 1
@@ -265,7 +265,7 @@ def test_a_second_run_in_a_folder_is_refused(train, tmp_path):
 
 def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
     folder = train(iterations=2)
-    held = store.load(folder.best)
+    held = store.load_checkpoint(folder.best)
     fields = {name: getattr(held, name) for name in store.Checkpoint.__slots__}
     for changed, message in (
         ({"scalars": {}}, storage_texts.NO_SCALAR.pattern(name="step")),
@@ -279,7 +279,7 @@ def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
             ),
         ),
     ):
-        store.save(tmp_path / "x.h5", store.Checkpoint(**fields | changed))
+        store.save_checkpoint(tmp_path / "x.h5", store.Checkpoint(**fields | changed))
         with pytest.raises(UsageError, match=message) as refusal:
             train(resume="x.h5", out="elsewhere")
         assert refusal.value.exit_code == 2 and not os.path.exists("elsewhere")

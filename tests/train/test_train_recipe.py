@@ -38,7 +38,7 @@ layers = [{ name = "pool", kind = "GlobalAvgPool" }, { name = "fc", kind = "Line
 
 def planned(name, examples, **flags):
     """(configuration, rate) of a model's recipe on so many examples."""
-    config = resolve(recipe_layer(name, spec.load(name).recipe), ("flags", flags))
+    config = resolve(recipe_layer(name, spec.load_model(name).recipe), ("flags", flags))
     sampler = Sampler(examples, config.batch)
     return config, rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
 
@@ -62,7 +62,7 @@ def test_resnet50_warms_up_for_five_epochs_of_any_batch(batch, base, warmup):
 
 def test_the_header_of_resnet50_at_a_batch_of_8192():
     """All of a run is put together but the layers, on images of which there is but one."""
-    model = replace(spec.parse(NO_LAYERS, "resnet50"), recipe=spec.load("resnet50").recipe)
+    model = replace(spec.parse_model(NO_LAYERS, "resnet50"), recipe=spec.load_model("resnet50").recipe)
     flags = {"batch": 8192, "ops": "reference", "guard": False, "data": "imagenet.h5"}
     config = resolve(recipe_layer("resnet50", model.recipe), ("flags", flags))
     one = synthetic((224, 224, 3), 1000, 1, seed=0)
@@ -70,7 +70,7 @@ def test_the_header_of_resnet50_at_a_batch_of_8192():
     data = replace(one, train=replace(one.train, **dict(zip(("images", "labels"), many, strict=True))))
     transport, ops = LoopbackWorld(1).transport(0), make_ops("reference", "float32")
     run = assemble(config, model, data, transport, ops, lambda: False)
-    lines = words.header(header(run, ops, transport, Origin(), None))
+    lines = words.run_header(header(run, ops, transport, Origin(), None))
     assert "  batch      8,192 over all ranks, 157 iterations an epoch" in lines
     assert "  rate       3.2, cosine, warm-up 5 epochs = 785 iterations" in lines
     assert "  length     90 epochs, 14,130 iterations" in lines

@@ -10,7 +10,7 @@ from ringtrain.train import texts
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.visits import put
+from tests.fakes.doctor_context import put
 
 NET = """
 input = { shape = [8, 8, 1] }
@@ -23,7 +23,7 @@ layers = [
 
 
 def table_of(wide):
-    return spec.parse(NET.replace("WIDE", str(wide)), "wide").graph().parameters()
+    return spec.parse_model(NET.replace("WIDE", str(wide)), "wide").graph().parameters()
 
 
 def checked(root, size, wide, trained=True, ops=None):

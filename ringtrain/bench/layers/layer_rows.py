@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from ringtrain.bench import texts
 from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
 from ringtrain.humanize import format_bytes, format_rate
-from ringtrain.nn import wiring
+from ringtrain.nn import graph_checks
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.wiring import Node
+from ringtrain.nn.graph_checks import Node
 
 # Title, unit, and what a row shows there.
 COLUMNS = (
@@ -36,7 +36,7 @@ def layer_rows(graph: Graph, samples: Mapping[Key, Sequence[float]], batch: int,
     seconds; bytes of an exchange's buffer, before any schedule.
     """
     told = {row.layer: row for row in graph.describe(batch, dtype)}
-    needing = wiring.needing(graph.plan, graph.shapes)
+    needing = graph_checks.gradients_needed(graph.plan, graph.shapes)
     rows = [_layer(node, graph, told, needing, samples, batch) for node in graph.plan]
     rows += [_apart(name, samples) for name in (LOSS, UPDATE, BETWEEN)]
     whole = sum(_seconds(row) for row in rows)
@@ -48,7 +48,7 @@ def _seconds(row: dict) -> float:
 
 
 def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: int) -> dict:
-    own, folded = told[node.name], told.get(node.relu)
+    own, folded = told[node.name], told.get(node.folded_relu)
     flops = batch * (own.flops + (folded.flops if folded else 0))
     forward, backward = (statistics.median(samples[node.name, phase]) for phase in (FORWARD, BACKWARD))
     products = _products(node, graph, needing)
@@ -70,7 +70,7 @@ def _products(node: Node, graph: Graph, needing: set) -> int:
     """Return the number of products of backward for one of forward: one for the weights' gradient, and one for the
     input's gradient if it is needed. Zero for layers without products.
     """
-    parameters = node.layer.parameters(wiring.arguments(node, graph.shapes))
+    parameters = node.layer.parameters(graph_checks.input_shapes(node, graph.shapes))
     if not any(parameter.role == "weight" for parameter in parameters):
         return 0
     return 1 + bool(needing.intersection(node.inputs))

@@ -131,7 +131,7 @@ def classes_of(graph: Graph) -> int:
     """Return the number of classes of the net's output."""
     shape = graph.shapes[graph.output]
     if len(shape) != 1:
-        raise ModelError(texts.NO_VECTOR(layer=graph.output, shape=shapes.text(shape)))
+        raise ModelError(texts.NO_VECTOR(layer=graph.output, shape=shapes.format_shape(shape)))
     return shape[0]
 
 

@@ -39,7 +39,7 @@ class Augment:
         n]"""
         n = batch.examples.size
         hashed, spare = scratch[0, :n], scratch[1, :n]
-        keys.hashes(keys.mix(keys.AUGMENT, seed, epoch), batch.examples, hashed, spare)
+        keys.hashes(keys.make_key(keys.AUGMENT, seed, epoch), batch.examples, hashed, spare)
         _draw_offset(hashed, 0, shape[0] + 2 * self.pad - self.height + 1, self.pad, spare, batch.top)
         _draw_offset(hashed, FIELD, shape[1] + 2 * self.pad - self.width + 1, self.pad, spare, batch.left)
         if self.flip:
@@ -60,7 +60,7 @@ def _draw_offset(hashed, shift: int, choices: int, pad: int, spare, out) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Centre:
+class CentreCrop:
     """The middle ``height`` × ``width`` pixels, never mirrored: evaluation. A larger size than the image's
     pads it."""
 

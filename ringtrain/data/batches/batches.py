@@ -15,12 +15,12 @@ from itertools import count
 
 import numpy as np
 
-from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.gather import Batch, Gather
-from ringtrain.data.batches.sampler import Even, Sampler, Shards
+from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.file.dataset import Split
 
-__all__ = ["Augment", "Batch", "Batches", "Centre", "evaluation_batches"]
+__all__ = ["Augment", "Batch", "Batches", "CentreCrop", "evaluation_batches"]
 
 
 class Batches:
@@ -44,16 +44,16 @@ class Batches:
         rank: int | None = 0,
         size: int = 1,
         grain: int = 1,
-        augment: Augment | Centre | None = None,
+        augment: Augment | CentreCrop | None = None,
         seed: int = 0,
         start_iteration: int = 0,
         stop_iteration: int | None = None,
         depth: int = 2,
         units: Iterable[tuple[int, int | None]] | None = None,
         allocate: Callable = np.empty,
-        division: Even | Shards | None = None,
+        division: EvenParts | ShardParts | None = None,
     ):
-        self._gather = Gather(split, sampler, division or Even(size, grain), augment, seed)
+        self._gather = Gather(split, sampler, division or EvenParts(size, grain), augment, seed)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         # depth waiting, one with the caller.
@@ -129,5 +129,5 @@ def evaluation_batches(
 ) -> Batches:
     """Each example once, in file order, the centre ``crop`` (height, width) of it, never mirrored."""
     sampler = Sampler(split.count, batch, shuffle=False)
-    centre = None if crop is None else Centre(*crop)
+    centre = None if crop is None else CentreCrop(*crop)
     return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)

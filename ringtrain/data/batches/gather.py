@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.batches import keys
-from ringtrain.data.batches.augment import Augment, Centre
-from ringtrain.data.batches.sampler import Even, Sampler, Shards
+from ringtrain.data.batches.augment import Augment, CentreCrop
+from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.file.dataset import IGNORE, Split
 
 
@@ -58,12 +58,12 @@ class BatchSlot:
 class Gather:
     """Fills slots with one of the parts that ``division`` makes of any iteration, one call at a time."""
 
-    def __init__(self, split: Split, sampler: Sampler, division: Even | Shards, augment, seed: int):
+    def __init__(self, split: Split, sampler: Sampler, division: EvenParts | ShardParts, augment, seed: int):
         if sampler.count != split.count:
             raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
         self._split, self._sampler = split, sampler
         self._division = division
-        self._augment: Augment | Centre = augment or Centre(*split.shape[:2])
+        self._augment: Augment | CentreCrop = augment or CentreCrop(*split.shape[:2])
         self._augment.check(split.shape)
         self._seed = seed
         self._epoch = -1  # of the order that is held

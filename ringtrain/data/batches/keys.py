@@ -24,7 +24,7 @@ RAMP = np.arange(BLOCK, dtype=np.int64)
 ORDER, SPLIT, AUGMENT, SYNTHETIC = 1, 2, 3, 4
 
 
-def mix(*values: int) -> int:
+def make_key(*values: int) -> int:
     """One key of any integers, in order; negative ones are taken modulo 2^64."""
     key = 0
     for value in values:

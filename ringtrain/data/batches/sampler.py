@@ -17,13 +17,13 @@ from ringtrain.data.batches import keys
 from ringtrain.errors import DataError
 
 
-def order(count: int, seed: int, epoch: int, out=None, scratch=None):
+def epoch_order(count: int, seed: int, epoch: int, out=None, scratch=None):
     """The examples of an epoch in their order. Shapes: → int64 [count]; allocates nothing where out and
     scratch (uint64, :data:`keys.BLOCK` elements) are given."""
-    return keys.permutation(keys.mix(keys.ORDER, seed, epoch), count, out, scratch)
+    return keys.permutation(keys.make_key(keys.ORDER, seed, epoch), count, out, scratch)
 
 
-def share(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
+def batch_part(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
     """The part of a batch of ``count`` that is ``rank``'s: (start, stop), in whole grains of ``grain``
     examples.
 
@@ -39,7 +39,7 @@ def share(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
     return edge(rank), edge(rank + 1)
 
 
-def largest_share(batch: int, size: int, grain: int = 1) -> int:
+def largest_part(batch: int, size: int, grain: int = 1) -> int:
     """The most examples that any rank may have of a batch of up to ``batch``."""
     grains = -(-batch // grain)
     return min(batch, -(-grains // size) * grain)
@@ -52,23 +52,23 @@ def shard(count: int, number: int, shards: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
-    """Batches in ``parts`` that differ by at most one grain: see :func:`share`."""
+class EvenParts:
+    """Batches in ``parts`` that differ by at most one grain: see :func:`batch_part`."""
 
     parts: int = 1
     grain: int = 1
 
     def cut(self, count: int, part: int) -> tuple[int, int]:
         """(start, stop) of a part of a batch of ``count`` examples."""
-        return share(count, part, self.parts, self.grain)
+        return batch_part(count, part, self.parts, self.grain)
 
     def largest(self, batch: int) -> int:
         """The most examples of a part of a batch of up to ``batch``."""
-        return largest_share(batch, self.parts, self.grain)
+        return largest_part(batch, self.parts, self.grain)
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class ShardParts:
     """Batches in ``count`` shards, of which one rank has ``start:stop``: the only part that it is asked for."""
 
     count: int
@@ -124,7 +124,7 @@ class Sampler:
     def order(self, epoch: int, out=None, scratch=None):
         """The epoch's examples in order. Shapes: → int64 [count]"""
         if self.shuffle:
-            return order(self.count, self.seed, epoch, out, scratch)
+            return epoch_order(self.count, self.seed, epoch, out, scratch)
         return keys.count_up(np.empty(self.count, np.int64) if out is None else out)
 
     def indices(self, iteration: int):

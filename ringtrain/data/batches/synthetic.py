@@ -6,7 +6,7 @@ from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import MOST_CLASSES, Part, checksum
 from ringtrain.data.file.dataset import DataSet, Split
-from ringtrain.data.file.statistics import statistics
+from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError
 
 
@@ -23,26 +23,26 @@ def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
     try:
         part = Part(_images((count, *shape), seed), _labels(count, classes, seed))
     except (MemoryError, ValueError) as error:
-        told = "x".join(map(str, (count, *shape)))
-        raise DataError(texts.SYNTHETIC_TOO_LARGE(shape=told)) from error
+        shown = "x".join(map(str, (count, *shape)))
+        raise DataError(texts.SYNTHETIC_TOO_LARGE(shape=shown)) from error
     for array in (part.images, part.labels):
         array.flags.writeable = False
-    told = statistics(part.images)
+    statistics = pixel_statistics(part.images)
     return DataSet(
         name="synthetic",
         train=Split(part.images, part.labels, checksum(part)),
         test=None,
         classes=tuple(str(number) for number in range(classes)),
-        mean=told.mean,
-        std=told.std,
-        mean_image=told.mean_image,
+        mean=statistics.mean,
+        std=statistics.std,
+        mean_image=statistics.mean_image,
         source=f"random numbers, seed {seed}",
         licence="none needed",
     )
 
 
 def _words(count: int, seed: int, purpose: int):
-    return keys.hashes(keys.mix(keys.SYNTHETIC, seed, purpose), np.arange(count, dtype=np.int64))
+    return keys.hashes(keys.make_key(keys.SYNTHETIC, seed, purpose), np.arange(count, dtype=np.int64))
 
 
 def _images(shape, seed: int):

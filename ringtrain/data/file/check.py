@@ -6,29 +6,29 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, silent
+from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.dataset import (
     DIGITS,
     DataSet,
     Split,
     checksum_problems,
+    hdf5_errors,
     label_problems,
-    opened,
+    open_hdf5,
     read_images,
-    reading,
 )
 from ringtrain.data.file.layout import layout_problems
-from ringtrain.data.file.metadata import DatasetMetadata, read_facts, seal_problems, statistic_problems
+from ringtrain.data.file.metadata import DatasetMetadata, read_metadata, seal_problems, statistic_problems
 from ringtrain.errors import DataError
 from ringtrain.storage.hdf5 import is_own
 
 
-def check_file(path, progress: Progress = silent) -> list[str]:
+def check_file(path, progress: Progress = no_progress) -> list[str]:
     """Every problem found, none for a good file. Reads all of it, one split at a time, whatever its size."""
     path = DIGITS if str(path) == "digits" else Path(path)
     problems: list[str] = []
     try:
-        with opened(path) as file, reading(path):
+        with open_hdf5(path) as file, hdf5_errors(path):
             problems += layout_problems(file)
             # Contents are looked at only where the layout says how to read them.
             if not problems:
@@ -39,30 +39,30 @@ def check_file(path, progress: Progress = silent) -> list[str]:
 
 
 def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
-    facts = read_facts(file)
-    yield from seal_problems(file, facts)
+    metadata = read_metadata(file)
+    yield from seal_problems(file, metadata)
     for name in ("train", "test"):
         if is_own(file, name):
             try:
-                yield from _split_problems(file, name, facts, progress)
+                yield from _split_problems(file, name, metadata, progress)
             except (OSError, MemoryError) as error:
                 yield texts.PART_UNREADABLE(name=name, reason=error or texts.OUT_OF_MEMORY)
 
 
-def _split_problems(file, name: str, facts: DatasetMetadata, progress: Progress) -> Iterator[str]:
+def _split_problems(file, name: str, metadata: DatasetMetadata, progress: Progress) -> Iterator[str]:
     group = file[name]
     labels = group["labels"][...]
-    yield from label_problems(name, labels, len(facts.classes))
+    yield from label_problems(name, labels, len(metadata.classes))
     images = np.empty(group["images"].shape, np.uint8)
     yield from checksum_problems(name, group.attrs["checksum"], read_images(group["images"], images, labels, progress))
     if name == "train":
-        yield from statistic_problems(facts, images, progress)
+        yield from statistic_problems(metadata, images, progress)
 
 
 MOST_CLASSES = 20  # shown one by one
 
 
-def facts(data: DataSet) -> list[tuple[str, str]]:
+def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
     """(what, value) of the whole set."""
     return [
         ("name", data.name),

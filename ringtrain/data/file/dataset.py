@@ -1,10 +1,10 @@
-"""A data set, opened: arrays of all its examples, held once a node in a shared window where there can be one.
+"""An open data set: arrays of all its examples, held once a node in a shared window where the node has one.
 
-Opening checks everything that can be checked without reading images (layout.py), and the checksum of the class names
-and statistics (facts.py). Then one rank a node, the owner, reads images and labels into the window, checks the range of
-the labels and, for sets of up to VERIFY_BYTES, the checksums: sha256 takes 0.5 s (a processor with instructions for it)
-to 6 s a GB, so 1.6 s at most. Larger sets are verified by `ringtrain data check` alone. What is wrong is written into
-the window too, so every rank of the node raises the same error and none waits.
+Opening checks everything that needs no images (layout.py), and the checksum of the class names and statistics
+(metadata.py). Then one rank a node, the owner, reads images and labels into the window, checks the range of the labels
+and, for sets of up to VERIFY_BYTES, the checksums: sha256 takes 0.5 s (a processor with instructions for it) to 6 s a
+GB, so 1.6 s at most. Only `ringtrain data check` verifies larger sets. The owner writes its error into the window, so
+every rank of the node raises the same error and none waits.
 
     window   0 … 4095 what went wrong, or zeros | train images | train labels | test images | test labels
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, blocks, silent
+from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, no_progress, row_blocks
 from ringtrain.data.file.heaps import heap_problem
 from ringtrain.data.file.layout import layout_problems
 from ringtrain.data.file.metadata import (
     DatasetMetadata,
-    facts_checksum,
     is_sealed,
-    read_facts,
+    metadata_checksum,
+    read_metadata,
     seal_problems,
     statistic_problems,
 )
@@ -77,7 +77,9 @@ class DataSet:
     def checksum(self) -> str:
         """One text that is equal exactly where all examples, class names and statistics are: for comparing ranks, and
         for checkpoints. Those of the examples come first; see :func:`.content.difference`."""
-        return f"{'+'.join(split.checksum for _, split in self.splits())}{BESIDE}{facts_checksum(self.classes, self)}"
+        return (
+            f"{'+'.join(split.checksum for _, split in self.splits())}{BESIDE}{metadata_checksum(self.classes, self)}"
+        )
 
     def splits(self):
         """(name, split) of each that is there."""
@@ -96,35 +98,35 @@ class NodeMemory:
     owner: bool
 
 
-def open_dataset(path, node: NodeMemory | None = None, progress: Progress = silent) -> DataSet:
+def open_dataset(path, node: NodeMemory | None = None, progress: Progress = no_progress) -> DataSet:
     """The data set of a file, or the one that comes with ringtrain where ``path`` is "digits".
 
     With ``node`` this is collective over the node's ranks, and the arrays lie in its window.
     Raises: DataError saying what is wrong with the file.
     """
     path = DIGITS if str(path) == "digits" else Path(path)
-    with opened(path) as file:
-        with reading(path):
+    with open_hdf5(path) as file:
+        with hdf5_errors(path):
             for problem in layout_problems(file):
                 raise DataError(texts.IN_FILE(path=path, problem=problem))
-            facts = read_facts(file)
-            for problem in seal_problems(file, facts):
+            metadata = read_metadata(file)
+            for problem in seal_problems(file, metadata):
                 raise DataError(texts.IN_FILE(path=path, problem=problem))
             names = [name for name in ("train", "test") if is_own(file, name)]
             nbytes = _places(file, names)[1]
         window = node.window(nbytes) if node else None
         if window is None:
             memory = _private_memory(path, nbytes)
-            _fill(path, file, names, memory, facts, progress)
+            _fill(path, file, names, memory, metadata, progress)
         else:
             memory = window
-            _fill_for_node(path, file, names, memory, facts, node, progress)
-        with reading(path):
-            return _assemble(file, names, memory, facts, "private" if window is None else "node window")
+            _fill_for_node(path, file, names, memory, metadata, node, progress)
+        with hdf5_errors(path):
+            return _assemble(file, names, memory, metadata, "private" if window is None else "node window")
 
 
 @contextmanager
-def opened(path: Path):
+def open_hdf5(path: Path):
     """The open HDF5 file. Raises: DataError where it is not there, or not HDF5, or truncated."""
     try:
         problem = heap_problem(_existing(path))
@@ -138,7 +140,7 @@ def opened(path: Path):
 
 
 @contextmanager
-def reading(path: Path):
+def hdf5_errors(path: Path):
     """What HDF5 says about bytes that make no sense becomes a DataError."""
     try:
         yield
@@ -197,11 +199,11 @@ def _arrays(file, names, memory) -> dict:
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _fill_for_node(path, file, names, memory, facts: DatasetMetadata, node: NodeMemory, progress: Progress) -> None:
+def _fill_for_node(path, file, names, memory, metadata: DatasetMetadata, node: NodeMemory, progress: Progress) -> None:
     """The owner fills the window; the others wait, and raise what the owner raised."""
     if node.owner:
         try:
-            _fill(path, file, names, memory, facts, progress)
+            _fill(path, file, names, memory, metadata, progress)
         except BaseException as error:
             _write_header(memory, str(error))
             node.barrier()
@@ -221,38 +223,38 @@ def _read_header(memory) -> str:
     return bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
 
 
-def _fill(path, file, names, memory, facts: DatasetMetadata, progress: Progress) -> None:
+def _fill(path, file, names, memory, metadata: DatasetMetadata, progress: Progress) -> None:
     """Read every array into ``memory``.
 
     Raises: DataError where a label, a checksum or a statistic is wrong, or reading fails.
     """
-    with reading(path):
-        problem = next(_content_problems(file, names, memory, facts, progress), None)
+    with hdf5_errors(path):
+        problem = next(_content_problems(file, names, memory, metadata, progress), None)
     if problem:
         raise DataError(texts.IN_FILE(path=path, problem=problem))
 
 
-def _content_problems(file, names, memory, facts: DatasetMetadata, progress: Progress):
+def _content_problems(file, names, memory, metadata: DatasetMetadata, progress: Progress):
     arrays = _arrays(file, names, memory)
     verify = sum(array.nbytes for array in arrays.values()) <= VERIFY_BYTES
     for name in names:
         images, labels = arrays[name, "images"], arrays[name, "labels"]
         file[name]["labels"].read_direct(labels)
-        yield from label_problems(name, labels, len(facts.classes))
+        yield from label_problems(name, labels, len(metadata.classes))
         found = read_images(file[name]["images"], images, labels if verify else None, progress)
         if verify:
             yield from checksum_problems(name, file[name].attrs["checksum"], found)
     if verify and not is_sealed(file):
-        yield from statistic_problems(facts, arrays["train", "images"], progress)
+        yield from statistic_problems(metadata, arrays["train", "images"], progress)
 
 
-def read_images(array, out, labels, progress: Progress = silent) -> str | None:
+def read_images(array, out, labels, progress: Progress = no_progress) -> str | None:
     """Read a dataset into ``out``, a block at a time.
 
     Returns the checksum with ``labels``, or None where those are None.
     """
     running = Checksum(array.shape)
-    for rows in blocks(array.shape[0], out[0].nbytes, array.chunks[0] if array.chunks else 1):
+    for rows in row_blocks(array.shape[0], out[0].nbytes, array.chunks[0] if array.chunks else 1):
         array.read_direct(out, rows, rows)
         if labels is not None:
             running.add(out[rows])
@@ -285,7 +287,7 @@ def checksum_problems(name: str, noted: str, found: str):
         yield (texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12]))
 
 
-def _assemble(file, names, memory, facts: DatasetMetadata, held: str) -> DataSet:
+def _assemble(file, names, memory, metadata: DatasetMetadata, held: str) -> DataSet:
     arrays = _arrays(file, names, memory)
     for array in arrays.values():
         array.flags.writeable = False
@@ -295,10 +297,10 @@ def _assemble(file, names, memory, facts: DatasetMetadata, held: str) -> DataSet
     return DataSet(
         train=splits["train"],
         test=splits.get("test"),
-        classes=tuple(map(plain, facts.classes)),
-        mean=facts.mean,
-        std=facts.std,
-        mean_image=facts.mean_image,
+        classes=tuple(map(plain, metadata.classes)),
+        mean=metadata.mean,
+        std=metadata.std,
+        mean_image=metadata.mean_image,
         held=held,
         **{key: plain(file.attrs[key]) for key in ("name", "source", "licence")},
     )

@@ -2,7 +2,7 @@
 
 /                 format="ringtrain-dataset" version=1 name source licence (text)
                   classes (list of text)  mean std (float64 [C], of the training images, 0 … 255)
-                  checksum (sha256 in hexadecimal, of classes, mean, std and mean_image; see facts.py; may be absent)
+                  checksum (sha256 in hexadecimal, of classes, mean, std and mean_image; see metadata.py; may be absent)
 /mean_image       float32 [H, W, C], of the training images
 /train, /test     checksum (sha256 in hexadecimal; see content.Checksum); /test may be absent
     images        uint8 [N, H, W, C]
@@ -19,11 +19,11 @@ import h5py
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Content, Part, Progress, blocks, checksum, silent
-from ringtrain.data.file.dataset import label_problems, opened, reading
+from ringtrain.data.content import Content, Part, Progress, checksum, no_progress, row_blocks
+from ringtrain.data.file.dataset import hdf5_errors, label_problems, open_hdf5
 from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
-from ringtrain.data.file.metadata import facts_checksum, read_facts, seal_problems
-from ringtrain.data.file.statistics import statistics
+from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_problems
+from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError
 
 # More classes than fit a 64 KiB attribute need what HDF5 1.8 brought; and 1.10 reads what this writes.
@@ -44,7 +44,7 @@ def check_target(path: Path, force: bool) -> None:
 
 
 def write_dataset(
-    path, content: Content, force: bool = False, compress: bool = False, progress: Progress = silent
+    path, content: Content, force: bool = False, compress: bool = False, progress: Progress = no_progress
 ) -> None:
     """Write all of it or nothing: a temporary file beside ``path``, fsync, rename.
 
@@ -71,7 +71,7 @@ def write_dataset(
 
 def _check_written(path: Path, aside: Path) -> None:
     """All that opening checks but the checksums of the examples, whose images it would have to read."""
-    with opened(aside) as file, reading(aside):
+    with open_hdf5(aside) as file, hdf5_errors(aside):
         problem = next(_written_problems(file), None)
     if problem:
         raise DataError(texts.TARGET_UNREADABLE(path=path, problem=problem))
@@ -79,11 +79,11 @@ def _check_written(path: Path, aside: Path) -> None:
 
 def _written_problems(file) -> Iterator[str]:
     yield from layout_problems(file)
-    facts = read_facts(file)
-    yield from seal_problems(file, facts)
+    metadata = read_metadata(file)
+    yield from seal_problems(file, metadata)
     for name in ("train", "test"):
         if name in file:
-            yield from label_problems(name, file[name]["labels"][...], len(facts.classes))
+            yield from label_problems(name, file[name]["labels"][...], len(metadata.classes))
 
 
 def _sync(path: Path) -> None:
@@ -95,16 +95,16 @@ def _sync(path: Path) -> None:
 
 
 def _write(file, content: Content, compress: bool, progress: Progress) -> None:
-    told = statistics(content.train.images, progress)
+    statistics = pixel_statistics(content.train.images, progress)
     file.attrs["format"] = FORMAT
     file.attrs["version"] = VERSION
     for key in ("name", "source", "licence"):
         file.attrs[key] = getattr(content, key)
     file.attrs["classes"] = np.array(content.classes, dtype=h5py.string_dtype())
-    file.attrs["mean"] = told.mean
-    file.attrs["std"] = told.std
-    file.attrs["checksum"] = facts_checksum(content.classes, told)
-    file.create_dataset("mean_image", data=told.mean_image)
+    file.attrs["mean"] = statistics.mean
+    file.attrs["std"] = statistics.std
+    file.attrs["checksum"] = metadata_checksum(content.classes, statistics)
+    file.create_dataset("mean_image", data=statistics.mean_image)
     for name, part in content.parts():
         _write_part(file.create_group(name), part, compress, progress)
 
@@ -115,7 +115,7 @@ def _write_part(group, part: Part, compress: bool, progress: Progress) -> None:
         rows = min(CHUNK_ROWS, part.count)
         layout = {"chunks": (rows, *part.images.shape[1:]), "compression": "gzip", "compression_opts": 9}
     images = group.create_dataset("images", part.images.shape, np.uint8, **layout)
-    for rows in blocks(part.count, part.images[0].nbytes, CHUNK_ROWS if compress else 1):
+    for rows in row_blocks(part.count, part.images[0].nbytes, CHUNK_ROWS if compress else 1):
         images[rows] = part.images[rows]
         progress("writing", rows.stop, part.count)
     group.create_dataset("labels", data=part.labels)

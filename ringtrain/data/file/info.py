@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.data import texts
-from ringtrain.data.file.dataset import DIGITS, opened, reading
+from ringtrain.data.file.dataset import DIGITS, hdf5_errors, open_hdf5
 from ringtrain.data.file.layout import layout_problems
 from ringtrain.errors import DataError, plain
 
@@ -18,21 +18,21 @@ class SplitShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class DatasetForm:
     name: str
     classes: tuple[str, ...]
     train: SplitShape
 
 
-def read_form(path) -> Form:
+def read_form(path) -> DatasetForm:
     """Of a file, or of the data set that comes with ringtrain where ``path`` is "digits".
 
     Raises: DataError where the file is not there, is no data set, or its layout is wrong.
     """
     path = DIGITS if str(path) == "digits" else Path(path)
-    with opened(path) as file, reading(path):
+    with open_hdf5(path) as file, hdf5_errors(path):
         for problem in layout_problems(file):
             raise DataError(texts.IN_FILE(path=path, problem=problem))
         count, *shape = file["train/images"].shape
         classes = tuple(map(plain, file.attrs["classes"]))
-        return Form(plain(file.attrs["name"]), classes, SplitShape(count, tuple(shape)))
+        return DatasetForm(plain(file.attrs["name"]), classes, SplitShape(count, tuple(shape)))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, silent
-from ringtrain.data.file.statistics import statistics
+from ringtrain.data.content import Progress, no_progress
+from ringtrain.data.file.statistics import pixel_statistics
 
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
 STATISTICS = ("mean", "std", "mean_image")
@@ -31,19 +31,19 @@ class DatasetMetadata:
 
     @property
     def checksum(self) -> str:
-        return facts_checksum(self.classes, self)
+        return metadata_checksum(self.classes, self)
 
 
-def facts_checksum(classes: Sequence[str], told) -> str:
-    """sha256 over a line, the class names as a list of JSON, and the statistics of ``told``: mean and std as float64,
+def metadata_checksum(classes: Sequence[str], statistics) -> str:
+    """Return the sha256 of a line, the class names as a JSON list, and the statistics: mean and std as float64,
     mean_image as float32, little-endian, in C order."""
     running = hashlib.sha256(json.dumps(list(classes)).encode() + b"\n")
     for key, dtype in zip(STATISTICS, ("<f8", "<f8", "<f4"), strict=True):
-        running.update(np.ascontiguousarray(getattr(told, key), dtype).data)
+        running.update(np.ascontiguousarray(getattr(statistics, key), dtype).data)
     return running.hexdigest()
 
 
-def read_facts(file) -> DatasetMetadata:
+def read_metadata(file) -> DatasetMetadata:
     """Of a file whose layout is good."""
     return DatasetMetadata(
         tuple(file.attrs["classes"]),
@@ -57,17 +57,17 @@ def is_sealed(file) -> bool:
     return "checksum" in file.attrs
 
 
-def seal_problems(file, facts: DatasetMetadata) -> Iterator[str]:
+def seal_problems(file, metadata: DatasetMetadata) -> Iterator[str]:
     """A problem where they are not those that were written, as far as the file says."""
-    if is_sealed(file) and file.attrs["checksum"] != facts.checksum:
-        yield (texts.FACTS_CHANGED(found=facts.checksum[:12], noted=file.attrs["checksum"][:12]))
+    if is_sealed(file) and file.attrs["checksum"] != metadata.checksum:
+        yield (texts.FACTS_CHANGED(found=metadata.checksum[:12], noted=file.attrs["checksum"][:12]))
 
 
-def statistic_problems(facts: DatasetMetadata, images, progress: Progress = silent) -> Iterator[str]:
+def statistic_problems(metadata: DatasetMetadata, images, progress: Progress = no_progress) -> Iterator[str]:
     """A problem for each that is not that of the training images, uint8 [N, H, W, C]."""
-    found = statistics(images, progress)
+    found = pixel_statistics(images, progress)
     for key in STATISTICS:
         # Not "off > TOLERANCE": a NaN must not pass.
-        off = np.abs(getattr(facts, key) - getattr(found, key)).max()
+        off = np.abs(getattr(metadata, key) - getattr(found, key)).max()
         if not off <= TOLERANCE:
             yield texts.STATISTIC_OFF(key=key, off=off)

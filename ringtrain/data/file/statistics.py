@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data.content import Progress, blocks, silent
+from ringtrain.data.content import Progress, no_progress, row_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class PixelStatistics:
     mean_image: np.ndarray
 
 
-def statistics(images, progress: Progress = silent) -> PixelStatistics:
+def pixel_statistics(images, progress: Progress = no_progress) -> PixelStatistics:
     """Shapes: uint8 [N, H, W, C], N from 1. Two passes of integer sums, a block at a time."""
     count, *shape = images.shape
     pixel_sums = np.zeros(shape, np.uint64)
     square_sums = np.zeros(shape[-1], np.uint64)
     # A block's sums fit uint32: fewer than 2^16 rows, of squares below 2^16 each.
-    for rows in blocks(count, images[0].nbytes * 8):
+    for rows in row_blocks(count, images[0].nbytes * 8):
         for part in _at_most(rows, 1 << 15):
             block = images[part]
             pixel_sums += block.sum(axis=0, dtype=np.uint32)

@@ -25,9 +25,9 @@ def decoding(what: str):
 
 
 def _reason(error: Exception) -> str:
-    told = str(error)
+    reason = str(error)
     return (
-        told
-        if told and isinstance(error, OSError | ValueError | EOFError)
-        else f"{type(error).__name__}: {told}".rstrip(": ")
+        reason
+        if reason and isinstance(error, OSError | ValueError | EOFError)
+        else f"{type(error).__name__}: {reason}".rstrip(": ")
     )

@@ -8,14 +8,14 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
-from ringtrain.data.content import Content, Part, Progress, silent
+from ringtrain.data.content import Content, Part, Progress, no_progress
 from ringtrain.data.file.format import check_target, write_dataset
 from ringtrain.data.readers.sources import Size, read_source
 from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
 
 
-def cut_test(content: Content, fraction: float, seed: int) -> Content:
+def split_test(content: Content, fraction: float, seed: int) -> Content:
     """The same data set, with ceil(fraction · N) of its examples as the test part.
 
     Which they are depends on seed and N alone, not on labels; both parts keep the order of the source.
@@ -26,7 +26,7 @@ def cut_test(content: Content, fraction: float, seed: int) -> Content:
     count = content.train.count
     if not 0 < fraction < 1 or math.ceil(fraction * count) >= count:
         raise DataError(texts.FRACTION_LEAVES_NONE(fraction=fraction, count=count))
-    order = keys.permutation(keys.mix(keys.SPLIT, seed), count)
+    order = keys.permutation(keys.make_key(keys.SPLIT, seed), count)
     cut = math.ceil(fraction * count)
     return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))
 
@@ -45,7 +45,7 @@ def make_dataset(
     seed: int = 0,
     size: Size | None = None,
     force: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Content:
     """Read ``source``, cut a test part if asked, write ``out``; returns what was written.
 
@@ -55,11 +55,11 @@ def make_dataset(
     content = read_source(source, size, progress)
     _check_shapes(content)
     _check_classes(str(source), content)
-    told = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
-    content = dataclasses.replace(content, **told)
+    given = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
+    content = dataclasses.replace(content, **given)
     _check_texts(str(source), content)
     if test_fraction is not None:
-        content = cut_test(content, test_fraction, seed)
+        content = split_test(content, test_fraction, seed)
     write_dataset(out, content, force, progress=progress)
     return content
 
@@ -80,7 +80,7 @@ def _check_classes(source: str, content: Content) -> None:
 
 def _check_texts(source: str, content: Content) -> None:
     """A name of a file can be any bytes; what the HDF5 file keeps is text, as its reader wants it."""
-    told = {"name": content.name, "source": content.source, "licence": content.licence}
-    for what, text in (*told.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
+    fields = {"name": content.name, "source": content.source, "licence": content.licence}
+    for what, text in (*fields.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
         if not hdf5.is_text(text):
             raise DataError(texts.NO_TEXT(source=source, what=what, text=text))

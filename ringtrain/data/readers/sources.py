@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.data import texts
-from ringtrain.data.content import Content, Progress, silent
+from ringtrain.data.content import Content, Progress, no_progress
 from ringtrain.data.readers import cifar, folder, idx, npz
 from ringtrain.errors import DataError
 
@@ -31,7 +31,7 @@ READERS = (
 )
 
 
-def read_source(path, size: Size | None = None, progress: Progress = silent) -> Content:
+def read_source(path, size: Size | None = None, progress: Progress = no_progress) -> Content:
     """Everything of a source, in memory; ``size`` makes images of a folder that large.
 
     Raises: DataError where no reader understands it, listing what is understood, or where it is damaged.

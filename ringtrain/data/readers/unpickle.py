@@ -24,10 +24,10 @@ class NotAllowed(Exception):
 
 class Dtype:
     def __init__(self, code, *_):
-        self.order, self.code = "", text_of(code)
+        self.order, self.code = "", decode_text(code)
 
     def __setstate__(self, state):
-        self.order = text_of(state[1]).strip("|=")
+        self.order = decode_text(state[1]).strip("|=")
 
 
 class Array:
@@ -64,11 +64,11 @@ class Unpickler(pickle.Unpickler):
         return ALLOWED[f"{module}.{name}"]
 
 
-def text_of(value):
+def decode_text(value):
     return value.decode("latin1") if isinstance(value, bytes) else value
 
 
-def tree_of(value, blobs: list, left: list[int], depth: int = 0):
+def value_tree(value, blobs: list, left: list[int], depth: int = 0):
     """``left``: how many values more it may have"""
     left[0] -= 1
     if left[0] < 0 or depth > DEEPEST:
@@ -78,21 +78,21 @@ def tree_of(value, blobs: list, left: list[int], depth: int = 0):
     if type(value) is dict:
         return [
             "dict",
-            *(tree_of(x, blobs, left, depth + 1) for pair in value.items() for x in (text_of(pair[0]), pair[1])),
+            *(value_tree(x, blobs, left, depth + 1) for pair in value.items() for x in (decode_text(pair[0]), pair[1])),
         ]
     if type(value) in (list, tuple):
-        return ["list", *(tree_of(x, blobs, left, depth + 1) for x in value)]
+        return ["list", *(value_tree(x, blobs, left, depth + 1) for x in value)]
     kind = "array" if type(value) is Array else "bytes"
     blobs.append(memoryview(value.data if kind == "array" else value))
-    told = (value.dtype.order + value.dtype.code, "CF"[value.fortran], value.shape) if kind == "array" else ()
-    return [kind, blobs[-1].nbytes, *told]
+    layout = (value.dtype.order + value.dtype.code, "CF"[value.fortran], value.shape) if kind == "array" else ()
+    return [kind, blobs[-1].nbytes, *layout]
 
 
-def answer(data: bytes, memory_bytes: int) -> tuple[str, list]:
+def run_pickle(data: bytes, memory_bytes: int) -> tuple[str, list]:
     blobs = []
     try:
         value = Unpickler(io.BytesIO(data), encoding="bytes").load()
-        tree = tree_of(value, blobs, [MOST])
+        tree = value_tree(value, blobs, [MOST])
         if sum(blob.nbytes for blob in blobs) > memory_bytes:
             raise MemoryError
         return json.dumps(["value", tree]), blobs
@@ -108,6 +108,6 @@ if __name__ == "__main__":
     given, memory, seconds = sys.stdin.buffer.read(), int(sys.argv[1]), int(sys.argv[2])
     for limit, value in {"AS": memory, "CPU": seconds, "NOFILE": 0, "FSIZE": 0, "CORE": 0}.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (value, value + (limit == "CPU")))  # SIGXCPU first
-    line, parts = answer(given, memory)
+    line, parts = run_pickle(given, memory)
     for part in (line.encode(), b"\n", *parts):
         sys.stdout.buffer.write(part)

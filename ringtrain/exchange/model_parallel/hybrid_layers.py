@@ -12,8 +12,8 @@ from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
 from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Dropout, Flatten, Linear, ReLU
-from ringtrain.nn.wiring import Node
 
 BETWEEN = (Dropout, ReLU, Flatten)  # backward each is linear in dy, element by element: terms may be added later
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
 from ringtrain.humanize import format_bytes, plural
-from ringtrain.nn import segments
+from ringtrain.nn import subgraphs
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.shapes import elements
+from ringtrain.nn.shapes import element_count
 from ringtrain.transport.waiting import peers
 
 
@@ -30,11 +30,11 @@ class LayerPlacement:
 def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[LayerPlacement]:
     """The last ``fc_ranks`` of ``size`` ranks hold the fully connected layers, divided by what they compute. Raises
     ConfigError where ranks or layers do not suffice."""
-    starts = segments.heads(graph)
+    starts = subgraphs.fc_starts(graph)
     _check_layers(graph, starts, fc_ranks)
     if fc_ranks >= size:
         raise ConfigError(texts.NO_OTHER_RANKS(fc=fc_ranks, ranks=plural(size, "rank"), least=fc_ranks + 1))
-    edges = [0, *segments.divide(graph, starts, fc_ranks), len(graph.plan)]
+    edges = [0, *subgraphs.balanced_starts(graph, starts, fc_ranks), len(graph.plan)]
     front = size - fc_ranks
     holders = [tuple(range(front)), *((rank,) for rank in range(front, size))]
     return [LayerPlacement(ranks, a, b) for ranks, (a, b) in zip(holders, pairwise(edges), strict=True)]
@@ -60,7 +60,7 @@ def check(routes: Sequence[LayerPlacement], graph: Graph, size: int) -> None:
         if route.start < place or route.stop <= route.start:
             name = graph.plan[route.start].name
             raise ConfigError(texts.OUT_OF_ORDER(ranks=peers(route.ranks), layer=name))
-        if route.start and segments.crossing(graph, route.start) is None:
+        if route.start and subgraphs.crossing_output(graph, route.start) is None:
             raise ConfigError(texts.SEVERAL_ARRAYS(layer=graph.plan[route.start].name))
         place = route.stop
     if place != len(graph.plan):
@@ -84,16 +84,17 @@ def tell(routes: Sequence[LayerPlacement], graph: Graph, itemsize: int) -> list[
 
 def _line(route: LayerPlacement, graph: Graph, itemsize: int) -> str:
     nodes = graph.plan[route.start : route.stop]
-    names = [nodes[0].name, nodes[-1].relu or nodes[-1].name]
+    names = [nodes[0].name, nodes[-1].folded_relu or nodes[-1].name]
     layers = " to ".join(dict.fromkeys(names))
-    computed = _say_flops(segments.flops(graph, route.start, route.stop))
+    computed = _say_flops(subgraphs.subgraph_flops(graph, route.start, route.stop))
     weights = sum(
-        elements(parameter.shape) for _, parameter in segments.part(graph, route.start, route.stop).parameters()
+        element_count(parameter.shape)
+        for _, parameter in subgraphs.subgraph(graph, route.start, route.stop).parameters()
     )
     onward = texts.THE_LOSS
     if route.stop < len(graph.plan):
-        crossing = segments.crossing(graph, route.stop)
-        onward = texts.AN_EXAMPLE_ON(nbytes=format_bytes(elements(graph.shapes[crossing]) * itemsize))
+        crossing = subgraphs.crossing_output(graph, route.stop)
+        onward = texts.AN_EXAMPLE_ON(nbytes=format_bytes(element_count(graph.shapes[crossing]) * itemsize))
     held = format_bytes(weights * itemsize)
     return texts.PART(ranks=peers(route.ranks), layers=layers, flops=computed, weights=held, onward=onward)
 

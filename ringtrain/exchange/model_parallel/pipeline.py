@@ -45,7 +45,7 @@ from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate
 from ringtrain.exchange.update.ranges import Piece, common
 from ringtrain.monitor.guarded_transport import GuardedTransport
-from ringtrain.nn import segments
+from ringtrain.nn import subgraphs
 
 ACCUMULATE, EACH = "accumulate", "each"
 
@@ -113,7 +113,7 @@ class Pipeline(Exchange):
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
-        self.parts = [segments.part(self._graph, route.start, route.stop) for route in self.routes]
+        self.parts = [subgraphs.subgraph(self._graph, route.start, route.stop) for route in self.routes]
         self._pieces = [_piece(arena, route, part) for route, part in zip(self.routes, self.parts, strict=True)]
         self.part, (self._start, self._stop) = self.parts[self.own], self._pieces[self.own]
         self.part.bind(arena)

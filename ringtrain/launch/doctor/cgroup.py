@@ -27,7 +27,7 @@ class Limits:
     free: int | None = None
 
 
-def text_of(file: Path) -> str:
+def read_small_file(file: Path) -> str:
     """The content of a small file, stripped; empty if it is missing or must not be read."""
     try:
         return file.read_text().strip()
@@ -44,7 +44,7 @@ def read_limits(root: Path) -> Limits:
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Of the group that has this controller, and those above it."""
-    for line in text_of(root / "proc/self/cgroup").splitlines():
+    for line in read_small_file(root / "proc/self/cgroup").splitlines():
         _, controllers, inside = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             mount = root / MOUNT / controller if controllers else root / MOUNT
@@ -53,18 +53,18 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _cores(folder: Path) -> float | None:
-    quota, period = (text_of(folder / "cpu.max") or "max 0").split()
+    quota, period = (read_small_file(folder / "cpu.max") or "max 0").split()
     if quota == "max":
-        quota, period = (text_of(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
+        quota, period = (read_small_file(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
     return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
 
 
 def _held(folder: Path) -> tuple[int, int] | None:
     """(limit, bytes that are free). Pages of files that were read count as used, and are given back when wanted."""
     for limit, used, cached in MEMORY:
-        text = text_of(folder / limit)
+        text = read_small_file(folder / limit)
         if text and text.isdigit() and int(text) < ENDLESS:
-            given_back = re.search(rf"^{cached} (\d+)$", text_of(folder / "memory.stat"), re.M)
-            taken = int(text_of(folder / used) or 0) - (int(given_back[1]) if given_back else 0)
+            given_back = re.search(rf"^{cached} (\d+)$", read_small_file(folder / "memory.stat"), re.M)
+            taken = int(read_small_file(folder / used) or 0) - (int(given_back[1]) if given_back else 0)
             return int(text), max(0, int(text) - max(0, taken))
     return None

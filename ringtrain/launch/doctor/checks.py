@@ -11,7 +11,7 @@ CHECKS = (
     cores.quota,
     cores.blas,
     cores.numa,
-    memory.room,
+    memory.memory,
     memory.locked,
     memory.open_files,
     host.shared_memory,

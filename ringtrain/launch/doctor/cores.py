@@ -7,17 +7,17 @@ from pathlib import Path
 from ringtrain.bench.header import ranges, why_cores_are_shared
 from ringtrain.humanize import plural
 from ringtrain.launch import texts
-from ringtrain.launch.doctor.cgroup import read_limits, text_of
-from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest
+from ringtrain.launch.doctor.cgroup import read_limits, read_small_file
+from ringtrain.launch.doctor.doctor import OK, WARN, DoctorContext, Line, scarcest_host
 
-MOST_TOLD = 8  # ranks whose cores are told one by one
+MOST_LISTED = 8  # ranks whose cores are listed one by one
 
 
-def cores(visit: Visit) -> list[Line]:
+def cores(context: DoctorContext) -> list[Line]:
     """The cores that each rank may run on, and whether there are enough; collective."""
-    own = {"host": visit.host, "cores": sorted(os.sched_getaffinity(0))}
-    placements = visit.transport.gather_json(own | {"whole": whole_cores(visit.root, own["cores"])})
-    text = _told([ranges(placement["cores"]) for placement in placements])
+    own = {"host": context.host, "cores": sorted(os.sched_getaffinity(0))}
+    placements = context.transport.gather_json(own | {"whole": whole_cores(context.root, own["cores"])})
+    text = _cores_text([ranges(placement["cores"]) for placement in placements])
     crowd = why_cores_are_shared(placements)
     if crowd:
         return [Line(WARN, "cores", texts.CORES_CROWDED(cores=text, crowd=crowd), texts.CORES_GIVE)]
@@ -27,11 +27,11 @@ def cores(visit: Visit) -> list[Line]:
     return [Line(OK, "cores", text)]
 
 
-def _told(every: Sequence[str]) -> str:
+def _cores_text(every: Sequence[str]) -> str:
     if len(set(every)) == 1:
         return texts.CORES_SAME(cores=every[0]) if len(every) > 1 else every[0]
-    more = [f"… of {len(every)}"] if len(every) > MOST_TOLD else []
-    return texts.CORES_BY_RANK(cores=" | ".join([*every[:MOST_TOLD], *more]))
+    more = [f"… of {len(every)}"] if len(every) > MOST_LISTED else []
+    return texts.CORES_BY_RANK(cores=" | ".join([*every[:MOST_LISTED], *more]))
 
 
 def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
@@ -40,7 +40,7 @@ def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
 
 
 def _siblings(root: Path, cpu: int) -> str:
-    return text_of(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+    return read_small_file(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
 
 
 def numbers_of(text: str) -> set[int]:
@@ -49,11 +49,11 @@ def numbers_of(text: str) -> set[int]:
     return {number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)}
 
 
-def quota(visit: Visit) -> list[Line]:
+def quota(context: DoctorContext) -> list[Line]:
     """The share of the cores' time that a container or a job may use; collective."""
-    own = read_limits(visit.root).cores
-    told = visit.transport.gather_json([visit.host, own, visit.transport.local_size])
-    found = scarcest(told)
+    own = read_limits(context.root).cores
+    reported = context.transport.gather_json([context.host, own, context.transport.local_size])
+    found = scarcest_host(reported)
     if found is None:
         return []
     host, share, ranks = found
@@ -63,41 +63,42 @@ def quota(visit: Visit) -> list[Line]:
     return [Line(OK, "core quota", text)]
 
 
-def blas(visit: Visit) -> list[Line]:
+def blas(context: DoctorContext) -> list[Line]:
     """The library of matrix products, the core whose kernels it chose, and its threads on all ranks; collective."""
     from ringtrain.ops.cpu.blas import THREAD_SETTINGS, describe
 
     found = describe()
-    told = visit.transport.gather_json([visit.host, sorted(os.sched_getaffinity(0)), found.threads])
+    reported = context.transport.gather_json([context.host, sorted(os.sched_getaffinity(0)), found.threads])
     text = texts.BLAS(version=found.version, core=found.core, threads=plural(found.threads, "thread"))
-    setting = next((f"{name}={visit.environ[name]}" for name in THREAD_SETTINGS if name in visit.environ), "")
-    crowd = _crowd(told)
+    setting = next((f"{name}={context.environ[name]}" for name in THREAD_SETTINGS if name in context.environ), "")
+    crowd = _crowd(reported)
     if crowd:
         advice = texts.BLAS_FEWER(setting=setting or "no setting")
         return [Line(WARN, "BLAS", texts.BLAS_CROWDED(blas=text, **crowd), advice)]
     return [Line(OK, "BLAS", text)]
 
 
-def _crowd(told: Sequence[tuple[str, list[int], int]]) -> dict:
-    """The host whose ranks have more threads than cores, and several each. ``told`` by rank: host, cores, threads."""
-    for host in dict.fromkeys(host for host, _, _ in told):
-        threads = [count for name, _, count in told if name == host]
-        there = {core for name, own, _ in told if name == host for core in own}
+def _crowd(reported: Sequence[tuple[str, list[int], int]]) -> dict:
+    """Return the host whose ranks have more threads than cores, several each. ``reported`` by rank: host, cores,
+    threads."""
+    for host in dict.fromkeys(host for host, _, _ in reported):
+        threads = [count for name, _, count in reported if name == host]
+        there = {core for name, own, _ in reported if name == host for core in own}
         if sum(threads) > len(there) and max(threads) > 1:
             ranks, cores = plural(len(threads), "rank"), plural(len(there), "core")
             return {"threads": sum(threads), "ranks": ranks, "cores": cores, "host": host}
     return {}
 
 
-def numa(visit: Visit) -> list[Line]:
+def numa(context: DoctorContext) -> list[Line]:
     """The NUMA nodes, and on how many of them this rank runs."""
-    folders = sorted((visit.root / "sys/devices/system/node").glob("node[0-9]*"))
-    nodes = [numbers_of(text_of(folder / "cpulist")) for folder in folders]
+    folders = sorted((context.root / "sys/devices/system/node").glob("node[0-9]*"))
+    nodes = [numbers_of(read_small_file(folder / "cpulist")) for folder in folders]
     if len(nodes) < 2:
         return [Line(OK, "NUMA", texts.NUMA_ONE)]
     text = texts.NUMA(count=len(nodes), cores="; ".join(map(ranges, nodes)))
     own = sum(bool(there & os.sched_getaffinity(0)) for there in nodes)
-    if own > 1 and visit.transport.local_size > 1:
+    if own > 1 and context.transport.local_size > 1:
         several = texts.NUMA_SEVERAL(nodes=text, own=plural(own, "node"))
         return [Line(WARN, "NUMA", several, texts.NUMA_BIND)]
     return [Line(OK, "NUMA", text)]

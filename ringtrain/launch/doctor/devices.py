@@ -9,7 +9,7 @@ from pathlib import Path
 from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
 from ringtrain.launch.binding import bind
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 from ringtrain.transport.cuda_aware.decision import STAGED, Evidence
 from ringtrain.transport.world import find_way, look
 
@@ -19,9 +19,9 @@ SLOW_GBS = 5.0  # PCIe 3.0 on eight lanes; a GPU of today has at least twice as 
 CUDA_PACKAGES = ("cupy", "nvidia-", "libucx", "cuda-")
 
 
-def wanted(visit: Visit) -> bool:
+def device_wanted(context: DoctorContext) -> bool:
     """Whether a device is to be used: by --device cuda, or by auto with a driver."""
-    return visit.device == "cuda" or (visit.device == "auto" and driver_version(visit.root) is not None)
+    return context.device == "cuda" or (context.device == "auto" and driver_version(context.root) is not None)
 
 
 def driver_version(root: Path) -> str | None:
@@ -33,68 +33,68 @@ def driver_version(root: Path) -> str | None:
     return found[1] if found else texts.DRIVER_UNKNOWN
 
 
-def models(root: Path) -> list[str]:
+def gpu_models(root: Path) -> list[str]:
     """Of the GPUs of this machine, visible to this process or not."""
     files = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     found = (re.search(r"Model:\s*(.+)", file.read_text()) for file in files)
     return [match[1].strip() if match else "unknown" for match in found]
 
 
-def number_of(visit: Visit) -> int:
+def number_of(context: DoctorContext) -> int:
     """This rank's device among the visible ones. Raises DeviceError if it sees none."""
-    return bind(visit.environ, visit.visible(), visit.transport.local_rank).index
+    return bind(context.environ, context.visible(), context.transport.local_rank).index
 
 
-def packages(visit: Visit) -> list[Line]:
+def packages(context: DoctorContext) -> list[Line]:
     """The wheels of CUDA, by their metadata alone."""
     found = {each.name.lower(): each.version for each in distributions() if each.name}
-    told = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
+    names = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
     cupys = [name for name in found if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
     if len(cupys) > 1:
         advice = texts.CUPY_TWICE(names=" ".join(sorted(cupys)))
-        return [Line(FAIL, "CUDA packages", ", ".join(told), advice)]
-    return [Line(OK, "CUDA packages", ", ".join(told) or texts.NO_PACKAGES)]
+        return [Line(FAIL, "CUDA packages", ", ".join(names), advice)]
+    return [Line(OK, "CUDA packages", ", ".join(names) or texts.NO_PACKAGES)]
 
 
-def driver(visit: Visit) -> list[Line]:
-    version = driver_version(visit.root)
+def driver(context: DoctorContext) -> list[Line]:
+    version = driver_version(context.root)
     if version is not None:
-        return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(visit))]
-    if visit.device == "cuda":
+        return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(context))]
+    if context.device == "cuda":
         return [Line(WARN, "GPU driver", texts.DRIVER_NOT_LISTED, texts.DRIVER_RUN)]  # WSL lists none
     return [Line(OK, "GPU driver", texts.DRIVER_NONE)]
 
 
-def _counted(visit: Visit) -> str:
-    found = models(visit.root)
-    told = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or texts.GPUS_NOT_LISTED
-    mask = visit.environ.get("CUDA_VISIBLE_DEVICES")
-    return told if mask is None else texts.GPUS_MASKED(gpus=told, mask=mask)
+def _counted(context: DoctorContext) -> str:
+    found = gpu_models(context.root)
+    names = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or texts.GPUS_NOT_LISTED
+    mask = context.environ.get("CUDA_VISIBLE_DEVICES")
+    return names if mask is None else texts.GPUS_MASKED(gpus=names, mask=mask)
 
 
-def mpi_cuda(visit: Visit) -> list[Line]:
+def mpi_cuda(context: DoctorContext) -> list[Line]:
     """How device memory goes between ranks, rung by rung; collective. Before this process uses its device, which may
     not take a second process."""
-    if "no MPI" in visit.transport.describe():
+    if "no MPI" in context.transport.describe():
         return [Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_MPI)]
-    if not _any(visit, wanted(visit)):
+    if not _any(context, device_wanted(context)):
         return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_DEVICE)]
-    numbers = _numbers(visit)
+    numbers = _numbers(context)
     if numbers is None:
         return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NOT_ALL)]
-    choice = find_way(visit.transport, visit.mpi_cuda, numbers[visit.transport.rank], visit.maker)
-    slower = choice.way == STAGED != visit.mpi_cuda
+    choice = find_way(context.transport, context.mpi_cuda, numbers[context.transport.rank], context.maker)
+    slower = choice.way == STAGED != context.mpi_cuda
     advice = texts.MPI_CUDA_STAGED if slower else ""
     return [*_rungs(choice.rungs), Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
 
 
-def _numbers(visit: Visit) -> list[int] | None:
+def _numbers(context: DoctorContext) -> list[int] | None:
     """The devices of all ranks; None if one has none: :func:`device` says why."""
     try:
-        own = number_of(visit)
+        own = number_of(context)
     except DeviceError:
         own = None
-    every = visit.transport.gather_json(own)
+    every = context.transport.gather_json(own)
     return None if None in every else every
 
 
@@ -102,20 +102,20 @@ def _rungs(rungs: Sequence[Evidence]) -> list[Line]:
     return [Line(OK, f"mpi-cuda: {rung.name}", texts.RUNG(answer=rung.answer, why=rung.why)) for rung in rungs]
 
 
-def device(visit: Visit) -> list[Line]:
+def device(context: DoctorContext) -> list[Line]:
     """Open this rank's device, time staging, and find ranks that share one; collective."""
-    lines, uuid = _opened(visit) if wanted(visit) else ([], None)
-    return [*lines, *_shared(visit.transport.gather_json(uuid))]
+    lines, uuid = _opened(context) if device_wanted(context) else ([], None)
+    return [*lines, *_shared(context.transport.gather_json(uuid))]
 
 
-def _opened(visit: Visit) -> tuple[list[Line], str | None]:
+def _opened(context: DoctorContext) -> tuple[list[Line], str | None]:
     """Its lines, and its UUID if it can be used."""
     try:
-        number = number_of(visit)
-        runtime = visit.make(number)
+        number = number_of(context)
+        runtime = context.make(number)
         return [_facts(number, runtime), _staging(runtime)], runtime.facts.uuid
     except DeviceError as error:
-        return [Line(FAIL if visit.device == "cuda" else WARN, "device", str(error))], None
+        return [Line(FAIL if context.device == "cuda" else WARN, "device", str(error))], None
 
 
 def _shared(uuids: Sequence[str | None]) -> list[Line]:
@@ -151,5 +151,5 @@ def _timed(copy, stream) -> float:
     return time.perf_counter() - began
 
 
-def _any(visit: Visit, own: bool) -> bool:
-    return any(visit.transport.gather_json(own))
+def _any(context: DoctorContext, own: bool) -> bool:
+    return any(context.transport.gather_json(own))

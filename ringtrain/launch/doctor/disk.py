@@ -13,7 +13,7 @@ from pathlib import Path
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import format_rate, format_seconds
 from ringtrain.launch import texts
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, from_first
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line, from_first
 from ringtrain.storage import files
 
 GIB = 1 << 30
@@ -39,13 +39,13 @@ def folder_in(place: Path) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def run_folder(visit: Visit) -> list[Line]:
+def run_folder(context: DoctorContext) -> list[Line]:
     """Check that rank 0 writes there, and that all nodes see it; collective."""
-    place, first = existing(visit.path), visit.transport.rank == 0
+    place, first = existing(context.path), context.transport.rank == 0
     with ExitStack() as stack:
         refused, own = _trial(place, stack) if first else ("", None)
-        blind = _blind(visit, own)
-    return from_first(visit, _lines(place, refused, blind) if first else [])
+        blind = _blind(context, own)
+    return from_first(context, _lines(place, refused, blind) if first else [])
 
 
 def _trial(place: Path, stack: ExitStack) -> tuple[str, Path | None]:
@@ -62,11 +62,11 @@ def _trial(place: Path, stack: ExitStack) -> tuple[str, Path | None]:
         return str(error), None
 
 
-def _blind(visit: Visit, own: Path | None) -> list[str]:
+def _blind(context: DoctorContext, own: Path | None) -> list[str]:
     """The hosts that do not see rank 0's folder; collective."""
-    named = visit.transport.gather_json(own and str(own))[0]
+    named = context.transport.gather_json(own and str(own))[0]
     seen = named is None or os.path.isfile(os.path.join(named, "mark"))
-    every = visit.transport.gather_json([visit.host, seen])
+    every = context.transport.gather_json([context.host, seen])
     return list(dict.fromkeys(host for host, sees in every if not sees))
 
 
@@ -88,9 +88,9 @@ def _apart(blind: list[str]) -> Line:
 
 
 # ── measured ──────────────────────────────────────────────────────────────────────────────────────────────────
-def disk(visit: Visit) -> list[Line]:
+def disk(context: DoctorContext) -> list[Line]:
     """Time rank 0 as it writes to the disk, and replaces a small file; collective."""
-    return from_first(visit, [] if visit.transport.rank else _measured(existing(visit.path)))
+    return from_first(context, [] if context.transport.rank else _measured(existing(context.path)))
 
 
 def _measured(place: Path) -> list[Line]:

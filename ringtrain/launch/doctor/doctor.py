@@ -1,7 +1,7 @@
-"""Preflight check: one line for each thing that a run needs, with advice.
+"""Preflight check: one line for each requirement of a run, with advice.
 
-A check is one function of a :class:`Visit`. Every rank calls it in the same order, so that it may be collective. Lines
-are compared over ranks, and shown once if all ranks have them.
+A check is one function of a :class:`DoctorContext`. Every rank calls it in the same order, so it may be collective.
+Lines that all ranks have are shown once.
 """
 
 import socket
@@ -32,7 +32,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class DoctorContext:
     """The machine as checks see it.
 
     device:   as of --device: auto (a device if there is one), cpu, cuda
@@ -57,11 +57,11 @@ class Visit:
     host: str = field(default_factory=socket.gethostname)
 
 
-Check = Callable[[Visit], Sequence[Line]]
+Check = Callable[[DoctorContext], Sequence[Line]]
 
 
 def examine(
-    visit: Visit,
+    context: DoctorContext,
     checks: Sequence[Check],
     within: Callable[[str], AbstractContextManager] = lambda name: nullcontext(),
 ) -> list[Line]:
@@ -69,33 +69,33 @@ def examine(
     own = []
     for check in checks:
         with within(check.__name__):
-            own += _attempt(check, visit)
-    every = visit.transport.gather_json([asdict(line) for line in own])
-    return merge([[Line(**{**line, "ranks": ()}) for line in lines] for lines in every])
+            own += _attempt(check, context)
+    every = context.transport.gather_json([asdict(line) for line in own])
+    return merge_lines([[Line(**{**line, "ranks": ()}) for line in lines] for lines in every])
 
 
-def _attempt(check: Check, visit: Visit) -> Sequence[Line]:
+def _attempt(check: Check, context: DoctorContext) -> Sequence[Line]:
     """Run a check; an error, such as a missing package or a file that must not be read, becomes a line."""
     try:
         with naming_packages():
-            return check(visit)
+            return check(context)
     except (RingtrainError, OSError) as error:
         return [Line(FAIL, check.__name__.replace("_", " "), str(error))]
 
 
-def from_first(visit: Visit, lines: Sequence[Line]) -> list[Line]:
+def from_first(context: DoctorContext, lines: Sequence[Line]) -> list[Line]:
     """Rank 0's lines, on every rank; collective."""
-    found = visit.transport.gather_json([asdict(line) for line in lines])[0]
+    found = context.transport.gather_json([asdict(line) for line in lines])[0]
     return [Line(**{**line, "ranks": ()}) for line in found]
 
 
-def scarcest(told: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
+def scarcest_host(reported: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
     """Of (host, amount, ranks), the host with least for each rank; None if every amount is unknown."""
-    known = [each for each in told if each[1] is not None]
+    known = [each for each in reported if each[1] is not None]
     return min(known, key=lambda each: each[1] / each[2], default=None)
 
 
-def merge(every: Sequence[Sequence[Line]]) -> list[Line]:
+def merge_lines(every: Sequence[Sequence[Line]]) -> list[Line]:
     """Merge the lists of all ranks, in the order of the first; a line that only some ranks have names them."""
     merged = []
     names = list(dict.fromkeys(line.name for lines in every for line in lines))
@@ -111,11 +111,11 @@ def merge(every: Sequence[Sequence[Line]]) -> list[Line]:
     return merged
 
 
-def worst(lines: Sequence[Line]) -> str:
+def worst_status(lines: Sequence[Line]) -> str:
     return max((line.status for line in lines), key=SEVERITY.index, default=OK)
 
 
-def show(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6) -> list[str]:
+def format_lines(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6) -> list[str]:
     """Lines as text. ``hosts``: by rank, named if ranks differ; ``width``: characters of a line."""
     indent = 6 + max((len(line.name) for line in lines), default=0) + 2
     shown = []
@@ -134,7 +134,7 @@ def _wrapped(head: str, text: str, indent: int, width: int) -> list[str]:
     return [head + first, *(" " * indent + line for line in rest)]
 
 
-def summary(lines: Sequence[Line]) -> str:
+def summary_line(lines: Sequence[Line]) -> str:
     counts = [(sum(line.status == status for line in lines), status) for status in reversed(SEVERITY)]
     return ", ".join(f"{count} {status}" for count, status in counts if count)
 
@@ -144,7 +144,7 @@ def _located(line: Line, hosts: Sequence[str]) -> str:
     if not ranks:
         return line.text
     places = list(dict.fromkeys(hosts[rank] for rank in ranks))
-    told = ", ".join(places[:4]) + (" …" if len(places) > 4 else "")
+    reported = ", ".join(places[:4]) + (" …" if len(places) > 4 else "")
     numbers = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
     which = f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers}"
-    return texts.LINE_OF(text=line.text, ranks=which, hosts=told)
+    return texts.LINE_OF(text=line.text, ranks=which, hosts=reported)

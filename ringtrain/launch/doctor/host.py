@@ -12,7 +12,7 @@ import numpy as np
 import ringtrain
 from ringtrain.humanize import plural
 from ringtrain.launch import texts
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 
 # Packages without which a run does not go, by the names of their modules; without mpi4py it goes on one rank.
 NEEDED = ("click", "h5py", "numba", "numpy", "rich", "scipy_openblas32", "tomli_w")
@@ -21,29 +21,29 @@ MIB = 1 << 20
 MOST_HOSTS = 8  # that are named
 
 
-def python(visit: Visit) -> list[Line]:
-    told = texts.PYTHON(ringtrain=ringtrain.__version__, python=platform.python_version(), numpy=np.__version__)
+def python(context: DoctorContext) -> list[Line]:
+    reported = texts.PYTHON(ringtrain=ringtrain.__version__, python=platform.python_version(), numpy=np.__version__)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        lacks = texts.PYTHON_LACKS(versions=told, names=", ".join(missing))
+        lacks = texts.PYTHON_LACKS(versions=reported, names=", ".join(missing))
         return [Line(FAIL, "python", lacks, texts.PYTHON_INSTALL(names=" ".join(missing)))]
-    return [Line(OK, "python", told)]
+    return [Line(OK, "python", reported)]
 
 
-def mpi(visit: Visit) -> list[Line]:
-    told = visit.transport.describe()
-    if "no MPI" in told:
-        return [Line(WARN, "mpi", told, texts.MPI_INSTALL)]
-    versions = texts.MPI_VERSIONS(mpi=told, mpi4py=version("mpi4py"))
-    if "thread level multiple" not in told:
+def mpi(context: DoctorContext) -> list[Line]:
+    reported = context.transport.describe()
+    if "no MPI" in reported:
+        return [Line(WARN, "mpi", reported, texts.MPI_INSTALL)]
+    versions = texts.MPI_VERSIONS(mpi=reported, mpi4py=version("mpi4py"))
+    if "thread level multiple" not in reported:
         return [Line(WARN, "mpi", versions, texts.MPI_THREADS)]
     return [Line(OK, "mpi", versions)]
 
 
-def ranks(visit: Visit) -> list[Line]:
+def ranks(context: DoctorContext) -> list[Line]:
     """The number of ranks on each host; collective."""
-    transport = visit.transport
-    hosts = transport.gather_json(visit.host)
+    transport = context.transport
+    hosts = transport.gather_json(context.host)
     names = list(dict.fromkeys(hosts))
     counts = ", ".join(f"{host} {hosts.count(host)}" for host in names[:MOST_HOSTS])
     more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
@@ -51,9 +51,9 @@ def ranks(visit: Visit) -> list[Line]:
     return [Line(OK, "ranks", texts.RANKS_HOSTS(ranks=count, nodes=nodes, hosts=f"{counts}{more}"))]
 
 
-def shared_memory(visit: Visit) -> list[Line]:
+def shared_memory(context: DoctorContext) -> list[Line]:
     """Check that the ranks of a node share memory, and that there is enough; collective."""
-    folder, transport = visit.root / "dev/shm", visit.transport
+    folder, transport = context.root / "dev/shm", context.transport
     window = transport.node_window(4096)
     own = shutil.disk_usage(folder).free if folder.is_dir() else None
     free = transport.gather_json(own)[transport.neighbours[0]]  # one number of a node, whoever looks when
@@ -66,13 +66,13 @@ def shared_memory(visit: Visit) -> list[Line]:
     return [Line(OK, "shared memory", text)]
 
 
-def kernel_caches(visit: Visit) -> list[Line]:
+def kernel_caches(context: DoctorContext) -> list[Line]:
     """Check that compiled kernels are kept for the next run."""
-    home = Path(visit.environ.get("HOME") or os.path.expanduser("~"))
+    home = Path(context.environ.get("HOME") or os.path.expanduser("~"))
     own = Path(ringtrain.__file__).parent / "ops/cpu/kernels/__pycache__"
-    told = visit.environ.get("NUMBA_CACHE_DIR")
-    host = _first_writable([Path(told)] if told else [own, home / ".cache/numba"])
-    device = _first_writable([Path(visit.environ.get("CUPY_CACHE_DIR") or home / ".cupy/kernel_cache")])
+    reported = context.environ.get("NUMBA_CACHE_DIR")
+    host = _first_writable([Path(reported)] if reported else [own, home / ".cache/numba"])
+    device = _first_writable([Path(context.environ.get("CUPY_CACHE_DIR") or home / ".cupy/kernel_cache")])
     return [_kept("CPU kernels", host, "NUMBA_CACHE_DIR"), _kept("CUDA kernels", device, "CUPY_CACHE_DIR")]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from ringtrain.bench.measure.memory import available_bytes, kernel_bytes
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.cgroup import read_limits
-from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest
+from ringtrain.launch.doctor.doctor import OK, WARN, DoctorContext, Line, scarcest_host
 
 MEMINFO = "proc/meminfo"
 GIB = 1 << 30
@@ -15,11 +15,11 @@ LEAST_LOCKED = GIB  # what an adapter of InfiniBand has pinned before it falls b
 FILES_BESIDE = 128  # open files of a rank beside a connection to each other one
 
 
-def room(visit: Visit) -> list[Line]:
+def memory(context: DoctorContext) -> list[Line]:
     """The memory that is free for each rank, on the host with least; collective."""
-    transport = visit.transport
-    told = transport.gather_json([visit.host, free_bytes(visit.root), transport.local_size])
-    found = scarcest(told)
+    transport = context.transport
+    reported = transport.gather_json([context.host, free_bytes(context.root), transport.local_size])
+    found = scarcest_host(reported)
     if found is None:
         return [Line(OK, "memory", texts.MEMORY_UNKNOWN)]
     host, free, ranks = found
@@ -45,10 +45,10 @@ def _least(*every: int | None) -> int | None:
     return min((each for each in every if each is not None), default=None)
 
 
-def locked(visit: Visit) -> list[Line]:
+def locked(context: DoctorContext) -> list[Line]:
     """The memory that may be locked, as adapters of InfiniBand need."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    adapters = sorted(each.name for each in (visit.root / "sys/class/infiniband").glob("*"))
+    adapters = sorted(each.name for each in (context.root / "sys/class/infiniband").glob("*"))
     text = texts.LIMITLESS if limit == resource.RLIM_INFINITY else texts.LOCKED(mib=limit / (1 << 20))
     if adapters and limit != resource.RLIM_INFINITY and limit < LEAST_LOCKED:
         little = texts.LOCKED_LITTLE(limit=text, adapters=", ".join(adapters))
@@ -56,9 +56,9 @@ def locked(visit: Visit) -> list[Line]:
     return [Line(OK, "locked memory", text)]
 
 
-def open_files(visit: Visit) -> list[Line]:
+def open_files(context: DoctorContext) -> list[Line]:
     """Check that a rank may open a connection to every other."""
-    limit, size = resource.getrlimit(resource.RLIMIT_NOFILE)[0], visit.transport.size
+    limit, size = resource.getrlimit(resource.RLIMIT_NOFILE)[0], context.transport.size
     if limit != resource.RLIM_INFINITY and limit < size + FILES_BESIDE:
         advice = texts.OPEN_FILES_MORE(limit=2 * (size + FILES_BESIDE))
         return [Line(WARN, "open files", texts.OPEN_FILES_FEW(limit=limit, ranks=size), advice)]

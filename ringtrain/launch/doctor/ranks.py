@@ -10,15 +10,15 @@ from ringtrain.bench.sweep.pairs import measure_pairs, sick
 from ringtrain.errors import TransportError
 from ringtrain.humanize import format_rate, format_seconds, plural
 from ringtrain.launch import texts
-from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import OK, WARN, DoctorContext, Line
 from ringtrain.transport.world import fault_tolerance
 
 OSC = "OMPI_MCA_osc"
 
 
-def one_sided(visit: Visit) -> list[Line]:
+def one_sided(context: DoctorContext) -> list[Line]:
     """Check that all ranks add to numbers of rank 0, and take tickets from them; collective."""
-    transport = visit.transport
+    transport = context.transport
     try:
         tally = transport.counters(2)
         tally.add(0, np.ones(1))
@@ -32,31 +32,31 @@ def one_sided(visit: Visit) -> list[Line]:
         ranks = plural(transport.size, "rank")
         text = texts.ONE_SIDED_WRONG(ranks=ranks, added=added, tickets=tickets[:8])
         return [Line(WARN, "one-sided", text, texts.ONE_SIDED_TRY)]
-    setting = f", {OSC}={visit.environ[OSC]}" if OSC in visit.environ else ""
+    setting = f", {OSC}={context.environ[OSC]}" if OSC in context.environ else ""
     return [Line(OK, "one-sided", texts.ONE_SIDED(setting=setting))]
 
 
-def faults(visit: Visit) -> list[Line]:
+def faults(context: DoctorContext) -> list[Line]:
     """Check whether survivors can go on after a rank has died."""
-    if "no MPI" in visit.transport.describe():
+    if "no MPI" in context.transport.describe():
         return []
     built, started = fault_tolerance()
     if not built:
         return [Line(OK, "fault tolerance", texts.ULFM_NOT_BUILT(checkpoint=texts.ULFM_RESUME))]
     if not started:
         return [Line(OK, "fault tolerance", texts.ULFM_OFF(checkpoint=texts.ULFM_RESUME), texts.ULFM_START)]
-    pml = visit.environ.get("OMPI_MCA_pml", "ob1")
+    pml = context.environ.get("OMPI_MCA_pml", "ob1")
     if pml != "ob1":
         return [Line(WARN, "fault tolerance", texts.ULFM_NOT_OB1(pml=pml), texts.ULFM_OB1)]
     return [Line(OK, "fault tolerance", texts.ULFM_ON)]
 
 
-def links(visit: Visit) -> list[Line]:
+def links(context: DoctorContext) -> list[Line]:
     """Measure links between nodes, of one rank each, and name the node that stands out; collective."""
-    transport = visit.transport
+    transport = context.transport
     if transport.nodes == 1:
         return []
-    every = transport.gather_json([visit.host, transport.node])
+    every = transport.gather_json([context.host, transport.node])
     nodes = [node for _, node in every]
     alike = len({host for host, _ in every}) < transport.nodes
     names = [f"node {node} of {host}" if alike else host for host, node in every]

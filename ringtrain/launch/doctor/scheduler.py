@@ -14,7 +14,7 @@ from pathlib import Path
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 from ringtrain.launch import texts
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 from ringtrain.launch.slurm.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.parsing import whole_number
 from ringtrain.transport.launch_environment import read_launch
@@ -46,7 +46,7 @@ def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> RunningJob | N
 def _slurm(environ: Mapping[str, str]) -> RunningJob:
     nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
     daemons = "SLURM_STEP_NUM_TASKS" in environ and read_launch(environ).by not in ("", "srun")
-    tasks = _number(environ, "SLURM_NTASKS") or expand(environ.get("SLURM_TASKS_PER_NODE", ""))
+    tasks = _number(environ, "SLURM_NTASKS") or total_tasks(environ.get("SLURM_TASKS_PER_NODE", ""))
     cores = _number(environ, "SLURM_CPUS_PER_TASK")
     return RunningJob("Slurm", environ["SLURM_JOB_ID"], nodes, None if daemons else tasks, cores)
 
@@ -78,23 +78,23 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     return whole_number(environ.get(name, ""))
 
 
-def expand(text: str) -> int | None:
+def total_tasks(text: str) -> int | None:
     """The sum of "2(x3),1": 7; None of anything else."""
     parts = [re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part) for part in text.split(",")]
     return sum(int(part[1]) * int(part[2] or 1) for part in parts) if all(parts) else None
 
 
-def scheduler(visit: Visit) -> list[Line]:
+def scheduler(context: DoctorContext) -> list[Line]:
     """The job, and whether the ranks are all over what it was given; collective."""
-    transport = visit.transport
-    problem, told = transport.gather_json(_read(visit.environ) if transport.rank == 0 else None)[0]
+    transport = context.transport
+    problem, reported = transport.gather_json(_read(context.environ) if transport.rank == 0 else None)[0]
     cores = transport.gather_json(len(os.sched_getaffinity(0)))
     if problem:
         return [Line(FAIL, "batch system", problem)]
-    if told is None:
-        by = read_launch(visit.environ).by
+    if reported is None:
+        by = read_launch(context.environ).by
         return [Line(OK, "batch system", texts.STARTED_BY(launcher=by) if by else "none")]
-    job = RunningJob(**told)
+    job = RunningJob(**reported)
     findings = _findings(job, transport.nodes, transport.size, min(cores))
     if findings:
         found, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
@@ -103,7 +103,7 @@ def scheduler(visit: Visit) -> list[Line]:
 
 
 def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
-    """(why that cannot be told, the job)"""
+    """(why that cannot be reported, the job)"""
     try:
         job = read_job(environ, ask_squeue, time.time())
     except UsageError as error:

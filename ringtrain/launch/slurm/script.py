@@ -54,7 +54,7 @@ class BatchJob:
         return None if on_node is None or self.nodes is None else on_node * self.nodes
 
 
-def check(job: BatchJob) -> None:
+def check_job(job: BatchJob) -> None:
     """Raises ConfigError for what sbatch would refuse, or a shell would take for more than a name."""
     if job.kind not in NAMES:
         raise ConfigError(texts.NO_SCRIPT(kind=job.kind, hint=nearest(job.kind, NAMES)))

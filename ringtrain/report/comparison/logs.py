@@ -71,7 +71,7 @@ class _Process:
     start: dict
     iterations: list[dict] = field(default_factory=list)
     tests: list[dict] = field(default_factory=list)
-    last: dict = field(default_factory=dict)  # of each kind that is told once
+    last: dict = field(default_factory=dict)  # of each kind that is written once
 
 
 def read_run(folder, name: str) -> RunLog:
@@ -178,13 +178,13 @@ def _examples(process: _Process, before: int) -> dict[int, int]:
 
 def _bytes(process: _Process, seen: dict[int, int], examples: int, nbytes: float | None) -> list[tuple[int, float]]:
     """(examples, bytes) wherever bytes are known, the begin first; empty where nobody counted."""
-    told = [(seen[each["iteration"]], each.get("bytes_sent")) for each in process.tests if each["iteration"] in seen]
+    points = [(seen[each["iteration"]], each.get("bytes_sent")) for each in process.tests if each["iteration"] in seen]
     if seen and "ranks" in process.last:
         by_rank = process.last["ranks"]["bytes_sent"]
-        told.append((max(seen.values()), None if None in by_rank else sum(by_rank)))
-    if nbytes is None or not told or any(sent is None for _, sent in told):
+        points.append((max(seen.values()), None if None in by_rank else sum(by_rank)))
+    if nbytes is None or not points or any(sent is None for _, sent in points):
         return []
-    return [(examples, nbytes), *((at, nbytes + sent) for at, sent in told)]
+    return [(examples, nbytes), *((at, nbytes + sent) for at, sent in points)]
 
 
 def _between(known: Sequence[tuple[int, float]], at: int) -> float | None:

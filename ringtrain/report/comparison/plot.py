@@ -8,7 +8,7 @@ from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
-from ringtrain.report.plots import replace, running_mean, thin
+from ringtrain.report.plots import replace_picture, running_mean, thin_out
 
 # Source: Okabe & Ito, Color universal design, 2008, without its yellow; purple and brown.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")
@@ -58,7 +58,7 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
     _legend(figure, runs, looks)
     figure.suptitle(_title(runs), fontsize=12)
     try:
-        replace(figure, os.fspath(path), Path(path).suffix.lstrip("."))
+        replace_picture(figure, os.fspath(path), Path(path).suffix.lstrip("."))
     except OSError as error:
         raise UsageError(texts.UNWRITABLE(path=path, error=error.strerror)) from None
 
@@ -88,7 +88,7 @@ def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple,
     for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
         x, y = _series(run.train, x_of, y_of)
         if x:
-            axes.plot(*thin(x, running_mean(y)), linewidth=0.9, alpha=0.55, **look)
+            axes.plot(*thin_out(x, running_mean(y)), linewidth=0.9, alpha=0.55, **look)
         tested = _series(run.test, x_of, y_of)
         if tested[0]:
             size = 2 if len(tested[0]) > 60 else 4
@@ -147,15 +147,15 @@ def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
 
 def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
     """Groups of bars: a group a rank, a bar a run."""
-    told = [(row["bytes_sent"], look) for row, look in zip(rows, looks, strict=True) if _counted(row)]
-    labels, bars = _bars([sent for sent, _ in told])
-    width = 0.8 / max(1, len(told))
-    for place, (heights, (_, look)) in enumerate(zip(bars, told, strict=True)):
+    counted = [(row["bytes_sent"], look) for row, look in zip(rows, looks, strict=True) if _counted(row)]
+    labels, bars = _bars([sent for sent, _ in counted])
+    width = 0.8 / max(1, len(counted))
+    for place, (heights, (_, look)) in enumerate(zip(bars, counted, strict=True)):
         left = [k - 0.4 + width * (place + 0.5) for k in range(len(heights))]
         axes.bar(left, [height / 1e6 for height in heights], width=0.9 * width, color=look["color"])
     axes.set(ylabel="sent, MB", xticks=range(len(labels)), xticklabels=labels, xlabel="rank")
     _plain(axes)
-    if not told:
+    if not counted:
         axes.set(xticks=[], yticks=[])
         _say(axes, texts.NOT_RECORDED(what="bytes"))
 

@@ -33,17 +33,17 @@ NOTHING = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class FailedVariant:
     """A variant that left no log: what it was called, and why."""
 
     name: str
     text: str
 
 
-def rows_of(runs: Sequence[RunLog | Broken]) -> list[dict]:
+def rows_of(runs: Sequence[RunLog | FailedVariant]) -> list[dict]:
     """A row a run, as given; the figures that nobody recorded are None. Units: bytes, seconds, fractions; lists are by
     rank. Differences are to the first row that has the figure."""
-    rows = [_broken(run) if isinstance(run, Broken) else _row(run) for run in runs]
+    rows = [_broken(run) if isinstance(run, FailedVariant) else _row(run) for run in runs]
     accuracy, speed = _first(rows, "test_accuracy"), _first(rows, "images_per_s")
     for row in rows:
         row["accuracy_difference"] = _minus(row["test_accuracy"], accuracy)
@@ -51,7 +51,7 @@ def rows_of(runs: Sequence[RunLog | Broken]) -> list[dict]:
     return rows
 
 
-def _broken(run: Broken) -> dict:
+def _broken(run: FailedVariant) -> dict:
     return dict.fromkeys(FIELDS) | {"name": run.name, "outcome": "failed", "problem": run.text}
 
 
@@ -131,7 +131,7 @@ def _over(value: float | None, other: float | None) -> float | None:
 
 
 # ── what must be known ────────────────────────────────────────────────────────────────────────────────────────────────
-def notes_of(runs: Sequence[RunLog | Broken], rows: Sequence[dict]) -> list[str]:
+def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> list[str]:
     """In which ways the runs are not the same but for what is compared, and which of them did not come to an end."""
     whole = [run for run in runs if isinstance(run, RunLog)]
     notes = [note for key, what in COMMON.items() if (note := _difference(whole, key, what))]
@@ -170,7 +170,7 @@ def _ending(row: dict) -> str | None:
     return texts.PROBLEM(name=row["name"], problem=row["problem"])
 
 
-def spread(values: Sequence | None) -> tuple | None:
+def least_median_most(values: Sequence | None) -> tuple | None:
     """(least, median, most) of a list by rank; None where any rank has none."""
     if not values or None in values:
         return None

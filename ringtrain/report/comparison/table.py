@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.report.comparison.rows import FIELDS, NOTHING, spread
+from ringtrain.report.comparison.rows import FIELDS, NOTHING, least_median_most
 
 GAP = 2
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def _range(key: str, form: Callable[[float], str]) -> Callable[[dict], str]:
     """Of a list by rank: one figure where all ranks show the same, else least and most."""
 
     def text(row: dict) -> str:
-        found = spread(row[key])
+        found = least_median_most(row[key])
         if found is None:
             return NOTHING
         least, most = form(found[0]), form(found[2])
@@ -55,17 +55,17 @@ def _between(row: dict) -> str:
     return NOTHING if row["nodes"] == 1 else _range("between_bytes", _mega)(row)
 
 
-def figures(value: float) -> str:
+def format_figures(value: float) -> str:
     """Three figures or all of the whole ones: 0.0123, 1.23, 12.3, 1,235."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
 
 
 def _mega(value: float) -> str:
-    return figures(value / 1e6)
+    return format_figures(value / 1e6)
 
 
 def _mib(value: float) -> str:
-    return figures(value / MIB)
+    return format_figures(value / MIB)
 
 
 def _percent(value: float) -> str:
@@ -88,7 +88,7 @@ SCORES = (
 SPEED = (
     Column("ranks", "", _or_nothing("ranks", str)),
     Column("iterations", "", _or_nothing("iterations", lambda count: f"{count:,}")),
-    Column("time", "s", _or_nothing("seconds", figures), best=min, key="seconds"),
+    Column("time", "s", _or_nothing("seconds", format_figures), best=min, key="seconds"),
     Column("images/s", "", _or_nothing("images_per_s", "{:,.0f}".format), best=max, key="images_per_s"),
     Column("speed", "× first", _or_nothing("speed_ratio", "{:.2f}".format)),
     Column("exposed", "%", _or_nothing("exposed_share", lambda value: f"{100 * value:.1f}"), key="exposed_share"),
@@ -97,7 +97,7 @@ TRAFFIC = (
     Column("sent", "MB a rank", _range("bytes_sent", _mega)),
     Column("received", "MB a rank", _range("bytes_received", _mega)),
     Column("between nodes", "MB a rank", _between),
-    Column("updates/s", "by rank", _range("updates_per_s", figures)),
+    Column("updates/s", "by rank", _range("updates_per_s", format_figures)),
     Column("clock lag", "median / most", _lag("clock")),
     Column("version lag", "median / most", _lag("version")),
 )
@@ -232,7 +232,7 @@ def _flat(row: dict) -> dict:
                 found = (value or {}).get(what) or {}
                 flat |= {f"{what}_lag_{kind}": found.get(kind) for kind in ("median", "largest")}
         elif name in LISTS:
-            least, _, most = spread(value) or (None, None, None)
+            least, _, most = least_median_most(value) or (None, None, None)
             flat |= {f"{name}_least": least, f"{name}_most": most}
         else:
             flat[name] = value

@@ -8,7 +8,7 @@
 from collections.abc import Iterator, Mapping
 
 from ringtrain.report.events import EpochEnded, Iteration, RunStarted
-from ringtrain.report.screen.words import BEST, clock, epoch_of, percent
+from ringtrain.report.screen.words import BEST, accuracy_percent, clock, epoch_of
 
 HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
 DROPPED = ("images/s", "rate", "train acc", "time", "train loss", "test loss")  # for a narrow screen, in this order
@@ -42,10 +42,10 @@ class Epochs:
     def _cells(self, event: EpochEnded, last: Iteration | None, best: bool) -> dict[str, tuple[str, int]]:
         number = epoch_of(event.epoch, self._run)
         cells = {"epoch": (number, 1 + len(number)), "train loss": (_loss(event.train_loss), 11)}
-        cells["train acc"] = (percent(event.train_accuracy), 8)
+        cells["train acc"] = (accuracy_percent(event.train_accuracy), 8)
         if self._run.test_examples:
             cells["test loss"] = (_loss(event.test_loss), 11)
-            cells["test acc"] = ("-" if event.test_accuracy is None else percent(event.test_accuracy), 8)
+            cells["test acc"] = ("-" if event.test_accuracy is None else accuracy_percent(event.test_accuracy), 8)
             cells["best"] = (BEST if best else "", 2)
         cells["rate"] = (f"{last.lr:.4g}" if last else "-", 10)
         cells["images/s"] = (f"{last.images_per_s:,.0f}" if last else "-", 10)

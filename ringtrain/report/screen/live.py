@@ -89,7 +89,9 @@ class Status:
             yield self._spinner
         else:
             yield self._bar(last)
-            yield Text(fitting(figures(first, last, self._run), options.max_width), no_wrap=True, overflow="crop")
+            yield Text(
+                join_fitting(status_parts(first, last, self._run), options.max_width), no_wrap=True, overflow="crop"
+            )
         # mpirun passes on what is followed by a newline, and keeps the rest: so the last line is an empty one.
         yield Text("")
 
@@ -104,18 +106,18 @@ class Status:
         return row
 
 
-def figures(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
+def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
     """The figures of the second line, the most wanted first."""
     return [
         texts.LOSS(loss=last.loss),
-        texts.ACCURACY(accuracy=words.percent(last.accuracy)),
-        texts.LEFT(clock=left(first, last, run)),
+        texts.ACCURACY(accuracy=words.accuracy_percent(last.accuracy)),
+        texts.LEFT(clock=time_left(first, last, run)),
         texts.SPEED(images_per_s=last.images_per_s),
         texts.ITERATIONS(iteration=last.iteration, iterations=run.iterations),
     ]
 
 
-def left(first: Iteration, last: Iteration, run: RunStarted) -> str:
+def time_left(first: Iteration, last: Iteration, run: RunStarted) -> str:
     """The time left, with evaluations, if it goes on at the pace so far; "-:--" at first."""
     if last.iteration == first.iteration:
         return "-:--"
@@ -123,7 +125,7 @@ def left(first: Iteration, last: Iteration, run: RunStarted) -> str:
     return words.clock(pace_s * (run.iterations - last.iteration))
 
 
-def fitting(parts: list[str], width: int, gap: str = "   ") -> str:
+def join_fitting(parts: list[str], width: int, gap: str = "   ") -> str:
     """As many of the parts, from the first, as fit a line of this width; the first is always there."""
     shown = parts[0]
     for part in parts[1:]:

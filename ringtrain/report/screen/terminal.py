@@ -49,7 +49,7 @@ class Terminal(Sink):
             EpochEnded: self._epoch_ended,
             Evaluated: lambda event: screen.line(words.evaluated(event, self._is_best(event))),
             CheckpointSaved: self._keep,
-            RanksLost: lambda event: screen.line(words.lost(event)),
+            RanksLost: lambda event: screen.line(words.ranks_lost(event)),
             Note: lambda event: screen.line(texts.NOTE(text=event.text)),
             Ranks: self._ranked,
             Failed: _nothing,  # whoever started the run tells its error
@@ -70,7 +70,7 @@ class Terminal(Sink):
     def _started(self, run: RunStarted) -> None:
         self._run, self._epochs = run, Epochs(run)
         self._best, self._best_in = run.best, None
-        self._screen.begin(run, words.header(run))
+        self._screen.begin(run, words.run_header(run))
 
     def _progress(self, event: Iteration) -> None:
         self._last = event
@@ -97,14 +97,14 @@ class Terminal(Sink):
         self._exchange = event
 
     def _ranked(self, event: Ranks) -> None:
-        self._apart = words.apart(event)
+        self._apart = words.lag_line(event)
 
     def _ended(self, event: Ended) -> None:
         self._screen.close()
         better = event.test_accuracy is not None and self._best is not None and self._best > event.test_accuracy
         best = words.best_of(self._best, self._best_in) if better else ""
         weights = words.weights(event) if self._run.reproducible else None
-        kept = words.kept(self._run.folder, self._saved)
+        kept = words.folder_line(self._run.folder, self._saved)
         for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):
             self._screen.line(line)
 

@@ -22,7 +22,7 @@ FEW_HOSTS = 4  # that are named
 BEST = "*"  # marks a test accuracy that is higher than all before
 
 
-def header(run: RunStarted) -> list[str]:
+def run_header(run: RunStarted) -> list[str]:
     """What is about to be trained, a line a fact: at most ``HEADER_LINES``."""
     facts = [
         ("model", _model(run)),
@@ -77,10 +77,10 @@ def compiled(event: Compiled) -> str:
 SOURCES = {"memory": texts.FROM_MEMORY, "checkpoint": texts.FROM_CHECKPOINT, "anew": texts.ANEW}
 
 
-def lost(event: RanksLost) -> str:
-    lost = texts.LOST_RANK if len(event.lost) == 1 else texts.LOST_RANKS
+def ranks_lost(event: RanksLost) -> str:
+    template = texts.LOST_RANK if len(event.lost) == 1 else texts.LOST_RANKS
     return texts.LOST(
-        lost=lost(numbers=", ".join(map(str, event.lost))),
+        lost=template(numbers=", ".join(map(str, event.lost))),
         ranks=plural(event.ranks, "rank"),
         replaced=texts.REPLACED(count=event.replaced) if event.replaced else "",
         iteration=event.resumed_at,
@@ -108,14 +108,14 @@ def evaluated(event: Evaluated, best: bool = False) -> str:
     return texts.EVALUATED(
         iteration=event.iteration,
         loss=event.test_loss,
-        accuracy=percent(event.test_accuracy),
+        accuracy=accuracy_percent(event.test_accuracy),
         best=f" {BEST}" if best else "",
         clock=clock(event.seconds),
     )
 
 
 def _scores(loss: float, accuracy: float) -> str:
-    return texts.SCORES(loss=loss, accuracy=percent(accuracy))
+    return texts.SCORES(loss=loss, accuracy=accuracy_percent(accuracy))
 
 
 def communication(event: Ended, exchange: Exchanged | None) -> str | None:
@@ -140,7 +140,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def apart(event: Ranks) -> str | None:
+def lag_line(event: Ranks) -> str | None:
     """A line about how far ranks were apart; None where they were not."""
     if not event.lag:
         return None
@@ -168,11 +168,11 @@ def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list
 def best_of(accuracy: float, epoch: int | None) -> str:
     """What follows the last scores where others were better; ``epoch``: None where an earlier start had them."""
     if epoch is None:
-        return texts.BEST_BEFORE(accuracy=percent(accuracy), mark=BEST)
-    return texts.BEST_IN(accuracy=percent(accuracy), epoch=epoch, mark=BEST)
+        return texts.BEST_BEFORE(accuracy=accuracy_percent(accuracy), mark=BEST)
+    return texts.BEST_IN(accuracy=accuracy_percent(accuracy), epoch=epoch, mark=BEST)
 
 
-def kept(folder: str | None, saved: str | None) -> str | None:
+def folder_line(folder: str | None, saved: str | None) -> str | None:
     """Where the run lies, and the path of its newest checkpoint; None where nothing is kept."""
     if folder is None:
         return None
@@ -203,7 +203,7 @@ def epoch_of(number: int, run: RunStarted) -> str:
     return texts.EPOCH_OF(epoch=f"{number:>{len(str(run.epochs))}}", epochs=run.epochs)
 
 
-def percent(fraction: float) -> str:
+def accuracy_percent(fraction: float) -> str:
     return f"{100.0 * fraction:.2f}%"
 
 

@@ -89,7 +89,7 @@ class CheckpointReader:
         self.accept(found)
         array = np.empty(found.shape, found.dtype)
         found.read_direct(array) if array.size else None
-        if self.bytes_of(found, "sha256").decode() != digest(found.name, array):
+        if self.bytes_of(found, "sha256").decode() != array_digest(found.name, array):
             raise seal.damaged(self.path, texts.VALUES_CHANGED(name=found.name))
         return array
 
@@ -113,7 +113,7 @@ class CheckpointReader:
             raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=found.name))
 
 
-def digest(name: str, array: np.ndarray) -> str:
+def array_digest(name: str, array: np.ndarray) -> str:
     """sha256 of an array's name, type, shape and values."""
     sha = hashlib.sha256(f"{name} {array.dtype.str} {array.shape} ".encode())
     sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))

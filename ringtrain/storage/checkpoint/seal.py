@@ -22,12 +22,12 @@ _MAGIC = "ringtrain-checkpoint"
 _PIECE = 1 << 20
 
 
-def block(content: memoryview) -> bytes:
+def make_seal(content: memoryview) -> bytes:
     """The seal of this content: ``BLOCK`` bytes."""
     return _block(content.nbytes, hashlib.sha256(content).hexdigest())
 
 
-def check(path: Path, file) -> None:
+def check_seal(path: Path, file) -> None:
     """Compare a file, open for reading in bytes, with its seal. ``path`` is what errors call it.
 
     Raises: CheckpointError where the file is no checkpoint, is of another version, is truncated or was

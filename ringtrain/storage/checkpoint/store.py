@@ -27,7 +27,7 @@ import numpy as np
 from ringtrain.errors import CheckpointError
 from ringtrain.storage import files, texts
 from ringtrain.storage.checkpoint import seal
-from ringtrain.storage.checkpoint.reader import CheckpointReader, digest
+from ringtrain.storage.checkpoint.reader import CheckpointReader, array_digest
 from ringtrain.storage.hdf5 import open_file
 
 Arrays = Mapping[str, np.ndarray]
@@ -84,7 +84,7 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint: afterwards the file holds it whole; if that fails, it holds what it held before.
 
     Raises: RingtrainError, UsageError as :func:`ringtrain.storage.files.write`.
@@ -93,11 +93,11 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     with h5py.File(image, "w", userblock_size=seal.BLOCK, **_OPEN) as file:
         _write(file, checkpoint)
     with image.getbuffer() as content:
-        content[: seal.BLOCK] = seal.block(content[seal.BLOCK :])
+        content[: seal.BLOCK] = seal.make_seal(content[seal.BLOCK :])
         files.write(Path(path), content)
 
 
-def load(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, and check every byte of it.
 
     Raises: CheckpointError, naming the file, where it is missing, unreadable, damaged, or not a checkpoint.
@@ -106,7 +106,7 @@ def load(path: Path) -> Checkpoint:
     try:
         # One opening for both: what was checked is what is read, whatever happens to the name.
         with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as raw:
-            seal.check(path, raw)
+            seal.check_seal(path, raw)
             with open_file(raw) as file:
                 found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size).fields())
     except OSError as error:
@@ -118,7 +118,7 @@ def load(path: Path) -> Checkpoint:
     return found
 
 
-def fits(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
+def check_parameters(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
     """Check that a checkpoint is of a model with these parameters. ``source`` names the checkpoint in the
     error.
 
@@ -137,7 +137,7 @@ def fits(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: 
         )
 
 
-def is_whole(checkpoint: Checkpoint, scalars: Sequence[str], source: str) -> None:
+def check_resumable(checkpoint: Checkpoint, scalars: Sequence[str], source: str) -> None:
     """Check that a run can go on from it: every slot has an array for every parameter, and these scalars are there.
 
     Raises: CheckpointError
@@ -178,7 +178,7 @@ def _write_arrays(parent: h5py.Group, name: str, arrays: Arrays) -> None:
         array = np.asarray(value, order="C")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         written = group.create_dataset(quote(key, safe=_PLAIN), data=array)
-        written.attrs["sha256"] = np.bytes_(digest(written.name, array))
+        written.attrs["sha256"] = np.bytes_(array_digest(written.name, array))
 
 
 def _text(text: str) -> np.ndarray:

@@ -40,16 +40,16 @@ class Owner:
         """Whether it is a process of this host that is there."""
         return self.host == socket.gethostname() and self.started == _started(self.process) != ""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return texts.OWNER(process=self.process, host=self.host, since=self.since)
 
 
 @dataclass(slots=True)
 class Lock:
-    """``remark``: what it does not keep out, for the user; "" where it keeps out all."""
+    """``warning``: what it does not keep out, for the user; "" where it keeps out all."""
 
     descriptor: int | None
-    remark: str = ""
+    warning: str = ""
 
     def release(self) -> None:
         """May be called more than once."""
@@ -58,7 +58,7 @@ class Lock:
             self.descriptor = None
 
 
-def take(folder: Path, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep) -> Lock:
+def take_lock(folder: Path, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep) -> Lock:
     """The lock of a folder. Waits where its owner is gone, and the lock is not yet.
 
     Raises: UsageError where another run has it, saying who; RingtrainError, UsageError where the file cannot be
@@ -90,7 +90,7 @@ def _attempt(folder: Path, last: bool) -> Lock | None:
 
 
 def _taken(folder: Path, owner: Owner | None) -> UsageError:
-    who = texts.BY_OWNER(owner=owner.words()) if owner else texts.BY_ANOTHER
+    who = texts.BY_OWNER(owner=owner.describe()) if owner else texts.BY_ANOTHER
     return UsageError(texts.IN_USE(folder=folder, who=who))
 
 

@@ -38,7 +38,7 @@ class RunOutcome:
     lost: tuple[int, ...] = ()
     text: str = ""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """One line for people."""
         lost = texts.LOST(count=len(self.lost)) if self.lost else ""
         line = texts.OUTCOME(
@@ -53,12 +53,12 @@ class RunOutcome:
         return f"{line}: {_first_line(self.text)}" if self.text else line
 
 
-def write(folder: Path, outcome: RunOutcome) -> None:
+def write_outcome(folder: Path, outcome: RunOutcome) -> None:
     """Raises: RingtrainError, UsageError as ``files.write``."""
     files.write(folder / NAME, (json.dumps(asdict(outcome)) + "\n").encode())
 
 
-def read(folder) -> RunOutcome:
+def read_outcome(folder) -> RunOutcome:
     """The outcome in the folder of a run. Raises UsageError where there is none, or one that is no outcome."""
     path = Path(folder) / NAME
     try:

@@ -38,7 +38,7 @@ class FoundCheckpoint:
 
 
 class RunFolder:
-    """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create`.
+    """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create_run_folder`.
 
     ``lock``: what keeps other runs out; None before :meth:`claim`
     """
@@ -60,22 +60,22 @@ class RunFolder:
         Raises: UsageError where another run is at work here, or has been meanwhile and is not resumed;
         RingtrainError, UsageError as ``files.write``.
         """
-        self.lock = lock.take(self.path, patience_s)
+        self.lock = lock.take_lock(self.path, patience_s)
         _refuse(self, resume)
         files.remove_partials(self.path)
         files.remove_partials(self.checkpoints)
-        return [*filter(None, [self.lock.remark]), *self._clear_the_way()]
+        return [*filter(None, [self.lock.warning]), *self._clear_obstacles()]
 
     def release(self) -> None:
         if self.lock is not None:
             self.lock.release()
 
-    def is_at_work(self, patience_s: float = lock.PATIENCE_S) -> None:
+    def check_idle(self, patience_s: float = lock.PATIENCE_S) -> None:
         """Raises UsageError where another run is: what is found here would not be its last word."""
         if os.path.lexists(self.path / lock.NAME):
-            lock.take(self.path, patience_s).release()
+            lock.take_lock(self.path, patience_s).release()
 
-    def _clear_the_way(self) -> list[str]:
+    def _clear_obstacles(self) -> list[str]:
         """A link would have us write to a file elsewhere, a folder or a pipe in a file's place not at all."""
         own = (self.config, self.log, self.curves, self.outcome, self.best)
         stray = [path for path in own if not files.is_plain(path)]
@@ -99,10 +99,10 @@ class RunFolder:
             raise UsageError(texts.KEEP_TOO_FEW(keep=keep))
         path = self.numbered(checkpoint.iteration)
         if is_best:
-            store.save(self.best, checkpoint)
+            store.save_checkpoint(self.best, checkpoint)
             files.link(self.best, path)
         else:
-            store.save(path, checkpoint)
+            store.save_checkpoint(path, checkpoint)
         self._prune(checkpoint.iteration, keep)
         return path
 
@@ -116,7 +116,7 @@ class RunFolder:
         """
         return _first_good(self, [*self._newest_first(), self.best])
 
-    def favourite(self) -> FoundCheckpoint:
+    def best_or_latest(self) -> FoundCheckpoint:
         """The best checkpoint if there is one, or else the newest. Raises: as :meth:`latest`."""
         return _first_good(self, [self.best, *self._newest_first()])
 
@@ -141,7 +141,7 @@ class RunFolder:
     def best_so_far(self) -> float | None:
         """The test accuracy of the best checkpoint, as it says itself; None where there is none that is good."""
         try:
-            return store.load(self.best).best
+            return store.load_checkpoint(self.best).best
         except CheckpointError:
             return None
 
@@ -161,7 +161,9 @@ class RunFolder:
                 path.unlink()
 
 
-def create(out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS) -> RunFolder:
+def create_run_folder(
+    out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS
+) -> RunFolder:
     """Make the folder of a run, and its checkpoints folder: ``out``, or one named by model and time in
     ``runs``. Where the run is resumed the folder may hold a run already. Nothing that is there is touched: see
     :meth:`RunFolder.claim`.
@@ -170,7 +172,7 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
     resumed.
     """
     try:
-        folder = RunFolder(out if out is not None else make_unused(runs, model_name, now))
+        folder = RunFolder(out if out is not None else make_unused_folder(runs, model_name, now))
         _refuse(folder, resume)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -183,7 +185,7 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
     return folder
 
 
-def find(target, best: bool = False) -> FoundCheckpoint:
+def find_checkpoint(target, best: bool = False) -> FoundCheckpoint:
     """What a user means who names a checkpoint's file, a run's folder, or the checkpoints folder in it.
 
     Of a folder it is the newest good checkpoint, or with ``best`` the best one where there is one.
@@ -194,12 +196,12 @@ def find(target, best: bool = False) -> FoundCheckpoint:
     if not path.exists():
         raise CheckpointError(texts.NOT_FOUND(path=path, beside=_beside(path)))
     if not path.is_dir():
-        return FoundCheckpoint(path, store.load(path))
-    folder = RunFolder(folder_of(path))
-    return folder.favourite() if best else folder.latest()
+        return FoundCheckpoint(path, store.load_checkpoint(path))
+    folder = RunFolder(run_folder_of(path))
+    return folder.best_or_latest() if best else folder.latest()
 
 
-def make_unused(runs: Path, name: str, now: datetime.datetime) -> Path:
+def make_unused_folder(runs: Path, name: str, now: datetime.datetime) -> Path:
     """A new folder, named by that and the time; two that start in the same second get one each."""
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}-{now:%Y%m%d-%H%M%S}"
     runs.mkdir(parents=True, exist_ok=True)
@@ -251,13 +253,13 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
 
 
 def _loaded(path: Path) -> Checkpoint:
-    found, numbered = store.load(path), _NUMBERED.fullmatch(path.name)
+    found, numbered = store.load_checkpoint(path), _NUMBERED.fullmatch(path.name)
     if numbered and int(numbered[1]) != found.iteration:
         raise CheckpointError(texts.RENAMED(path=path, iteration=found.iteration))
     return found
 
 
-def folder_of(path: Path) -> Path:
+def run_folder_of(path: Path) -> Path:
     """The run's folder, where it or the checkpoints folder in it is named."""
     within = path.resolve().name == "checkpoints" and not (path / "checkpoints").is_dir()
     return path.resolve().parent if within else path
@@ -271,7 +273,7 @@ def _beside(path: Path) -> str:
 
 def _is_until(path: Path, iteration: int) -> bool:
     try:
-        return store.load(path).iteration <= iteration
+        return store.load_checkpoint(path).iteration <= iteration
     except CheckpointError:
         return False
 

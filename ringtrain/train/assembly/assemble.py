@@ -8,9 +8,9 @@ import numpy as np
 
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.batches import Batches
-from ringtrain.data.batches.sampler import Even, Sampler, Shards, largest_share, share
+from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.errors import ConfigError, DataError
@@ -62,7 +62,7 @@ class Assembly:
     worker: Worker
     told_to_stop: Callable[[], bool]
     evaluator: Evaluator
-    augment: Augment | Centre
+    augment: Augment | CentreCrop
     grain: int
     iterations: int
     replicas: ReplicaCheck
@@ -73,8 +73,8 @@ class Assembly:
         """The most examples that a rank trains on at a time."""
         if self.exchange.shards is not None:
             return -(-self.config.batch // self.config.shards)
-        own = largest_share(self.config.batch, len(self.roles.trainers), self.grain)
-        return largest_share(own, self.config.accumulate, self.grain)
+        own = largest_part(self.config.batch, len(self.roles.trainers), self.grain)
+        return largest_part(own, self.config.accumulate, self.grain)
 
     @property
     def evaluation_batch(self) -> int:
@@ -93,10 +93,10 @@ class Assembly:
         return self.evaluation_batch // self.transport.size if self.exchange.shards is not None else 1
 
     @property
-    def division(self) -> Even | Shards:
+    def division(self) -> EvenParts | ShardParts:
         """Into what batches are cut for those that read them."""
         _, parts = self.roles.reads(self.transport.rank)
-        return shards_of(self.config, self.exchange) or Even(parts, self.grain)
+        return shards_of(self.config, self.exchange) or EvenParts(parts, self.grain)
 
     def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
@@ -167,7 +167,7 @@ def assemble(
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
     scale = LossScale(config.loss_scale) if config.precision == "float16" else None
     exchange = make_exchange(
-        ExchangeSettings(config, transport, ops, tuning, guard, partial(share, grain=grain), scale=scale)
+        ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
     )
     roles = exchange.roles(transport.size)
     check_batch(config, len(roles.trainers), grain, data.train)
@@ -201,9 +201,9 @@ def assemble(
     )
 
 
-def shards_of(config: TrainConfig, exchange: Exchange) -> Shards | None:
+def shards_of(config: TrainConfig, exchange: Exchange) -> ShardParts | None:
     """This rank's, where gradients are of shards."""
-    return Shards(config.shards, *exchange.shards) if exchange.shards is not None else None
+    return ShardParts(config.shards, *exchange.shards) if exchange.shards is not None else None
 
 
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
@@ -248,7 +248,7 @@ def check_images(model: ModelSpec, data: DataSet) -> None:
     (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
     pad = model.input.pad
     if c != channels or height > h + 2 * pad or width > w + 2 * pad:
-        images, wanted = shapes.text(data.train.shape), shapes.text(model.input.shape)
+        images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
         raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
 
 

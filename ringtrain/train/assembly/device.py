@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.launch.binding import Bound, bind, table, to_json
+from ringtrain.launch.binding import Bound, bind, binding_table, to_json
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.precision import active_dtype
@@ -64,7 +64,7 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     facts = runtime.facts
     own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
     everyone = [Bound(**told) for told in transport.gather_json(to_json(own))]
-    return OpenedDevice(ops, wrap(runtime), (*table(everyone), *notes))
+    return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 
 
 def host_ops(config: TrainConfig) -> Ops:

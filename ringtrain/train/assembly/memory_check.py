@@ -7,7 +7,7 @@ from ringtrain.errors import ModelError
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.launch.doctor.memory import whole_bytes
 from ringtrain.nn.arena import lay_out
-from ringtrain.nn.shapes import text
+from ringtrain.nn.shapes import format_shape
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.transport.base import Transport
@@ -30,4 +30,4 @@ def check_room(table, ops: Ops, transport: Transport, trained: bool, root: Path 
     what = texts.WEIGHTS_AND_GRADIENTS() if trained else texts.WEIGHTS()
     of = texts.OF_DEVICE() if device is not None else texts.OF_HOST(ranks=plural(ranks, "rank"))
     sizes = {"each": format_bytes(each), "there": format_bytes(there)}
-    raise ModelError(texts.NO_ROOM(what=what, of=of, largest=largest.name, shape=text(largest.shape), **sizes))
+    raise ModelError(texts.NO_ROOM(what=what, of=of, largest=largest.name, shape=format_shape(largest.shape), **sizes))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS
-from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
@@ -114,6 +114,6 @@ def hyper_of(config: TrainConfig) -> Hyper:
     )
 
 
-def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | Centre:
+def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | CentreCrop:
     height, width, _ = model.input.shape
-    return Augment(model.input.pad, model.input.flip, height, width) if config.augment else Centre(height, width)
+    return Augment(model.input.pad, model.input.flip, height, width) if config.augment else CentreCrop(height, width)

@@ -51,7 +51,7 @@ class OutcomeWriter:
 
     def _write(self, word: str, code: int | None, iteration: int, text: str = "") -> None:
         told = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)
-        outcome.write(self._folder, told)
+        outcome.write_outcome(self._folder, told)
 
 
 def _known(error: BaseException) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import tomli_w
 
 from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
-from ringtrain.config.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
+from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, read_run_file, recipe_layer, resolve
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
@@ -120,13 +120,13 @@ def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin
         return Origin(folder=out)
     if resume == AUTO:
         return _newest(out, named)
-    own = run_folder.folder_of(Path(resume)) if Path(resume).is_dir() else None
+    own = run_folder.run_folder_of(Path(resume)) if Path(resume).is_dir() else None
     folder = out or (own and str(own))
     if folder is not None:
-        RunFolder(folder).is_at_work()
+        RunFolder(folder).check_idle()
         if _began_so(RunFolder(folder), resume):
             return _begun(RunFolder(folder), resume)
-    found = run_folder.find(resume)
+    found = run_folder.find_checkpoint(resume)
     return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
 
 
@@ -135,7 +135,7 @@ def _newest(out: str | None, named: str | None) -> Origin:
     if out is None:
         raise ConfigError(texts.AUTO_WITHOUT_OUT())
     folder = RunFolder(out)
-    folder.is_at_work()
+    folder.check_idle()
     return _gone_on(folder, named)
 
 
@@ -162,7 +162,7 @@ def _begun(folder: RunFolder, named: str | None) -> Origin:
 
 def _found_at(source: str, folder: RunFolder) -> FoundCheckpoint:
     try:
-        return run_folder.find(source)
+        return run_folder.find_checkpoint(source)
     except CheckpointError as error:
         raise CheckpointError(texts.NOTHING_TO_BEGIN_AT(folder=folder.path, source=source, error=error)) from None
 
@@ -175,12 +175,12 @@ def _began_so(folder: RunFolder, resume: str) -> bool:
 
 
 def _source_in(config: str | None) -> str | None:
-    resume = parse_toml(config, "it").get("resume") if config else None
+    resume = parse_run_file(config, "it").get("resume") if config else None
     return resume if _is_source(resume) else None
 
 
 def _beginning_at(source: str, config: str) -> str:
-    return tomli_w.dumps({**parse_toml(config, texts.FORMER_RUN()), "resume": source})
+    return tomli_w.dumps({**parse_run_file(config, texts.FORMER_RUN()), "resume": source})
 
 
 def config_of(folder: RunFolder) -> tuple[str | None, str]:
@@ -189,7 +189,7 @@ def config_of(folder: RunFolder) -> tuple[str | None, str]:
     try:
         with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
             text = file.read()
-        resolve(("it", parse_toml(text, "it")))
+        resolve(("it", parse_run_file(text, "it")))
     except FileNotFoundError:
         return None, ""
     except (OSError, UnicodeDecodeError, ConfigError) as error:
@@ -217,17 +217,17 @@ def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConf
 
 def _laid(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
     own = own_layers(run_file, flags)
-    before = parse_toml(origin.config, texts.FORMER_RUN()) if origin.config else {}
+    before = parse_run_file(origin.config, texts.FORMER_RUN()) if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}
     begun = _beginning(origin, before)
     layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, *begun]
     chosen = resolve(*layers)
     if origin.place is None:
-        model = spec.load(chosen.model)
+        model = spec.load_model(chosen.model)
         return resolve(recipe_layer(model.name, model.recipe), *layers), model
-    model = spec.parse(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
+    model = spec.parse_model(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
     if any("model" in values for _, values in own):
-        _check_model(model, spec.load(chosen.model), chosen.model)
+        _check_model(model, spec.load_model(chosen.model), chosen.model)
     _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
     return chosen, model
 
@@ -274,8 +274,8 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
         names = {"before": origin.place["data_name"], "now": run.data.name}
         raise CheckpointError(texts.OTHER_DATA(difference=other, **names))
     if origin.found:
-        store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
-        store.is_whole(origin.found.checkpoint, SUMS, str(origin.found.path))
+        store.check_parameters(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
+        store.check_resumable(origin.found.checkpoint, SUMS, str(origin.found.path))
     if run.sampler.iteration_at(origin.place["examples_seen"]) != origin.place["iteration"]:
         found = {"iteration": origin.place["iteration"], "seen": origin.place["examples_seen"]}
         raise CheckpointError(texts.OTHER_POSITION(batch=run.sampler.batch, **found))

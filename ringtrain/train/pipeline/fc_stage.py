@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ringtrain.data.batches.sampler import share
+from ringtrain.data.batches.sampler import batch_part
 from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage, Id, say
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
-from ringtrain.nn.shapes import elements
+from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.instructions import CheckLoss, ReduceLoss, Update
 from ringtrain.train.step.partition import micro_batches
@@ -52,7 +52,7 @@ def messages_of(total: int, cut: BatchCut) -> list[StageMessage]:
     """All messages of an iteration of ``total`` examples, in the order in which they are taken."""
     found = []
     for place in range(cut.places):
-        start, stop = share(total, place, cut.places, cut.grain)
+        start, stop = batch_part(total, place, cut.places, cut.grain)
         parts = micro_batches(stop - start, cut.parts, cut.grain)
         found += [StageMessage(micro, place, b - a) for micro, (a, b) in enumerate(parts)]
     return sorted(found, key=lambda message: (message.micro, message.place))
@@ -122,11 +122,11 @@ class FcStage(PipelineStage):
     def _make_slot(self, place: int) -> MessageSlot:
         routes, own, mail, capacity = self._exchange.routes, self._exchange.own, self._mail, self._cut.capacity
         before = routes[own - 1].ranks[place if own == 1 else 0]
-        came = mail.forward(before, place, capacity, elements(self._in))
-        reply = mail.back(before, place, capacity, elements(self._in))
+        came = mail.forward(before, place, capacity, element_count(self._in))
+        reply = mail.back(before, place, capacity, element_count(self._in))
         if own == len(routes) - 1:
             return MessageSlot(came, reply)
-        (behind,), width = routes[own + 1].ranks, elements(self._out)
+        (behind,), width = routes[own + 1].ranks, element_count(self._out)
         return MessageSlot(
             came, reply, mail.onward(came, behind, capacity, width), mail.back(behind, place, capacity, width)
         )

@@ -11,14 +11,14 @@ rank in front has images and sends activations away; one behind it serves messag
 
 from dataclasses import dataclass
 
-from ringtrain.data.batches.sampler import largest_share
+from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
-from ringtrain.nn.shapes import elements
+from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_stage import BatchCut, FcStage
 from ringtrain.train.step.input import DeviceInput
@@ -75,7 +75,7 @@ class FrontStage(PipelineStage):
         self._trips = [self._make_trip(cut.capacity) for _ in range(min(exchange.in_flight, cut.parts))]
 
     def _make_trip(self, capacity: int) -> InFlight:
-        peer, width = self._exchange.routes[1].ranks[0], elements(self._shape)
+        peer, width = self._exchange.routes[1].ranks[0], element_count(self._shape)
         away = self._mail.forward(peer, self._place, capacity, width)
         home = self._mail.back(peer, self._place, capacity, width)
         return InFlight(Pass(self._ops, Workspace(self._ops)), away, home)
@@ -149,7 +149,7 @@ def stage_of(
     if not isinstance(exchange, Pipeline):
         return None
     places = len(exchange.routes[0].ranks)
-    capacity = largest_share(largest_share(batch, places, grain), accumulate, grain)
+    capacity = largest_part(largest_part(batch, places, grain), accumulate, grain)
     cut = BatchCut(places, accumulate, grain, capacity)
     if exchange.own == 0:
         return FrontStage(exchange, ops, feed, cut)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ringtrain.data.batches.batches import Batch
-from ringtrain.data.batches.sampler import largest_share
+from ringtrain.data.batches.sampler import largest_part
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
@@ -61,7 +61,7 @@ def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
 def say(need: MemoryNeed, run: Assembly) -> str:
     """What does not fit, what would, and how to get there."""
     config, ranks = run.config, len(run.roles.trainers)
-    share, fit = largest_share(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
+    share, fit = largest_part(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
     total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))
     problem = texts.DOES_NOT_FIT(examples=run.at_a_time, total=total, fixed=fixed, each=each)
     if not fit:

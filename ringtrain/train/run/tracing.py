@@ -15,7 +15,7 @@ from pathlib import Path
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.parsing import whole_number
-from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
+from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write_trace
 from ringtrain.train import texts
 from ringtrain.train.step.instructions import Forward, Update
 from ringtrain.train.step.worker import Worker
@@ -106,7 +106,7 @@ class Tracer:
         self._read_marks()
         if self.path is not None:
             with suppress(OSError):  # whoever meets is told, and what ended the run says more
-                write(self.path, {self._transport.rank: self._slices})
+                write_trace(self.path, {self._transport.rank: self._slices})
 
     def meet(self) -> str:
         """Rank 0 writes what all have, and says where. Collective."""
@@ -114,7 +114,7 @@ class Tracer:
         every = self._transport.gather_json([each.as_json() for each in self._slices])
         try:
             if self.path is not None:
-                write(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+                write_trace(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
         except OSError as error:  # it is not worth a run
             return texts.TRACE_UNWRITTEN(path=self.path, error=error.strerror)
         if any(every):

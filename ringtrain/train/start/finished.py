@@ -39,7 +39,7 @@ def told_finished(transport: Transport, run: Assembly, origin: Origin, journey: 
 def _end_of(folder: str, iterations: int) -> Ended | None:
     """Of the run in that folder, where it is done after so many iterations."""
     try:
-        became, end = outcome.read(folder), read_run(folder, folder).end
+        became, end = outcome.read_outcome(folder), read_run(folder, folder).end
     except UsageError:
         return None
     known = {each.name for each in fields(Ended)}
@@ -60,6 +60,6 @@ def _tell(end: Ended, folder: str, config: TrainConfig) -> None:
     epochs, iterations = config.epochs, config.iterations
     longer = texts.EPOCHS(epochs=2 * epochs) if epochs else texts.ITERATIONS(iterations=2 * iterations)
     shown = terminal(sys.stdout)
-    for line in (words.finished(end, longer), *words.ended(end)[1:], words.kept(folder, None)):
+    for line in (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None)):
         shown.tell(line)
     shown.close()

@@ -2,7 +2,7 @@
 
 from ringtrain import __version__
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.batches.sampler import largest_share
+from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
@@ -53,7 +53,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
     notes += schedule_notes(run.config, run.rate)
-    own = largest_share(run.config.batch, len(run.roles.trainers), run.grain)
+    own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config, own, run.grain)
     notes += filter(None, [batch_norm.words(run.config), batch_norm.smaller(run.config, run.graph)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:

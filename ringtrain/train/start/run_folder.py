@@ -62,7 +62,9 @@ def _made(
 
     def make() -> str:
         with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
-            folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
+            folder = run_folder.create_run_folder(
+                origin.folder, run.model.name, datetime.datetime.now(), origin.continues
+            )
             made.append(folder)
             remarks.extend(folder.claim(origin.continues))
             return str(folder.path)

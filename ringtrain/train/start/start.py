@@ -12,8 +12,8 @@ from ringtrain.errors import Interrupted, RankLostError, RingtrainError, Stalled
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
-from ringtrain.report.sinks import Many, Sink
-from ringtrain.report.trace import write
+from ringtrain.report.sinks import Sink, SinkGroup
+from ringtrain.report.trace import write_trace
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root, take_turns, together
@@ -99,7 +99,7 @@ def _prepared(
 @contextmanager
 def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, ending: OutcomeWriter):
     """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
-    sink, drawn, activity = Many(sinks), folder, run.transport.activity
+    sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity
     activity.before_end = ending.failed
     stop.before_end = partial(ending.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
     try:
@@ -141,7 +141,7 @@ def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, prog
     if run.config.trace is None:
         return None
     path = path_of(run.config, folder.path) if folder else None
-    on_root(transport, lambda: write(path, {}))
+    on_root(transport, lambda: write_trace(path, {}))
     return Tracer(run.worker, transport, first, stop, path)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain.data.batches.batches import Batch
-from ringtrain.data.batches.sampler import Shards, share
+from ringtrain.data.batches.sampler import ShardParts, batch_part
 from ringtrain.exchange.base import Cut, Exchange
 
 PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
@@ -14,7 +14,7 @@ PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
 def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> list[Cut]:
     """A rank's ``count`` examples cut into at most so many micro-batches, of whole grains; ``empty``: into exactly so
     many, with no examples where there are too few."""
-    cuts = [share(count, micro, most, grain) for micro in range(most)]
+    cuts = [batch_part(count, micro, most, grain) for micro in range(most)]
     return [(start, stop) for start, stop in cuts if stop > start or empty]
 
 
@@ -27,7 +27,7 @@ class BatchPartition:
     """
 
     def __init__(
-        self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int, shards: Shards | None = None
+        self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int, shards: ShardParts | None = None
     ):
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
         self._shards = shards
@@ -64,7 +64,7 @@ class BatchPartition:
         """Trainer → where its micro-batches lie in a batch of ``total``."""
         found = {}
         for rank in self._roles.trainers:
-            start, stop = share(total, self._roles.part(rank), len(self._roles.trainers), self._grain)
+            start, stop = batch_part(total, self._roles.part(rank), len(self._roles.trainers), self._grain)
             micros = micro_batches(stop - start, self._accumulate, self._grain)
             found[rank] = [(start + a, start + b) for a, b in micros]
         return found

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ringtrain.data.batches.batches import Batch
-from ringtrain.data.batches.sampler import Shards
+from ringtrain.data.batches.sampler import ShardParts
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.update.loss_scale import LossScale
@@ -66,7 +66,7 @@ class Worker:
         stage: PipelineStage | None = None,
         add_over_ranks=None,
         scale: LossScale | None = None,
-        shards: Shards | None = None,
+        shards: ShardParts | None = None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate

@@ -29,7 +29,7 @@ WAYS = {
 
 def measure(transport, name: str, way: dict) -> Count:
     """Count the arrays of COUNTED iterations."""
-    model = spec.load(name)
+    model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": BATCH * transport.size, "iterations": 100, **way}
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = make_ops(config.ops, config.dtype)

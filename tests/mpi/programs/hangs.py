@@ -33,7 +33,7 @@ def starting():
 def saving():
     from ringtrain.storage.checkpoint import store
 
-    store.save = give_it_away
+    store.save_checkpoint = give_it_away
 
 
 def asking():

@@ -7,7 +7,7 @@ import pytest
 from nn_support import Net, make_pass
 from test_nn_graph import NETS, SHAPE, plain
 
-from ringtrain.nn import pieces
+from ringtrain.nn import capture_segments
 from ringtrain.nn.base import Pass
 from ringtrain.nn.norm import BatchNorm
 from tests.fakes.device import DeviceRefusal, FakeDeviceOps
@@ -23,27 +23,32 @@ def recorded(ops, **more) -> Pass:
 
 def test_pieces_are_cut_where_weights_are_waited_for_and_where_gradients_set_something_off():
     nodes, ops = plain(), FakeDeviceOps()
-    assert names(pieces.forward(recorded(ops), nodes)) == [[node.name for node in nodes]]
+    assert names(capture_segments.forward_segments(recorded(ops), nodes)) == [[node.name for node in nodes]]
     waits = recorded(ops, waits=frozenset({"fc.weight", "out.bias"}))
-    assert [piece[0] for piece in names(pieces.forward(waits, nodes))] == ["conv", "fc", "out"]
+    assert [piece[0] for piece in names(capture_segments.forward_segments(waits, nodes))] == ["conv", "fc", "out"]
     cuts = recorded(ops, cuts=frozenset({"fc.weight", "out.bias"}))
-    assert [piece[-1] for piece in names(pieces.backward(cuts, nodes[::-1]))] == ["out", "fc", "conv"]
+    segments = names(capture_segments.backward_segments(cuts, nodes[::-1]))
+    assert [segment[-1] for segment in segments] == [
+        "out",
+        "fc",
+        "conv",
+    ]
 
 
 def test_a_piece_is_one_layer_where_nothing_is_recorded():
     nodes, ops = plain(), FakeDeviceOps()
     for ctx in (Pass(ops, None), recorded(Net(nodes, SHAPE).ops)):
-        assert all(len(piece) == 1 for piece in pieces.forward(ctx, nodes))
+        assert all(len(piece) == 1 for piece in capture_segments.forward_segments(ctx, nodes))
 
 
 def test_statistics_over_ranks_stand_alone():
     nodes = NETS["residual"]()
     ctx = recorded(FakeDeviceOps(), add_over_ranks=lambda numbers: None)
-    found = pieces.forward(ctx, nodes)
+    found = capture_segments.forward_segments(ctx, nodes)
     apart = [piece[0].name for piece in found if isinstance(piece[0].layer, BatchNorm)]
     assert apart == ["norm", "norm2"]
     assert all(len(piece) == 1 for piece in found if isinstance(piece[0].layer, BatchNorm))
-    assert len(pieces.forward(replace(ctx, training=False), nodes)) == 1
+    assert len(capture_segments.forward_segments(replace(ctx, training=False), nodes)) == 1
 
 
 class Trainer:

@@ -6,20 +6,20 @@ A cut is possible where one array alone crosses it: that array is what travels f
 from dataclasses import replace
 from itertools import combinations, pairwise
 
-from ringtrain.nn import wiring
+from ringtrain.nn import graph_checks
 from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import Linear
-from ringtrain.nn.wiring import INPUT, Node
 
 
-def crossing(graph: Graph, place: int) -> str | None:
+def crossing_output(graph: Graph, place: int) -> str | None:
     """The output of the layers before ``place`` of the plan that those from there on read; None unless it is one."""
     before = {INPUT, *(node.name for node in graph.plan[:place])}
     read = {source for node in graph.plan[place:] for source in node.inputs} & before
     return read.pop() if len(read) == 1 else None
 
 
-def heads(graph: Graph) -> list[int]:
+def fc_starts(graph: Graph) -> list[int]:
     """The places of the plan where a part of fully connected layers may begin: Linear layers behind which no image is
     computed any more."""
     found = []
@@ -27,15 +27,15 @@ def heads(graph: Graph) -> list[int]:
         node = graph.plan[place]
         if len(graph.shapes[node.name]) != 1:
             break
-        if isinstance(node.layer, Linear) and crossing(graph, place) is not None:
+        if isinstance(node.layer, Linear) and crossing_output(graph, place) is not None:
             found.insert(0, place)
     return found
 
 
-def part(graph: Graph, start: int, stop: int) -> Graph:
+def subgraph(graph: Graph, start: int, stop: int) -> Graph:
     """Layers ``start:stop`` of the plan, whose input is what crosses at ``start``. Its backward gives the gradient of
     that input, unless it is the images."""
-    source = crossing(graph, start)
+    source = crossing_output(graph, start)
     nodes = [_read_input(node, source) for node in graph.plan[start:stop]]
     return Graph(nodes, graph.shapes[source], fused=False, wants_dx=source != INPUT)
 
@@ -44,18 +44,18 @@ def _read_input(node: Node, source: str) -> Node:
     return replace(node, inputs=tuple(INPUT if name == source else name for name in node.inputs))
 
 
-def flops(graph: Graph, start: int, stop: int) -> int:
+def subgraph_flops(graph: Graph, start: int, stop: int) -> int:
     """Multiplications and additions of a forward pass of one example through layers ``start:stop`` of the plan."""
-    return sum(node.layer.flops(wiring.arguments(node, graph.shapes)) for node in graph.plan[start:stop])
+    return sum(node.layer.flops(graph_checks.input_shapes(node, graph.shapes)) for node in graph.plan[start:stop])
 
 
-def divide(graph: Graph, starts: list[int], parts: int) -> list[int]:
+def balanced_starts(graph: Graph, starts: list[int], parts: int) -> list[int]:
     """Where ``parts`` parts begin, so that the one that computes most computes least. ``starts``: where parts may
     begin, the first of them where the first part does."""
     end = len(graph.plan)
 
     def largest(chosen: tuple[int, ...]) -> int:
         edges = (*chosen, end)
-        return max(flops(graph, a, b) for a, b in pairwise(edges))
+        return max(subgraph_flops(graph, a, b) for a, b in pairwise(edges))
 
     return list(min(((starts[0], *more) for more in combinations(starts[1:], parts - 1)), key=largest))

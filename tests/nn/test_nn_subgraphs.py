@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ringtrain.nn import segments, spec
+from ringtrain.nn import spec, subgraphs
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.initial import initialise
@@ -33,7 +33,7 @@ def names(graph, places):
 
 
 def model(name):
-    return spec.load(name).graph()
+    return spec.load_model(name).graph()
 
 
 @pytest.mark.parametrize(
@@ -47,40 +47,40 @@ def model(name):
 )
 def test_where_parts_may_begin(name, found):
     graph = model(name)
-    assert names(graph, segments.heads(graph)) == found
+    assert names(graph, subgraphs.fc_starts(graph)) == found
 
 
 def test_no_part_begins_where_two_arrays_cross():
-    graph = spec.parse(TEXT, "net").graph()
-    assert names(graph, segments.heads(graph)) == ["a", "b", "c"]
+    graph = spec.parse_model(TEXT, "net").graph()
+    assert names(graph, subgraphs.fc_starts(graph)) == ["a", "b", "c"]
     at = [node.name for node in graph.plan].index
-    assert segments.crossing(graph, at("b")) == "a"  # its ReLU is folded into it, and both readers read that
-    assert segments.crossing(graph, at("b2")) is None
-    assert segments.crossing(graph, 0) == "input"
+    assert subgraphs.crossing_output(graph, at("b")) == "a"  # its ReLU is folded into it, and both readers read that
+    assert subgraphs.crossing_output(graph, at("b2")) is None
+    assert subgraphs.crossing_output(graph, 0) == "input"
 
 
 def test_a_network_of_images_has_none():
     text = TEXT[: TEXT.index('  { name = "flat"')] + "]"
-    assert segments.heads(spec.parse(text, "net").graph()) == []
+    assert subgraphs.fc_starts(spec.parse_model(text, "net").graph()) == []
 
 
 def test_the_part_that_computes_most_computes_least():
     """fc6 of alexnet, with the dropout behind it, is 75 MFLOP, fc7 34, fc8 8."""
     graph = model("alexnet")
-    starts = segments.heads(graph)
-    costs = [segments.flops(graph, a, b) for a, b in zip(starts, [*starts[1:], len(graph.plan)], strict=True)]
+    starts = subgraphs.fc_starts(graph)
+    costs = [subgraphs.subgraph_flops(graph, a, b) for a, b in zip(starts, [*starts[1:], len(graph.plan)], strict=True)]
     assert costs[0] == 4096 * (2 * 9216 + 1) + 4096 and costs[0] > costs[1] > costs[2]
-    assert names(graph, segments.divide(graph, starts, 1)) == ["fc6"]
-    assert names(graph, segments.divide(graph, starts, 2)) == ["fc6", "fc7"]
-    assert names(graph, segments.divide(graph, starts, 3)) == ["fc6", "fc7", "fc8"]
+    assert names(graph, subgraphs.balanced_starts(graph, starts, 1)) == ["fc6"]
+    assert names(graph, subgraphs.balanced_starts(graph, starts, 2)) == ["fc6", "fc7"]
+    assert names(graph, subgraphs.balanced_starts(graph, starts, 3)) == ["fc6", "fc7", "fc8"]
 
 
 def test_parts_one_after_another_are_the_whole():
-    graph, ops = spec.parse(TEXT, "net").graph(), ReferenceOps("float64")
+    graph, ops = spec.parse_model(TEXT, "net").graph(), ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.zeros(count, dtype), graph.parameters(), "float64")
     initialise(arena, ops, 1)
-    edges = [0, *segments.heads(graph), len(graph.plan)]
-    parts = [segments.part(graph, a, b) for a, b in pairwise(edges)]
+    edges = [0, *subgraphs.fc_starts(graph), len(graph.plan)]
+    parts = [subgraphs.subgraph(graph, a, b) for a, b in pairwise(edges)]
     for bound in (graph, *parts):
         bound.bind(arena)
     rng = np.random.default_rng(2)

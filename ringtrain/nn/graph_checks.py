@@ -15,18 +15,18 @@ MOST_NUMBERS = 1 << 48  # of one array: what a process can address
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A layer and the names of those it reads. ``relu`` names the ReLU that is folded into it, if any is."""
+    """A layer and the names of those it reads. ``folded_relu`` names the ReLU that is folded into it, if any is."""
 
     layer: Layer
     inputs: tuple[str, ...]
-    relu: str = ""
+    folded_relu: str = ""
 
     @property
     def name(self) -> str:
         return self.layer.name
 
 
-def check(nodes: tuple[Node, ...]) -> None:
+def check_graph(nodes: tuple[Node, ...]) -> None:
     """Raises ModelError unless names are unique, inputs come before their readers, and every output but the
     last is read."""
     if not nodes:
@@ -35,7 +35,7 @@ def check(nodes: tuple[Node, ...]) -> None:
     for node in nodes:
         _check_node(node, seen)
         seen[node.name] = None
-    read = uses(nodes)
+    read = reader_counts(nodes)
     for node in nodes[:-1]:
         if not read[node.name]:
             raise ModelError(texts.UNREAD_LAYER(layer=node.name))
@@ -49,17 +49,17 @@ def _check_node(node: Node, seen: Collection[str]) -> None:
             raise ModelError(texts.UNKNOWN_INPUT(layer=node.name, source=source, hint=nearest(source, seen)))
 
 
-def uses(nodes: tuple[Node, ...]) -> Counter:
+def reader_counts(nodes: tuple[Node, ...]) -> Counter:
     """How often each output is read."""
     return Counter(source for node in nodes for source in node.inputs)
 
 
-def infer(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
+def infer_shapes(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
     """The shape of each output, by name. Raises ModelError where shapes do not fit, or no memory could hold them."""
     known = {INPUT: tuple(input_shape)}
     _check_size(texts.THE_INPUT(), known[INPUT])
     for node in nodes:
-        given = arguments(node, known)
+        given = input_shapes(node, known)
         known[node.name] = node.layer.shape(given)
         _check_size(texts.A_LAYER(layer=node.name), known[node.name])
         for parameter in node.layer.parameters(given):
@@ -72,15 +72,15 @@ def _check_size(name: str, shape: Shape) -> None:
         raise ModelError(texts.TOO_LARGE(name=name, shape="x".join(map(str, shape))))
 
 
-def arguments(node: Node, known: dict[str, Shape]) -> list[Shape]:
+def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:
     return [known[source] for source in node.inputs]
 
 
-def needing(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: Iterable[str] = ()) -> set[str]:
+def gradients_needed(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: Iterable[str] = ()) -> set[str]:
     """The outputs whose gradient is needed: those with a parameter in or before their layer, and those that are
     ``wanted``."""
     found = set(wanted)
     for node in nodes:
-        if found.intersection(node.inputs) or node.layer.parameters(arguments(node, known)):
+        if found.intersection(node.inputs) or node.layer.parameters(input_shapes(node, known)):
             found.add(node.name)
     return found

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ringtrain.launch.doctor.doctor import Line, Visit
+from ringtrain.launch.doctor.doctor import DoctorContext, Line
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
@@ -43,7 +43,7 @@ def lines_of(check, root: Path, size=1, environ=None, nodes=1, mpi=False, hosts=
         host = hosts[transport.rank] if hosts else f"n{transport.node}"
         where = path(transport.rank) if path else root
         more = {"root": root, "path": where, "host": host}
-        return list(check(Visit(world, environ or {}, "cpu", "staged", lambda: 1, refuse, "a:b", **more)))
+        return list(check(DoctorContext(world, environ or {}, "cpu", "staged", lambda: 1, refuse, "a:b", **more)))
 
     return LoopbackWorld(size, nodes).run(body)
 
