@@ -1,1 +1,1 @@
-"""The configuration of a run, and how its sources are laid over one another."""
+"""The configuration of a run, and the precedence of its sources."""

@@ -1,7 +1,6 @@
-"""What a run is told: one frozen record, from which the flags of the command line are made.
+"""The options of a run: one frozen record, from which the command line's flags are made.
 
-Every field is a flag and a key of a TOML run file. :mod:`ringtrain.config.resolve` lays the sources of them over one
-another.
+Every field is a flag and a key of a TOML run file. :mod:`ringtrain.config.resolve` merges the sources.
 """
 
 from dataclasses import MISSING, dataclass, field, fields
@@ -10,9 +9,10 @@ from dataclasses import MISSING, dataclass, field, fields
 def option(
     default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None, epochs=False
 ):
-    """A field with what a flag needs to know: help text with its unit, and the values that are accepted; ``bare``: what
-    a flag without a value means; ``epochs``: whether a number of iterations may be said in epochs, as the text "5ep",
-    whose iterations are known when the data are."""
+    """Return a field with the properties of its flag: help text with its unit, and the accepted values; ``bare``: the
+    meaning of the flag without a value; ``epochs``: whether a number of iterations may be given in epochs, as the
+    text "5ep", which becomes iterations once the data are known.
+    """
     rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high}
     rules |= {"short": short, "bare": bare, "epochs": epochs}
     if isinstance(default, tuple):
@@ -22,7 +22,7 @@ def option(
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """A training run. None means: not set, decided by the model's recipe or not wanted."""
+    """A training run. None means: not set, the model's recipe decides, or off."""
 
     model: str = option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
     data: str | None = option(None, "Data set: an HDF5 file from `ringtrain data make`. [digits: the shipped one]")
@@ -265,14 +265,15 @@ FORMER_KEYS = ("stage", "stage_keep", "progress")
 
 
 def config_fields(kind=TrainConfig):
+    """Return the fields of a record class, by name."""
     return {f.name: f for f in fields(kind)}
 
 
 def default_of(spec):
-    """What a field is where nobody sets it."""
+    """Return a field's default."""
     return spec.default_factory() if spec.default is MISSING else spec.default
 
 
 def kind_of(spec) -> type:
-    """The scalar type of a field annotated ``T`` or ``T | None``."""
+    """Return the scalar type of a field annotated ``T`` or ``T | None``."""
     return spec.type.__args__[0] if isinstance(spec.type, type(int | None)) else spec.type

@@ -1,7 +1,7 @@
-"""From the sources of a configuration to one record.
+"""Merge the sources of a configuration into one record.
 
-Sources are laid over one another: defaults, the recipe of the model file, the configuration of a run that is resumed,
-the run file, the flags; later ones win, and an error names the source that it came from.
+The sources, in order: defaults, the recipe of the model file, the configuration of a resumed run, the run file, the
+flags. Later ones win, and an error names the source of the bad value.
 """
 
 import json
@@ -27,6 +27,7 @@ YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
 
 def parse_run_file(text: str, source: str) -> dict:
+    """Parse the TOML of a run file. Raises ConfigError"""
     try:
         return parsing.parse_toml(text)
     except ValueError as error:
@@ -34,7 +35,7 @@ def parse_run_file(text: str, source: str) -> dict:
 
 
 def read_run_file(path: str) -> dict:
-    """The flat table of a TOML run file."""
+    """Return the flat table of a TOML run file."""
     try:
         text = parsing.read_text(path)
     except (OSError, ValueError) as error:
@@ -46,7 +47,7 @@ def read_run_file(path: str) -> dict:
 
 
 def _with_toml(error: ConfigError, text: str) -> str:
-    """The error, and the TOML to write where the text looks like YAML."""
+    """Return the error, with the right TOML if the text looks like YAML."""
     found = YAML.search(text)
     if found is None:
         return str(error)
@@ -59,9 +60,9 @@ def _with_toml(error: ConfigError, text: str) -> str:
 
 
 def resolve(*layers: tuple[str, dict]) -> TrainConfig:
-    """Lay (source, values) over one another and over the defaults, each value checked.
+    """Merge (source, values) in order over the defaults, each value checked.
 
-    ``iterations`` and ``epochs`` are two words for one thing: a layer that gives one sets the other aside.
+    ``iterations`` and ``epochs`` both set the length: a source that gives one unsets the other.
     Raises ConfigError, naming source and key.
     """
     values = {}
@@ -99,12 +100,12 @@ def _checked(source: str, key: str, value):
 
 
 def _named(source: str, key: str) -> str:
-    """The flag as it is typed, or the key of the file that it stands in."""
+    """Return the flag as the user types it, or the file's key."""
     return texts.IN_FLAG(flag=key.replace("_", "-")) if source == FLAGS else texts.IN_FILE(source=source, key=key)
 
 
 def _refused(where: tuple[str, str], value, wanted: str) -> ConfigError:
-    """``where``: source and key"""
+    """Return the error for a bad value. ``where``: source and key"""
     if where[0] == FLAGS:
         return ConfigError(texts.REFUSED_FLAG(name=_named(*where), value=shlex.quote(str(value)), wanted=wanted))
     return ConfigError(texts.REFUSED_KEY(name=_named(*where), value=value, wanted=wanted))
@@ -171,7 +172,8 @@ def _check_bounds(where: tuple[str, str], rules, value) -> None:
 
 
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
-    """The recipe of a model file as a layer of :func:`resolve`. Raises: ConfigError for a key that no recipe has."""
+    """Return the recipe of a model file as a source of :func:`resolve`. Raises: ConfigError for a key that no recipe
+    has."""
     source = texts.RECIPE(model=model_name)
     for key in recipe:
         if key not in RECIPE_KEYS:
@@ -180,11 +182,11 @@ def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
 
 
 def to_table(config: TrainConfig) -> dict:
-    """The keys that are set, as a run file would hold them."""
+    """Return the keys that are set, as a run file would hold them."""
     table = {key: value for key, value in asdict(config).items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
 
 def for_continuation(table: dict) -> dict:
-    """A stored configuration as a layer under the flags of the run that continues it."""
+    """Return a stored configuration as a source under the flags of the run that continues it."""
     return {key: value for key, value in table.items() if key not in OF_ONE_START}

@@ -1,1 +1,1 @@
-"""Examples: data sets made from what people have, opened once a node, and handed out in batches."""
+"""Data sets: readers make them from common sources, every node opens them once, and batches come out."""

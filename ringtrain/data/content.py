@@ -1,4 +1,4 @@
-"""A data set in memory, before it is a file: what a source's reader returns and what is written."""
+"""A data set in memory: a source's reader returns it, and ``write_dataset`` writes it to a file."""
 
 import hashlib
 from collections.abc import Callable
@@ -18,12 +18,13 @@ Progress = Callable[[str, int, int], None]  # (what is being done, done so far, 
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """The progress that nobody watches."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Shapes: images uint8 [N, H, W, C], labels int32 [N], -1 for an example without a label."""
+    """The examples of one split. Shapes: images uint8 [N, H, W, C], labels int32 [N], -1 for an example without a
+    label."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -35,8 +36,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """``source`` and ``licence`` are text for people; ``notes`` say what a reader did that was not asked
-    for."""
+    """A data set in memory. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the
+    reader."""
 
     name: str
     train: Part
@@ -47,14 +48,14 @@ class Content:
     notes: tuple[str, ...] = field(default=())
 
     def parts(self):
-        """(name, part) of each that is there."""
+        """Yield (name, part) of each part that exists."""
         yield "train", self.train
         if self.test is not None:
             yield "test", self.test
 
 
 def make_part(images, labels, where: str) -> Part:
-    """Images and labels as they should be: contiguous, with a channel axis, in their types.
+    """Make a part: contiguous arrays with a channel axis, in their types.
 
     Shapes: images uint8 [N, H, W] or [N, H, W, C], labels any integers [N] or [N, 1].
     Raises: DataError naming ``where``.
@@ -84,14 +85,13 @@ def _labels(labels, count: int, where: str):
 
 
 def numbered_classes(*parts: Part | None) -> tuple[str, ...]:
-    """Names "0", "1", … for as many classes as the labels use."""
+    """Return the names "0", "1", … of as many classes as the labels use."""
     highest = max(int(part.labels.max()) for part in parts if part is not None)
     return tuple(str(number) for number in range(highest + 1))
 
 
 def row_blocks(count: int, row_bytes: int, multiple: int = 1):
-    """Slices of about 16 MiB that cover ``count`` rows, each of a multiple of ``multiple`` rows but the
-    last."""
+    """Yield slices of about 16 MiB that cover ``count`` rows; each but the last is a multiple of ``multiple`` rows."""
     rows = max(1, BLOCK_BYTES // max(1, row_bytes) // multiple) * multiple
     for start in range(0, count, rows):
         yield slice(start, min(start + rows, count))
@@ -112,14 +112,15 @@ class Checksum:
 
 
 def checksum(part: Part) -> str:
+    """Return the checksum of a part."""
     running = Checksum(part.images.shape)
     running.add(part.images)
     return running.finish(part.labels)
 
 
 def difference(held: str, given: str) -> str:
-    """In what two data sets differ, by their checksums; empty where they do not. ``held`` may be of an earlier
-    ringtrain, which noted those of the examples alone."""
+    """Describe how two data sets differ, by their checksums; empty if they are equal. ``held`` may come from an earlier
+    ringtrain, whose checksums cover the examples only."""
     (held, beside, facts), (given, _, other) = held.partition(BESIDE), given.partition(BESIDE)
     if held != given:
         return texts.OTHER_EXAMPLES(held=held[:12], given=given[:12])

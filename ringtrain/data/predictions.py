@@ -1,6 +1,6 @@
-"""Files of predictions: HDF5 or CSV, as the ending of the name gives it, written aside and renamed when they are whole.
+"""Files of predictions: HDF5 or CSV by the ending of the name, written aside and renamed when whole.
 
-``class`` is the most probable one, and ``name`` what it is called; HDF5 has the names in its attribute ``classes``.
+``class`` is the most probable one, and ``name`` its name; HDF5 has the names in its attribute ``classes``.
 
 HDF5   label int32 [n], class int32 [n], probability float32 [n, K]; or label and features float32 [n, ...]
 CSV    example,label,class,name,p0,p1,...                            or example,label,f0,f1,...
@@ -20,7 +20,7 @@ from ringtrain.errors import DataError, RingtrainError
 
 
 class PredictionFile(ABC):
-    """Blocks of rows, in order; then :meth:`finish`. :meth:`discard` afterwards removes what was not finished."""
+    """A file that takes blocks of rows in order, then :meth:`finish`. :meth:`discard` removes an unfinished one."""
 
     def __init__(self, path: Path, features: bool):
         self._path, self._features = path, features
@@ -29,11 +29,11 @@ class PredictionFile(ABC):
 
     @property
     def accuracy(self) -> float | None:
-        """Fraction of the labelled examples whose class is their label; None for features, or without any label."""
+        """The fraction of labelled examples whose class is their label; None for features, or without any label."""
         return self._correct / self._labelled if self._labelled else None
 
     def write(self, start: int, labels, values) -> None:
-        """Shapes: labels int32 [n]; values [n, ...], for the examples from ``start`` on"""
+        """Append rows. Shapes: labels int32 [n]; values [n, ...], for the examples from ``start`` on"""
         classes = None if self._features else values.argmax(axis=1).astype(np.int32)
         if classes is not None:
             self._labelled += int(np.count_nonzero(labels >= 0))
@@ -42,6 +42,7 @@ class PredictionFile(ABC):
             self._write(start, labels, classes, values)
 
     def finish(self) -> None:
+        """Close the file and give it its name. Raises: UsageError, RingtrainError"""
         with self._clear_errors():
             self._close()
             with open(self._aside, "rb") as file:
@@ -56,6 +57,7 @@ class PredictionFile(ABC):
             raise RingtrainError(texts.PREDICTIONS_FAILED(path=self._path, error=error)) from None
 
     def discard(self) -> None:
+        """Close the file, and remove it if it is not finished."""
         try:
             self._close()
         except (OSError, RuntimeError):
@@ -68,10 +70,12 @@ class PredictionFile(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """May be called again."""
+        """Close the file. A second call does nothing."""
 
 
 class Hdf5Predictions(PredictionFile):
+    """Predictions as an HDF5 file."""
+
     def __init__(self, path: Path, count: int, shape, classes, features: bool, about: dict):
         super().__init__(path, features)
         self._file = h5py.File(self._aside, "w")
@@ -94,6 +98,8 @@ class Hdf5Predictions(PredictionFile):
 
 
 class CsvPredictions(PredictionFile):
+    """Predictions as a CSV file."""
+
     def __init__(self, path: Path, shape, classes, features: bool):
         super().__init__(path, features)
         self._names = classes
@@ -115,7 +121,7 @@ class CsvPredictions(PredictionFile):
 def open_predictions(
     path: Path, count: int, shape, classes, layer: str | None, about: dict, force: bool
 ) -> PredictionFile:
-    """A file for ``count`` rows of ``shape``. Raises: DataError where it cannot be written there."""
+    """Open a file for ``count`` rows of ``shape``. Raises: DataError if it cannot be written there."""
     if path.is_dir():
         raise DataError(texts.PREDICTIONS_FOLDER(path=path))
     if path.exists() and not force:

@@ -1,1 +1,1 @@
-"""What surrounds a run: which device a rank uses, and whether all that a run needs is there."""
+"""The surroundings of a run: the device of each rank, batch scripts, and the check of the machine."""

@@ -1,12 +1,12 @@
-"""Which device is whose: from what a process sees and its place on its node.
+"""The device of each process, from the devices it sees and its place on its node.
 
 ::
     mpirun, 4 GPUs a node       sees 4    local rank modulo 4
     srun --gpus-per-task 1      sees 1    that one
     CUDA_VISIBLE_DEVICES=2,3    sees 2    local rank modulo 2, of those
 
-CUDA numbers the devices that a process sees from 0, whatever they are called on the machine; a mask (of the user, of
-Slurm, of a container) has done its work by then. So there is one rule, and a device is told from others by its UUID.
+CUDA numbers the devices that a process sees from 0, after any mask (of the user, of Slurm, of a container). So there is
+one rule, and the UUID identifies a device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ GIVEN = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """``index``: of the device among those ``visible``; ``why``: in words"""
+    """The device of a process. ``index``: among those ``visible``; ``why``: in words"""
 
     index: int
     visible: int
@@ -42,9 +42,9 @@ class Bound:
 
 
 def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> Binding:
-    """The device of the process with this rank on its node, which sees so many.
+    """Choose the device of the process with this local rank among ``visible`` devices.
 
-    Raises: DeviceError where it sees none
+    Raises: DeviceError if it sees none
     """
     mask = environ.get(MASK)
     if not visible:
@@ -68,7 +68,7 @@ def _blind(environ: Mapping[str, str], mask: str | None) -> str:
 
 
 def binding_table(everyone: Sequence[Bound]) -> list[str]:
-    """Who computes on what, a line a rank; and which ranks have one device between them."""
+    """Return the device of each rank, a line a rank, and notes on ranks that share a device."""
     lines = [
         texts.BOUND(
             rank=one.rank, node=one.node, local_rank=one.local_rank, index=one.index, name=one.name, uuid=one.uuid
@@ -79,7 +79,7 @@ def binding_table(everyone: Sequence[Bound]) -> list[str]:
 
 
 def sharing_ranks(everyone: Sequence[Bound]) -> list[list[int]]:
-    """Ranks that have one device between them, for each such device."""
+    """Return the ranks of each device that several ranks share."""
     holders: dict[str, list[int]] = {}
     for one in everyone:
         holders.setdefault(one.uuid, []).append(one.rank)

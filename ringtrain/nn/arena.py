@@ -15,7 +15,7 @@ ALIGNMENT = 16  # elements
 
 
 def lay_out(table: tuple[tuple[str, Parameter], ...]) -> tuple[Span, ...]:
-    """Spans of the parameters of a table (full name, parameter), one after another."""
+    """Return the spans of the parameters of a table (full name, parameter), one after another."""
     spans, start = [], 0
     for name, parameter in table:
         stop = start + -(-element_count(parameter.shape) // ALIGNMENT) * ALIGNMENT
@@ -30,7 +30,7 @@ class Arena:
     allocate:  (count, dtype) → flat array
     table:     :meth:`ringtrain.nn.graph.Graph.parameters`
     exchanged: as ``allocate``, for the gradients: the transport's, whose memory other ranks may write into. Weights
-               stay this process's own
+               stay private to this process
     """
 
     def __init__(self, allocate, table, dtype, exchanged=None):
@@ -40,13 +40,15 @@ class Arena:
         self.grads = (exchanged or allocate)(self.count, dtype)
 
     def weight(self, span: Span):
+        """Return a span of the weights."""
         return self.weights[span.start : span.start + span.count].reshape(span.shape)
 
     def grad(self, span: Span):
+        """Return a span of the gradients."""
         return self.grads[span.start : span.start + span.count].reshape(span.shape)
 
     def hash(self, ops) -> str:
-        """sha256 of the weights by name, shape and bytes: equal for equal networks, whatever the padding."""
+        """Return the sha256 of the weights by name, shape and bytes: equal for equal networks, whatever the padding."""
         host, digest = ops.to_host(self.weights), hashlib.sha256()
         for span in self.spans:
             digest.update(f"{span.name} {span.shape} {host.dtype.str}\n".encode())

@@ -1,4 +1,4 @@
-"""What a layer is: two functions of explicit arguments, and what they may ask for.
+"""The interface of a layer: two functions of explicit arguments, and the context of a pass.
 
 ``forward(ctx, weights, xs) → (y, tape)`` and ``backward(ctx, weights, grads, dy, tape, wanted) → dxs``. The
 tape is a value: several passes may be in flight, each with a workspace of its own. Weights and gradients are
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]  # of one example, without N
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How a parameter starts. kind: constant (value), gaussian (std), xavier (Caffe's, uniform), he
+    """The initial values of a parameter. kind: constant (value), gaussian (std), xavier (Caffe's, uniform), he
     (gaussian, fan-in), uniform (bound). ``fan_in`` and ``fan_out`` count connections."""
 
     kind: str
@@ -40,11 +40,11 @@ class Parameter:
 
 
 class Workspace:
-    """Named arrays that are made once and used again: no allocation in a steady iteration.
+    """Named arrays, made once and reused: a steady iteration allocates nothing.
 
-    Of activations (``ops.active``), unless told otherwise. The leading axis of an array may shrink from call to call
-    (a tail): that is a slice of the same memory. ``replaced``: how often an array has given way to a larger one; as
-    long as that stays, one name and shape is always the same memory.
+    Their type is that of activations (``ops.active``) by default. The leading axis of an array may shrink from call
+    to call (a tail): the call then returns a slice of the same memory. ``replaced``: how often a larger array has
+    replaced one; as long as that stays, one name and shape is always the same memory.
     """
 
     def __init__(self, ops: Ops):
@@ -64,27 +64,27 @@ class Workspace:
         return sum(array.size * array.dtype.itemsize for array in self._arrays.values())
 
     def clear(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self.replaced += len(self._arrays)
         self._arrays.clear()
 
 
 @dataclass(slots=True)
 class Pass:
-    """What one forward and backward pass is made with: passed in, never ambient.
+    """The context of one forward and backward pass: passed in, never ambient.
 
     examples:   int64 device array, the data-set index of each example: keys of random numbers
     total:      examples that batch statistics are averaged over: those of the iteration, on all ranks, or on this one
-                where each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
+                if each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
     key:        uint64 device array of one element, which mixes seed and iteration: the other key of random numbers
-    accumulate: whether gradients are added to what the arena holds (further micro-batches)
+    accumulate: whether gradients are added to the arena's contents (further micro-batches)
     add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are those of the
                 whole batch, which must be in one pass on each rank; None: of ghost batches
-    recorded:   whether passes may be recorded: input, examples and the gradient of the output lie where they lay, for
-                every pass of so many examples, until ``space`` replaces an array
-    waits:      names of spans before which forward is cut, as weights may have to be waited for there
-    cuts:       names of spans after which backward is cut, as their gradients set something off
-    layer:      where it is, for people; empty where a recorded pass is run, which does not say
+    recorded:   whether passes may be recorded: input, examples and the gradient of the output keep their addresses for
+                every pass of this many examples, until ``space`` replaces an array
+    waits:      names of spans before which forward is cut, since their weights may not have arrived yet
+    cuts:       names of spans after which backward is cut, since their gradients start an exchange
+    layer:      the layer's name, for people; empty while a recorded pass is replayed
     """
 
     ops: Ops
@@ -103,25 +103,26 @@ class Pass:
 
 @dataclass(frozen=True)
 class Layer(ABC):
-    """Stateless: what it was told, and nothing of a run. Final classes, one a kind, each a frozen dataclass
-    whose fields are the keys of a model file (see ringtrain.nn.settings)."""
+    """Stateless: its settings, and no state of a run. Final classes, one a kind, each a frozen dataclass whose fields
+    are the keys of a model file (see ringtrain.nn.settings)."""
 
     name: str
 
     @abstractmethod
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """The output's shape; raises ModelError, naming the layer, where the inputs do not fit."""
+        """Return the output's shape; raise ModelError, naming the layer, if the inputs do not fit."""
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[Parameter, ...]:
         return ()
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        """Multiplications and additions of a forward pass of one example."""
+        """Return the multiplications and additions of a forward pass of one example."""
         return 0
 
     def repeats(self, ctx: Pass) -> bool:
-        """Whether every pass like this one, of training or not, adding over ranks or not, issues the same operations,
-        and does nothing on the host that counts."""
+        """Return whether every pass like this one, of training or not, adding over ranks or not, issues the same
+        operations, and has no side effects on the host.
+        """
         return True
 
     @abstractmethod
@@ -129,8 +130,9 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, ctx: Pass, weights: dict, grads: dict, dy, tape, wanted: Sequence[bool]) -> Sequence:
-        """The gradient of each input, or None where it is not wanted. ``dy`` belongs to this layer, which may
-        overwrite it; each returned array belongs to its receiver: no two may share memory."""
+        """Return the gradient of each input, or None if it is not wanted. ``dy`` belongs to this layer, which may
+        overwrite it; each returned array belongs to its receiver: no two may share memory.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Span:
 
     @property
     def count(self) -> int:
-        """Elements of the parameter; ``stop - start`` may be larger, padded with zeros."""
+        """The number of elements of the parameter; ``stop - start`` may be larger, padded with zeros."""
         n = 1
         for extent in self.shape:
             n *= extent

@@ -1,4 +1,4 @@
-"""Blocks: a run of layers written once in a model file and used many times. Text in, text out: plain tables.
+"""Blocks: a sequence of layers that a model file defines once and uses many times. Text in, text out: plain tables.
 
     [blocks]
     twice = [
@@ -20,7 +20,7 @@ MOST_LAYERS = 10_000  # a short file can use a long block often
 
 
 def expand_blocks(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dict]:
-    """The layers with every use of a block replaced by the block's layers.
+    """Replace every use of a block by the block's layers.
 
     Raises: ModelError for an unknown block, a "$key" that the use does not give, a key that no "$key" takes; or for
     more than ``MOST_LAYERS`` layers

@@ -1,4 +1,4 @@
-"""Which spans are exchanged together."""
+"""Buckets: the spans that are exchanged together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """ "conv1.weight to fc.bias": its first span and its last; empty where it carries none as they are."""
+        """ "conv1.weight to fc.bias": its first span and its last; empty if it has no spans."""
         if not self.spans:
             return ""
         first, last = self.spans[0].name, self.spans[-1].name
@@ -25,8 +25,9 @@ class Bucket:
 
 
 def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> list[Bucket]:
-    """Whole spans in buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end
-    to its start: the order in which backward finishes them."""
+    """Group whole spans into buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end
+    to its start: the order in which backward finishes them.
+    """
     buckets, held = [], []
     for span in reversed(spans):
         held.insert(0, span)

@@ -1,11 +1,11 @@
-"""A pass cut into segments: runs of layers whose operations a device records once and does again.
+"""Segments of a pass: sequences of layers whose operations a device captures once and replays.
 
 ::
-    forward    conv1 relu1 pool1 | conv2 … fc │ loss          | before a layer whose weights may have to be waited for
-    backward   fc … conv2 | pool1 relu1 conv1                 | after a layer by whose gradient an exchange starts
+    forward    conv1 relu1 pool1 | conv2 … fc │ loss          | before a layer whose weights may not have arrived
+    backward   fc … conv2 | pool1 relu1 conv1                 | after a layer whose gradient starts an exchange
 
-Who is told of spans (:meth:`Exchange.need`, :meth:`Exchange.ready`) is told before a segment of all that it reads, and
-after it of all that it has made final. Where nothing is recorded a segment is one layer.
+Span callbacks (:meth:`Exchange.need`, :meth:`Exchange.ready`) fire once per segment: reads before it, final gradients
+after it. Without capture a segment is one layer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,23 +17,24 @@ CaptureSegment = tuple[Node, ...]
 
 
 def is_recordable(ctx: Pass, segment: CaptureSegment) -> bool:
-    """Whether the operations of a segment are the same whenever its key is."""
+    """Return whether the operations of a segment are the same whenever its key is."""
     return ctx.recorded and ctx.ops.records and all(node.layer.repeats(ctx) for node in segment)
 
 
 def forward_segments(ctx: Pass, nodes: Sequence[Node]) -> list[CaptureSegment]:
-    """Those of a forward pass, each of which begins where one must: at a layer that has to wait for weights."""
+    """Cut a forward pass into segments; one begins at each layer that waits for weights."""
     starts = layers_of(ctx.waits)
     return _joined(ctx, nodes, lambda before, node: node.name not in starts)
 
 
 def backward_segments(ctx: Pass, nodes: Sequence[Node]) -> list[CaptureSegment]:
-    """Those of a backward pass, each of which ends where one must: behind a layer whose gradient sets something off."""
+    """Cut a backward pass into segments; one ends after each layer whose gradient starts an exchange."""
     ends = layers_of(ctx.cuts)
     return _joined(ctx, nodes, lambda before, node: before.name not in ends)
 
 
 def layers_of(spans: Collection[str]) -> set[str]:
+    """Return the names of the layers of these spans."""
     return {name.rpartition(".")[0] for name in spans}
 
 

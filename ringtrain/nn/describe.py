@@ -1,4 +1,4 @@
-"""What a network costs, layer by layer: parameters, arithmetic, memory, bytes to exchange."""
+"""The cost of a network, layer by layer: parameters, arithmetic, memory, bytes to exchange."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ ITEM_BYTES = {"float32": 4, "float64": 8}
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A layer. kind: with "(in conv1)" where it is folded into that layer.
+    """The cost of a layer. kind: with "(in conv1)" if it is folded into that layer.
 
     parameters:       trained numbers; running statistics are not counted
     flops:            multiplications and additions of a forward pass of one example
-    activation_bytes: the output of a batch; 0 where the layer has no array of its own
-    gradient_bytes:   what an exchange moves: gradients, and shares of running statistics
+    activation_bytes: the output of a batch; 0 if the layer has no array of its own
+    gradient_bytes:   exchanged bytes: gradients, and shares of running statistics
     """
 
     layer: str
@@ -31,6 +31,7 @@ class LayerRow:
 
 
 def rows(nodes: tuple[Node, ...], shapes: dict, folded: dict, batch: int, item_bytes: int) -> list[LayerRow]:
+    """Return a row for each layer."""
     return [_row(node, shapes, folded.get(node.name), batch, item_bytes) for node in nodes]
 
 
@@ -45,6 +46,6 @@ def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_byt
 
 
 def total(rows: list[LayerRow]) -> LayerRow:
-    """The sums of all rows, under the name "total"; its shape is the output's."""
+    """Return the sums of all rows, under the name "total"; its shape is the output's."""
     sums = [sum(getattr(row, key) for row in rows) for key in LayerRow.__slots__[3:]]
     return LayerRow("total", "", rows[-1].shape, *sums)

@@ -1,8 +1,8 @@
-"""Fold each ReLU that is the only reader of a Conv2D, Linear, BatchNorm or Add into that layer.
+"""Fusion of each ReLU into the Conv2D, Linear, BatchNorm or Add before it, if no other layer reads that one's output.
 
     conv1 ─► relu1 ─► pool1        becomes        conv1 (relu) ─► pool1
 
-One pass over memory less, and one array less. Names keep their meaning for the user: the graph still lists
+This saves one pass over memory, and one array. Names keep their meaning for the user: the graph still lists
 both layers, features of ``relu1`` are the fused layer's output, and features of ``conv1`` are computed
 without the ReLU.
 """
@@ -18,13 +18,14 @@ ABSORBING = (Conv2D, Linear, BatchNorm, Add)
 
 
 def fold_relus(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the nodes with each foldable ReLU folded into the layer before it."""
     into = foldable_relus(nodes)
     relus = {producer: relu for relu, producer in into.items()}
     return tuple(_rewire(node, into, relus) for node in nodes if node.name not in into)
 
 
 def foldable_relus(nodes: tuple[Node, ...]) -> dict[str, str]:
-    """ReLU → the layer that absorbs it, by name."""
+    """Return the name of each foldable ReLU → the name of the layer that absorbs it."""
     layers, read = {node.name: node.layer for node in nodes}, reader_counts(nodes)
     return {
         node.name: node.inputs[0]

@@ -21,8 +21,8 @@ from ringtrain.nn.graph_checks import INPUT, Node
 
 @dataclass(slots=True)
 class Tapes:
-    """One forward pass: each computed output, and what each layer keeps for its backward, by layer. ``dx``: after
-    backward, the gradient of the input of a graph that wants it."""
+    """One forward pass: each computed output, and each layer's tape for its backward. ``dx``: after backward, the
+    gradient of the input, if the graph computes it."""
 
     outputs: dict = field(default_factory=dict)
     kept: dict = field(default_factory=dict)
@@ -39,10 +39,10 @@ class Views:
 
 
 class Graph:
-    """nodes: as the model file has them, kept in ``.nodes``; ``.plan`` is what is computed, ReLUs folded.
-    wants_dx: whether backward computes the gradient of the input, too: of a part that others stand before
+    """A network. nodes: those of the model file, kept in ``.nodes``; ``.plan`` is computed, with ReLUs folded.
+    wants_dx: whether backward also computes the gradient of the input: for a part that follows others
 
-    Raises: ModelError where names or shapes do not fit
+    Raises: ModelError if names or shapes do not fit
     """
 
     def __init__(self, nodes, input_shape: Shape, fused: bool = True, wants_dx: bool = False):
@@ -60,7 +60,7 @@ class Graph:
         return self.shapes[INPUT]
 
     def parameters(self) -> tuple[tuple[str, Parameter], ...]:
-        """(full name, parameter) in layer order: the table an arena is made from."""
+        """Return (full name, parameter) in layer order: the table of an arena."""
         return tuple(
             (f"{node.name}.{parameter.name}", parameter)
             for node in self.plan
@@ -68,8 +68,9 @@ class Graph:
         )
 
     def bind(self, arena: Arena) -> None:
-        """Take the weights and gradients of an arena that was made from :meth:`parameters`, or from those of a graph
-        that this one is a part of."""
+        """Use the weights and gradients of an arena that was made from :meth:`parameters`, or from those of a graph
+        that contains this one.
+        """
         spans: dict[str, list[Span]] = {node.name: [] for node in self.plan}
         for span in arena.spans:
             layer = span.name.rpartition(".")[0]
@@ -81,8 +82,9 @@ class Graph:
             self._views[layer] = Views(weights, grads, tuple(held))
 
     def forward(self, ctx: Pass, x, upto: str | None = None, need: Callable[[Span], None] | None = None):
-        """The last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
-        is called with each span that is about to be read."""
+        """Return the last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
+        is called with each span before it is read.
+        """
         tapes, key = Tapes({INPUT: x}), ("forward", upto, ctx.waits)
         plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, self._until(upto)))
         for number, segment in enumerate(plan):
@@ -95,7 +97,7 @@ class Graph:
         return tapes.outputs[plan[-1][-1].name], tapes
 
     def _through(self, ctx: Pass, segment: CaptureSegment, before: dict) -> Tapes:
-        """What the layers of a segment make, from outputs ``before`` it."""
+        """Return the outputs of a segment's layers, from the outputs ``before`` it."""
         made = Tapes()
         known = ChainMap(made.outputs, before)
         for node in segment:
@@ -106,15 +108,15 @@ class Graph:
         return made
 
     def _segments(self, ctx: Pass, key: tuple, make: Callable[[], list[CaptureSegment]]) -> list[CaptureSegment]:
-        """Those that ``make()`` gives, made once for passes that are cut alike."""
+        """Return the segments of ``make()``, made once for all passes with the same cuts."""
         alike = (*key, ctx.recorded and ctx.ops.records, ctx.training, ctx.add_over_ranks is None)
         if alike not in self._plans:
             self._plans[alike] = make()
         return self._plans[alike]
 
     def _recorded(self, ctx: Pass, key: tuple, segment: CaptureSegment, count: int, run: Callable):
-        """What ``run()`` returns, recorded where that can be. ``key``, ``count``: what tells its operations apart,
-        besides what the pass is made with."""
+        """Return the result of ``run()``, recorded if possible. ``key``, ``count``: identify its operations, beside the
+        pass."""
         if not capture_segments.is_recordable(ctx, segment):
             return run()
         ctx.layer = ""
@@ -136,7 +138,8 @@ class Graph:
 
     def backward(self, ctx: Pass, dlogits, tapes: Tapes) -> Iterator[Span]:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
-        may be overwritten. The pass must have been a training one."""
+        may be overwritten. The pass must have been a training one.
+        """
         owed = {self.plan[-1].name: dlogits}
         nodes = [node for node in reversed(self.plan) if node.name in self._needing]
         key = "backward", ctx.cuts
@@ -149,7 +152,7 @@ class Graph:
         tapes.dx = owed.get(INPUT)
 
     def _back(self, ctx: Pass, segment: CaptureSegment, before: dict, kept: dict) -> dict:
-        """The gradients of outputs that are still owed after a segment, from those ``before`` it."""
+        """Return the gradients of outputs that are still incomplete after a segment, from those ``before`` it."""
         owed = dict(before)
         for node in segment:
             ctx.layer = node.name
@@ -169,13 +172,13 @@ class Graph:
         return dx if held is None else held
 
     def first_nonfinite(self, ctx: Pass, tapes: Tapes) -> str | None:
-        """The first layer, in order, whose output has a NaN or an infinity."""
+        """Return the first layer, in order, whose output has a NaN or an infinity."""
         for node in self.plan:
             if node.name in tapes.outputs and ctx.ops.nonfinite(tapes.outputs[node.name]):
                 return node.name
         return None
 
     def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.LayerRow]:
-        """One row a layer of the model file, for ``models show``."""
+        """Return one row a layer of the model file, for ``models show``."""
         folded = {node.folded_relu: node.name for node in self.plan if node.folded_relu}
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])

@@ -1,4 +1,4 @@
-"""How layers are joined: nodes, and the checks and inferences over them. No arrays."""
+"""The connections of layers: nodes, and the checks and inferences over them. No arrays."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ MOST_NUMBERS = 1 << 48  # of one array: what a process can address
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A layer and the names of those it reads. ``folded_relu`` names the ReLU that is folded into it, if any is."""
+    """A layer and the names of its inputs. ``folded_relu`` names the ReLU that is folded into it, if any."""
 
     layer: Layer
     inputs: tuple[str, ...]
@@ -23,12 +23,14 @@ class Node:
 
     @property
     def name(self) -> str:
+        """The layer's name."""
         return self.layer.name
 
 
 def check_graph(nodes: tuple[Node, ...]) -> None:
-    """Raises ModelError unless names are unique, inputs come before their readers, and every output but the
-    last is read."""
+    """Raise ModelError unless names are unique, inputs come before their readers, and every output but the
+    last is read.
+    """
     if not nodes:
         raise ModelError(texts.NO_LAYERS())
     seen = {INPUT: None}  # in order
@@ -50,12 +52,12 @@ def _check_node(node: Node, seen: Collection[str]) -> None:
 
 
 def reader_counts(nodes: tuple[Node, ...]) -> Counter:
-    """How often each output is read."""
+    """Return the number of readers of each output."""
     return Counter(source for node in nodes for source in node.inputs)
 
 
 def infer_shapes(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
-    """The shape of each output, by name. Raises ModelError where shapes do not fit, or no memory could hold them."""
+    """Return the shape of each output, by name. Raises ModelError if shapes do not fit, or exceed any memory."""
     known = {INPUT: tuple(input_shape)}
     _check_size(texts.THE_INPUT(), known[INPUT])
     for node in nodes:
@@ -73,12 +75,14 @@ def _check_size(name: str, shape: Shape) -> None:
 
 
 def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:
+    """Return the shapes of a node's inputs."""
     return [known[source] for source in node.inputs]
 
 
 def gradients_needed(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: Iterable[str] = ()) -> set[str]:
-    """The outputs whose gradient is needed: those with a parameter in or before their layer, and those that are
-    ``wanted``."""
+    """Return the outputs whose gradient is needed: those with a parameter in or before their layer, and those that are
+    ``wanted``.
+    """
     found = set(wanted)
     for node in nodes:
         if found.intersection(node.inputs) or node.layer.parameters(input_shapes(node, known)):

@@ -7,14 +7,15 @@ from ringtrain.ops.keys import additive_key, name_key
 
 
 def uniforms(key: int, count: int) -> np.ndarray:
-    """``count`` float64 in [0, 1), from the top 53 bits of a Philox counter's output. The raw bits of a
-    generator are the same in every release of NumPy, which its distributions do not promise."""
+    """Return ``count`` float64 in [0, 1), from the top 53 bits of a Philox counter's output. The raw bits of a
+    generator are the same in every release of NumPy; its distributions do not promise that.
+    """
     raw = np.random.Philox(key=key).random_raw(count)
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def normals(key: int, count: int) -> np.ndarray:
-    """Standard normal numbers. Source: Box & Muller 1958"""
+    """Return standard normal numbers. Source: Box & Muller 1958"""
     half = -(-count // 2)
     u = uniforms(key, 2 * half)
     radius, angle = np.sqrt(-2 * np.log1p(-u[:half])), 2 * np.pi * u[half:]
@@ -37,11 +38,12 @@ DRAWS = {
 
 
 def draw_values(fill: Fill, key: int, count: int) -> np.ndarray:
+    """Return ``count`` initial values of a fill."""
     return DRAWS[fill.kind](fill, key, count)
 
 
 def initial(parameter: Parameter, name: str, seed: int) -> np.ndarray:
-    """The first value of a parameter of full name ``name``, in float64."""
+    """Return the initial value of a parameter of full name ``name``, in float64."""
     count = int(np.prod(parameter.shape))
     return draw_values(parameter.fill, additive_key(seed, name_key(name)), count).reshape(parameter.shape)
 

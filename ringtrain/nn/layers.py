@@ -1,4 +1,4 @@
-"""Layers without windows: fully connected, elementwise, and those that only join or reshape."""
+"""Layers without windows: fully connected, elementwise, joining and reshaping ones."""
 
 from dataclasses import dataclass, field
 
@@ -79,9 +79,8 @@ class ReLU(Layer):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Each element is zero with probability ``rate``, else divided by 1 - rate; in evaluation y = x. What is
-    dropped depends on seed, iteration, layer, example and element alone: not on the rank, nor the place in
-    the batch."""
+    """Each element is zero with probability ``rate``, else divided by 1 - rate; in evaluation y = x. The choice depends
+    on seed, iteration, layer, example and element alone: not on the rank, nor the place in the batch."""
 
     rate: float = number(0.5, least=0, most=1, open_most=True)
 

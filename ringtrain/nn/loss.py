@@ -1,4 +1,4 @@
-"""Softmax cross-entropy, and what it wants of a network's output."""
+"""Softmax cross-entropy, and its check of a network's output."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from ringtrain.nn import shapes, texts
 @dataclass(frozen=True, slots=True)
 class SoftmaxCrossEntropy:
     """The loss of each example is -sum over classes of target · log softmax(x), target = (1 - smoothing) ·
-    onehot + smoothing / K. A label equal to ``ignore`` counts nowhere.
+    onehot + smoothing / K. A label equal to ``ignore`` does not count.
 
     Source: label smoothing: Szegedy et al. 2016, section 7
     """
@@ -23,8 +23,9 @@ class SoftmaxCrossEntropy:
         ctx.ops.softmax_cross_entropy(logits_NK, labels_N, None, totals_3, 1.0, self.smoothing, self.ignore)
 
     def backward(self, ctx, logits_NK, labels_N, totals_3, denominator: float):
-        """The same, and return d(sum of losses / denominator)/d(logits). The denominator is the exchange's:
-        an all-reduce sums, so means are made here; where the loss is scaled, it is divided by the factor."""
+        """Do the same, and return d(sum of losses / denominator)/d(logits). The denominator is the exchange's:
+        an all-reduce sums, so the mean is made here; with loss scaling, it is divided by the factor.
+        """
         dlogits_NK = ctx.space("loss.dx", logits_NK.shape)
         scale = 1.0 / denominator if denominator else 0.0
         ctx.ops.softmax_cross_entropy(logits_NK, labels_N, dlogits_NK, totals_3, scale, self.smoothing, self.ignore)
@@ -32,8 +33,7 @@ class SoftmaxCrossEntropy:
 
 
 def check_classes(graph, classes: int, file: Path | None = None) -> None:
-    """Raises ModelError unless the network's output is one number a class. ``file``: of a model that comes with
-    ringtrain."""
+    """Raise ModelError unless the network's output is one number a class. ``file``: of a bundled model."""
     shape = graph.shapes[graph.output]
     if shape != (classes,):
         count = "1 class" if classes == 1 else f"{classes} classes"

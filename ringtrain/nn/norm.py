@@ -55,9 +55,9 @@ class LRN(Layer):
 @dataclass(frozen=True)
 class BatchNorm(Layer):
     """y = gamma · (x - mean)/sqrt(variance + eps) + beta, channel by channel. In training mean and variance
-    are those of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on how
-    large a rank's batch is; in evaluation they are the running averages, which move by ``rate`` an iteration.
-    ``gamma`` is where the scale starts: at 0 in the last one of a residual block (Goyal et al. 2017). Where the pass
+    are those of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on the
+    size of a rank's batch; in evaluation they are the running averages, which move by ``rate`` an iteration.
+    ``gamma`` is the initial scale: 0 in the last one of a residual block (Goyal et al. 2017). If the pass
     adds over ranks, mean and variance are those of the whole batch instead (:mod:`ringtrain.nn.whole_batch`).
 
     The running averages are parameters of role statistic: their "gradient" is this rank's share of the

@@ -9,7 +9,7 @@ from ringtrain.ops.base import PoolGeometry
 
 
 def pooled(layer, inputs):
-    """The shape after windows that may hang over the edge, never lie in padding alone."""
+    """Return the shape after pooling with windows that may extend past the edge, but never lie in padding alone."""
     if layer.pad >= layer.kernel:
         raise shapes.misfit(layer, inputs, texts.PADDING(kernel=layer.kernel, pad=layer.pad))
     return (*shapes.windows(layer, layer.geometry, inputs), inputs[0][2])
@@ -17,7 +17,7 @@ def pooled(layer, inputs):
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """The maximum of each window. ``ceil``: Caffe's rule, a last window that is only partly inside counts.
+    """The maximum of each window. ``ceil``: Caffe's rule: a last window that is only partly inside counts.
 
     Shapes: x [N,H,W,C] → y [N,P,Q,C]
     """
@@ -54,7 +54,7 @@ class MaxPool(Layer):
 
 @dataclass(frozen=True)
 class AvgPool(Layer):
-    """The mean of each window; as in Caffe, its divisor counts padding but not what lies beyond it.
+    """The mean of each window; as in Caffe, its divisor counts padding, but no element beyond it.
 
     Shapes: x [N,H,W,C] → y [N,P,Q,C]
     """

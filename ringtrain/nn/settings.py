@@ -1,5 +1,5 @@
-"""What a key of a layer accepts. A layer declares its fields with these; ringtrain.nn.spec reads model files
-by them.
+"""Settings: the values that a key of a layer accepts. A layer declares its fields with these; ringtrain.nn.spec reads
+model files by them.
 
 ``channels: int = whole(1)`` is a dataclass field that takes whole numbers from 1 on. A field without a
 setting (``relu``) is not a key of the model file.
@@ -31,7 +31,7 @@ class IntegerSetting:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number from ``least`` to ``most``; ``open_least`` and ``open_most`` leave the bound itself out."""
+    """A number from ``least`` to ``most``; ``open_least`` and ``open_most`` exclude the bound itself."""
 
     least: float = float("-inf")
     most: float = float("inf")
@@ -87,7 +87,7 @@ FILLS = {"constant": "value", "gaussian": "std", "uniform": "bound", "xavier": N
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """How a parameter starts, and what multiplies its learning rate and weight decay.
+    """The initial values of a parameter, and its multipliers of learning rate and weight decay.
 
     fill and value: as in :class:`ringtrain.nn.base.Fill`.
     """
@@ -104,8 +104,8 @@ class ParameterSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A table of fill, its number, lr and decay: ``{ fill = "gaussian", std = 0.01, lr = 2 }``. Where it is
-    ``optional``, false means that the parameter is left out."""
+    """A table of fill, its number, lr and decay: ``{ fill = "gaussian", std = 0.01, lr = 2 }``. If ``optional``, false
+    means that the layer has no such parameter."""
 
     usual: ParameterSpec
     optional: bool = False
@@ -139,7 +139,7 @@ class Tuned:
 
 
 def setting(reader, default=MISSING):
-    """A dataclass field that model files may set."""
+    """Return a dataclass field that model files may set."""
     return field(default=default, metadata={"setting": reader})
 
 

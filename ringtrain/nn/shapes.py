@@ -1,5 +1,6 @@
-"""Shapes of one example, as text and as checked inputs of a layer. Every mismatch names the layer, what it
-got and what it wanted."""
+"""Shapes of one example, as text and as checked inputs of a layer. Every error names the layer, the actual shape and
+the expected one.
+"""
 
 from collections.abc import Sequence
 
@@ -9,22 +10,25 @@ from ringtrain.nn.base import Layer, Shape
 
 
 def format_shape(shape: Shape) -> str:
-    """As errors and tables show it: 28x28x1."""
+    """Return a shape as errors and tables show it: 28x28x1."""
     return "x".join(str(extent) for extent in shape)
 
 
 def misfit(layer: Layer, inputs: Sequence[Shape], wanted: str) -> ModelError:
+    """Return the error of inputs that do not fit."""
     got = " and ".join(format_shape(shape) for shape in inputs) or texts.NO_INPUT()
     return ModelError(texts.MISFIT(layer=layer.name, kind=type(layer).__name__, got=got, wanted=wanted))
 
 
 def single(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    """Return the shape of the one input. Raises ModelError"""
     if len(inputs) != 1:
         raise misfit(layer, inputs, texts.ONE_INPUT())
     return tuple(inputs[0])
 
 
 def image(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    """Return [H, W, C] of the one input. Raises ModelError"""
     shape = single(layer, inputs)
     if len(shape) != 3:
         raise misfit(layer, inputs, texts.IMAGE())
@@ -32,6 +36,7 @@ def image(layer: Layer, inputs: Sequence[Shape]) -> Shape:
 
 
 def features(layer: Layer, inputs: Sequence[Shape]) -> int:
+    """Return the length of the one input, a vector. Raises ModelError"""
     shape = single(layer, inputs)
     if len(shape) != 1:
         raise misfit(layer, inputs, texts.FEATURES())
@@ -39,12 +44,14 @@ def features(layer: Layer, inputs: Sequence[Shape]) -> int:
 
 
 def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
+    """Check that there are two inputs or more. Raises ModelError"""
     if len(inputs) < 2:
         raise misfit(layer, inputs, texts.SEVERAL_INPUTS())
     return [tuple(shape) for shape in inputs]
 
 
 def element_count(shape: Shape) -> int:
+    """Return the number of elements of a shape."""
     n = 1
     for extent in shape:
         n *= extent
@@ -52,7 +59,7 @@ def element_count(shape: Shape) -> int:
 
 
 def windows(layer: Layer, geometry, inputs: Sequence[Shape]) -> tuple[int, int]:
-    """The extents (P, Q) after a kernel has moved over an image."""
+    """Return the extents (P, Q) after a kernel has moved over an image."""
     H, W, _ = image(layer, inputs)
     if min(H, W) + 2 * geometry.pad < geometry.kernel:
         raise misfit(layer, inputs, texts.WINDOW(side=geometry.kernel))

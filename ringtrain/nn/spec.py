@@ -1,4 +1,4 @@
-"""Model files: TOML, one a model. The format is described in models/README.md."""
+"""Model files: TOML, one a model. models/README.md describes the format."""
 
 import re
 from dataclasses import MISSING, dataclass, fields
@@ -20,7 +20,7 @@ LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """What a network is fed: (image - mean) · scale / std, of images with values from 0 to 255.
+    """The input of a network: (image - mean) · scale / std, of images with values from 0 to 255.
 
     shape: [H, W, C] after cropping
     mean:  "none", "channel" or "image": that of the data set's training examples
@@ -49,7 +49,7 @@ INPUT_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model file, read and checked. ``text`` is the file: :func:`parse_model` makes the same of it again."""
+    """A model file, read and checked. ``text`` is the file: :func:`parse_model` makes an equal spec of it."""
 
     name: str
     summary: str
@@ -60,17 +60,18 @@ class ModelSpec:
     text: str
 
     def graph(self, fused: bool = True) -> Graph:
+        """Make the network's graph."""
         return Graph(self.nodes, self.input.shape, fused)
 
 
 def folders() -> tuple[Path, ...]:
-    """Where models are looked for: in the package, or beside it in a source checkout."""
+    """Return the folders of model files: in the package, or beside it in a source checkout."""
     package = Path(__file__).parents[1]
     return package / "models", package.parent / "models"
 
 
 def available() -> dict[str, Path]:
-    """The models that can be loaded by name; the first folder wins."""
+    """Return the models that can be loaded by name; the first folder wins."""
     found = [path for folder in folders() for path in sorted(folder.glob("*.toml"))]
     return {path.stem: path for path in reversed(found)}
 
@@ -78,7 +79,7 @@ def available() -> dict[str, Path]:
 def load_model(name_or_path) -> ModelSpec:
     """Read a model by name ("lenet") or path ("my/net.toml").
 
-    Raises: ModelError for what does not exist, is not TOML, or does not describe a network
+    Raises: ModelError if it does not exist, is not TOML, or does not describe a network
     """
     path = Path(name_or_path)
     if not path.is_file():
@@ -95,7 +96,7 @@ def load_model(name_or_path) -> ModelSpec:
 
 
 def parse_model(text: str, name: str, source: str = "model") -> ModelSpec:
-    """The model that ``text`` describes. ``source`` is what errors call it."""
+    """Return the model that ``text`` describes. ``source`` is its name in errors."""
     try:
         table = parsing.parse_toml(text)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""A network cut into parts that follow one another, each a network of its own over the same arena.
+"""Subgraphs: consecutive parts of a network, each a network of its own over the same arena.
 
-A cut is possible where one array alone crosses it: that array is what travels from part to part, and its gradient back.
+A cut is possible if a single array crosses it: that array travels from part to part, and its gradient back.
 """
 
 from dataclasses import replace
@@ -13,15 +13,16 @@ from ringtrain.nn.layers import Linear
 
 
 def crossing_output(graph: Graph, place: int) -> str | None:
-    """The output of the layers before ``place`` of the plan that those from there on read; None unless it is one."""
+    """Return the one output before ``place`` of the plan that later layers read; None if there are several."""
     before = {INPUT, *(node.name for node in graph.plan[:place])}
     read = {source for node in graph.plan[place:] for source in node.inputs} & before
     return read.pop() if len(read) == 1 else None
 
 
 def fc_starts(graph: Graph) -> list[int]:
-    """The places of the plan where a part of fully connected layers may begin: Linear layers behind which no image is
-    computed any more."""
+    """Return the places of the plan at which a part of fully connected layers may begin: Linear layers with no image
+    after them.
+    """
     found = []
     for place in reversed(range(len(graph.plan))):
         node = graph.plan[place]
@@ -33,8 +34,9 @@ def fc_starts(graph: Graph) -> list[int]:
 
 
 def subgraph(graph: Graph, start: int, stop: int) -> Graph:
-    """Layers ``start:stop`` of the plan, whose input is what crosses at ``start``. Its backward gives the gradient of
-    that input, unless it is the images."""
+    """Return layers ``start:stop`` of the plan, whose input is the array that crosses at ``start``. Its backward gives
+    the gradient of that input, unless it is the images.
+    """
     source = crossing_output(graph, start)
     nodes = [_read_input(node, source) for node in graph.plan[start:stop]]
     return Graph(nodes, graph.shapes[source], fused=False, wants_dx=source != INPUT)
@@ -45,13 +47,14 @@ def _read_input(node: Node, source: str) -> Node:
 
 
 def subgraph_flops(graph: Graph, start: int, stop: int) -> int:
-    """Multiplications and additions of a forward pass of one example through layers ``start:stop`` of the plan."""
+    """Return the multiplications and additions of a forward pass of one example through layers ``start:stop`` of the
+    plan."""
     return sum(node.layer.flops(graph_checks.input_shapes(node, graph.shapes)) for node in graph.plan[start:stop])
 
 
 def balanced_starts(graph: Graph, starts: list[int], parts: int) -> list[int]:
-    """Where ``parts`` parts begin, so that the one that computes most computes least. ``starts``: where parts may
-    begin, the first of them where the first part does."""
+    """Return the starts of ``parts`` parts that minimise the arithmetic of the largest one. ``starts``: the allowed
+    starts, beginning with the first part's."""
     end = len(graph.plan)
 
     def largest(chosen: tuple[int, ...]) -> int:

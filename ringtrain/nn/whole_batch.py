@@ -1,10 +1,10 @@
-"""Batch normalisation by statistics of the whole global batch, of which each rank has a part: *synchronised*.
+"""Batch normalisation by statistics of the whole global batch, distributed over ranks: *synchronised*.
 
     forward   rank k has n_k elements of a channel, of mean m_k and variance v_k. Summed over ranks:
               n_k, n_k·m_k, n_k·(v_k + m_k²); they make mean and variance of all n
     backward  summed over ranks: sum of dy, sum of dy·(x - mean). They make dx of every element
 
-Sums are float64, as few numbers as a layer has channels, twice, so they are latency and no bandwidth. A rank without
+Sums are float64, two for each channel of a layer, so they cost latency and no bandwidth. A rank without
 examples adds zeros: it has to take part, or the others wait. Gradients of gamma and beta are this rank's own sums; the
 exchange adds those of all, as it adds every gradient.
 
@@ -20,8 +20,9 @@ from ringtrain.nn.base import Pass
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """Of each channel over the whole batch, on the host. count: elements of a channel on all ranks; share: the part of
-    them that is here."""
+    """Statistics of each channel over the whole batch, on the host. count: elements of a channel on all ranks; share:
+    the fraction of them on this rank.
+    """
 
     count: int
     share: float
@@ -35,7 +36,7 @@ overflowing = np.errstate(over="ignore", invalid="ignore")
 
 @overflowing
 def batch_statistics(ctx: Pass, name: str, x) -> BatchStatistics:
-    """Collective."""
+    """Compute the statistics of the whole batch; collective."""
     C = x.shape[-1]
     here = x.size // C
     moments_2C = ctx.space(f"{name}.moments", (2, C), "float64")
@@ -51,7 +52,7 @@ def batch_statistics(ctx: Pass, name: str, x) -> BatchStatistics:
 
 @overflowing
 def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
-    """(mean, variance) as the operations take them."""
+    """Return (mean, variance) as arrays on the device."""
     shape, dtype = found.mean_C.shape, ctx.ops.dtype
     mean_C, var_C = (ctx.space(f"{name}.{what}", shape, dtype) for what in ("mean", "variance"))
     ctx.ops.upload(found.mean_C, mean_C)
@@ -61,9 +62,10 @@ def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
 
 @overflowing
 def parameter_gradients(ctx: Pass, found: BatchStatistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
-    """Of gamma and beta, and this rank's share of the running statistics' targets, from its own sums of
-    :meth:`Ops.batch_norm_sums`. Where the input's gradient is ``wanted``, those of all ranks take their place;
-    collective then."""
+    """Compute the gradients of gamma and beta, and this rank's share of the running statistics' targets, from its own
+    sums of :meth:`Ops.batch_norm_sums`. If the input's gradient is ``wanted``, the sums of all ranks replace its
+    own; collective then.
+    """
     ops, sums = ctx.ops, ctx.ops.to_host(sums_2C)
     ops.upload(sums[0], grads["beta"])
     ops.upload(sums[1] / np.sqrt(found.var_C + eps), grads["gamma"])

@@ -24,8 +24,8 @@ from ringtrain.optim import texts as texts
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """lr: the base rate. policy: one of POLICIES. steps, warmup and total are in iterations. typed: steps as they were
-    given, in iterations or epochs ("30ep"), for errors.
+    """A learning rate policy. lr: the base rate. policy: one of POLICIES. steps, warmup and total are in iterations.
+    typed: steps as the user gave them, in iterations or epochs ("30ep"), for errors.
 
     Raises: ConfigError for an unknown policy, or numbers that it cannot use
     """
@@ -47,6 +47,7 @@ class LearningRate:
             raise ConfigError(texts.WARMUP(warmup=self.warmup))
 
     def at(self, iteration: int) -> float:
+        """Return the learning rate of an iteration."""
         rate = self.lr * self._factor(iteration)
         return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
 
@@ -58,12 +59,12 @@ class LearningRate:
 
 
 def iterations_in(given: int | str, per_epoch: int) -> int:
-    """Of so many iterations, or of so many epochs ("5ep") of ``per_epoch`` iterations; a part of one counts whole."""
+    """Convert a number of iterations, or of epochs ("5ep") of ``per_epoch`` iterations, to iterations; rounds up."""
     return given if isinstance(given, int) else math.ceil(parsing.epochs(given) * per_epoch)
 
 
 def scaled(lr: float, batch: int, base_batch: int) -> float:
-    """The linear scaling rule: k times the batch, k times the rate. Source: Goyal et al. 2017, section 2.1"""
+    """Apply the linear scaling rule: k times the batch, k times the rate. Source: Goyal et al. 2017, section 2.1"""
     return lr * batch / base_batch
 
 

@@ -42,11 +42,13 @@ UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 
 @dataclass(frozen=True, slots=True)
 class Hyper:
-    """momentum:        of sgd, nesterov and lars; the first moment's (beta1) of adamw and lamb
+    """The hyperparameters.
+
+    momentum:        of sgd, nesterov and lars; the first moment's (beta1) of adamw and lamb
     weight_decay:    before the parameters' multipliers
     decay_bias_norm: whether biases, scales and shifts decay too
     beta2:           of adamw and lamb
-    eps:             likewise; None: 1e-8 of adamw, 1e-6 of lamb, as their authors have it
+    eps:             likewise; None: 1e-8 for adamw, 1e-6 for lamb, their authors' values
     trust:           the trust coefficient of lars
     trust_limit:     the largest trust ratio of lars and lamb
     correction:      momentum correction of lars
@@ -64,9 +66,10 @@ class Hyper:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRange:
-    """Elements ``start:stop`` of the arena that are updated alike. lr multiplies the learning rate, decay is
-    final, rate is that of running statistics, or 0 where the run is trained. norm numbers the one parameter
-    whose norms scale its update; None where none do."""
+    """Elements ``start:stop`` of the arena with one kind of update. lr multiplies the learning rate, decay is
+    final, rate is that of running statistics, or 0 if the range is trained. norm numbers the one parameter
+    whose norms scale its update; None if none does.
+    """
 
     start: int
     stop: int
@@ -77,8 +80,8 @@ class UpdateRange:
 
 
 def update_ranges(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
-    """Neighbouring spans with equal multipliers, merged. ``layerwise``: but for those that are scaled by norms of their
-    own."""
+    """Merge neighbouring spans with equal multipliers. ``layerwise``: keep spans apart whose own norms scale their
+    updates."""
     merged, norms = [], count()
     for span in spans:
         run = _run(span, hyper)
@@ -101,7 +104,9 @@ def _run(span, hyper: Hyper) -> UpdateRange:
 
 
 class Optimizer(ABC):
-    """slots:     names of the flat arrays that hold its state, as long as the arena and zero at first
+    """An update rule.
+
+    slots:     names of the flat arrays that hold its state, as long as the arena and zero at first
     linear:    whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
     layerwise: whether it needs norms of whole parameters: see :class:`Layerwise`
     """
@@ -133,7 +138,7 @@ class Optimizer(ABC):
 
 
 class ElementwiseOptimizer(Optimizer):
-    """An element's update hangs on that element alone."""
+    """An optimizer whose update of an element depends on that element alone."""
 
     layerwise = False
 
@@ -175,10 +180,10 @@ class AdamW(ElementwiseOptimizer):
 
 
 class Layerwise(Optimizer):
-    """A parameter's update is scaled by norms over the whole of it. They are sums of float64 over its elements alone,
-    so the update hangs neither on buckets nor on neighbours.
+    """An optimizer whose update of a parameter is scaled by norms over the whole of it. The norms are sums of float64
+    over its elements alone, so the update depends neither on buckets nor on neighbours.
 
-    Whoever updates whole parameters calls :meth:`apply`. Where ranks have parts of one, each calls :meth:`prepare` for
+    A rank with whole parameters calls :meth:`apply`. If ranks have parts of a parameter, each calls :meth:`prepare` for
     its parts, the squares are summed over ranks, and each calls :meth:`move`.
     """
 
@@ -197,11 +202,11 @@ class Layerwise(Optimizer):
         self.move(ops, weights, grads, slots, lr, start, stop, squares, first)
 
     def squares(self) -> np.ndarray:
-        """Zeros, float64 [parameters with norms, 2]: for sums of squares, of weights and of the direction."""
+        """Return zeros, float64 [parameters with norms, 2], for the sums of squares of weights and direction."""
         return np.zeros((sum(run.norm is not None for run in self.runs), 2))
 
     def prepare(self, ops, weights, grads, slots, step, start, stop, squares, first=0) -> None:
-        """Make the gradient of elements ``start:stop``, in place, a direction, and add the squares of both."""
+        """Turn the gradient of elements ``start:stop``, in place, into a direction, and add the squares of both."""
         for run in self._within(start, stop):
             if run.rate:
                 continue
@@ -235,7 +240,7 @@ class Layerwise(Optimizer):
 
     @abstractmethod
     def _direct(self, ops, w, g, state: list, decay: float, step: int) -> None:
-        """Make the gradient, in place, what the ratio is taken of; advance moments."""
+        """Turn the gradient, in place, into the vector of the trust ratio; advance moments."""
 
     @abstractmethod
     def _trust(self, w_norm: float, g_norm: float, decay: float) -> float: ...
@@ -249,7 +254,7 @@ class LARS(Layerwise):
     slots = ("velocity",)
 
     def _direct(self, ops, w, g, state, decay, step):
-        """The gradient itself, without decay."""
+        """Leave the gradient as it is, without decay."""
 
     def _trust(self, w_norm, g_norm, decay):
         return self.hyper.trust * w_norm / (g_norm + decay * w_norm)

@@ -1,1 +1,1 @@
-"""What a run tells: events (frozen records) that the loop emits, and sinks that show, keep and draw them."""
+"""The report of a run: events (frozen records) that the loop emits, and sinks that show, keep and draw them."""

@@ -1,13 +1,13 @@
 """The records that a run emits, and their form in ``log.jsonl``.
 
-An event says what happened and knows nothing of who looks at it. In the log it is one object on one line:
+An event does not depend on its readers. In the log it is one object on one line:
 ``{"event": KIND, field: value, ...}``, KIND as in the table at the end of this file.
 
 Numbering: iterations and epochs are counted from 1, so "iteration 7" means that seven are finished, and a
-checkpoint of iteration 7 continues with the eighth. Accuracies are fractions of one. A field of ``seconds``
+checkpoint of iteration 7 continues with the eighth. Accuracies are fractions of one. A field ``seconds``
 is wall-clock time; of an :class:`Iteration`, :class:`EpochEnded` or :class:`Evaluated` it is a time stamp:
-how long this process has been running since :class:`RunStarted`. A number that is not finite is written as
-null: JSON has no word for it.
+the time since :class:`RunStarted` of this process. A number that is not finite is written as null: JSON has no
+word for it.
 """
 
 import math
@@ -16,35 +16,35 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """What is about to be trained, and with what.
+    """The start of a run: the model, the data and the settings.
 
     version:         of ringtrain
     model:           name of the model
     parameters:      count of trained numbers
     data:            name of the data set
     train_examples:  in one epoch
-    test_examples:   0 where the data set has no test part
+    test_examples:   0 if the data set has no test part
     strategy:        how ranks stay in step, with its algorithm, such as "allreduce (ring)"
     exact:           whether an iteration equals serial training on the global batch
     ranks, nodes:    counts
-    device:          what one rank computes on, in words
+    device:          the device of one rank, in words
     dtype:           of weights and gradients
-    precision:       of what lies between: of activations, or of products
-    reproducible:    what is fixed so that weights are the same at any number of ranks, in words; None where nothing is
+    precision:       of activations, or of products
+    reproducible:    what is fixed so that weights are the same at any number of ranks, in words; None if nothing is
     batch:           examples of one iteration, over all ranks
     optimizer:       in words, with its hyperparameters
-    lr:              the learning rate that the schedule starts from, scaling by batch size included
+    lr:              the schedule's initial learning rate, scaling by batch size included
     schedule:        how the learning rate changes, in words
-    epochs:          to be done in all; None where iterations alone say when to stop
-    iterations:      to be done in all, those before a resumption included
+    epochs:          total; None if iterations alone set the end
+    iterations:      total, those before a resumption included
     iterations_per_epoch: the last of an epoch may be smaller
-    resumed_at:      iterations that were finished before this process began; 0 for a new run
-    seed:            of everything drawn
-    folder:          of the run; None where nothing is kept
-    best:            the highest test accuracy of the run before it was resumed; None where there was none
+    resumed_at:      iterations finished before this process began; 0 for a new run
+    seed:            of all random numbers
+    folder:          of the run; None if nothing is kept
+    best:            the highest test accuracy of the run before it was resumed; None without one
     date:            of the start, UTC, in ISO 8601
     hosts:           by rank
-    command:         that every rank was started by
+    command:         that started every rank
     versions:        of Python and packages: name → version
     mpi:             library, version, thread level
     job:             number of the batch job; None outside of one
@@ -85,10 +85,10 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """Kernels are ready.
+    """The kernels are ready.
 
     seconds: from the start of compiling or loading to the end
-    kernels: how many were compiled anew; 0 where all came from the cache
+    kernels: number of newly compiled kernels; 0 if all came from the cache
     """
 
     seconds: float
@@ -100,12 +100,12 @@ class Iteration:
     """One iteration is finished.
 
     iteration:    its number, from 1
-    epoch:        the epoch it belongs to, from 1
+    epoch:        its epoch, from 1
     loss:         mean over the global batch, before the update
-    accuracy:     fraction of the global batch that was classified right, before the update
+    accuracy:     fraction of the global batch classified right, before the update
     lr:           learning rate of its update
     examples:     of its batch, over all ranks
-    images_per_s: over all ranks, of late (see :mod:`ringtrain.report.rates`); 0 while unknown
+    images_per_s: over all ranks, recently (see :mod:`ringtrain.report.rates`); 0 while unknown
     seconds:      time stamp: since the run started
     """
 
@@ -121,17 +121,17 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded:
-    """An epoch is finished and, where there is a test part, evaluated.
+    """An epoch is finished and, if there is a test part, evaluated.
 
     iteration:      its last iteration
     epoch:          its number, from 1
-    train_loss:     mean over the epoch's examples, each as it was when trained on
+    train_loss:     mean over the epoch's examples, each at its own iteration
     train_accuracy: fraction, likewise
-    test_loss:      mean over the test examples; None where none were evaluated
+    test_loss:      mean over the test examples; None if none were evaluated
     test_accuracy:  fraction; None likewise
     seconds:        time stamp: since the run started
-    bytes_sent:     by all ranks together, by the exchange, since the run started; None where nobody counts them
-    weights_sha256: of all weights; None where each rank has its own until the next meeting
+    bytes_sent:     by all ranks together, by the exchange, since the run started; None if they are not counted
+    weights_sha256: of all weights; None if ranks have different weights until the next meeting
     """
 
     iteration: int
@@ -147,7 +147,7 @@ class EpochEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The test part was evaluated, not at the end of an epoch. Fields as in :class:`EpochEnded`."""
+    """The test part was evaluated within an epoch. Fields as in :class:`EpochEnded`."""
 
     iteration: int
     epoch: int
@@ -159,11 +159,11 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A checkpoint lies on the disk, whole.
+    """A whole checkpoint is on the disk.
 
     path:      of its file
     iteration: finished iterations that it holds
-    seconds:   that writing took
+    seconds:   duration of the write
     """
 
     path: str
@@ -173,21 +173,21 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something that the user should read once. text: a sentence."""
+    """A sentence that the user should read once."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksLost:
-    """Ranks have died, and the others go on.
+    """Ranks have died, and the others continue.
 
-    lost:       their numbers in the world that they were part of; those of the others may change
-    ranks:      how many there are now
+    lost:       their numbers in the former world; the numbers of the others may change
+    ranks:      the number of ranks now
     replaced:   how many of these were started in place of the dead
-    resumed_at: iterations that were finished where training goes on
-    source:     what it goes on from: memory, of a survivor; checkpoint, the newest on the disk; anew, without any
-    seconds:    by a survivor's clock, from when it met the death, which is after it came, until training goes on
+    resumed_at: the finished iterations at which training continues
+    source:     memory (of a survivor), checkpoint (the newest on the disk), or anew (without any)
+    seconds:    by a survivor's clock, from its discovery of the death until training continues
     """
 
     lost: list[int]
@@ -200,21 +200,21 @@ class RanksLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """What each rank did and held: lists by rank, of this process, told when training ends.
+    """The work and the memory of each rank: lists by rank, of this process, at the end of training.
 
-    images:         that it trained on
-    updates:        iterations in which it had any
+    images:         trained on by this rank
+    updates:        iterations in which the rank had images
     training_s:     seconds of its iterations, without evaluating and saving
-    exposed_s:      of these, how long it waited for communication
-    bytes_sent:     by the exchange, over whatever carries it but the MPI's own all-reduce; None where that was all
-    bytes_received: likewise; None where the strategy does not tell
+    exposed_s:      of these, the time it waited for communication
+    bytes_sent:     by the exchange, over any carrier but the MPI's own all-reduce; None if that carried all
+    bytes_received: likewise; None if the strategy does not count them
     between_bytes:  in messages to other nodes
     weights_bytes:  of its copy of the weights
     gradient_bytes: of its gradients
-    state_bytes:    of what else it keeps: its part of the optimizer's state, buffers; None where nobody tells
-    peak_bytes:     the most memory that the process had, since the run started
-    lag:            of ranks that are not in step: what lags ("clock", "version") → how much → how often, over all
-                    that rank 0 sees; None for those that are
+    state_bytes:    of its other state: its part of the optimizer's state, buffers; None if not counted
+    peak_bytes:     the peak memory of the process, since the run started
+    lag:            of ranks that are not in step: kind of lag ("clock", "version") → how much → how often, over all
+                    that rank 0 sees; None for ranks in step
     """
 
     images: list[int]
@@ -236,7 +236,7 @@ class Failed:
     """The last event of a run that an error ended.
 
     error: its kind, as in :mod:`ringtrain.errors`
-    text:  what it says
+    text:  its message
     """
 
     error: str
@@ -245,14 +245,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketExchanged:
-    """What one bucket costs an iteration on rank 0, the median of the last ones.
+    """The cost of one bucket in an iteration on rank 0, the median of the last ones.
 
     what:      "gradients", "weights", or both
     spans:     names of its first and its last
     nbytes:    of its elements
-    algorithm: what exchanges it
+    algorithm: that exchanges it
     total_s:   from its start to its end
-    exposed_s: for how long training was held up on account of it
+    exposed_s: time that training waited for it
     """
 
     what: str
@@ -265,13 +265,13 @@ class BucketExchanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """What was sent for the ranks to stay in step, at the end of a run.
+    """The traffic of the exchange, at the end of a run.
 
     iteration:  its last one
-    epoch:      the epoch that belongs to
+    epoch:      the epoch of that iteration
     overlap:    when gradients travel: none, backward or forward
     bytes_sent: by rank 0
-    exposed_s:  for which it waited for communication, in all
+    exposed_s:  total time it waited for communication
     buckets:    in the order of the arena, from its end
     seconds:    time stamp: since the run started
     """
@@ -292,12 +292,12 @@ class Ended:
     iterations:      finished in all, those before a resumption included
     epochs:          finished in all
     ranks:           count
-    test_accuracy:   fraction, of the last evaluation; None where there was none
+    test_accuracy:   fraction, of the last evaluation; None without one
     test_loss:       mean, likewise
     images_per_s:    over all ranks: the median after warm-up, without compiling, evaluating and saving
     weights_sha256:  of all weights; equal on every rank
     seconds:         of this process, from :class:`RunStarted`
-    exposed_share:   fraction of the training time for which the loop waited for communication
+    exposed_share:   fraction of the training time in which the loop waited for communication
     reason:          "done" or "interrupted"
     """
 
@@ -349,7 +349,7 @@ KINDS = {
 
 
 def record(event: Event) -> dict:
-    """The event as JSON can hold it: its kind and its fields, what is not finite as None."""
+    """Return the event as JSON can hold it: its kind and its fields, numbers that are not finite as None."""
     return {"event": KINDS[type(event)]} | {name: _finite(value) for name, value in asdict(event).items()}
 
 

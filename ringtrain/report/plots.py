@@ -17,7 +17,7 @@ TRAIN, TEST = "#4477aa", "#cc4444"
 def draw_curves(log_path, png_path) -> str | None:
     """Draw loss and accuracy, of training and of test, against the iteration.
 
-    Returns None, or why there is no picture: it is never worth failing a run for. A picture of that name is
+    Returns None, or the reason why there is no picture: a picture is never worth failing a run. An existing picture is
     replaced whole or not at all.
     """
     try:
@@ -39,7 +39,7 @@ def draw_curves(log_path, png_path) -> str | None:
 
 
 def has_iterations(log_path) -> bool:
-    """Whether there is anything to draw; nothing where the log cannot be read."""
+    """Return whether the log has iterations to draw; None if it cannot be read."""
     try:
         with open(log_path, "rb") as log:
             return any(b'"event": "iteration"' in line for line in log)
@@ -48,7 +48,7 @@ def has_iterations(log_path) -> bool:
 
 
 def read_log(log_path) -> dict[str, list[dict]]:
-    """The records of a log by kind; lines that are none are passed over."""
+    """Return the records of a log by kind; malformed lines are passed over."""
     kinds = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}
     with open(log_path, "rb") as log:
         for line in log:
@@ -99,14 +99,15 @@ def _of_start(run: dict) -> str:
 
 
 def field_series(found: list[dict], name: str, scale: float) -> tuple[list, list]:
-    """Iterations and scaled values of a field, where the value is a number."""
+    """Return iterations and scaled values of a field, at records whose value is a number."""
     pairs = [(each["iteration"], scale * each[name]) for each in found if each.get(name) is not None]
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
 def running_mean(y: Sequence[float]) -> list[float]:
-    """The mean of what a window around each point holds, a fiftieth of the curve wide: centred, so that the curve
-    does not lag behind."""
+    """Return the mean of a window around each point, a fiftieth of the curve wide: centred, so that the curve does not
+    lag behind.
+    """
     sums = list(accumulate(y, initial=0.0))
     half = len(y) // 100
     windows = [(max(0, i - half), min(len(y), i + half + 1)) for i in range(len(y))]
@@ -114,14 +115,14 @@ def running_mean(y: Sequence[float]) -> list[float]:
 
 
 def thin_out(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
-    """At most ``POINTS`` points of a curve, evenly taken, the last one among them."""
+    """Return at most ``POINTS`` points of a curve, evenly taken, the last one among them."""
     step = max(1, math.ceil(len(x) / POINTS))
     taken = range((len(x) - 1) % step, len(x), step)
     return [x[i] for i in taken], [y[i] for i in taken]
 
 
 def replace_picture(figure, path: str, kind: str = "png") -> None:
-    """Save a figure: a picture of that name is replaced whole or not at all. Raises OSError."""
+    """Save a figure; an existing picture is replaced whole or not at all. Raises OSError."""
     aside = f"{path}.{os.getpid()}.ringtrain-partial"
     try:
         figure.savefig(aside, format=kind)

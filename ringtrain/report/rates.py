@@ -1,13 +1,13 @@
-"""Images per second: a median over iterations, which no pause of the machine and no small batch moves."""
+"""Images per second: a median over iterations, robust against pauses of the machine and small batches."""
 
 from array import array
 from statistics import median
 
 
 class Rates:
-    """Collects how long iterations took and answers with medians.
+    """Collect the durations of iterations, and return medians.
 
-    What is added is the time of an iteration alone: the caller leaves out compiling, evaluating and saving.
+    A duration covers an iteration alone: the caller leaves out compiling, evaluating and saving.
 
     Units: images over all ranks, seconds of wall-clock time, images a second.
     """
@@ -18,16 +18,16 @@ class Rates:
         self._rates = array("d")
 
     def add(self, images: int, seconds: float) -> None:
-        """An iteration over so many images took so long; one too short for the clock is left out."""
+        """Add an iteration; one too short for the clock is left out."""
         if seconds > 0.0:
             self._rates.append(images / seconds)
 
     def recent(self) -> float:
-        """The median of the last iterations, for a display; 0 before the first."""
+        """Return the median of the last iterations, for a display; 0 before the first."""
         return _median(self._rates[-self._window :])
 
     def overall(self) -> float:
-        """The median of all after the warm-up, which is at most half of a short run; 0 before the first."""
+        """Return the median of all after the warm-up, which is at most half of a short run; 0 before the first."""
         return _median(self._rates[min(self._warm_up, len(self._rates) // 2) :])
 
 

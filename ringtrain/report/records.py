@@ -1,5 +1,6 @@
-"""Which lines of a log are records that can be reckoned with. A log may be of an older ringtrain, cut, changed by a
-disk, or written by others: a record whose fields are not of the kinds that events have is none."""
+"""Validation of log records. A log may come from an older ringtrain, be cut, damaged by a disk, or written by others: a
+record whose fields do not have the types of the event is dropped.
+"""
 
 import json
 from dataclasses import MISSING, fields, is_dataclass
@@ -15,8 +16,9 @@ LATER = ("exposed_share", "peak_bytes")  # that logs of before do not have
 
 
 def parse_record(line: bytes) -> dict | None:
-    """The record on a line of a log, or None where the line is torn, or its fields are not those of its kind. Of kinds
-    and fields that are not known here nothing is asked."""
+    """Return the record on a line of a log, or None if the line is torn, or its fields do not have the types of its
+    kind. Unknown kinds and fields are not checked.
+    """
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -27,7 +29,7 @@ def parse_record(line: bytes) -> dict | None:
 
 
 def read_record(line: bytes) -> dict | None:
-    """The same, its texts plain: to be shown."""
+    """Parse a record, and make its texts plain for display."""
     found = parse_record(line)
     return found and {name: plain(value) if isinstance(value, str) else value for name, value in found.items()}
 
@@ -66,7 +68,7 @@ def _fits(value, kind) -> bool:
 
 
 def _counts(found) -> bool:
-    """Whole numbers → how often."""
+    """Return whether it maps whole numbers to counts."""
     return isinstance(found, dict) and all(
         lag.isascii() and lag.isdigit() and len(lag) < 18 and _fits(often, int) for lag, often in found.items()
     )

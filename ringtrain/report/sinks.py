@@ -1,4 +1,4 @@
-"""Where events go: the contract, the log file, and several sinks as one."""
+"""The receivers of events: the interface, the log file, and a group of sinks as one."""
 
 import errno
 import json
@@ -15,16 +15,18 @@ from ringtrain.report.records import parse_record
 
 
 class Sink(ABC):
+    """A receiver of events."""
+
     @abstractmethod
     def handle(self, event: Event) -> None: ...
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing follows. May be called more than once, and after an error."""
+        """Close the sink after its last event. A second call does nothing; a call after an error is allowed."""
 
 
 class SinkGroup(Sink):
-    """Hands every event to each of its sinks, in their order."""
+    """Hand every event to each sink, in their order."""
 
     def __init__(self, sinks: Iterable[Sink]):
         self._sinks = tuple(sinks)
@@ -34,7 +36,7 @@ class SinkGroup(Sink):
             sink.handle(event)
 
     def close(self) -> None:
-        """Closes every sink, the last one first, also where one fails; the first failure is raised then."""
+        """Close every sink, the last one first, even if one fails; then raise the first failure."""
         failures = [error for sink in reversed(self._sinks) if (error := _failure(sink)) is not None]
         if failures:
             raise failures[0]
@@ -49,17 +51,16 @@ def _failure(sink: Sink) -> Exception | None:
 
 
 class JsonLines(Sink):
-    """Writes each event as a line of JSON, and lets none wait in a buffer: a killed run has its log to the
-    last event.
+    """Write each event as a line of JSON without a buffer: the log of a killed run is complete to the last event.
 
     With ``resumed_at`` the run's file is continued, after it is cut where the resumed run writes again (see
     :func:`truncate_log`). Without, the file is made anew. ``again``: the records that follow that iteration (its
     epoch's end, evaluation, checkpoint) are written again, too.
 
-    A disk that is full, or fails, does not end a run: it trains on, ``tell(text)`` says so, once, and a note in the log
-    says how many records are missing when there is room again.
+    A full or failing disk does not end a run: ``tell(text)`` reports it once, training continues, and a note in the log
+    gives the number of missing records when there is room again.
 
-    Raises: RingtrainError where the file cannot be opened, saying why.
+    Raises: RingtrainError if the file cannot be opened, with the reason.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class JsonLines(Sink):
         return texts.MISSING(records=plural(self._lost, "record"))
 
     def _write(self, data: bytes) -> str | None:
-        """All of it, or nothing and why."""
+        """Write all of it, or nothing; return the reason."""
         try:
             before = os.fstat(self._file).st_size
             if os.write(self._file, data) == len(data):
@@ -126,11 +127,11 @@ def _line(found: dict) -> bytes:
 
 
 def truncate_log(path, iteration: int, again: bool = False) -> None:
-    """Shorten a log to what holds for a run that is resumed at ``iteration``.
+    """Shorten a log to the records that stay valid for a run resumed at ``iteration``.
 
-    Events come in order: what stands before the first record of a later iteration, or of the end, stays. A disk may
-    have changed a few numbers, and one such line must not cost the others, so the cut is where the fewest records lie
-    on the wrong side of it. Lines in between that are no records stay, and every reader passes over them; the last line
+    Events come in order: the records before the first one of a later iteration, or of the end, stay. A disk may
+    have changed a few numbers, and one such line must not cost the others, so the cut is at the place with the fewest
+    records on the wrong side of it. Malformed lines in between stay, and every reader passes over them; the last line
     that stays is whole. A file is shortened in one step or not at all, so a crash here loses nothing more.
     """
     with open(path, "rb") as log:
@@ -144,7 +145,8 @@ def truncate_log(path, iteration: int, again: bool = False) -> None:
 
 
 def _side(line: bytes, iteration: int, again: bool) -> int | None:
-    """-1 for a record of before the cut, 1 of after it, 0 for one that says neither, None for what is none."""
+    """Return -1 for a record before the cut, 1 for one after it, 0 for one without an iteration, None for a malformed
+    line."""
     found = parse_record(line)
     if found is None:
         return None
@@ -157,14 +159,14 @@ def _side(line: bytes, iteration: int, again: bool) -> int | None:
 
 
 def last_iteration(path) -> int:
-    """The last of which a log has the record; 0 where it has none. Raises OSError."""
+    """Return the last iteration in a log; 0 if it has none. Raises OSError."""
     with open(path, "rb") as log:
         records = (parse_record(line) for line in log if b'"iteration"' in line)
         return max((found["iteration"] for found in records if found and found["event"] == "iteration"), default=0)
 
 
 def is_log(path) -> bool:
-    """Whether a file holds a record within its first lines, or nothing at all; also where there is none."""
+    """Return whether a file has a record within its first lines, is empty, or does not exist."""
     try:
         with open(path, "rb") as log:
             lines = [log.readline(1 << 16) for _ in range(100)]

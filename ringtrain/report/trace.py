@@ -1,7 +1,7 @@
-"""What ranks did, moment by moment, in Chrome's trace-event format: a file for Perfetto or chrome://tracing.
+"""The timeline of the ranks in Chrome's trace-event format: a file for Perfetto or chrome://tracing.
 
 Each rank is a process of the trace, and has tracks: its loop, its device, and one for each bucket that it exchanges. On
-a track one thing is done at a time, or within another.
+a track slices follow one another, or nest.
 
 Source: Trace Event Format, Google 2016: complete events ("X"), in microseconds, and metadata events ("M").
 """
@@ -18,8 +18,9 @@ LEAST_NS = 1000  # what is shorter is not worth a line
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One thing that was done. start_ns, stop_ns: since a moment that is the same for all ranks. ``about``: what else
-    is known of it, in words and numbers."""
+    """One activity. start_ns, stop_ns: since a moment that is the same for all ranks. ``about``: more about it, in
+    words and numbers.
+    """
 
     track: str
     name: str
@@ -28,11 +29,12 @@ class Slice:
     about: dict = field(default_factory=dict)
 
     def as_json(self) -> list:
+        """Return the slice as a trace event."""
         return [self.track, self.name, self.start_ns, self.stop_ns, self.about]
 
 
 def trace_document(ranks: dict[int, Sequence[Slice]]) -> dict:
-    """Of the slices of these ranks."""
+    """Return the trace of these ranks' slices."""
     events = [event for rank, slices in ranks.items() for event in _of_rank(rank, slices)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -51,7 +53,7 @@ def _place(track: str) -> int:
 
 
 def _by_time(each: Slice) -> tuple[int, int]:
-    """What others are within comes before them."""
+    """Order slices by time, each before those within it."""
     return each.start_ns, -each.stop_ns
 
 
@@ -69,7 +71,7 @@ def _sorted(what: str, rank: int, number: int, index: int) -> dict:
 
 
 def write_trace(path, ranks: dict[int, Sequence[Slice]]) -> None:
-    """In one step, so that whoever looks finds a whole file. Raises OSError."""
+    """Write the trace in one step, so that a reader always finds a whole file. Raises OSError."""
     beside = f"{os.fspath(path)}.part"
     with suppress(FileNotFoundError):
         os.unlink(beside)  # of one that was killed, or a link to elsewhere

@@ -1,1 +1,1 @@
-"""What a run leaves on the disk, so written that no crash, full disk or flipped bit passes for good."""
+"""The files of a run, written so that every crash, full disk or flipped bit is detected."""

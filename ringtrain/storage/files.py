@@ -1,8 +1,8 @@
-"""Replace a file whole or not at all.
+"""Replacement of a file, whole or not at all.
 
-The new content is written aside, in the same folder, brought to the disk, and renamed over the old: at every
-instant the name stands for the old content or for the new. A writer that is killed leaves a file whose name
-ends in ``PARTIAL``, which :func:`remove_partials` clears away.
+The new content is written aside, in the same folder, flushed to the disk, and renamed over the old: at every
+instant the name stands for the old content or for the new. A killed writer leaves a file whose name ends in
+``PARTIAL``, which :func:`remove_partials` removes.
 """
 
 import errno
@@ -24,22 +24,22 @@ _UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system that ha
 
 
 def write(path: Path, content) -> None:
-    """Replace ``path`` by these bytes. What it held stays as it was if that fails.
+    """Replace ``path`` by these bytes. On failure its former content stays.
 
-    Raises: UsageError where writing is not allowed or the folder is not there; RingtrainError where the disk
-    is full or fails. Both name the file and the bytes that were wanted.
+    Raises: UsageError if writing is not permitted or the folder is missing; RingtrainError if the disk
+    is full or fails. Both name the file and the number of bytes.
     """
     with memoryview(content).cast("B") as view:
         _replace(path, lambda aside: _write(aside, view), view.nbytes)
 
 
 def link(old: Path, new: Path) -> None:
-    """Make ``new`` another name of the file ``old``, or a copy where the file system has no second names."""
+    """Make ``new`` another name of the file ``old``, or a copy if the file system has no hard links."""
     _replace(new, lambda aside: _link(old, aside), old.stat().st_size)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the file system can be told to."""
+    """Flush the names in a folder to the disk, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,14 +51,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what killed writers left. To be called where no other process writes to the folder."""
+    """Remove the files of killed writers. No other process may write to the folder."""
     for left in folder.glob(f"*{PARTIAL}"):
         if not _is_folder(left):
             left.unlink(missing_ok=True)
 
 
 def open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a file that is one: a pipe would wait for ever, and a device never ends. Raises OSError."""
+    """Open a regular file and return its descriptor; a pipe would wait for ever, and a device never ends. Raises
+    OSError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
@@ -69,7 +70,8 @@ def open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a file of one's own lies there, and no link, folder or pipe; also where nothing does."""
+    """Return whether the path is a regular file with one name, and no link, folder or pipe; also true if nothing exists
+    there."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
@@ -77,8 +79,8 @@ def is_plain(path: Path) -> bool:
 
 
 def put_aside(path: Path) -> Path:
-    """Give what lies there another name; its new path. A file that had been put there before gives way to a file, and
-    nothing else does.
+    """Rename a file out of the way, and return its new path. A file replaces an earlier file of that name; nothing else
+    is replaced.
 
     Raises: as :func:`write`.
     """
@@ -94,7 +96,7 @@ def put_aside(path: Path) -> Path:
 
 
 def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
-    """The error that tells the user why ``nbytes`` bytes could not be written to ``path``."""
+    """Return the error that says why ``nbytes`` bytes could not be written to ``path``."""
     if error.errno in _FORBIDDEN:
         return UsageError(texts.WRITING_REFUSED(path=path, reason=error.strerror))
     if error.errno in _MISPLACED and path.parent.is_dir():
@@ -121,7 +123,7 @@ def _replace(path: Path, make: Callable[[Path], None], nbytes: int) -> None:
 
 
 def _rename(aside: Path, path: Path) -> None:
-    """NFS may do a rename, lose its answer, try again, and say that there is nothing of the old name."""
+    """Rename; NFS may do it, lose its answer, try again, and report that the old name is missing."""
     made = aside.stat()
     try:
         os.replace(aside, path)

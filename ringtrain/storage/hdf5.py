@@ -1,9 +1,9 @@
-"""HDF5 files of anybody, read as data.
+"""HDF5 files from untrusted sources, read as data.
 
-The format offers a file more than arrays: links to other files, values that lie in other files or are made from those,
-filters and connectors that the library loads as code from a folder, references and values of free length, and shapes of
-any size that nothing stands behind. None of that is wanted of a checkpoint or a data set. Here is what their readers
-ask before they touch an object; nothing is followed, and no plugin is loaded, to find out.
+The format offers more than arrays: links to other files, values in other files or computed from those, filters and
+connectors that the library loads as code from a folder, references and values of free length, and shapes of any size
+without storage behind them. No checkpoint and no data set needs these. Their readers call these checks before they
+touch an object; no check follows a link or loads a plugin.
 """
 
 import math
@@ -26,15 +26,15 @@ while h5pl.size():
 
 
 def open_file(source) -> h5py.File:
-    """A path or an open file, for reading. Raises OSError.
+    """Open a path or a file for reading. Raises OSError.
 
-    Without a lock: a finished file never changes, and some cluster file systems have none.
+    It takes no lock: a finished file never changes, and some cluster file systems have no locks.
     """
     return h5py.File(source, "r", locking=False)
 
 
 def is_own(group: h5py.Group, name: str) -> bool:
-    """Whether something of that name lies in this very file. No link is followed to see."""
+    """Return whether an object of that name lies in this very file, without following a link."""
     key = name.encode("utf-8", "surrogateescape")
     if "/" in name or not group.id.links.exists(key):
         return False
@@ -42,7 +42,7 @@ def is_own(group: h5py.Group, name: str) -> bool:
 
 
 def foreign_storage(array: h5py.Dataset) -> str | None:
-    """Where the values of an array lie, if that is not in this file."""
+    """Describe where the values of an array lie, if that is not in this file."""
     plan = array.id.get_create_plist()
     if plan.get_layout() == h5d.VIRTUAL:
         return texts.VALUES_ELSEWHERE
@@ -52,7 +52,7 @@ def foreign_storage(array: h5py.Dataset) -> str | None:
 
 
 def filter_problem(array: h5py.Dataset) -> str | None:
-    """A filter that would have to be loaded."""
+    """Describe a filter that the library would have to load."""
     plan = array.id.get_create_plist()
     codes = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
     other = [code for code in codes if code not in PLAIN_FILTERS]
@@ -62,7 +62,7 @@ def filter_problem(array: h5py.Dataset) -> str | None:
 
 
 def claim_problem(array: h5py.Dataset) -> str | None:
-    """A shape of more bytes than can come of what is stored."""
+    """Describe a shape of more bytes than the stored bytes can decompress to."""
     claimed = nbytes_of(array)
     stored = array.id.get_storage_size()
     most = stored * (MOST_EXPANDED if array.chunks else 1)
@@ -74,13 +74,13 @@ def claim_problem(array: h5py.Dataset) -> str | None:
 
 
 def nbytes_of(array: h5py.Dataset) -> int:
-    """Exact, where a product of machine numbers would wrap around."""
+    """Return the exact size; a product of machine integers would overflow."""
     return math.prod(array.shape or (0,)) * array.dtype.itemsize
 
 
 def attribute(owner, name: str, kinds: Collection[int], default=None):
-    """An attribute's value, or the default where there is none, or it is of another kind (h5t.INTEGER, h5t.FLOAT,
-    h5t.STRING) or more than an attribute ever holds."""
+    """Return an attribute's value, or the default if it is missing, of another kind (h5t.INTEGER, h5t.FLOAT,
+    h5t.STRING) or larger than any attribute."""
     key = name.encode()
     if not h5a.exists(owner.id, key):
         return default
@@ -94,5 +94,5 @@ def attribute(owner, name: str, kinds: Collection[int], default=None):
 
 
 def is_text(value) -> bool:
-    """Whether it can be shown as it is: a text without control characters, which a terminal would obey."""
+    """Return whether a value is text that a terminal shows as it is, without control characters."""
     return isinstance(value, str) and all(c.isprintable() or c in "\n\t" for c in value)

@@ -1,7 +1,6 @@
-"""Where each image is cropped and whether it is mirrored: numbers, for ``ops.prepare_images`` to act on.
+"""Crop offsets and mirror flags of each image: numbers that ``ops.prepare_images`` acts on.
 
-A draw is keyed by (seed, epoch, example), so an example is seen the same whichever rank has it, after a
-resume too.
+The key of a draw is (seed, epoch, example), so an example looks the same on every rank, and after a resume.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ FIELD = 21  # bits of the hash that each of top and left is drawn from
 
 @dataclass(frozen=True, slots=True)
 class Augment:
-    """Random crops of ``height`` × ``width`` pixels out of the image with ``pad`` zeros a side, mirrored at
-    random half of the time where ``flip``."""
+    """Random crops of ``height`` × ``width`` pixels out of the image with ``pad`` zeros a side. ``flip``: mirror a
+    random half of them."""
 
     pad: int
     flip: bool
@@ -26,7 +25,7 @@ class Augment:
     width: int
 
     def check(self, shape) -> None:
-        """Raises: DataError where the crop does not fit into images of [H, W, C] = ``shape``."""
+        """Check that the crop fits into images of [H, W, C] = ``shape``. Raises: DataError"""
         if self.pad < 0 or self.height > shape[0] + 2 * self.pad or self.width > shape[1] + 2 * self.pad:
             raise DataError(
                 texts.CROP_TOO_LARGE(
@@ -50,7 +49,8 @@ class Augment:
 
 
 def _draw_offset(hashed, shift: int, choices: int, pad: int, spare, out) -> None:
-    """out = a number of -pad … choices - 1 - pad: the field's value as a fraction, times ``choices``."""
+    """Write numbers from -pad to choices - 1 - pad to ``out``: the hash field's value as a fraction,
+    times ``choices``."""
     np.right_shift(hashed, np.uint64(shift), out=spare)
     np.bitwise_and(spare, np.uint64((1 << FIELD) - 1), out=spare)
     np.multiply(spare, np.uint64(choices), out=spare)
@@ -61,16 +61,16 @@ def _draw_offset(hashed, shift: int, choices: int, pad: int, spare, out) -> None
 
 @dataclass(frozen=True, slots=True)
 class CentreCrop:
-    """The middle ``height`` × ``width`` pixels, never mirrored: evaluation. A larger size than the image's
-    pads it."""
+    """The middle ``height`` × ``width`` pixels, never mirrored, for evaluation. A larger size pads the image."""
 
     height: int
     width: int
 
     def check(self, shape) -> None:
-        """Any size fits."""
+        """Accept any shape: every size fits."""
 
     def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
+        """Fill ``batch.top`` and ``.left`` with the centre's offsets, and ``.flip`` with zeros."""
         batch.top.fill((shape[0] - self.height) // 2)
         batch.left.fill((shape[1] - self.width) // 2)
         batch.flip.fill(0)

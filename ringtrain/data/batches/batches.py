@@ -1,11 +1,11 @@
-"""Batches one after another, gathered ahead by a thread.
+"""Batches in order, gathered ahead by a thread.
 
     thread    ── fill ──►  ready (at most ``depth``)  ── next() ──►  the caller's one batch (two after a peek)
        ▲                                                               │
        └──────────────────────────── free ◄── at the following next() ─┘
 
-Slots go round and are never made anew: a batch is valid until the next ``next()``. Copying releases the
-interpreter, so gathering runs beside the training of the batch before.
+The thread reuses the slots: a batch is valid until the next ``next()``. Copying releases the interpreter, so gathering
+runs beside the training of the previous batch.
 """
 
 import queue
@@ -27,14 +27,13 @@ class Batches:
     """Iterate over part ``rank`` of ``size`` of each global batch, from ``start_iteration`` up to ``stop_iteration``
     (without end where None); with no examples where ``rank`` is None.
 
-    ``units``: in place of those, (iteration, part) one after another, which the thread takes; it may wait for them.
+    ``units``: an iterable of (iteration, part) that replaces those; the thread takes from it, and may wait in it.
 
-    ``allocate``: allocate(shape, dtype) makes the arrays that batches are gathered in.
+    ``allocate``: allocate(shape, dtype) makes the arrays of the batches.
 
-    ``grain``: parts are whole multiples of so many examples (a ghost batch). ``division``: how batches are cut into
-    parts, where it is not by ``size`` and ``grain``. ``seed`` keys the augmentation;
-    the sampler's own seed keys the order. An exception in the thread is raised by ``next()``. Use as a
-    context manager, or call :meth:`close`.
+    ``grain``: parts are whole multiples of this many examples (a ghost batch). ``division``: cuts batches into parts in
+    place of ``size`` and ``grain``. ``seed`` keys the augmentation; the sampler's own seed keys the order. ``next()``
+    raises an exception of the thread. Use as a context manager, or call :meth:`close`.
     """
 
     def __init__(
@@ -100,14 +99,14 @@ class Batches:
         return batch
 
     def peek(self) -> Batch | None:
-        """What ``next()`` will give, which stays valid as long as that; None where it is not gathered yet, or there is
-        no more."""
+        """Return the batch that the next ``next()`` returns; None if it is not gathered yet, or at the end. It stays
+        valid until the ``next()`` after that one."""
         if self._peeked is None and not self._ready.empty():
             self._peeked = self._ready.get()
         return self._peeked[1] if self._peeked and self._peeked[0] is not None else None
 
     def close(self) -> None:
-        """Stop the thread and wait for it; may be called again."""
+        """Stop the thread and wait for it. A second call does nothing."""
         self._closing.set()
         self._free.put(None)
         self._thread.join()
@@ -127,7 +126,7 @@ def evaluation_batches(
     grain: int = 1,
     crop: tuple[int, int] | None = None,
 ) -> Batches:
-    """Each example once, in file order, the centre ``crop`` (height, width) of it, never mirrored."""
+    """Return batches with each example once, in file order: its centre ``crop`` (height, width), never mirrored."""
     sampler = Sampler(split.count, batch, shuffle=False)
     centre = None if crop is None else CentreCrop(*crop)
     return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)

@@ -1,4 +1,4 @@
-"""One rank's part of one batch, gathered into memory that is used again: no array is allocated anew."""
+"""One rank's part of one batch, gathered into reused memory: no iteration allocates an array."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,8 @@ from ringtrain.data.file.dataset import IGNORE, Split
 class Batch:
     """A rank's part of a global batch; n may be 0 in a tail.
 
-    Shapes: examples int64 [n], images uint8 [n, H, W, C], labels int32 [n], top and left int32 [n], flip
-    uint8 [n]. Units: total and valid_total count examples of all ranks, the latter those whose label is not
-    -1 (ignore).
+    Shapes: examples int64 [n], images uint8 [n, H, W, C], labels int32 [n], top and left int32 [n], flip uint8 [n].
+    Units: total and valid_total count examples of all ranks; valid_total counts labels other than -1 (ignore).
     """
 
     iteration: int
@@ -32,8 +31,8 @@ class Batch:
 
 
 class BatchSlot:
-    """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``, made by ``allocate(shape,
-    dtype)``."""
+    """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``. ``allocate(shape, dtype)`` makes
+    its arrays."""
 
     def __init__(self, capacity: int, shape, allocate=np.empty):
         self.examples = allocate((capacity,), np.int64)
@@ -44,6 +43,7 @@ class BatchSlot:
         self.flip = allocate((capacity,), np.uint8)
 
     def batch(self, n: int, **about) -> Batch:
+        """Return views of the first ``n`` examples."""
         return Batch(
             examples=self.examples[:n],
             images=self.images[:n],
@@ -56,7 +56,7 @@ class BatchSlot:
 
 
 class Gather:
-    """Fills slots with one of the parts that ``division`` makes of any iteration, one call at a time."""
+    """Fill slots with parts of iterations, as ``division`` cuts them, one call at a time."""
 
     def __init__(self, split: Split, sampler: Sampler, division: EvenParts | ShardParts, augment, seed: int):
         if sampler.count != split.count:
@@ -75,13 +75,16 @@ class Gather:
 
     @property
     def capacity(self) -> int:
+        """The number of examples of the largest part."""
         return self._division.largest(self._sampler.batch)
 
     def slot(self, allocate=np.empty) -> BatchSlot:
+        """Make a slot that holds any part."""
         return BatchSlot(self.capacity, self._split.shape, allocate)
 
     def fill(self, slot: BatchSlot, iteration: int, part: int | None) -> Batch:
-        """``part`` None: no example, of an iteration that others have examples of."""
+        """Gather a part of an iteration into the slot. ``part`` None: no examples, for an iteration of other ranks'
+        examples."""
         epoch, start, stop = self._sampler.place(iteration)
         everyone = self._order_of(epoch)[start:stop]
         mine = slice(*((0, 0) if part is None else self._division.cut(everyone.size, part)))

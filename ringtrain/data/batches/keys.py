@@ -1,11 +1,10 @@
-"""Keyed 64-bit hashes: what example order, splits and augmentation are drawn from, not from a stream.
+"""Keyed 64-bit hashes: example order, splits and augmentation come from them, not from a random stream.
 
 ``splitmix(x)`` is a bijection of the 64-bit integers whose output passes for random. A key of several
 integers is a chain of it, ``splitmix(… splitmix(splitmix(0 ^ a) ^ b) …)``, and example i under a key is
 ``splitmix(key ^ i)``. Two examples never collide, since each step is a bijection, so a sort by hash has no
-ties: the order is the same whatever sorts it, in any version of NumPy. And it can be undone, so a
-permutation is made by sorting the hashes in place and computing back which example each belongs to, which
-allocates nothing.
+ties: every sort gives the same order, in any version of NumPy. The inverse exists too: a permutation sorts the
+hashes in place, computes each example from its hash, and allocates nothing.
 
 These values decide the examples of every run ever logged: a test holds some of them, and they never change.
 
@@ -25,7 +24,7 @@ ORDER, SPLIT, AUGMENT, SYNTHETIC = 1, 2, 3, 4
 
 
 def make_key(*values: int) -> int:
-    """One key of any integers, in order; negative ones are taken modulo 2^64."""
+    """Return one key of any integers, in order; negative ones count modulo 2^64."""
     key = 0
     for value in values:
         key = splitmix(key ^ (value & MASK))
@@ -53,7 +52,7 @@ def _add(x, term: int):
 
 
 def splitmix_into(x, scratch):
-    """splitmix of each element, in place. Shapes: uint64 [n] both."""
+    """Replace each element by its splitmix. Shapes: uint64 [n] both"""
     _add(x, GOLDEN)
     _xorshift(x, 30, scratch)
     _multiply(x, FIRST)
@@ -63,7 +62,7 @@ def splitmix_into(x, scratch):
 
 
 def unsplitmix_into(x, scratch):
-    """The inverse of :func:`splitmix_into`."""
+    """Invert :func:`splitmix_into`."""
     _unxorshift(x, 31, scratch)
     _multiply(x, pow(SECOND, -1, 1 << 64))
     _unxorshift(x, 27, scratch)
@@ -79,7 +78,7 @@ def _blocks(x, scratch):
 
 
 def count_up(out):
-    """0, 1, 2 … in place; arange has no ``out``. Shapes: int64 [n]"""
+    """Write 0, 1, 2 … to ``out``; NumPy's arange has no ``out``. Shapes: int64 [n]"""
     for start in range(0, out.size, BLOCK):
         block = out[start : start + BLOCK]
         np.add(RAMP[: block.size], start, out=block)
@@ -87,8 +86,7 @@ def count_up(out):
 
 
 def hashes(key: int, examples, out=None, scratch=None):
-    """splitmix(key ^ example) of each. Shapes: int64 [n] → uint64 [n]; ``scratch`` of at least min(n,
-    BLOCK)."""
+    """Return splitmix(key ^ example) of each. Shapes: int64 [n] → uint64 [n]; ``scratch`` of at least min(n, BLOCK)."""
     out = np.empty(examples.size, np.uint64) if out is None else out
     scratch = np.empty(min(out.size, BLOCK), np.uint64) if scratch is None else scratch
     np.bitwise_xor(examples.view(np.uint64), np.uint64(key), out=out)
@@ -98,8 +96,7 @@ def hashes(key: int, examples, out=None, scratch=None):
 
 
 def permutation(key: int, count: int, out=None, scratch=None):
-    """The numbers 0 … count - 1 in the order of their hashes. Shapes: → int64 [count], which is ``out``
-    where given."""
+    """Return the numbers 0 … count - 1 in the order of their hashes. Shapes: → int64 [count], in ``out`` if given."""
     out = np.empty(count, np.int64) if out is None else out
     scratch = np.empty(min(count, BLOCK), np.uint64) if scratch is None else scratch
     hashed = out.view(np.uint64)

@@ -1,6 +1,6 @@
-"""Which examples an iteration sees: a pure function of (seed, epoch), so the same for any number of ranks.
+"""The examples of each iteration: a pure function of (seed, epoch), so the same for any number of ranks.
 
-An epoch is a permutation of the examples, cut into batches; its last batch (the tail) is what is left. Ranks
+An epoch is a permutation of the examples, cut into batches; its last batch (the tail) is the remainder. Ranks
 divide each *global* batch among them, in order, so that more ranks never means other examples.
 
     order of the epoch   7 2 9 0 | 4 1 8 5 | 3 6        10 examples, batches of 4
@@ -18,17 +18,17 @@ from ringtrain.errors import DataError
 
 
 def epoch_order(count: int, seed: int, epoch: int, out=None, scratch=None):
-    """The examples of an epoch in their order. Shapes: → int64 [count]; allocates nothing where out and
-    scratch (uint64, :data:`keys.BLOCK` elements) are given."""
+    """Return the examples of an epoch in their order. Shapes: → int64 [count]; allocates nothing if ``out`` and
+    ``scratch`` (uint64, :data:`keys.BLOCK` elements) are given."""
     return keys.permutation(keys.make_key(keys.ORDER, seed, epoch), count, out, scratch)
 
 
 def batch_part(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
-    """The part of a batch of ``count`` that is ``rank``'s: (start, stop), in whole grains of ``grain``
+    """Return (start, stop): the part of ``rank`` in a batch of ``count`` examples, in whole grains of ``grain``
     examples.
 
-    Parts are contiguous, in rank order, and differ by at most one grain. The later ranks have the larger
-    parts, since the last grain may be a partial one: the other way round they could differ by almost two.
+    Parts are contiguous, in rank order, and differ by at most one grain. The later ranks have the larger parts, since
+    the last grain may be a partial one: the other way round they could differ by almost two.
     """
     grains = -(-count // grain)
     each, extra = divmod(grains, size)
@@ -40,61 +40,62 @@ def batch_part(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, i
 
 
 def largest_part(batch: int, size: int, grain: int = 1) -> int:
-    """The most examples that any rank may have of a batch of up to ``batch``."""
+    """Return the number of examples in the largest part of a batch of up to ``batch``."""
     grains = -(-batch // grain)
     return min(batch, -(-grains // size) * grain)
 
 
 def shard(count: int, number: int, shards: int) -> tuple[int, int]:
-    """Shard ``number`` of a batch of ``count`` examples: (start, stop). Who computes it does not count. Shards of a
+    """Return (start, stop): shard ``number`` of a batch of ``count`` examples, whichever rank computes it. Shards of a
     tail may be uneven, or empty."""
     return number * count // shards, (number + 1) * count // shards
 
 
 @dataclass(frozen=True, slots=True)
 class EvenParts:
-    """Batches in ``parts`` that differ by at most one grain: see :func:`batch_part`."""
+    """Cut batches into ``parts`` that differ by at most one grain: see :func:`batch_part`."""
 
     parts: int = 1
     grain: int = 1
 
     def cut(self, count: int, part: int) -> tuple[int, int]:
-        """(start, stop) of a part of a batch of ``count`` examples."""
+        """Return (start, stop) of a part of a batch of ``count`` examples."""
         return batch_part(count, part, self.parts, self.grain)
 
     def largest(self, batch: int) -> int:
-        """The most examples of a part of a batch of up to ``batch``."""
+        """Return the number of examples in the largest part of a batch of up to ``batch``."""
         return largest_part(batch, self.parts, self.grain)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardParts:
-    """Batches in ``count`` shards, of which one rank has ``start:stop``: the only part that it is asked for."""
+    """Cut batches into ``count`` shards, of which one rank has ``start:stop``: the only part that it asks for."""
 
     count: int
     start: int
     stop: int
 
     def cut(self, count: int, part: int) -> tuple[int, int]:
+        """Return (start, stop) of this rank's shards in a batch of ``count`` examples."""
         return shard(count, self.start, self.count)[0], shard(count, self.stop - 1, self.count)[1]
 
     def within(self, count: int) -> list[tuple[int, int]]:
-        """Where its shards lie in the part."""
+        """Return (start, stop) of each of the rank's shards within its part."""
         first, _ = self.cut(count, 0)
         edges = [shard(count, number, self.count) for number in range(self.start, self.stop)]
         return [(start - first, stop - first) for start, stop in edges]
 
     def largest(self, batch: int) -> int:
+        """Return the number of examples in the largest part of a batch of up to ``batch``."""
         return -(-(self.stop - self.start) * batch // self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """``count`` examples in global batches of ``batch``. ``shuffle=False`` takes them in file order:
-    evaluation.
+    """``count`` examples in global batches of ``batch``. ``shuffle=False`` takes them in file order, for evaluation.
 
-    Iterations count from 0 and go on over epochs. A position is also said in examples: what a checkpoint
-    keeps. Raises: DataError where there is no example or no batch.
+    Iterations count from 0 and go on over epochs. Checkpoints keep the position as a number of examples.
+    Raises: DataError if there is no example or no batch.
     """
 
     count: int
@@ -110,39 +111,40 @@ class Sampler:
 
     @property
     def iterations_per_epoch(self) -> int:
+        """The number of batches in an epoch, its tail included."""
         return -(-self.count // self.batch)
 
     def epoch_of(self, iteration: int) -> int:
+        """Return the epoch of an iteration, from 0."""
         return iteration // self.iterations_per_epoch
 
     def place(self, iteration: int) -> tuple[int, int, int]:
-        """(epoch, start, stop): the iteration's batch is these places of the epoch's order."""
+        """Return (epoch, start, stop): the iteration's batch is these places of the epoch's order."""
         epoch, position = divmod(iteration, self.iterations_per_epoch)
         start = position * self.batch
         return epoch, start, min(start + self.batch, self.count)
 
     def order(self, epoch: int, out=None, scratch=None):
-        """The epoch's examples in order. Shapes: → int64 [count]"""
+        """Return the epoch's examples in order. Shapes: → int64 [count]"""
         if self.shuffle:
             return epoch_order(self.count, self.seed, epoch, out, scratch)
         return keys.count_up(np.empty(self.count, np.int64) if out is None else out)
 
     def indices(self, iteration: int):
-        """The examples of a global batch. Orders the epoch anew at each call; ``Batches`` keeps an epoch's
-        order. Shapes: → int64 [n]"""
+        """Return the examples of a global batch. Each call computes the epoch's order again; ``Batches`` keeps it.
+        Shapes: → int64 [n]"""
         epoch, start, stop = self.place(iteration)
         return self.order(epoch)[start:stop]
 
     def examples_seen(self, iteration: int) -> int:
-        """Examples of all the iterations before this one."""
+        """Return the number of examples of all earlier iterations."""
         epoch, start, _ = self.place(iteration)
         return epoch * self.count + start
 
     def iteration_at(self, examples_seen: int) -> int:
-        """The iteration that comes next after so many examples: the reverse of :meth:`examples_seen`.
+        """Return the iteration that follows this many examples: the inverse of :meth:`examples_seen`.
 
-        Raises: DataError where that is not between two batches: it was counted with another batch size or
-        data set.
+        Raises: DataError if the number lies within a batch: another batch size or data set counted it.
         """
         epoch, start = divmod(examples_seen, self.count)
         if examples_seen < 0 or start % self.batch:

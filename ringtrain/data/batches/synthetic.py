@@ -1,4 +1,4 @@
-"""Random images: for measuring speed without a data set."""
+"""Random images, to measure speed without a data set."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from ringtrain.errors import DataError
 
 
 def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
-    """``count`` random images of [H, W, C] = ``shape`` with random labels, and no test split: the same for a
+    """Make ``count`` random images of [H, W, C] = ``shape`` with random labels, and no test split: the same for a
     seed on every rank. With ``count`` the size of a batch, every iteration trains on the same batch.
 
-    Raises: DataError where a number is below 1, or there are more classes than a data set has.
+    Raises: DataError if a number is below 1, or the classes exceed a data set's maximum.
     """
     if classes > MOST_CLASSES:
         raise DataError(texts.SYNTHETIC_CLASSES(classes=classes, most=MOST_CLASSES))

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a data set's file, found and listed: what `ringtrain data check` does."""
+"""Checks of a data set's file that list every problem: `ringtrain data check`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ from ringtrain.storage.hdf5 import is_own
 
 
 def check_file(path, progress: Progress = no_progress) -> list[str]:
-    """Every problem found, none for a good file. Reads all of it, one split at a time, whatever its size."""
+    """Return every problem of a file, none for a good one. Reads all of it, one split at a time, whatever its size."""
     path = DIGITS if str(path) == "digits" else Path(path)
     problems: list[str] = []
     try:
@@ -63,7 +63,7 @@ MOST_CLASSES = 20  # shown one by one
 
 
 def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
-    """(what, value) of the whole set."""
+    """Return (label, value) rows about the whole set."""
     return [
         ("name", data.name),
         ("classes", str(len(data.classes))),
@@ -79,7 +79,7 @@ def _numbers(values) -> str:
 
 
 def split_rows(data: DataSet) -> list[tuple[str, ...]]:
-    """(split, examples, image, MB, without label, checksum) of each split."""
+    """Return (split, examples, image, MB, without label, checksum) of each split."""
     return [
         (
             name,
@@ -94,7 +94,7 @@ def split_rows(data: DataSet) -> list[tuple[str, ...]]:
 
 
 def class_rows(data: DataSet) -> list[tuple[str, ...]]:
-    """(number, class, examples in each split …); of many classes only the first, and one row for the
+    """Return (number, class, examples in each split …): the first classes if there are many, and one row for the
     others."""
     counts = [_histogram(split, len(data.classes)) for _, split in data.splits()]
     rows = [

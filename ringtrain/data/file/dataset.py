@@ -57,7 +57,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """``held`` says where the arrays lie: "node window" (once a node) or "private" (in this process).
+    """An open data set. ``held``: where its arrays lie: "node window" (once a node) or "private" (in this process).
 
     Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all of the training images, 0 … 255.
     """
@@ -75,14 +75,14 @@ class DataSet:
 
     @property
     def checksum(self) -> str:
-        """One text that is equal exactly where all examples, class names and statistics are: for comparing ranks, and
-        for checkpoints. Those of the examples come first; see :func:`.content.difference`."""
+        """One text that is equal for two sets only if all examples, class names and statistics are. Ranks compare it,
+        and checkpoints keep it. It begins with the examples' checksums; see :func:`.content.difference`."""
         return (
             f"{'+'.join(split.checksum for _, split in self.splits())}{BESIDE}{metadata_checksum(self.classes, self)}"
         )
 
     def splits(self):
-        """(name, split) of each that is there."""
+        """Yield (name, split) of each split that exists."""
         yield "train", self.train
         if self.test is not None:
             yield "test", self.test
@@ -90,8 +90,8 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """What a node shares. window(nbytes): a uint8 array that all ranks of the node see, or None on all of
-    them; barrier(): waits for them; owner: true on the one of them that reads."""
+    """The shared memory of a node. window(nbytes): a uint8 array that all ranks of the node see, or None on all of
+    them; barrier(): waits for them; owner: true on the one rank that reads."""
 
     window: Callable[[int], np.ndarray | None]
     barrier: Callable[[], None]
@@ -99,10 +99,10 @@ class NodeMemory:
 
 
 def open_dataset(path, node: NodeMemory | None = None, progress: Progress = no_progress) -> DataSet:
-    """The data set of a file, or the one that comes with ringtrain where ``path`` is "digits".
+    """Open the data set of a file, or the bundled one if ``path`` is "digits".
 
     With ``node`` this is collective over the node's ranks, and the arrays lie in its window.
-    Raises: DataError saying what is wrong with the file.
+    Raises: DataError naming the problem of the file.
     """
     path = DIGITS if str(path) == "digits" else Path(path)
     with open_hdf5(path) as file:
@@ -127,7 +127,7 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = no_p
 
 @contextmanager
 def open_hdf5(path: Path):
-    """The open HDF5 file. Raises: DataError where it is not there, or not HDF5, or truncated."""
+    """Open an HDF5 file. Raises: DataError if it is missing, truncated, or not HDF5."""
     try:
         problem = heap_problem(_existing(path))
         if problem:
@@ -141,7 +141,7 @@ def open_hdf5(path: Path):
 
 @contextmanager
 def hdf5_errors(path: Path):
-    """What HDF5 says about bytes that make no sense becomes a DataError."""
+    """Raise HDF5's errors about malformed bytes as DataError."""
     try:
         yield
     except MemoryError as error:
@@ -171,7 +171,7 @@ def _why_not_opened(path: Path, error: str) -> str:
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 def _places(file, names) -> tuple[dict, int]:
-    """Where each array lies in the window, as {(split, key): (start, stop)} in bytes, and the size of all."""
+    """Return the place of each array in the window, {(split, key): (start, stop)} in bytes, and the window's size."""
     places, end = {}, HEADER_BYTES
     for name in names:
         for key in ("images", "labels"):
@@ -200,7 +200,7 @@ def _arrays(file, names, memory) -> dict:
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 def _fill_for_node(path, file, names, memory, metadata: DatasetMetadata, node: NodeMemory, progress: Progress) -> None:
-    """The owner fills the window; the others wait, and raise what the owner raised."""
+    """Fill the window on the owner; the other ranks wait, and raise the owner's error."""
     if node.owner:
         try:
             _fill(path, file, names, memory, metadata, progress)
@@ -226,7 +226,7 @@ def _read_header(memory) -> str:
 def _fill(path, file, names, memory, metadata: DatasetMetadata, progress: Progress) -> None:
     """Read every array into ``memory``.
 
-    Raises: DataError where a label, a checksum or a statistic is wrong, or reading fails.
+    Raises: DataError if a label, a checksum or a statistic is wrong, or reading fails.
     """
     with hdf5_errors(path):
         problem = next(_content_problems(file, names, memory, metadata, progress), None)
@@ -251,7 +251,7 @@ def _content_problems(file, names, memory, metadata: DatasetMetadata, progress: 
 def read_images(array, out, labels, progress: Progress = no_progress) -> str | None:
     """Read a dataset into ``out``, a block at a time.
 
-    Returns the checksum with ``labels``, or None where those are None.
+    Returns the checksum with ``labels``, or None if those are None.
     """
     running = Checksum(array.shape)
     for rows in row_blocks(array.shape[0], out[0].nbytes, array.chunks[0] if array.chunks else 1):
@@ -263,7 +263,7 @@ def read_images(array, out, labels, progress: Progress = no_progress) -> str | N
 
 
 def label_problems(name: str, labels, classes: int):
-    """Yields a problem where labels are not class numbers."""
+    """Yield a problem if labels are not class numbers."""
     wrong = np.flatnonzero((labels < IGNORE) | (labels >= classes))
     if wrong.size:
         yield (
@@ -282,7 +282,7 @@ def label_problems(name: str, labels, classes: int):
 
 
 def checksum_problems(name: str, noted: str, found: str):
-    """Yields a problem where the examples are not those that were written."""
+    """Yield a problem if the examples differ from the written ones."""
     if noted != found:
         yield (texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12]))
 

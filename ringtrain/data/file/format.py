@@ -32,7 +32,7 @@ CHUNK_ROWS = 512
 
 
 def check_target(path: Path, force: bool) -> None:
-    """Raises: DataError where ``path`` could not be written, before any work is done for it."""
+    """Check, before any work, that ``path`` can be written. Raises: DataError"""
     if path.is_dir():
         raise DataError(texts.TARGET_FOLDER(path=path))
     if path.exists() and not force:
@@ -70,7 +70,7 @@ def write_dataset(
 
 
 def _check_written(path: Path, aside: Path) -> None:
-    """All that opening checks but the checksums of the examples, whose images it would have to read."""
+    """Check all that opening checks, except the examples' checksums, which need the images."""
     with open_hdf5(aside) as file, hdf5_errors(aside):
         problem = next(_written_problems(file), None)
     if problem:

@@ -1,10 +1,10 @@
-"""Where HDF5 keeps texts of free length, looked through before the library does: it goes round for ever in one whose
-lengths were damaged, in C, where nothing can interrupt it.
+"""Check of the HDF5 heaps that keep texts of free length, before the library opens the file: a damaged length sends the
+library's C code into an endless loop that no signal interrupts.
 
 A global heap collection is
     "GCOL" 1 0 0 0, its size (8 bytes), then objects:
     index (2), references (2), 0 (4), size (8), content to a multiple of 8
-    index 0 is what is free, to the end; its size is with these 16 bytes; where less than 16 are left, they are nothing
+    index 0 is the free space to the end; its size includes these 16 bytes; a rest below 16 bytes has no header
 
 Source: HDF5 File Format Specification, version 3, section III.E
 """
@@ -19,7 +19,7 @@ SEARCHED_BYTES = 64 << 20  # at either end: HDF5 puts arrays in the middle
 
 
 def heap_problem(path: Path) -> str | None:
-    """What is wrong with a heap of the file; None where nothing is. Raises OSError."""
+    """Describe a problem with a heap of the file; None if all are good. Raises OSError."""
     with open(path, "rb") as file:
         if not file.seek(0, 2):
             return None
@@ -40,7 +40,7 @@ def _places(data, start: int, stop: int):
 
 
 def _is_whole(data, start: int) -> bool:
-    """Whether the objects fill the collection, each in its turn."""
+    """Return whether the objects fill the collection without a gap."""
     size = int.from_bytes(data[start + 8 : start + HEAD], "little")
     if start + max(HEAD, size) > len(data):
         return True  # cut short, of which HDF5 speaks

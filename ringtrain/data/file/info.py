@@ -1,4 +1,4 @@
-"""What the file of a data set says of it, without its images being read."""
+"""The description of a data set in its file, read without the images."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from ringtrain.errors import DataError, plain
 
 @dataclass(frozen=True, slots=True)
 class SplitShape:
-    """``shape``: (H, W, C) of each image."""
+    """The size of a split. ``shape``: (H, W, C) of each image."""
 
     count: int
     shape: tuple[int, ...]
@@ -19,15 +19,17 @@ class SplitShape:
 
 @dataclass(frozen=True, slots=True)
 class DatasetForm:
+    """The classes and splits of a data set."""
+
     name: str
     classes: tuple[str, ...]
     train: SplitShape
 
 
 def read_form(path) -> DatasetForm:
-    """Of a file, or of the data set that comes with ringtrain where ``path`` is "digits".
+    """Read the form of a file, or of the bundled data set if ``path`` is "digits".
 
-    Raises: DataError where the file is not there, is no data set, or its layout is wrong.
+    Raises: DataError if the file is missing, is no data set, or its layout is wrong.
     """
     path = DIGITS if str(path) == "digits" else Path(path)
     with open_hdf5(path) as file, hdf5_errors(path):

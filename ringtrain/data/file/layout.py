@@ -1,8 +1,7 @@
-"""What may be wrong with the form of a data set's HDF5 file: problems as text, found without reading the
-images.
+"""Problems in the form of a data set's HDF5 file, as text, found without reading the images.
 
-Whoever opens a file raises the first problem; ``data check`` shows them all. A file may have been made by
-anybody: nothing in it is followed to another file, and nothing in it is an object.
+Opening raises the first problem; ``data check`` shows them all. The file may come from an untrusted source: no link
+to another file is followed, and no value is an object.
 """
 
 import re
@@ -20,7 +19,7 @@ FORMAT, VERSION = "ringtrain-dataset", 1
 
 
 def layout_problems(file) -> Iterator[str]:
-    """Each problem of an open file; none means that :mod:`dataset` can read it."""
+    """Yield each problem of an open file; :mod:`dataset` can read a file without any."""
     fatal = _kind_problem(file)
     if fatal:
         yield fatal
@@ -92,13 +91,13 @@ def _checksum_problems(owner, name: str) -> Iterator[str]:
 
 
 def _holds(group, key: str, kind) -> bool:
-    """Whether ``key`` is a ``kind`` that lies in this file: links to elsewhere, and soft ones, do not
-    count."""
+    """Return whether ``key`` is a ``kind`` in this very file, and no external or soft link."""
     return hdf5.is_own(group, key) and group.get(key, getclass=True) is kind
 
 
 def _attribute(owner, key: str):
-    """None for what a data set has no attributes of: objects, references, or more than fits one."""
+    """Return an attribute; None for values that no data set has: objects, references, or more than
+    fits an attribute."""
     return hdf5.attribute(owner, key, (STRING, INTEGER, FLOAT))
 
 

@@ -1,8 +1,8 @@
-"""What a data set's file holds beside its examples, and training uses: class names and statistics.
+"""The metadata of a data set: class names and statistics, beside the examples.
 
-A file has a checksum of them, the attribute ``checksum`` of its root. One that was written without, by an earlier
-ringtrain or by another program, is held to the statistics of its training images: those are looked at when it is opened
-where the set is small enough to be verified, and else by `ringtrain data check`; its class names are taken as they are.
+The attribute ``checksum`` of the file's root seals them. A file without it, from an earlier ringtrain or another
+program, is compared with the statistics of its training images: at opening if the set is small enough to be verified,
+else by `ringtrain data check`. Its class names are taken as they are.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ STATISTICS = ("mean", "std", "mean_image")
 
 @dataclass(frozen=True, slots=True)
 class DatasetMetadata:
-    """Shapes: mean, std float64 [C], mean_image float32 [H, W, C], of the training images, 0 … 255."""
+    """Class names and statistics. Shapes: mean, std float64 [C], mean_image float32 [H, W, C], of the training images,
+    0 … 255."""
 
     classes: tuple[str, ...]
     mean: np.ndarray
@@ -31,6 +32,7 @@ class DatasetMetadata:
 
     @property
     def checksum(self) -> str:
+        """The checksum of these class names and statistics."""
         return metadata_checksum(self.classes, self)
 
 
@@ -44,7 +46,7 @@ def metadata_checksum(classes: Sequence[str], statistics) -> str:
 
 
 def read_metadata(file) -> DatasetMetadata:
-    """Of a file whose layout is good."""
+    """Read the metadata of a file whose layout is good."""
     return DatasetMetadata(
         tuple(file.attrs["classes"]),
         np.asarray(file.attrs["mean"], np.float64),
@@ -54,17 +56,18 @@ def read_metadata(file) -> DatasetMetadata:
 
 
 def is_sealed(file) -> bool:
+    """Return whether the file has a checksum of its metadata."""
     return "checksum" in file.attrs
 
 
 def seal_problems(file, metadata: DatasetMetadata) -> Iterator[str]:
-    """A problem where they are not those that were written, as far as the file says."""
+    """Yield a problem if the metadata differ from the file's checksum of them."""
     if is_sealed(file) and file.attrs["checksum"] != metadata.checksum:
         yield (texts.FACTS_CHANGED(found=metadata.checksum[:12], noted=file.attrs["checksum"][:12]))
 
 
 def statistic_problems(metadata: DatasetMetadata, images, progress: Progress = no_progress) -> Iterator[str]:
-    """A problem for each that is not that of the training images, uint8 [N, H, W, C]."""
+    """Yield a problem for each statistic that differs from the training images', uint8 [N, H, W, C]."""
     found = pixel_statistics(images, progress)
     for key in STATISTICS:
         # Not "off > TOLERANCE": a NaN must not pass.

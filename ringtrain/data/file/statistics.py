@@ -1,4 +1,4 @@
-"""Mean and standard deviation of images, exactly: sums of integers, whose order cannot matter."""
+"""Mean and standard deviation of images, exactly: sums of integers, which no order of additions changes."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from ringtrain.data.content import Progress, no_progress, row_blocks
 
 @dataclass(frozen=True, slots=True)
 class PixelStatistics:
-    """Of the training images, on the scale 0 … 255.
+    """Statistics of the training images, on the scale 0 … 255.
 
     Shapes: mean, std float64 [C], over examples and pixels; mean_image float32 [H, W, C], over examples.
     """
@@ -20,7 +20,8 @@ class PixelStatistics:
 
 
 def pixel_statistics(images, progress: Progress = no_progress) -> PixelStatistics:
-    """Shapes: uint8 [N, H, W, C], N from 1. Two passes of integer sums, a block at a time."""
+    """Compute the statistics of images in two passes of integer sums, a block at a time. Shapes: uint8 [N, H, W, C], N
+    from 1"""
     count, *shape = images.shape
     pixel_sums = np.zeros(shape, np.uint64)
     square_sums = np.zeros(shape[-1], np.uint64)

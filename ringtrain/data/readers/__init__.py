@@ -1,1 +1,1 @@
-"""Readers of the sources that a data set is made from."""
+"""Readers of the sources of data sets."""

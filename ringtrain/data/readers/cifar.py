@@ -26,7 +26,7 @@ SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 
 
 @dataclass(frozen=True, slots=True)
 class CifarVariant:
-    """One of the four ways: which files there are, and how to read a batch and the names of the classes."""
+    """One of the four variants: its files, and how to read a batch and the class names."""
 
     name: str
     folder: str
@@ -39,15 +39,17 @@ class CifarVariant:
 
     @property
     def files(self) -> tuple[str, ...]:
+        """The names of all files of the variant."""
         return (*self.train, *self.test, self.names)
 
 
 def accepts(path: Path) -> bool:
+    """Return whether the folder or archive holds CIFAR."""
     return is_archive(path) or (path.is_dir() and _layout_in(path) is not None)
 
 
 def _layout_in(path: Path) -> tuple[Path, CifarVariant] | None:
-    """The folder itself, or the one that the archive unpacks to within it."""
+    """Return the folder itself, or the one that the archive unpacks to within it."""
     for folder, layout in [(path, each) for each in LAYOUTS] + [(path / each.folder, each) for each in LAYOUTS]:
         if folder.is_dir() and _fits(layout, member_names(folder)):
             return folder, layout
@@ -59,6 +61,7 @@ def _fits(layout: CifarVariant, names) -> bool:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
+    """Read all of it. Raises: DataError"""
     if path.is_dir():
         folder, layout = _layout_in(path)
         return _assemble(folder, layout, read_members(folder, layout.files, progress), progress)
@@ -125,7 +128,7 @@ def _python_batch(key: str):
 
 
 def _whole_numbers(found, where: str) -> np.ndarray:
-    """A list of Python's, or an array: what else may be in a list becomes an array of any size, or none at all."""
+    """Return a list or array of Python integers as an array; other values in a list could make an array of any size."""
     if isinstance(found, np.ndarray):
         return found
     if not isinstance(found, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in found):

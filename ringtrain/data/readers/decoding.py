@@ -1,5 +1,5 @@
-"""Decoders that others wrote (of archives, images, arrays) fail on bytes that make no sense in as many ways as they
-have lines: whatever it is, it is a fault of the file, and is told as one."""
+"""Errors of decoders (of archives, images, arrays) as errors of the file: malformed bytes raise
+exceptions of any type."""
 
 import warnings
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from ringtrain.errors import DataError, RingtrainError
 
 @contextmanager
 def decoding(what: str):
-    """What a decoder raises becomes a DataError: ``what``, which names the file and says what could not be done, and
-    the reason. What it warns of is not shown: it speaks of bytes, and the data is taken or refused as a whole."""
+    """Raise any exception of a decoder as a DataError with ``what``, which names the file and the failed step, and the
+    reason. Its warnings stay hidden: they concern bytes, and the data is taken or refused as a whole."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,9 +1,9 @@
-"""Folders of images, one subfolder a class, under train/ and test/ (or val/) or without such a division.
+"""Folders of images, one subfolder a class, under train/ and test/ (or val/), or without these two.
 
     flowers/train/rose/1.jpg   flowers/train/tulip/7.png   flowers/val/rose/3.jpg
     flowers/rose/1.jpg         flowers/tulip/7.png
 
-Classes are numbered in the order of their names, examples go by class and name. If one image has colour, all
+Class numbers follow the order of the names; examples are ordered by class and name. If one image has colour, all
 become RGB; if none has, all stay grey.
 """
 
@@ -27,6 +27,7 @@ TESTS = ("test", "val")
 
 
 def accepts(path: Path) -> bool:
+    """Return whether the path is a folder of folders with images."""
     return path.is_dir() and any(_images(folder) for root in _roots(path).values() for folder in _folders(root))
 
 
@@ -43,7 +44,7 @@ def _images(path: Path) -> list[Path]:
 
 
 def _roots(path: Path) -> dict[str, Path]:
-    """{"train": folder, "test": folder}, or only the former where there is no division or no test part."""
+    """Return {"train": folder, "test": folder}, or train alone if there is no division or no test part."""
     # A folder train/ without subfolders is a class of that name.
     if not (path / "train").is_dir() or not _folders(path / "train"):
         return {"train": path}
@@ -52,6 +53,7 @@ def _roots(path: Path) -> dict[str, Path]:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
+    """Read all images. Raises: DataError"""
     roots = _roots(path)
     if "test" in roots and all((path / name).is_dir() for name in TESTS):
         raise DataError(texts.TWO_TEST_FOLDERS(path=path))
@@ -65,7 +67,7 @@ def read(path: Path, size, progress: Progress) -> Content:
 
 
 def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
-    """What of the folder is not in the data set."""
+    """Describe the files of the folder that the data set leaves out."""
     classes = [folder for root in roots.values() for folder in _folders(root)]
     others = [file for folder in classes for file in _files(folder) if file.suffix.lower() not in SUFFIXES]
     others += [file for root in {path, *roots.values()} for file in _files(root)]
@@ -77,8 +79,7 @@ def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
 
 
 def _list(root: Path, classes) -> list[tuple[Path, int]]:
-    """(file, label) of each image. Raises: DataError for a class without images, or that training does not
-    know."""
+    """Return (file, label) of each image. Raises: DataError for a class without images, or one that training lacks."""
     listed = []
     for folder in _folders(root):
         if folder.name not in classes:
@@ -100,7 +101,7 @@ def _pillow():
 
 
 def _open(file: Path):
-    """The image with its header read, not yet its pixels."""
+    """Open an image and read its header, not its pixels."""
     image_module = _pillow()
     with decoding(texts.NO_IMAGE(file=file)):
         image = image_module.open(file, formats=FORMATS)
@@ -111,7 +112,7 @@ def _open(file: Path):
 
 
 def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
-    """The shape [H, W, C] of all examples, from the headers alone, and what there is to say about it."""
+    """Return the shape [H, W, C] of all examples, from the headers alone, and notes about them."""
     sizes, grey = {}, 0
     for file in files:
         with _open(file) as image:
@@ -143,7 +144,7 @@ def _load(listed, shape, progress: Progress) -> Part:
 
 
 def _pixels(file: Path, shape):
-    """Shapes: → uint8 [H, W, C]"""
+    """Read the pixels of an image. Shapes: → uint8 [H, W, C]"""
     height, width, channels = shape
     image_module = _pillow()
     with _open(file) as image, decoding(texts.NO_IMAGE(file=file)):

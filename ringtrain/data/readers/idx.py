@@ -1,4 +1,4 @@
-"""IDX files, as MNIST and its likes come: train-images-idx3-ubyte[.gz] and so on.
+"""IDX files, the format of MNIST and similar sets: train-images-idx3-ubyte[.gz] and so on.
 
     0 0 8 d        d = 3 axes for images, 1 for labels; 8 = unsigned bytes
     n h w          each a big-endian uint32
@@ -26,11 +26,12 @@ SPLITS = {"train": ("train",), "test": ("t10k", "test")}
 
 
 def accepts(path: Path) -> bool:
+    """Return whether the path names IDX files."""
     return bool(_named(path))
 
 
 def _named(path: Path) -> dict:
-    """{(prefix, split, kind): file} of a folder, or of what begins with ``path``."""
+    """Return {(prefix, split, kind): file} of a folder, or of the files whose paths begin with ``path``."""
     folder, start = (path, "") if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
         return {}
@@ -51,6 +52,7 @@ def _siblings(folder: Path, asked):
 
 
 def read(path: Path, size, progress: Progress) -> Content:
+    """Read all files of a set. Raises: DataError"""
     named = _named(path)
     prefixes = sorted({prefix for prefix, _, _ in named})
     if len(prefixes) > 1:
@@ -106,7 +108,7 @@ def _unpacked(path: Path):
 
 
 def _values(path: Path, file, shape) -> bytes:
-    """So many bytes as the header says, and not one more: a file of a few can unpack to any number."""
+    """Read as many bytes as the header promises, and no more: a small file can unpack to any size."""
     count, data = math.prod(shape), bytearray()
     while piece := file.read(min(PIECE_BYTES, count + 1 - len(data))):
         data += piece

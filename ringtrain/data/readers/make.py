@@ -1,4 +1,4 @@
-"""From a source to a file: what `ringtrain data make` does."""
+"""The way from a source to a file: `ringtrain data make`."""
 
 import dataclasses
 import math
@@ -16,10 +16,10 @@ from ringtrain.storage import hdf5
 
 
 def split_test(content: Content, fraction: float, seed: int) -> Content:
-    """The same data set, with ceil(fraction · N) of its examples as the test part.
+    """Return the same data set, with ceil(fraction · N) of its examples as the test part.
 
-    Which they are depends on seed and N alone, not on labels; both parts keep the order of the source.
-    Raises: DataError where there is a test part already, or nothing would be left of one of the two.
+    Seed and N alone select them, not labels; both parts keep the order of the source.
+    Raises: DataError if a test part exists already, or one of the two would be empty.
     """
     if content.test is not None:
         raise DataError(texts.TEST_PART_EXISTS(name=content.name, count=content.test.count))
@@ -47,9 +47,9 @@ def make_dataset(
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Content:
-    """Read ``source``, cut a test part if asked, write ``out``; returns what was written.
+    """Read ``source``, split off a test part if asked, write ``out``, and return the content.
 
-    Raises: DataError, before the long work where that can be known.
+    Raises: DataError, before the long work if possible.
     """
     check_target(Path(out), force)
     content = read_source(source, size, progress)
@@ -79,7 +79,7 @@ def _check_classes(source: str, content: Content) -> None:
 
 
 def _check_texts(source: str, content: Content) -> None:
-    """A name of a file can be any bytes; what the HDF5 file keeps is text, as its reader wants it."""
+    """Check that names are text that the HDF5 file's reader accepts; the name of a file can be any bytes."""
     fields = {"name": content.name, "source": content.source, "licence": content.licence}
     for what, text in (*fields.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
         if not hdf5.is_text(text):

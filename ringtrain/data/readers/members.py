@@ -15,6 +15,7 @@ LARGEST_BYTES = 256 << 20  # of a member: an archive can expand to anything, and
 
 
 def is_archive(path: Path) -> bool:
+    """Return whether the path is a tar archive."""
     try:
         return path.is_file() and tarfile.is_tarfile(path)
     except Exception:  # of one that is cut short, or spoilt: in as many ways as tarfile and its decoders have lines
@@ -22,15 +23,14 @@ def is_archive(path: Path) -> bool:
 
 
 def member_names(path: Path) -> set[str]:
-    """Names of the files in a folder."""
+    """Return the names of the files in a folder."""
     return {entry.name for entry in path.iterdir() if entry.is_file()}
 
 
 def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dict[str, bytes]:
-    """{name: contents} of those of ``wanted`` that are there, in whichever folder of the archive.
+    """Return {name: contents} of those ``wanted`` files that exist, in any folder of the archive.
 
-    Raises: DataError where the archive is damaged, has a name twice, or a member of more than
-    256 MiB.
+    Raises: DataError if the archive is damaged, has a name twice, or a member of more than 256 MiB.
     """
     if path.is_dir():
         return {name: (path / name).read_bytes() for name in sorted(member_names(path) & set(wanted))}
@@ -53,8 +53,8 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
 
 
 class _Ending:
-    """A file that may be read at its end a few times: tarfile, told to pass over more than there is, would do so for as
-    long as it takes to count to that."""
+    """A file that allows only a few reads at its end: tarfile, asked to skip a huge damaged length, would read there
+    for ever."""
 
     def __init__(self, file):
         self._file, self._left = file, READS_AT_END

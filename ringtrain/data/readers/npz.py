@@ -14,11 +14,13 @@ PAIRS = (("x_train", "y_train", "x_test", "y_test"), ("x", "y", None, None), ("i
 
 
 def accepts(path: Path) -> bool:
+    """Return whether the path is a .npz archive."""
     return path.is_file() and path.suffix == ".npz"
 
 
 def read(path: Path, size, progress: Progress) -> Content:
     # NumPy leaves a file open that it opened itself and could not read.
+    """Read all of it. Raises: DataError"""
     with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as file:
         if not zipfile.is_zipfile(file):  # which NumPy would read as an array, or a pickle
             raise DataError(texts.NPZ_NO_ARCHIVE(path=path))

@@ -1,4 +1,4 @@
-"""Reading a pickle that holds only plain values and NumPy arrays.
+"""Safe reading of pickles that hold only plain values and NumPy arrays.
 
 A pickle is a program. It runs in a process of its own (:mod:`ringtrain.data.readers.unpickle`), which allows it a few
 names and no files, and little memory and processor time. A pickle that crashes that process crashes nothing else.
@@ -21,8 +21,8 @@ LEAST_BYTES, PER_BYTE = 512 << 20, 6  # of memory: for Python itself, and for ea
 
 
 def load_plain(data: bytes, where: str):
-    """The value in ``data``: dictionaries, lists, texts, bytes, numbers, and NumPy arrays of numbers. Texts
-    of Python 2 come as bytes.
+    """Return the value in ``data``: dictionaries, lists, texts, bytes, numbers, and NumPy arrays of numbers. Texts of
+    Python 2 come as bytes.
 
     Raises: DataError naming ``where``, for anything else.
     """
@@ -45,7 +45,7 @@ def _signal_of(code: int) -> str:
 
 
 def _value(tree, blobs: memoryview, at: list[int]):
-    """``at``: where the next of the blobs begins"""
+    """Rebuild a value from its tree. ``at``: where the next blob begins"""
     if not isinstance(tree, list):
         return tree
     kind, *rest = tree

@@ -1,4 +1,4 @@
-"""Which reader understands what a user has. A new format is one file and one line of READERS."""
+"""The reader for a user's source. A new format is one file and one line of READERS."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ Size = tuple[int, int]  # height, width
 
 @dataclass(frozen=True, slots=True)
 class SourceReader:
-    """accepts(path): whether the names and first bytes are of this format; read(path, size, progress): all
-    of it."""
+    """A format. accepts(path): whether the names and first bytes are of this format; read(path, size, progress): reads
+    all of it."""
 
     what: str
     accepts: Callable[[Path], bool]
@@ -32,9 +32,9 @@ READERS = (
 
 
 def read_source(path, size: Size | None = None, progress: Progress = no_progress) -> Content:
-    """Everything of a source, in memory; ``size`` makes images of a folder that large.
+    """Read a whole source into memory; ``size`` resizes images of a folder.
 
-    Raises: DataError where no reader understands it, listing what is understood, or where it is damaged.
+    Raises: DataError if no reader accepts it, listing the formats, or if it is damaged.
     """
     path = Path(path)
     try:

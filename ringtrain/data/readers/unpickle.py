@@ -1,6 +1,6 @@
-"""The program in which :mod:`ringtrain.data.readers.pickles` unpickles a file. It imports the standard library alone.
+"""The child program of :mod:`ringtrain.data.readers.pickles`, which unpickles a file with the standard library alone.
 
-A pickle may name the functions of ALLOWED, which put a NumPy array together; Array and Dtype only keep what they get.
+A pickle may name the functions of ALLOWED, which put a NumPy array together; Array and Dtype only keep their arguments.
 Input is the pickle. Output is a line of JSON, then the bytes of all arrays and byte strings in their order:
 
     ["value", tree]          lists in it are ["list", item…], ["dict", key, value…], ["bytes", length]
@@ -19,10 +19,12 @@ MOST = 1 << 20  # values written out: a list can be held many times in one that 
 
 
 class NotAllowed(Exception):
-    pass
+    """The pickle names something outside ALLOWED."""
 
 
 class Dtype:
+    """The description of a NumPy type in a pickle."""
+
     def __init__(self, code, *_):
         self.order, self.code = "", decode_text(code)
 
@@ -31,6 +33,8 @@ class Dtype:
 
 
 class Array:
+    """The description and bytes of a NumPy array in a pickle."""
+
     def __init__(self, *_):
         self.state = None
 
@@ -39,7 +43,7 @@ class Array:
 
 
 def from_buffer(data, dtype, shape, order):
-    """Protocol 5 has this in place of an empty array and its state."""
+    """Make an array as protocol 5 does: directly, without an empty array and its state."""
     array = Array()
     array.__setstate__((1, shape, dtype, order == "F", data))
     return array
@@ -58,6 +62,8 @@ ALLOWED = {
 
 
 class Unpickler(pickle.Unpickler):
+    """An unpickler that finds only the names of ALLOWED."""
+
     def find_class(self, module, name):
         if f"{module}.{name}" not in ALLOWED:
             raise NotAllowed(f"{module}.{name}")
@@ -65,11 +71,13 @@ class Unpickler(pickle.Unpickler):
 
 
 def decode_text(value):
+    """Return the text of a value that may be bytes."""
     return value.decode("latin1") if isinstance(value, bytes) else value
 
 
 def value_tree(value, blobs: list, left: list[int], depth: int = 0):
-    """``left``: how many values more it may have"""
+    """Return a value as a tree for JSON, and append its bytes to ``blobs``. ``left``: how many more
+    values it may have"""
     left[0] -= 1
     if left[0] < 0 or depth > DEEPEST:
         raise ValueError(f"more than {MOST:,} values" if left[0] < 0 else f"more than {DEEPEST} lists within lists")
@@ -89,6 +97,7 @@ def value_tree(value, blobs: list, left: list[int], depth: int = 0):
 
 
 def run_pickle(data: bytes, memory_bytes: int) -> tuple[str, list]:
+    """Run the pickle; return the line of JSON, and the bytes after it."""
     blobs = []
     try:
         value = Unpickler(io.BytesIO(data), encoding="bytes").load()

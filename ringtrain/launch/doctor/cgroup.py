@@ -1,7 +1,7 @@
 """Limits of cores and memory by the control group of this process: of a container, or of a job.
 
-The folders are looked for where ``/proc/self/cgroup`` names them and, as a container sees its own at the top, in every
-folder above; the least limit of them counts. Both versions of control groups are read.
+``/proc/self/cgroup`` names the folders, and every folder above counts too, since a container sees its own at the top;
+the least limit applies. Both versions of control groups are read.
 """
 
 import re
@@ -19,8 +19,9 @@ ENDLESS = 1 << 60  # bytes: version 1 writes a number where there is no limit
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None where there is no such limit. ``cores``: a share of time, so that it may be no whole number; ``nbytes``: of
-    memory in all; ``free``: what is left of it, or of a larger limit that others use, too."""
+    """Limits; None means no limit. ``cores``: a share of time, so it may be no whole number; ``nbytes``: of memory in
+    all; ``free``: the rest of it, or of a larger limit shared with others.
+    """
 
     cores: float | None = None
     nbytes: int | None = None
@@ -28,7 +29,7 @@ class Limits:
 
 
 def read_small_file(file: Path) -> str:
-    """The content of a small file, stripped; empty if it is missing or must not be read."""
+    """Return the content of a small file, stripped; empty if it is missing or unreadable."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -43,7 +44,7 @@ def read_limits(root: Path) -> Limits:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Of the group that has this controller, and those above it."""
+    """Return the folder of the group that has this controller, and those above it."""
     for line in read_small_file(root / "proc/self/cgroup").splitlines():
         _, controllers, inside = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
@@ -60,7 +61,7 @@ def _cores(folder: Path) -> float | None:
 
 
 def _held(folder: Path) -> tuple[int, int] | None:
-    """(limit, bytes that are free). Pages of files that were read count as used, and are given back when wanted."""
+    """Return (limit, free bytes). Cached pages of files count as used, but the kernel reclaims them on demand."""
     for limit, used, cached in MEMORY:
         text = read_small_file(folder / limit)
         if text and text.isdigit() and int(text) < ENDLESS:

@@ -14,7 +14,7 @@ MOST_LISTED = 8  # ranks whose cores are listed one by one
 
 
 def cores(context: DoctorContext) -> list[Line]:
-    """The cores that each rank may run on, and whether there are enough; collective."""
+    """Check that there are enough cores for the ranks, and list those of each rank; collective."""
     own = {"host": context.host, "cores": sorted(os.sched_getaffinity(0))}
     placements = context.transport.gather_json(own | {"whole": whole_cores(context.root, own["cores"])})
     text = _cores_text([ranges(placement["cores"]) for placement in placements])
@@ -35,7 +35,7 @@ def _cores_text(every: Sequence[str]) -> str:
 
 
 def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
-    """The cores to which these belong, each by the least of its threads."""
+    """Return the physical cores of these processors, each by the least of its threads."""
     return sorted({min(numbers_of(_siblings(root, cpu))) for cpu in cpus})
 
 
@@ -50,7 +50,7 @@ def numbers_of(text: str) -> set[int]:
 
 
 def quota(context: DoctorContext) -> list[Line]:
-    """The share of the cores' time that a container or a job may use; collective."""
+    """Check the share of the cores' time that a container or a job may use; collective."""
     own = read_limits(context.root).cores
     reported = context.transport.gather_json([context.host, own, context.transport.local_size])
     found = scarcest_host(reported)
@@ -64,7 +64,8 @@ def quota(context: DoctorContext) -> list[Line]:
 
 
 def blas(context: DoctorContext) -> list[Line]:
-    """The library of matrix products, the core whose kernels it chose, and its threads on all ranks; collective."""
+    """Show the library of matrix products, the core whose kernels it chose, and its threads on all
+    ranks; collective."""
     from ringtrain.ops.cpu.blas import THREAD_SETTINGS, describe
 
     found = describe()
@@ -91,7 +92,7 @@ def _crowd(reported: Sequence[tuple[str, list[int], int]]) -> dict:
 
 
 def numa(context: DoctorContext) -> list[Line]:
-    """The NUMA nodes, and on how many of them this rank runs."""
+    """Show the NUMA nodes, and the number that this rank runs on."""
     folders = sorted((context.root / "sys/devices/system/node").glob("node[0-9]*"))
     nodes = [numbers_of(read_small_file(folder / "cpulist")) for folder in folders]
     if len(nodes) < 2:

@@ -1,4 +1,4 @@
-"""Checks of devices, and of messages of their memory. Imports nothing of CUDA unless a device is to be used."""
+"""Checks of devices, and of messages from their memory. Imports nothing of CUDA unless the run needs a device."""
 
 import re
 import time
@@ -20,12 +20,12 @@ CUDA_PACKAGES = ("cupy", "nvidia-", "libucx", "cuda-")
 
 
 def device_wanted(context: DoctorContext) -> bool:
-    """Whether a device is to be used: by --device cuda, or by auto with a driver."""
+    """Return whether the run needs a device: with --device cuda, or with auto and a driver."""
     return context.device == "cuda" or (context.device == "auto" and driver_version(context.root) is not None)
 
 
 def driver_version(root: Path) -> str | None:
-    """Of NVIDIA's kernel module; None where there is none."""
+    """Return the version of NVIDIA's kernel module; None without one."""
     file = root / "proc/driver/nvidia/version"
     if not file.is_file():
         return None
@@ -34,19 +34,19 @@ def driver_version(root: Path) -> str | None:
 
 
 def gpu_models(root: Path) -> list[str]:
-    """Of the GPUs of this machine, visible to this process or not."""
+    """Return the models of this machine's GPUs, visible to this process or not."""
     files = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     found = (re.search(r"Model:\s*(.+)", file.read_text()) for file in files)
     return [match[1].strip() if match else "unknown" for match in found]
 
 
 def number_of(context: DoctorContext) -> int:
-    """This rank's device among the visible ones. Raises DeviceError if it sees none."""
+    """Return this rank's device among the visible ones. Raises DeviceError if it sees none."""
     return bind(context.environ, context.visible(), context.transport.local_rank).index
 
 
 def packages(context: DoctorContext) -> list[Line]:
-    """The wheels of CUDA, by their metadata alone."""
+    """Show the wheels of CUDA, by their metadata alone."""
     found = {each.name.lower(): each.version for each in distributions() if each.name}
     names = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
     cupys = [name for name in found if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
@@ -57,6 +57,7 @@ def packages(context: DoctorContext) -> list[Line]:
 
 
 def driver(context: DoctorContext) -> list[Line]:
+    """Show the driver and the GPUs."""
     version = driver_version(context.root)
     if version is not None:
         return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(context))]
@@ -73,8 +74,9 @@ def _counted(context: DoctorContext) -> str:
 
 
 def mpi_cuda(context: DoctorContext) -> list[Line]:
-    """How device memory goes between ranks, rung by rung; collective. Before this process uses its device, which may
-    not take a second process."""
+    """Check how device memory travels between ranks, one way after another; collective. Runs before this process uses
+    its device, which may admit no second process.
+    """
     if "no MPI" in context.transport.describe():
         return [Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_MPI)]
     if not _any(context, device_wanted(context)):
@@ -89,7 +91,7 @@ def mpi_cuda(context: DoctorContext) -> list[Line]:
 
 
 def _numbers(context: DoctorContext) -> list[int] | None:
-    """The devices of all ranks; None if one has none: :func:`device` says why."""
+    """Return the devices of all ranks; None if one has none: :func:`device` says why."""
     try:
         own = number_of(context)
     except DeviceError:
@@ -109,7 +111,7 @@ def device(context: DoctorContext) -> list[Line]:
 
 
 def _opened(context: DoctorContext) -> tuple[list[Line], str | None]:
-    """Its lines, and its UUID if it can be used."""
+    """Return the device's lines, and its UUID if it is usable."""
     try:
         number = number_of(context)
         runtime = context.make(number)
@@ -119,7 +121,7 @@ def _opened(context: DoctorContext) -> tuple[list[Line], str | None]:
 
 
 def _shared(uuids: Sequence[str | None]) -> list[Line]:
-    """``uuids``: by rank."""
+    """Return lines for devices that ranks share. ``uuids``: by rank"""
     holders = [[rank for rank, own in enumerate(uuids) if own == uuid] for uuid in dict.fromkeys(uuids) if uuid]
     crowds = [", ".join(map(str, ranks)) for ranks in holders if len(ranks) > 1]
     return [Line(WARN, "shared device", texts.DEVICE_SHARED(ranks=crowd), texts.DEVICE_FEWER) for crowd in crowds]
@@ -133,7 +135,7 @@ def _facts(number: int, runtime) -> Line:
 
 
 def _staging(runtime) -> Line:
-    """The slower of both ways between pinned host memory and the device."""
+    """Return the slower rate of both ways between pinned host memory and the device."""
     host, array, stream = runtime.pinned(STAGING_BYTES), runtime.whole(STAGING_BYTES), runtime.stream()
     slowest = 0.0
     for copy in (lambda: runtime.upload(host, array, stream), lambda: runtime.download(array, host, stream)):

@@ -1,6 +1,6 @@
-"""Checks of the place of run folders: a file can be written there, all nodes see it, and it is fast enough.
+"""Checks of the place of run folders: it is writable, visible on all nodes, and fast enough.
 
-Rank 0 writes checkpoints, so rank 0 tries. All files go into one folder, which is removed again.
+Rank 0 writes checkpoints, so rank 0 runs them. All files go into one folder, which is removed again.
 """
 
 import os
@@ -23,14 +23,14 @@ MARK = b"ringtrain doctor"
 
 
 def existing(path: Path) -> Path:
-    """The folder; if it is missing, its nearest parent, which may be a file in its way."""
+    """Return the folder; if it is missing, its nearest existing parent, which may be a file."""
     path = path.absolute()
     return next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
 
 
 @contextmanager
 def folder_in(place: Path) -> Iterator[Path]:
-    """A folder of our own, gone afterwards."""
+    """Make a temporary folder, and remove it afterwards."""
     own = place / f".ringtrain-doctor-{os.getpid()}"
     own.mkdir()
     try:
@@ -40,7 +40,7 @@ def folder_in(place: Path) -> Iterator[Path]:
 
 
 def run_folder(context: DoctorContext) -> list[Line]:
-    """Check that rank 0 writes there, and that all nodes see it; collective."""
+    """Check that rank 0 can write there, and that all nodes see it; collective."""
     place, first = existing(context.path), context.transport.rank == 0
     with ExitStack() as stack:
         refused, own = _trial(place, stack) if first else ("", None)
@@ -49,7 +49,8 @@ def run_folder(context: DoctorContext) -> list[Line]:
 
 
 def _trial(place: Path, stack: ExitStack) -> tuple[str, Path | None]:
-    """Why nothing can be written there, or empty; and a folder of our own, which lasts until the stack is left."""
+    """Try to write there. Return the reason of a failure, or empty, and a temporary folder that lasts until the stack
+    closes."""
     try:
         own = stack.enter_context(folder_in(place))
         files.write(own / "mark", MARK)
@@ -63,7 +64,7 @@ def _trial(place: Path, stack: ExitStack) -> tuple[str, Path | None]:
 
 
 def _blind(context: DoctorContext, own: Path | None) -> list[str]:
-    """The hosts that do not see rank 0's folder; collective."""
+    """Return the hosts that do not see rank 0's folder; collective."""
     named = context.transport.gather_json(own and str(own))[0]
     seen = named is None or os.path.isfile(os.path.join(named, "mark"))
     every = context.transport.gather_json([context.host, seen])
@@ -113,7 +114,7 @@ def _replace_s(file: Path) -> float:
 
 
 def _write_rate(file: Path) -> tuple[float, int]:
-    """(bytes a second, bytes)"""
+    """Return (bytes a second, bytes)."""
     block, nbytes = os.urandom(BLOCK), 0
     began = time.perf_counter()
     with open(file, "wb", buffering=0) as opened:

@@ -21,8 +21,9 @@ SEVERITY = (OK, WARN, FAIL)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``status``: :data:`OK`; :data:`WARN`, a run works, but not as well as it could; :data:`FAIL`, it does not work.
-    ``text``: the finding; ``advice``: what to do. ``ranks``: the ranks that have this line; empty: all."""
+    """A finding. ``status``: :data:`OK`; :data:`WARN`: a run works, but not as well as it could; :data:`FAIL`: it does
+    not work. ``text``: the finding; ``advice``: how to fix it. ``ranks``: the ranks that have this line; empty: all.
+    """
 
     status: str
     name: str
@@ -33,16 +34,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class DoctorContext:
-    """The machine as checks see it.
+    """The machine and the options of the checks.
 
-    device:   as of --device: auto (a device if there is one), cpu, cuda
+    device:   of --device: auto (a device if there is one), cpu, cuda
     mpi_cuda: auto, direct or staged
-    visible:  how many devices this process sees; raises DeviceError
+    visible:  returns the number of devices this process sees; raises DeviceError
     make:     makes the Runtime of a device's number; raises DeviceError
     maker:    "module:name" of the same, for a child
-    root:     of the file system: where /proc, /sys and /dev are looked for
-    path:     where run folders are to be
-    host:     the name of this one
+    root:     the folder that stands for the root of the file system, with /proc, /sys and /dev
+    path:     the place of run folders
+    host:     the name of this host
     """
 
     transport: Transport
@@ -65,7 +66,8 @@ def examine(
     checks: Sequence[Check],
     within: Callable[[str], AbstractContextManager] = lambda name: nullcontext(),
 ) -> list[Line]:
-    """The lines of all ranks, on every rank; collective. ``within``: around each check, by its name."""
+    """Return the lines of all ranks, on every rank; collective. ``within``: a context manager around each check, by its
+    name."""
     own = []
     for check in checks:
         with within(check.__name__):
@@ -75,7 +77,7 @@ def examine(
 
 
 def _attempt(check: Check, context: DoctorContext) -> Sequence[Line]:
-    """Run a check; an error, such as a missing package or a file that must not be read, becomes a line."""
+    """Run a check; an error, such as a missing package or an unreadable file, becomes a line."""
     try:
         with naming_packages():
             return check(context)
@@ -84,13 +86,13 @@ def _attempt(check: Check, context: DoctorContext) -> Sequence[Line]:
 
 
 def from_first(context: DoctorContext, lines: Sequence[Line]) -> list[Line]:
-    """Rank 0's lines, on every rank; collective."""
+    """Return rank 0's lines, on every rank; collective."""
     found = context.transport.gather_json([asdict(line) for line in lines])[0]
     return [Line(**{**line, "ranks": ()}) for line in found]
 
 
 def scarcest_host(reported: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
-    """Of (host, amount, ranks), the host with least for each rank; None if every amount is unknown."""
+    """Return the (host, amount, ranks) with the least amount for each rank; None if every amount is unknown."""
     known = [each for each in reported if each[1] is not None]
     return min(known, key=lambda each: each[1] / each[2], default=None)
 
@@ -112,11 +114,12 @@ def merge_lines(every: Sequence[Sequence[Line]]) -> list[Line]:
 
 
 def worst_status(lines: Sequence[Line]) -> str:
+    """Return the worst status of the lines."""
     return max((line.status for line in lines), key=SEVERITY.index, default=OK)
 
 
 def format_lines(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6) -> list[str]:
-    """Lines as text. ``hosts``: by rank, named if ranks differ; ``width``: characters of a line."""
+    """Return lines as text. ``hosts``: by rank, named if ranks differ; ``width``: characters of a line."""
     indent = 6 + max((len(line.name) for line in lines), default=0) + 2
     shown = []
     for line in lines:
@@ -128,13 +131,14 @@ def format_lines(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6
 
 
 def _wrapped(head: str, text: str, indent: int, width: int) -> list[str]:
-    """``text`` after its head, wrapped with an indent; a word longer than a line, such as a path, stays whole."""
+    """Wrap ``text`` after its head, with an indent; a word longer than a line, such as a path, stays whole."""
     room = max(width - indent, 20)
     first, *rest = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
     return [head + first, *(" " * indent + line for line in rest)]
 
 
 def summary_line(lines: Sequence[Line]) -> str:
+    """Return the number of lines of each status."""
     counts = [(sum(line.status == status for line in lines), status) for status in reversed(SEVERITY)]
     return ", ".join(f"{count} {status}" for count, status in counts if count)
 

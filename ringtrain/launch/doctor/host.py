@@ -22,6 +22,7 @@ MOST_HOSTS = 8  # that are named
 
 
 def python(context: DoctorContext) -> list[Line]:
+    """Show the versions of Python and the packages."""
     reported = texts.PYTHON(ringtrain=ringtrain.__version__, python=platform.python_version(), numpy=np.__version__)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -31,6 +32,7 @@ def python(context: DoctorContext) -> list[Line]:
 
 
 def mpi(context: DoctorContext) -> list[Line]:
+    """Show the MPI, or explain its absence."""
     reported = context.transport.describe()
     if "no MPI" in reported:
         return [Line(WARN, "mpi", reported, texts.MPI_INSTALL)]
@@ -41,7 +43,7 @@ def mpi(context: DoctorContext) -> list[Line]:
 
 
 def ranks(context: DoctorContext) -> list[Line]:
-    """The number of ranks on each host; collective."""
+    """Show the number of ranks on each host; collective."""
     transport = context.transport
     hosts = transport.gather_json(context.host)
     names = list(dict.fromkeys(hosts))
@@ -83,7 +85,7 @@ def _kept(name: str, folder: Path | None, variable: str) -> Line:
 
 
 def _first_writable(folders: list[Path]) -> Path | None:
-    """The first that is there, or can be made, and can be written to."""
+    """Return the first folder that exists, or can be made, and is writable."""
     for folder in folders:
         there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
         if there.is_dir() and os.access(there, os.W_OK | os.X_OK):

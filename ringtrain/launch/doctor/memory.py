@@ -16,7 +16,7 @@ FILES_BESIDE = 128  # open files of a rank beside a connection to each other one
 
 
 def memory(context: DoctorContext) -> list[Line]:
-    """The memory that is free for each rank, on the host with least; collective."""
+    """Check the free memory for each rank, on the host with least; collective."""
     transport = context.transport
     reported = transport.gather_json([context.host, free_bytes(context.root), transport.local_size])
     found = scarcest_host(reported)
@@ -32,12 +32,13 @@ def memory(context: DoctorContext) -> list[Line]:
 
 
 def free_bytes(root: Path) -> int | None:
-    """Free memory of this machine, or within the limit of a container or job if that is less; None if unknown."""
+    """Return the free memory of this machine, or within the limit of a container or job if that is less; None if
+    unknown."""
     return _least(available_bytes(root / MEMINFO), read_limits(root).free)
 
 
 def whole_bytes(root: Path) -> int | None:
-    """All memory of this machine, or the limit of a container or job if it is less; None if unknown."""
+    """Return the memory of this machine, or the limit of a container or job if that is less; None if unknown."""
     return _least(kernel_bytes("MemTotal", root / MEMINFO), read_limits(root).nbytes)
 
 
@@ -46,7 +47,7 @@ def _least(*every: int | None) -> int | None:
 
 
 def locked(context: DoctorContext) -> list[Line]:
-    """The memory that may be locked, as adapters of InfiniBand need."""
+    """Check the limit of locked memory, which adapters of InfiniBand need."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     adapters = sorted(each.name for each in (context.root / "sys/class/infiniband").glob("*"))
     text = texts.LIMITLESS if limit == resource.RLIM_INFINITY else texts.LOCKED(mib=limit / (1 << 20))

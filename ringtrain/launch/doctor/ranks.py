@@ -1,4 +1,4 @@
-"""Checks between ranks: additions from afar, death of a rank, links between nodes."""
+"""Checks between ranks: one-sided additions, fault tolerance, links between nodes."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ OSC = "OMPI_MCA_osc"
 
 
 def one_sided(context: DoctorContext) -> list[Line]:
-    """Check that all ranks add to numbers of rank 0, and take tickets from them; collective."""
+    """Check that all ranks can add to counters of rank 0, and fetch from them; collective."""
     transport = context.transport
     try:
         tally = transport.counters(2)
@@ -37,7 +37,7 @@ def one_sided(context: DoctorContext) -> list[Line]:
 
 
 def faults(context: DoctorContext) -> list[Line]:
-    """Check whether survivors can go on after a rank has died."""
+    """Check whether survivors can continue after a rank has died."""
     if "no MPI" in context.transport.describe():
         return []
     built, started = fault_tolerance()
@@ -74,7 +74,7 @@ def links(context: DoctorContext) -> list[Line]:
 
 
 def in_circle(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs of each rank with the next and the next but one: all pairs of up to five ranks."""
+    """Return pairs of each rank with the next and the next but one: all pairs of up to five ranks."""
     count = len(ranks)
     steps = [(place, (place + step) % count) for step in (1, 2) for place in range(count)]
     return list(dict.fromkeys((ranks[min(both)], ranks[max(both)]) for both in steps if both[0] != both[1]))

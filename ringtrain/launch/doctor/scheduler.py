@@ -1,7 +1,7 @@
-"""What a batch system says of the job that this is a part of: Slurm, PBS (also Torque), LSF.
+"""The batch job of this process, as Slurm, PBS (also Torque) or LSF describe it.
 
-An mpirun that starts its daemons by srun hands Slurm's count of the daemons down to its ranks: it is no number of tasks
-then. The end of the job is the one by which a run stops (:mod:`ringtrain.launch.slurm.job_end`).
+An mpirun that starts its daemons by srun passes Slurm's count of the daemons to its ranks: that is no number of tasks.
+A run stops by the end of the job (:mod:`ringtrain.launch.slurm.job_end`).
 """
 
 import os
@@ -24,7 +24,7 @@ SOON_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """by: the batch system; nodes, tasks, left_s: what it gave, None where it does not say; cores: of one task"""
+    """A job. by: the batch system; nodes, tasks, left_s: its resources, None if unknown; cores: of one task"""
 
     by: str
     number: str
@@ -35,7 +35,8 @@ class RunningJob:
 
 
 def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> RunningJob | None:
-    """``ask``: when Slurm's job of this number ends; ``now``: seconds since 1970. Raises UsageError as ``job_end``."""
+    """Read the job from the environment. ``ask``: returns when Slurm's job of this number ends; ``now``: seconds since
+    1970. Raises UsageError as ``job_end``."""
     for name, read in zip(NUMBERS, (_slurm, _pbs, _lsf), strict=True):
         if environ.get(name):
             end = job_end(environ, ask, now)
@@ -52,14 +53,14 @@ def _slurm(environ: Mapping[str, str]) -> RunningJob:
 
 
 def _pbs(environ: Mapping[str, str]) -> RunningJob:
-    """A line of the node file is a place for a task."""
+    """Read PBS's node file: a line is a place for a task."""
     places = _places(environ.get("PBS_NODEFILE", ""))
     nodes = len(set(places)) or _number(environ, "PBS_NUM_NODES")
     return RunningJob("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
 
 
 def _places(file: str) -> list[str]:
-    """Empty where there is no such file, or it may not be read."""
+    """Return the lines of a node file; empty if it is missing or unreadable."""
     try:
         return Path(file).read_text(errors="replace").split()
     except OSError:
@@ -67,7 +68,7 @@ def _places(file: str) -> list[str]:
 
 
 def _lsf(environ: Mapping[str, str]) -> RunningJob:
-    """Hosts and slots in turns: "node1 4 node2 4"."""
+    """Read LSF's hosts and slots in turns: "node1 4 node2 4"."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     slots = [whole_number(word) or 0 for word in words[1::2]]
     tasks = _number(environ, "LSB_DJOB_NUMPROC") or sum(slots) or None
@@ -79,13 +80,13 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def total_tasks(text: str) -> int | None:
-    """The sum of "2(x3),1": 7; None of anything else."""
+    """Return the sum of "2(x3),1": 7; None for anything else."""
     parts = [re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part) for part in text.split(",")]
     return sum(int(part[1]) * int(part[2] or 1) for part in parts) if all(parts) else None
 
 
 def scheduler(context: DoctorContext) -> list[Line]:
-    """The job, and whether the ranks are all over what it was given; collective."""
+    """Check that the ranks use all resources of the job; collective."""
     transport = context.transport
     problem, reported = transport.gather_json(_read(context.environ) if transport.rank == 0 else None)[0]
     cores = transport.gather_json(len(os.sched_getaffinity(0)))
@@ -103,7 +104,7 @@ def scheduler(context: DoctorContext) -> list[Line]:
 
 
 def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
-    """(why that cannot be reported, the job)"""
+    """Return (the reason of a failure, the job)."""
     try:
         job = read_job(environ, ask_squeue, time.time())
     except UsageError as error:
@@ -123,7 +124,7 @@ def _span(seconds: float) -> str:
 
 
 def _findings(job: RunningJob, nodes: int, size: int, cores: int) -> list[tuple[str, str]]:
-    """(what is wrong, what to do)"""
+    """Return (problems, advice)."""
     found = []
     if job.nodes is not None and nodes < job.nodes:
         found.append((texts.NODES_UNUSED(nodes=nodes), texts.USE_ALL_NODES))

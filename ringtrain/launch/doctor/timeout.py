@@ -22,7 +22,7 @@ HERE = str(Path(__file__).parent)
 
 
 class Limit:
-    """``give_up(message)`` runs in the thread, and ends the process."""
+    """A time limit on the current check. ``give_up(message)`` runs in the thread, and ends the process."""
 
     def __init__(self, give_up: Callable[[str], None], limit_s: float = LIMIT_S):
         self._give_up, self._limit_s = give_up, limit_s

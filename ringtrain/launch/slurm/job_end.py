@@ -1,9 +1,9 @@
-"""When the job that this process is in will be ended by its scheduler.
+"""The time at which the scheduler will end this process's job.
 
 ::
-    RINGTRAIN_JOB_END      seconds since 1970: a job script says it, under any scheduler
+    RINGTRAIN_JOB_END      seconds since 1970; a job script sets it, under any scheduler
     SLURM_JOB_END_TIME     the same, of Slurm 23.02 and later
-    SLURM_JOB_ID           an older Slurm is asked: squeue -h -j ID -o %e
+    SLURM_JOB_ID           the query for an older Slurm: squeue -h -j ID -o %e
 """
 
 import datetime
@@ -23,12 +23,12 @@ Ask = Callable[[str], str]  # the number of a job → when it ends, in squeue's 
 
 
 def job_number(environ: Mapping[str, str]) -> str | None:
-    """Of the batch job that this process is in."""
+    """Return the number of this process's batch job."""
     return next((environ[name] for name in NUMBERS if environ.get(name)), None)
 
 
 def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
-    """Seconds since 1970; None where there is no job, or none that has an end.
+    """Return the job's end in seconds since 1970; None if there is no job, or no end.
 
     Raises: UsageError for a ``RINGTRAIN_JOB_END`` that is no time
     """
@@ -49,7 +49,7 @@ def _said(text: str, now: float) -> float:
 
 
 def ask_squeue(job: str) -> str:
-    """What squeue says of the job's end; nothing where there is no squeue (in a container), or no answer."""
+    """Return squeue's text about the job's end; empty if squeue is missing (in a container), or does not answer."""
     command = ["squeue", "-h", "-j", job, "-o", "%e"]
     try:
         # A format of the user's own choice could not be read.
@@ -61,7 +61,7 @@ def ask_squeue(job: str) -> str:
 
 
 def _moment(text: str) -> float | None:
-    """squeue's words are in this machine's own time; "N/A" and the like are no time."""
+    """Parse squeue's time, which is local; "N/A" and similar texts are no time."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:

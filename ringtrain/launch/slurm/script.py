@@ -1,7 +1,7 @@
-"""Batch scripts for Slurm, written from one text: those in scripts/, and those for a job of one's own.
+"""Batch scripts for Slurm, written from one text: those in scripts/, and those of users.
 
-A script is its #SBATCH lines, then what differs from site to site as variables, then the text of ``batch/``. What is
-not said of a job is left to sbatch's own command line, to the environment, or to the site.
+A script is its #SBATCH lines, then site-specific settings as variables, then the text of ``batch/``. sbatch's command
+line, the environment, or the site decide about unset options.
 """
 
 import re
@@ -22,10 +22,10 @@ _NAME = re.compile(r"[\w./:@%+=,~^-]+")
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What is said of a job; None and empty: nothing.
+    """The options of a job; None and empty mean unset.
 
     flags:  of `ringtrain train`, or of `ringtrain bench-allreduce`
-    sbatch: more options of sbatch, as they are
+    sbatch: more options of sbatch, unchanged
     """
 
     kind: str = "train"
@@ -49,13 +49,13 @@ class BatchJob:
 
     @property
     def ranks(self) -> int | None:
-        """How many there will be; None where that is left open."""
+        """The number of ranks; None if it is unset."""
         on_node = self.ranks_per_node or self.gpus
         return None if on_node is None or self.nodes is None else on_node * self.nodes
 
 
 def check_job(job: BatchJob) -> None:
-    """Raises ConfigError for what sbatch would refuse, or a shell would take for more than a name."""
+    """Raise ConfigError for a value that sbatch refuses, or that a shell would not treat as a plain name."""
     if job.kind not in NAMES:
         raise ConfigError(texts.NO_SCRIPT(kind=job.kind, hint=nearest(job.kind, NAMES)))
     if job.time is not None and not _TIME.fullmatch(job.time):
@@ -74,7 +74,7 @@ def check_job(job: BatchJob) -> None:
 
 
 def script(job: BatchJob) -> str:
-    """The whole script, of a job that was checked."""
+    """Return the whole script of a checked job."""
     parts = ["#!/usr/bin/env bash", *_about(job), *_directives(job), "", *_settings(job), "", *_flags(job), ""]
     return "\n".join(parts) + (BATCH / "common.sh").read_text() + "\n" + (BATCH / f"{job.kind}.sh").read_text()
 

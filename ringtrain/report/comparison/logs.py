@@ -1,9 +1,10 @@
-"""What a run's log says of it as a whole: figures of its end, and curves against time, examples and bytes.
+"""Summaries of runs from their logs: figures of the end, and curves against time, examples and bytes.
 
-A log may be cut short (the run was killed), may hold several starts (the run was resumed), and may be of an older
-ringtrain: what is not there is None, and nothing is refused but what is no log at all.
+A log may be cut short (the run was killed), may hold several starts (the run was resumed), and may come from an older
+ringtrain: missing figures are None, and only a file that is no log at all is refused.
 
-A resumed run has time stamps and bytes of each process alone; here they are added up, without the time between.
+Each process of a resumed run starts its time stamps and bytes at zero; here they are added up, without the time
+between.
 """
 
 from bisect import bisect_left
@@ -21,11 +22,11 @@ CUT_SHORT = "cut short"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How far the run was, and the scores there; accuracies are fractions.
+    """A moment of a run, and its scores; accuracies are fractions.
 
     seconds:  of training, evaluating and saving, from the first iteration on
-    examples: that were trained on, over all ranks
-    nbytes:   sent by all ranks; None where that is not known
+    examples: trained on so far, over all ranks
+    nbytes:   sent by all ranks; None if unknown
     """
 
     seconds: float
@@ -37,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """name: what the run is called among others. start: its last ``start`` record, as all records a dict.
+    """A run's log. name: its name in the comparison. start: its last ``start`` record, a dict like all records.
 
     train, test: in the order of time
     end, ranks, failed: the records of the last process, or None
@@ -56,7 +57,7 @@ class RunLog:
 
     @property
     def outcome(self) -> str:
-        """ "done", "interrupted", "diverged", "failed" of any other error, or "cut short"."""
+        """ "done", "interrupted", "diverged", "failed" for any other error, or "cut short"."""
         if self.end:
             return self.end.get("reason", "done")
         if self.failed:
@@ -66,7 +67,7 @@ class RunLog:
 
 @dataclass(slots=True)
 class _Process:
-    """What one process has written: its start, and what follows."""
+    """The records of one process: its start, and those after it."""
 
     start: dict
     iterations: list[dict] = field(default_factory=list)
@@ -75,7 +76,7 @@ class _Process:
 
 
 def read_run(folder, name: str) -> RunLog:
-    """The run in that folder. Raises UsageError where there is none."""
+    """Read the run in a folder. Raises UsageError if there is none."""
     path = Path(folder) / LOG
     processes = _processes(_records(path))
     if not processes:
@@ -159,7 +160,7 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
 
 
 def _origin(process: _Process) -> float:
-    """The time stamp at which the first iteration began: compiling is not training."""
+    """Return the time stamp at which the first iteration began: compiling is not training."""
     if not process.iterations:
         return 0.0
     first = process.iterations[0]
@@ -168,7 +169,7 @@ def _origin(process: _Process) -> float:
 
 
 def _examples(process: _Process, before: int) -> dict[int, int]:
-    """Iteration → examples that were trained on when it was finished."""
+    """Return iteration → number of examples trained on at its end."""
     seen = {}
     for each in process.iterations:
         before += each["examples"]
@@ -177,7 +178,7 @@ def _examples(process: _Process, before: int) -> dict[int, int]:
 
 
 def _bytes(process: _Process, seen: dict[int, int], examples: int, nbytes: float | None) -> list[tuple[int, float]]:
-    """(examples, bytes) wherever bytes are known, the begin first; empty where nobody counted."""
+    """Return (examples, bytes) at each point with known bytes, the start first; empty if the run counted none."""
     points = [(seen[each["iteration"]], each.get("bytes_sent")) for each in process.tests if each["iteration"] in seen]
     if seen and "ranks" in process.last:
         by_rank = process.last["ranks"]["bytes_sent"]
@@ -188,7 +189,7 @@ def _bytes(process: _Process, seen: dict[int, int], examples: int, nbytes: float
 
 
 def _between(known: Sequence[tuple[int, float]], at: int) -> float | None:
-    """Bytes at so many examples: in between, in proportion; None beyond what is known."""
+    """Interpolate the bytes at this many examples; None outside the known points."""
     place = bisect_left(known, at, key=lambda pair: pair[0])
     if place == len(known):
         return None

@@ -26,7 +26,7 @@ ALL_RANKS = 16  # more bars than that are finer than the picture: then least, me
 
 
 def check_picture(path) -> None:
-    """Before hours of training. Raises UsageError where there could be no picture."""
+    """Check, before hours of training, that the picture can be written. Raises UsageError"""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -39,8 +39,9 @@ def check_picture(path) -> None:
 
 
 def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
-    """PNG, SVG or PDF by the path's ending; the file is replaced whole or not at all. ``rows``: of these runs, in their
-    order. Needs matplotlib. Raises UsageError where the file cannot be written."""
+    """Draw runs as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. ``rows``: of these
+    runs, in their order. Needs matplotlib. Raises UsageError if the file cannot be written.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -68,7 +69,7 @@ def _look(number: int) -> dict:
 
 
 def _width(number: int, count: int) -> float:
-    """Of a line, in points: the first is the widest, so that what the others lie upon is seen beneath them."""
+    """Return a line's width in points: the first line is the widest, so it stays visible beneath the others."""
     return 1.6 + 2.0 * (count - 1 - number) / max(1, count - 1)
 
 
@@ -82,7 +83,7 @@ def _title(runs: Sequence[RunLog]) -> str:
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple, score: tuple) -> None:
-    """Training as a thin running mean, tests as points on a line."""
+    """Draw training as a thin running mean, tests as points on a line."""
     (_, x_label, x_of), (name, unit, y_of) = against, score
     drawn = False
     for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
@@ -109,8 +110,9 @@ def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
 
 
 def _limits(axes, runs: Sequence[RunLog]) -> None:
-    """The same for all of a row: what tests lie in, and as much again. How training begins, and a run that diverges,
-    must not press the rest together."""
+    """Set the same limits for all axes of a row: the range of the tests, and as much again. The start of training, and
+    a diverging run, must not compress the rest.
+    """
     loss = _end_of_view([point.loss for run in runs for point in run.test if point.loss is not None], 2.5)
     missed = _end_of_view([1 - point.accuracy for run in runs for point in run.test if point.accuracy is not None], 2.0)
     for each in axes[0]:
@@ -123,7 +125,7 @@ def _limits(axes, runs: Sequence[RunLog]) -> None:
 
 
 def _end_of_view(values: Sequence[float], times: float) -> float | None:
-    """``times`` what three quarters of the values do not exceed; None where there are none."""
+    """Return ``times`` the value that three quarters of the values do not exceed; None without values."""
     return times * sorted(values)[3 * (len(values) - 1) // 4] if values else None
 
 
@@ -146,7 +148,7 @@ def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
 
 
 def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
-    """Groups of bars: a group a rank, a bar a run."""
+    """Draw groups of bars: a group a rank, a bar a run."""
     counted = [(row["bytes_sent"], look) for row, look in zip(rows, looks, strict=True) if _counted(row)]
     labels, bars = _bars([sent for sent, _ in counted])
     width = 0.8 / max(1, len(counted))
@@ -165,7 +167,7 @@ def _counted(row: dict) -> bool:
 
 
 def _bars(sent: Sequence[list[int]]) -> tuple[list[str], list[list[int]]]:
-    """(names of the groups, heights of each run's bars)."""
+    """Return (names of the groups, heights of each run's bars)."""
     ranks = max(map(len, sent), default=0)
     if ranks <= ALL_RANKS:
         return [str(rank) for rank in range(ranks)], [list(own) for own in sent]

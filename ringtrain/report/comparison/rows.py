@@ -1,4 +1,4 @@
-"""Runs side by side: a row of figures for each, and what must be known to read them."""
+"""Runs side by side: a row of figures for each, and notes about their differences."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -34,15 +34,16 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class FailedVariant:
-    """A variant that left no log: what it was called, and why."""
+    """A variant without a log: its name, and the reason."""
 
     name: str
     text: str
 
 
 def rows_of(runs: Sequence[RunLog | FailedVariant]) -> list[dict]:
-    """A row a run, as given; the figures that nobody recorded are None. Units: bytes, seconds, fractions; lists are by
-    rank. Differences are to the first row that has the figure."""
+    """Return a row a run, in the given order; figures missing in the log are None. Units: bytes, seconds, fractions;
+    lists are by rank. Differences are to the first row that has the figure.
+    """
     rows = [_broken(run) if isinstance(run, FailedVariant) else _row(run) for run in runs]
     accuracy, speed = _first(rows, "test_accuracy"), _first(rows, "images_per_s")
     for row in rows:
@@ -96,7 +97,7 @@ FIELDS = (
 
 
 def _held(ranks: Mapping) -> list[int | None] | None:
-    """Weights, gradients and the rest of each rank."""
+    """Return weights, gradients and other bytes of each rank."""
     parts = [ranks.get(name) for name in ("weights_bytes", "gradient_bytes", "state_bytes")]
     if None in parts:
         return None
@@ -110,7 +111,7 @@ def _rates(ranks: Mapping) -> list[float | None] | None:
 
 
 def _lag(counts: Mapping[str, int]) -> dict:
-    """``counts``: lag → how often. Its median and the largest."""
+    """Return the median and the largest lag. ``counts``: lag → how often"""
     lags = sorted((int(lag), count) for lag, count in counts.items() if count)
     if not lags:
         return {"median": None, "largest": None}
@@ -132,7 +133,7 @@ def _over(value: float | None, other: float | None) -> float | None:
 
 # ── what must be known ────────────────────────────────────────────────────────────────────────────────────────────────
 def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> list[str]:
-    """In which ways the runs are not the same but for what is compared, and which of them did not come to an end."""
+    """Return notes on unintended differences between the runs, and on runs that did not come to an end."""
     whole = [run for run in runs if isinstance(run, RunLog)]
     notes = [note for key, what in COMMON.items() if (note := _difference(whole, key, what))]
     notes += [note for row in rows if (note := _ending(row))]
@@ -171,7 +172,7 @@ def _ending(row: dict) -> str | None:
 
 
 def least_median_most(values: Sequence | None) -> tuple | None:
-    """(least, median, most) of a list by rank; None where any rank has none."""
+    """Return (least, median, most) of a list by rank; None if a rank has no value."""
     if not values or None in values:
         return None
     return min(values), median(values), max(values)

@@ -1,1 +1,1 @@
-"""What a run shows while it runs: a live display, or plain lines."""
+"""The display of a run: a live display, or plain lines."""

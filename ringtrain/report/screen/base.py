@@ -1,4 +1,4 @@
-"""The interface of a screen: a live display and plain lines both follow it."""
+"""The interface of a screen, of which there are two: a live display and plain lines."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,13 +10,14 @@ from ringtrain.report.events import (
 
 
 class Screen(ABC):
-    """``width``: of a line, in characters; None where it may be of any length."""
+    """A screen. ``width``: of a line, in characters; None if lines may have any length."""
 
     width: int | None = None
 
     @abstractmethod
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
-        """Show the header, each line in one line however narrow the terminal; progress will follow."""
+        """Show the header, one line of the screen for each of its lines, however narrow the terminal; progress will
+        follow."""
 
     @abstractmethod
     def line(self, text: str) -> None:
@@ -24,8 +25,8 @@ class Screen(ABC):
 
     @abstractmethod
     def progress(self, event: Iteration) -> None:
-        """An iteration is finished: show it or not."""
+        """Take note of a finished iteration; the screen decides whether to show it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the terminal as it was found. May be called more than once."""
+        """Restore the terminal. A second call does nothing."""

@@ -1,4 +1,4 @@
-"""The epochs of a run as rows under one head, of as many columns as the screen has room for.
+"""The epochs of a run as rows under one head, with as many columns as fit the screen.
 
 ::
                 train loss     acc  test loss     acc        rate  images/s   time
@@ -17,18 +17,18 @@ Cells = Mapping[str, tuple[str, int]]  # column → (text, characters with the g
 
 
 class Epochs:
-    """Of one run."""
+    """The epoch table of one run."""
 
     def __init__(self, run: RunStarted):
         self._run = run
         self._shown: list[str] = []  # columns of the last head
 
     def lines(self, event: EpochEnded, last: Iteration | None, best: bool, width: int | None) -> Iterator[str]:
-        """The row of an epoch, and before it the head where the last one had other columns.
+        """Return the row of an epoch, after a head if the columns changed.
 
-        last:  its last iteration, which tells rate and images/s
+        last:  its last iteration, for the rate and images/s
         best:  whether its test accuracy is higher than any before
-        width: of the screen, in characters; None where there is room for all
+        width: of the screen, in characters; None if all columns fit
         """
         cells = self._cells(event, last, best)
         for name in DROPPED:

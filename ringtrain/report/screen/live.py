@@ -1,10 +1,9 @@
-"""Progress as a live display: lines that stay, and under them two that change.
+"""Progress as a live display: lasting lines, and under them two that change.
 
     epoch  3/20  ━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━━━━━━━━━━━ 45%
     loss 0.1234   accuracy 95.31%   1:12 left   12,345 images/s   iteration 1,234/5,000
 
-An event only notes what it says; a thread of rich draws, a few times a second, so a short iteration is not
-slowed.
+An event only updates the figures; a thread of rich draws them a few times a second, so a short iteration is not slowed.
 """
 
 import threading
@@ -28,7 +27,7 @@ REFRESHES_PER_S = 5
 
 
 class LiveScreen(Screen):
-    """Draws on a terminal. Colours as the terminal and NO_COLOR allow."""
+    """Draw on a terminal, in colours as the terminal and NO_COLOR allow."""
 
     def __init__(self, stream: TextIO):
         self._console = Console(file=stream, highlight=False, soft_wrap=False)
@@ -68,7 +67,7 @@ class LiveScreen(Screen):
 
 
 class Status:
-    """The lines that change; rich asks for them anew at each refresh, in its own thread."""
+    """The lines that change; rich renders them at each refresh, in its own thread."""
 
     def __init__(self, run: RunStarted):
         self._run = run
@@ -78,6 +77,7 @@ class Status:
         self._spinner = Spinner("dots", Text(texts.PREPARING()))
 
     def note(self, event: Iteration) -> None:
+        """Keep the latest iteration."""
         with self._lock:
             self._first = self._first or event
             self._last = event
@@ -107,7 +107,7 @@ class Status:
 
 
 def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
-    """The figures of the second line, the most wanted first."""
+    """Return the figures of the second line, the most important first."""
     return [
         texts.LOSS(loss=last.loss),
         texts.ACCURACY(accuracy=words.accuracy_percent(last.accuracy)),
@@ -118,7 +118,7 @@ def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str
 
 
 def time_left(first: Iteration, last: Iteration, run: RunStarted) -> str:
-    """The time left, with evaluations, if it goes on at the pace so far; "-:--" at first."""
+    """Return the time left, with evaluations, at the pace so far; "-:--" at first."""
     if last.iteration == first.iteration:
         return "-:--"
     pace_s = (last.seconds - first.seconds) / (last.iteration - first.iteration)
@@ -126,7 +126,7 @@ def time_left(first: Iteration, last: Iteration, run: RunStarted) -> str:
 
 
 def join_fitting(parts: list[str], width: int, gap: str = "   ") -> str:
-    """As many of the parts, from the first, as fit a line of this width; the first is always there."""
+    """Join as many of the parts, from the first, as fit a line of this width; the first is always included."""
     shown = parts[0]
     for part in parts[1:]:
         if len(shown) + len(gap) + len(part) > width:

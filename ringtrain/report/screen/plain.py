@@ -1,4 +1,4 @@
-"""Progress as plain lines, for files, pipes and simple terminals: no control characters, not too often."""
+"""Progress as plain lines, for files, pipes and simple terminals: no control characters, at a limited rate."""
 
 from collections.abc import Sequence
 from typing import TextIO
@@ -10,11 +10,9 @@ from ringtrain.report.screen.base import Screen
 
 
 class PlainScreen(Screen):
-    """Shows the first iteration, then one whenever ``interval_s`` seconds have gone by the events' own time
-    stamps.
+    """Show the first iteration, then one after each ``interval_s`` seconds by the events' own time stamps.
 
-    A reader that went away (``| head``) does not end the run: nothing more is shown then, and the log has it
-    all.
+    A closed reader (``| head``) does not end the run: the screen shows nothing more, and the log has it all.
     """
 
     def __init__(self, stream: TextIO, interval_s: float = 10.0):
@@ -43,10 +41,10 @@ class PlainScreen(Screen):
             self.line(words.iteration(event, self._run))
 
     def close(self) -> None:
-        """The stream is the caller's: nothing to do."""
+        """Do nothing: the stream is the caller's."""
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """The text without control characters and what the encoding lacks (a model's name may have any)."""
+    """Return the text without control characters and characters outside the encoding (a model's name may have any)."""
     shown = "".join(c if c.isprintable() else " " for c in text)
     return shown.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")

@@ -1,6 +1,6 @@
-"""What the user sees while a run goes on: a sink that puts events in words and shows them on a screen.
+"""The user's view of a run: a sink that puts events in words and shows them on a screen.
 
-Two screens are there: lines alone, for files, pipes and simple terminals, and a live one, with a progress
+The two screens are plain lines, for files, pipes and simple terminals, and a live one with a progress
 display under the lines.
 """
 
@@ -30,7 +30,7 @@ from ringtrain.report.sinks import Sink
 
 
 class Terminal(Sink):
-    """Tells a run to a screen: the header, progress, results as they come, and how it ended."""
+    """Show a run on a screen: the header, progress, results as they come, and its end."""
 
     def __init__(self, screen: Screen):
         self._screen = screen
@@ -61,7 +61,7 @@ class Terminal(Sink):
         self._tell[type(event)](event)
 
     def tell(self, text: str) -> None:
-        """A line of its own, beside the events."""
+        """Show a line outside the events."""
         self._screen.line(text)
 
     def close(self) -> None:
@@ -110,11 +110,11 @@ class Terminal(Sink):
 
 
 def _nothing(event: Event) -> None:
-    """For the log alone."""
+    """Show nothing: the event is for the log alone."""
 
 
 def terminal(stream: TextIO) -> Terminal:
-    """A terminal sink for this stream, live where the stream can show that."""
+    """Return a terminal sink for this stream, live if the stream supports that."""
     from ringtrain.report.screen.plain import PlainScreen
 
     if not is_live(stream, os.environ):
@@ -125,11 +125,10 @@ def terminal(stream: TextIO) -> Terminal:
 
 
 def is_live(stream: TextIO, environment) -> bool:
-    """Whether a progress display can be drawn on this stream: a terminal with a width, not a dumb one, in
-    UTF-8.
+    """Return whether the stream can show a progress display: a terminal with a width, not a dumb one, in UTF-8.
 
     The width decides under Open MPI, which puts every rank's output on a terminal of its own making: that one
-    has the size of the user's, or none where the output of mpirun goes to a file or a pipe.
+    has the size of the user's, or none if the output of mpirun goes to a file or a pipe.
     """
     if environment.get("TERM", "dumb") in ("", "dumb") or not _is_utf8(stream):
         return False

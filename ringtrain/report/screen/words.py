@@ -23,7 +23,7 @@ BEST = "*"  # marks a test accuracy that is higher than all before
 
 
 def run_header(run: RunStarted) -> list[str]:
-    """What is about to be trained, a line a fact: at most ``HEADER_LINES``."""
+    """Describe the run at its start, a line a fact: at most ``HEADER_LINES``."""
     facts = [
         ("model", _model(run)),
         ("data", texts.DATA(data=run.data, train=run.train_examples, tested=_tested(run))),
@@ -53,7 +53,7 @@ def _ranks(run: RunStarted) -> str:
 
 
 def _hosts(hosts: Sequence[str]) -> str:
-    """``hosts``: by rank"""
+    """Name the hosts. ``hosts``: by rank"""
     names = list(dict.fromkeys(hosts))
     return texts.HOSTS(names=", ".join(names)) if 0 < len(names) <= FEW_HOSTS else ""
 
@@ -119,7 +119,7 @@ def _scores(loss: float, accuracy: float) -> str:
 
 
 def communication(event: Ended, exchange: Exchanged | None) -> str | None:
-    """A line about what it costs that there are several ranks; None of one rank."""
+    """Return a line about the cost of communication; None for one rank."""
     if event.ranks == 1:
         return None
     line = texts.COMMUNICATION(percent=100 * event.exposed_share)
@@ -141,7 +141,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def lag_line(event: Ranks) -> str | None:
-    """A line about how far ranks were apart; None where they were not."""
+    """Return a line about the lag between ranks; None if there is none."""
     if not event.lag:
         return None
     lags = [_lag(name, counts) for name, counts in event.lag.items() if counts]
@@ -151,13 +151,13 @@ def lag_line(event: Ranks) -> str | None:
 
 
 def _lag(name: str, counts: Mapping[int, int]) -> str:
-    """``counts``: lag → how often."""
+    """Describe a lag. ``counts``: lag → how often"""
     lags = [lag for lag, count in sorted(counts.items()) for _ in range(count)]
     return texts.LAG(name=name, median=lags[len(lags) // 2], most=lags[-1])
 
 
 def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list[str]:
-    """The last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
+    """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     lines = [_outcome(event)]
     if event.test_accuracy is not None:
         lines.append(texts.TEST(scores=_scores(event.test_loss, event.test_accuracy), best=best))
@@ -166,14 +166,15 @@ def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list
 
 
 def best_of(accuracy: float, epoch: int | None) -> str:
-    """What follows the last scores where others were better; ``epoch``: None where an earlier start had them."""
+    """Return the text after the last scores if earlier ones were better; ``epoch``: None if an earlier
+    start had them."""
     if epoch is None:
         return texts.BEST_BEFORE(accuracy=accuracy_percent(accuracy), mark=BEST)
     return texts.BEST_IN(accuracy=accuracy_percent(accuracy), epoch=epoch, mark=BEST)
 
 
 def folder_line(folder: str | None, saved: str | None) -> str | None:
-    """Where the run lies, and the path of its newest checkpoint; None where nothing is kept."""
+    """Return a line with the run's folder, and the path of its newest checkpoint; None if nothing is kept."""
     if folder is None:
         return None
     checkpoint = "" if saved is None else texts.NEWEST_CHECKPOINT(name=Path(saved).name)
@@ -181,7 +182,7 @@ def folder_line(folder: str | None, saved: str | None) -> str | None:
 
 
 def finished(event: Ended, longer: str) -> str:
-    """Of a run that is done, and is not gone on with. ``longer``: flags by which it would be."""
+    """Describe a run that is done and does not continue. ``longer``: the flags that would continue it."""
     epochs = texts.EPOCHS(epochs=plural(event.epochs, "epoch")) if event.epochs else ""
     length = texts.LENGTH(epochs=epochs, iterations=plural(event.iterations, "iteration"), resumed="")
     return texts.FINISHED(length=length, longer=longer)
@@ -208,7 +209,7 @@ def accuracy_percent(fraction: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:05, 2:01:05."""
+    """Return hours, minutes and seconds: 1:05, 2:01:05."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

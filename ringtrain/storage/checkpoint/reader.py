@@ -1,7 +1,7 @@
-"""What a checkpoint's HDF5 file holds, read out of a file that anybody may have made.
+"""The reader of a checkpoint's HDF5 content, safe for files from untrusted sources.
 
-A seal is no secret: a file may be sealed and yet not be ours. So only plain numbers and plain arrays that lie in one
-piece in this very file are touched, in numbers and sizes that a checkpoint can have.
+A seal is no secret: a sealed file may come from elsewhere. So the reader touches only plain numbers and plain arrays
+that lie in one piece in this very file, in numbers and sizes that a checkpoint can have.
 """
 
 import hashlib
@@ -23,8 +23,10 @@ SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fin
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReader:
-    """size:  of the file, in bytes
-    spent: bytes of the arrays read so far: several names may be of one array, and none is read for ever
+    """The fields of an open checkpoint.
+
+    size:  of the file, in bytes
+    spent: bytes of the arrays read so far; a limit on them ends files in which many names share one array
     """
 
     path: Path
@@ -33,8 +35,8 @@ class CheckpointReader:
     spent: list = field(default_factory=list)
 
     def fields(self) -> dict:
-        """All that a Checkpoint is made from. Raises: CheckpointError; and of what HDF5 finds OSError, KeyError,
-        ValueError, TypeError, RuntimeError, MemoryError."""
+        """Return all arguments of a Checkpoint. Raises: CheckpointError; and from HDF5 OSError, KeyError, ValueError,
+        TypeError, RuntimeError, MemoryError."""
         written = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
         scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
         found = {
@@ -99,7 +101,8 @@ class CheckpointReader:
         return group[name]
 
     def accept(self, found) -> None:
-        """Refuse what is not written here: above all what reads another file, or claims more than there is."""
+        """Refuse any array that a checkpoint never has: above all one that reads another file, or claims more than the
+        file holds."""
         if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
             raise seal.damaged(self.path, texts.NO_NUMBERS(name=found.name))
         if found.shape is None:  # a null dataspace
@@ -114,7 +117,7 @@ class CheckpointReader:
 
 
 def array_digest(name: str, array: np.ndarray) -> str:
-    """sha256 of an array's name, type, shape and values."""
+    """Return the sha256 of an array's name, type, shape and values."""
     sha = hashlib.sha256(f"{name} {array.dtype.str} {array.shape} ".encode())
     sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return sha.hexdigest()

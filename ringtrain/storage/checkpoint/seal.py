@@ -1,11 +1,10 @@
-"""The seal of a checkpoint: one line before the HDF5 content that says what every other byte of the file must be.
+"""The seal of a checkpoint: one line before the HDF5 content that fixes every other byte of the file.
 
     offset 0      magic, version, length of the content, its sha256; padded with blanks to 511 bytes, and a newline
     offset 512    HDF5, which allows any bytes before itself (a "user block"): h5ls, h5dump and h5py read the file
 
-It is checked before the HDF5 library sees the file, so that a truncated file or a flipped bit, wherever it
-is, is found by us and not by a crash in a parser. The line holds nothing but what it must, so a bit flipped
-in itself is found too.
+The check runs before the HDF5 library sees the file, so it, and not a crash in a parser, reports a truncated file or a
+flipped bit. The line holds nothing else, so it detects a flipped bit in itself too.
 """
 
 import hashlib
@@ -23,15 +22,15 @@ _PIECE = 1 << 20
 
 
 def make_seal(content: memoryview) -> bytes:
-    """The seal of this content: ``BLOCK`` bytes."""
+    """Return the seal of this content: ``BLOCK`` bytes."""
     return _block(content.nbytes, hashlib.sha256(content).hexdigest())
 
 
 def check_seal(path: Path, file) -> None:
-    """Compare a file, open for reading in bytes, with its seal. ``path`` is what errors call it.
+    """Compare a file, open for reading in bytes, with its seal. ``path`` is its name in errors.
 
-    Raises: CheckpointError where the file is no checkpoint, is of another version, is truncated or was
-    changed. OSError where it cannot be read.
+    Raises: CheckpointError if the file is no checkpoint, has another version, is truncated or changed. OSError if it
+    cannot be read.
     """
     head = file.read(BLOCK)
     count = _promised(path, head)
@@ -43,11 +42,12 @@ def check_seal(path: Path, file) -> None:
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
+    """Return the error of a damaged checkpoint."""
     return CheckpointError(texts.DAMAGED(path=path, problem=what))
 
 
 def _promised(path: Path, head: bytes) -> int:
-    """The length that the seal says."""
+    """Return the length of the content according to the seal."""
     words = head.decode("ascii", "replace").split()
     if len(head) < BLOCK and _MAGIC.encode().startswith(head[: len(_MAGIC)]):
         raise damaged(path, texts.TOO_SHORT(nbytes=len(head)))

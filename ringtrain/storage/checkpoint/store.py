@@ -1,4 +1,4 @@
-"""A checkpoint: all that a run needs to go on, at any number of ranks, and the HDF5 file it is kept in.
+"""Checkpoints: the complete state of a run, for any number of ranks, and its HDF5 file.
 
     /                attributes: iteration, examples_seen, epoch, best, version, fingerprint
     /text            config, model, model_name, data_name, data_checksum, numerics
@@ -6,10 +6,9 @@
     /weights         one data set a parameter, in the model's order, "/" in a name written as %2F
     /optimizer/SLOT  likewise
 
-Every data set carries the sha256 of its name, type, shape and values, made from the arrays as they were in
-memory; the file as a whole carries a seal (see :mod:`ringtrain.storage.checkpoint.seal`). The file is composed in
-memory, so a full disk is met by a plain write, and not within the HDF5 library; the price is memory for a
-second copy on rank 0.
+Every data set carries the sha256 of its name, type, shape and values, made from the arrays in memory; the file as a
+whole carries a seal (see :mod:`ringtrain.storage.checkpoint.seal`). The file is composed in memory, so a plain write
+meets a full disk, and not the HDF5 library; this takes memory for a second copy on rank 0.
 """
 
 import hashlib
@@ -37,8 +36,7 @@ _OPEN = {"libver": ("v110", "v110")}  # any HDF5 from 1.10 on reads it; its meta
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The state of a run between two iterations. It holds no generator's state: what is drawn is drawn by
-    keys.
+    """The state of a run between two iterations. It holds no generator's state: keys give all random numbers.
 
     iteration:     finished iterations
     examples_seen: by all ranks, counted over all epochs
@@ -50,10 +48,10 @@ class Checkpoint:
     model:         the model file, as text
     model_name:    for the reader
     fingerprint:   of the parameters, see :func:`fingerprint`
-    data_name, data_checksum: the data set trained on
-    best:          best test accuracy so far, a fraction; None where there was no evaluation
-    version:       of the ringtrain that wrote it
-    numerics:      whose kernels computed it; "" in checkpoints of versions that did not say
+    data_name, data_checksum: the training data set
+    best:          best test accuracy so far, a fraction; None without an evaluation
+    version:       the ringtrain version that wrote it
+    numerics:      the kernels that computed it; "" in checkpoints of earlier versions
     """
 
     iteration: int
@@ -79,13 +77,13 @@ class Checkpoint:
 
 
 def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """sha256 of the names and shapes of a model's parameters, in the order of names."""
+    """Return the sha256 of the names and shapes of a model's parameters, in the order of names."""
     lines = sorted(f"{name}{list(map(int, shape))}" for name, shape in shapes.items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint: afterwards the file holds it whole; if that fails, it holds what it held before.
+    """Write a checkpoint: the file then holds it whole; on failure the file keeps its former content.
 
     Raises: RingtrainError, UsageError as :func:`ringtrain.storage.files.write`.
     """
@@ -100,7 +98,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, and check every byte of it.
 
-    Raises: CheckpointError, naming the file, where it is missing, unreadable, damaged, or not a checkpoint.
+    Raises: CheckpointError, naming the file, if it is missing, unreadable, damaged, or not a checkpoint.
     """
     path = Path(path)
     try:
@@ -119,8 +117,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_parameters(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
-    """Check that a checkpoint is of a model with these parameters. ``source`` names the checkpoint in the
-    error.
+    """Check that a checkpoint has a model's parameters. ``source`` names the checkpoint in the error.
 
     Raises: CheckpointError, naming the first parameters that differ.
     """
@@ -138,7 +135,7 @@ def check_parameters(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...
 
 
 def check_resumable(checkpoint: Checkpoint, scalars: Sequence[str], source: str) -> None:
-    """Check that a run can go on from it: every slot has an array for every parameter, and these scalars are there.
+    """Check that a run can resume from it: every slot has an array for every parameter, and these scalars exist.
 
     Raises: CheckpointError
     """

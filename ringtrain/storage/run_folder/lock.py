@@ -1,9 +1,9 @@
-"""One run at a time in a folder: a lock that ends with whoever holds it.
+"""One run at a time in a folder: a lock that ends with its owner.
 
-The kernel keeps it (flock on a file of the folder), so it is gone with the last process that has the file open, however
-that ended: a killed run leaves none. NFS and Lustre (mounted with flock) carry it to other hosts. Who holds it stands
-in the file: for people, and for file systems without locks, where it is gone by for processes of this host; one on
-another host is not seen there, and :attr:`Lock.remark` says so.
+The kernel keeps it (flock on a file of the folder), so it ends with the last process that has the file open, however
+that ended: a killed run leaves none. NFS and Lustre (mounted with flock) carry it to other hosts. The file names the
+owner: for people, and for file systems without locks, where the name decides for processes of this host; one on
+another host stays unseen there, and :attr:`Lock.warning` says so.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _NONE_HERE = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """host, process; started: when that process began, in the kernel's count; since: when it took the lock."""
+    """The owner of a lock. started: when the process began, in the kernel's count; since: when it took the lock."""
 
     host: str
     process: int
@@ -37,31 +37,32 @@ class Owner:
     since: str
 
     def lives(self) -> bool:
-        """Whether it is a process of this host that is there."""
+        """Return whether it is a living process of this host."""
         return self.host == socket.gethostname() and self.started == _started(self.process) != ""
 
     def describe(self) -> str:
+        """Return the owner in words."""
         return texts.OWNER(process=self.process, host=self.host, since=self.since)
 
 
 @dataclass(slots=True)
 class Lock:
-    """``warning``: what it does not keep out, for the user; "" where it keeps out all."""
+    """A held lock. ``warning``: the runs that it does not keep out, for the user; "" if it keeps out all."""
 
     descriptor: int | None
     warning: str = ""
 
     def release(self) -> None:
-        """May be called more than once."""
+        """Release the lock. A second call does nothing."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
 
 def take_lock(folder: Path, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep) -> Lock:
-    """The lock of a folder. Waits where its owner is gone, and the lock is not yet.
+    """Take the lock of a folder. Waits while its owner is gone but the lock remains.
 
-    Raises: UsageError where another run has it, saying who; RingtrainError, UsageError where the file cannot be
+    Raises: UsageError if another run has it, naming the owner; RingtrainError, UsageError if the file cannot be
     written.
     """
     tries = round(patience_s / _POLL_S)
@@ -112,7 +113,7 @@ def _signed(descriptor: int) -> int:
 
 
 def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
-    """Where there are no locks: what the file says of its owner."""
+    """Decide by the owner in the file, on file systems without locks."""
     if owner and owner.lives() and owner.process != os.getpid():
         os.close(descriptor)
         raise _taken(folder, owner)
@@ -139,8 +140,9 @@ def _myself() -> Owner:
 
 
 def _started(process: int) -> str:
-    """When a living process of this host began; "" where there is none, or one that has ended and lingers. The second
-    word of its line may have blanks and brackets in it; the third is its state, the 22nd what is asked for."""
+    """Return when a living process of this host began; "" if it does not exist, or is a zombie. The second word of its
+    line may contain blanks and brackets; the third is its state, the 22nd the start time.
+    """
     try:
         words = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

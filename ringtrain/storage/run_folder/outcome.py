@@ -1,9 +1,9 @@
-"""What became of a run, in its folder: ``outcome.json``, for scripts that must not guess from a launcher's status.
+"""The outcome of a run, in its folder: ``outcome.json``, for scripts that must not guess from a launcher's status.
 
     {"outcome": "running", "exit_code": null, "iteration": 0, "iterations": 3000, "ranks": 4, "lost": [], "text": ""}
 
-It is replaced whole, at the start and at the end. One that still says "running" when no process is left is of a run
-that was killed before it could say a word.
+The run replaces it whole, at the start and at the end. If it still says "running" when no process is left, the run was
+killed before it could write.
 """
 
 import json
@@ -22,12 +22,14 @@ KILLED = 1  # the exit code of a run that ended without a word
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """outcome:    one of :data:`WORDS`, or "running"
-    exit_code:  what every rank ends with; None while it runs
-    iteration:  the last one that was finished, of ``iterations``
-    ranks:      with which it runs, or ended
-    lost:       ranks that died on the way, each by its number in the world that lost it
-    text:       why it ended, where it is not done
+    """The outcome of a run.
+
+    outcome:    one of :data:`WORDS`, or "running"
+    exit_code:  every rank's exit code; None while it runs
+    iteration:  the last finished one, of ``iterations``
+    ranks:      their number, while it runs or at its end
+    lost:       ranks that died, each by its number in the world that lost it
+    text:       the reason of the end, if it is not done
     """
 
     outcome: str
@@ -39,7 +41,7 @@ class RunOutcome:
     text: str = ""
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         lost = texts.LOST(count=len(self.lost)) if self.lost else ""
         line = texts.OUTCOME(
             outcome=self.outcome,
@@ -54,12 +56,12 @@ class RunOutcome:
 
 
 def write_outcome(folder: Path, outcome: RunOutcome) -> None:
-    """Raises: RingtrainError, UsageError as ``files.write``."""
+    """Write the outcome of a run into its folder. Raises: RingtrainError, UsageError as ``files.write``."""
     files.write(folder / NAME, (json.dumps(asdict(outcome)) + "\n").encode())
 
 
 def read_outcome(folder) -> RunOutcome:
-    """The outcome in the folder of a run. Raises UsageError where there is none, or one that is no outcome."""
+    """Read the outcome in the folder of a run. Raises UsageError if it is missing or malformed."""
     path = Path(folder) / NAME
     try:
         return _of(json.loads(path.read_bytes()))

@@ -1,10 +1,10 @@
-"""The folder of a run, and how what a user names is found in it.
+"""The folder of a run, and the search for a checkpoint that a user names.
 
 runs/lenet-20260131-235959/
     config.toml                            the resolved configuration
     log.jsonl                              every event
     curves.png
-    outcome.json                           what became of it
+    outcome.json                           the outcome
     checkpoints/iteration-00001234.h5      the newest few
     checkpoints/best.h5                    the one with the best test accuracy: another name of its file
     checkpoints/superseded-*.h5            of iterations after one that the run was resumed at: no longer used
@@ -30,7 +30,7 @@ _NUMBERED = re.compile(r"iteration-([0-9]{8,})\.h5")
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A good checkpoint, where it lies, and which others were passed over, a sentence each."""
+    """A good checkpoint, its path, and a sentence about each one passed over."""
 
     path: Path
     checkpoint: Checkpoint
@@ -40,7 +40,7 @@ class FoundCheckpoint:
 class RunFolder:
     """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create_run_folder`.
 
-    ``lock``: what keeps other runs out; None before :meth:`claim`
+    ``lock``: keeps other runs out; None before :meth:`claim`
     """
 
     def __init__(self, path):
@@ -54,10 +54,10 @@ class RunFolder:
         self.lock: lock.Lock | None = None
 
     def claim(self, resume: bool, patience_s: float = lock.PATIENCE_S) -> list[str]:
-        """Keep other runs out until :meth:`release` or this process's end, clear what killed writers left, and put
-        aside what is in the way of files. Returns what the user should know of that.
+        """Keep other runs out until :meth:`release` or this process's end, remove the files of killed writers, and
+        rename obstacles to files. Returns notes about it for the user.
 
-        Raises: UsageError where another run is at work here, or has been meanwhile and is not resumed;
+        Raises: UsageError if another run is at work here, or was since and is not resumed;
         RingtrainError, UsageError as ``files.write``.
         """
         self.lock = lock.take_lock(self.path, patience_s)
@@ -67,16 +67,18 @@ class RunFolder:
         return [*filter(None, [self.lock.warning]), *self._clear_obstacles()]
 
     def release(self) -> None:
+        """Release the lock."""
         if self.lock is not None:
             self.lock.release()
 
     def check_idle(self, patience_s: float = lock.PATIENCE_S) -> None:
-        """Raises UsageError where another run is: what is found here would not be its last word."""
+        """Raise UsageError if another run is at work here: its files may still change."""
         if os.path.lexists(self.path / lock.NAME):
             lock.take_lock(self.path, patience_s).release()
 
     def _clear_obstacles(self) -> list[str]:
-        """A link would have us write to a file elsewhere, a folder or a pipe in a file's place not at all."""
+        """Rename links, folders and pipes at the paths of files: a link would redirect writes to another file, the
+        others prevent them."""
         own = (self.config, self.log, self.curves, self.outcome, self.best)
         stray = [path for path in own if not files.is_plain(path)]
         return [texts.MOVED_ASIDE(path=path, name=files.put_aside(path).name) for path in stray]
@@ -89,11 +91,10 @@ class RunFolder:
         """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and those of later
         iterations.
 
-        The best one is written under that name first: a crash between the two names leaves a best one from
-        the future of the newest, which the resumed run comes to again, and never a best one that is not the
-        best.
+        The best one is written under that name first: a crash between the two names leaves a best one that is newer
+        than the newest, which the resumed run reaches again, and never a best one that is not the best.
 
-        Raises: RingtrainError, UsageError as ``files.write``; what was saved before is still there then.
+        Raises: RingtrainError, UsageError as ``files.write``; earlier checkpoints still exist then.
         """
         if keep < 1:
             raise UsageError(texts.KEEP_TOO_FEW(keep=keep))
@@ -110,24 +111,23 @@ class RunFolder:
         return self.checkpoints / f"iteration-{iteration:08}.h5"
 
     def latest(self) -> FoundCheckpoint:
-        """The newest good checkpoint; damaged ones are passed over, and the best one is the last resort.
+        """Return the newest good checkpoint, passing over damaged ones; the best one is the last resort.
 
-        Raises: CheckpointError where there is none, saying what was passed over.
+        Raises: CheckpointError if there is none, naming those passed over.
         """
         return _first_good(self, [*self._newest_first(), self.best])
 
     def best_or_latest(self) -> FoundCheckpoint:
-        """The best checkpoint if there is one, or else the newest. Raises: as :meth:`latest`."""
+        """Return the best checkpoint if it exists, else the newest. Raises: as :meth:`latest`."""
         return _first_good(self, [self.best, *self._newest_first()])
 
     def is_empty(self) -> bool:
-        """Whether there is no checkpoint, good or not. Raises OSError."""
+        """Return whether there is no checkpoint, good or not. Raises OSError."""
         return not os.path.lexists(self.best) and not self._newest_first()
 
     def supersede(self, iteration: int) -> list[Path]:
-        """Put checkpoints of iterations after this one aside, for a run that is resumed here: they are of a
-        future that will not come, and must neither be resumed from nor crowd out new ones. Returns their new
-        paths.
+        """Rename checkpoints of iterations after this one, for a run that is resumed here: they belong to an abandoned
+        future, and must neither be resumed from nor crowd out new ones. Returns their new paths.
 
         The best one goes with them if it is of a later iteration, or damaged.
 
@@ -139,14 +139,15 @@ class RunFolder:
         return [files.put_aside(path) for path in later]
 
     def best_so_far(self) -> float | None:
-        """The test accuracy of the best checkpoint, as it says itself; None where there is none that is good."""
+        """Return the test accuracy that the best checkpoint holds; None if there is no good one."""
         try:
             return store.load_checkpoint(self.best).best
         except CheckpointError:
             return None
 
     def _newest_first(self) -> list[Path]:
-        """Raises OSError where the folder cannot be looked into: it is not empty for that."""
+        """Return the numbered checkpoints. Raises OSError if the folder cannot be read: that does not
+        mean it is empty."""
         try:
             named = [name for name in os.listdir(self.checkpoints) if _NUMBERED.fullmatch(name)]
         except (FileNotFoundError, NotADirectoryError):
@@ -154,7 +155,7 @@ class RunFolder:
         return sorted((self.checkpoints / name for name in named), key=_iteration, reverse=True)
 
     def _prune(self, iteration: int, keep: int) -> None:
-        """What cannot be removed now can at the next time: the new one is saved."""
+        """Remove old checkpoints; a failure is ignored, since the new one is saved and the next call tries again."""
         until = [path for path in self._newest_first() if _iteration(path) <= iteration]
         for path in until[keep:]:
             with contextlib.suppress(OSError):
@@ -165,10 +166,10 @@ def create_run_folder(
     out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS
 ) -> RunFolder:
     """Make the folder of a run, and its checkpoints folder: ``out``, or one named by model and time in
-    ``runs``. Where the run is resumed the folder may hold a run already. Nothing that is there is touched: see
+    ``runs``. A resumed run may already have a folder. Existing files stay as they are: see
     :meth:`RunFolder.claim`.
 
-    Raises: UsageError where the folder cannot be made or written, is a file, or holds a run that is not
+    Raises: UsageError if the folder cannot be made or written, is a file, or holds a run that is not
     resumed.
     """
     try:
@@ -186,11 +187,11 @@ def create_run_folder(
 
 
 def find_checkpoint(target, best: bool = False) -> FoundCheckpoint:
-    """What a user means who names a checkpoint's file, a run's folder, or the checkpoints folder in it.
+    """Find the checkpoint that a user names by its file, a run's folder, or the checkpoints folder in it.
 
-    Of a folder it is the newest good checkpoint, or with ``best`` the best one where there is one.
+    In a folder it is the newest good checkpoint, or with ``best`` the best one if it exists.
 
-    Raises: CheckpointError where there is none, or the file named is damaged.
+    Raises: CheckpointError if there is none, or the named file is damaged.
     """
     path = Path(target)
     if not path.exists():
@@ -202,7 +203,7 @@ def find_checkpoint(target, best: bool = False) -> FoundCheckpoint:
 
 
 def make_unused_folder(runs: Path, name: str, now: datetime.datetime) -> Path:
-    """A new folder, named by that and the time; two that start in the same second get one each."""
+    """Make a new folder, named by model and time; two runs that start in the same second get one each."""
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}-{now:%Y%m%d-%H%M%S}"
     runs.mkdir(parents=True, exist_ok=True)
     path, k = runs / stem, 1
@@ -228,7 +229,7 @@ def _refuse(folder: RunFolder, resume: bool) -> None:
 
 
 def _try_writing(folder: RunFolder) -> None:
-    """A folder that exists need not be writable: better to know before hours of training."""
+    """Check that the folder is writable, before hours of training; an existing folder may not be."""
     for place in (folder.path, folder.checkpoints):
         probe = place / f"writable.{os.getpid()}{files.PARTIAL}"
         files.write(probe, b"?")
@@ -236,7 +237,7 @@ def _try_writing(folder: RunFolder) -> None:
 
 
 def _file_in_the_way(path: Path) -> Path:
-    """The one of a path and the folders above it that is there and is no folder."""
+    """Return the first of a path and its parents that exists and is no folder."""
     return next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), path)
 
 
@@ -260,13 +261,13 @@ def _loaded(path: Path) -> Checkpoint:
 
 
 def run_folder_of(path: Path) -> Path:
-    """The run's folder, where it or the checkpoints folder in it is named."""
+    """Return the run's folder for a path to it or to its checkpoints folder."""
     within = path.resolve().name == "checkpoints" and not (path / "checkpoints").is_dir()
     return path.resolve().parent if within else path
 
 
 def _beside(path: Path) -> str:
-    """Names the runs that lie beside a path, for an error about it."""
+    """Name the runs beside a path, for an error about it."""
     runs = sorted(each.parent.name for each in path.parent.glob("*/checkpoints") if each.parent != path)
     return texts.BESIDE(runs=", ".join(runs[-5:])) if runs else ""
 
@@ -279,5 +280,5 @@ def _is_until(path: Path, iteration: int) -> bool:
 
 
 def _iteration(path: Path) -> int:
-    """The iteration in a numbered checkpoint's name."""
+    """Return the iteration in a numbered checkpoint's name."""
     return int(_NUMBERED.fullmatch(path.name)[1])
