@@ -242,25 +242,25 @@ class TrainConfig:
     keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
 
 
-# What must stay as it was when a run is resumed: the order of its examples, what the optimizer keeps or the order in
-# which gradients are added hangs on it. The model is compared layer by layer besides, and data by checksum.
+# A resumed run must keep these: they decide the order of its examples, the optimizer's state or the order in
+# which gradients are added. The model is also compared layer by layer, and the data by checksum.
 FIXED_ON_RESUME = (
     "synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction", "reproducible", "shards"
 )  # fmt: skip
-# The same of a run that is reproducible: the bits of a product hang on it.
+# A reproducible run must keep these too: they decide the bits of a product.
 FIXED_WHERE_REPRODUCIBLE = ("device", "precision", "threads")
 
-# What a model file's recipe may say: how to train it, and nothing of where.
+# The keys of a model file's recipe: how to train it, and not where.
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
     "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "momentum_correction", "weight_decay",
     "decay_bias_norm", "clip_norm", "label_smoothing",
 )  # fmt: skip
 
-# What belongs to one start of a run and is not handed on to its continuation.
+# Keys of one start of a run, not passed to its continuation.
 OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations", "stop_before_s")
 
-# Keys of earlier versions, which runs of those have stored. They change no result, and are passed over.
+# Keys of earlier versions in stored runs. They change no result, and are ignored.
 FORMER_KEYS = ("stage", "stage_keep", "progress")
 
 

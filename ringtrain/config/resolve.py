@@ -22,7 +22,7 @@ from ringtrain.config.record import (
 )
 from ringtrain.errors import ConfigError, nearest
 
-FLAGS = "flags"  # the source of what the command line says
+FLAGS = "flags"  # the source of the command line's values
 YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
 

@@ -53,7 +53,7 @@ class PredictionFile(ABC):
     def _clear_errors(self):
         try:
             yield
-        except (OSError, RuntimeError) as error:  # HDF5's own errors are the latter at times
+        except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError at times
             raise RingtrainError(texts.PREDICTIONS_FAILED(path=self._path, error=error)) from None
 
     def discard(self) -> None:
@@ -61,7 +61,7 @@ class PredictionFile(ABC):
         try:
             self._close()
         except (OSError, RuntimeError):
-            pass  # a full disk refuses to be closed, too: the error that brought us here is reported
+            pass  # a full disk fails on closing, too: the first error is reported
         finally:
             self._aside.unlink(missing_ok=True)
 

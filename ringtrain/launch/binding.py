@@ -16,7 +16,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
 
 MASK = "CUDA_VISIBLE_DEVICES"
-# What a scheduler says of the devices of a task, where it says so and does not set the mask itself.
+# A scheduler's variables for the devices of a task; some set them without the mask.
 GIVEN = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
 
 

@@ -131,7 +131,7 @@ class Graph:
         for i, node in enumerate(self.plan):
             if upto == (node.folded_relu or node.name):
                 return self.plan[: i + 1]
-            if upto == node.name:  # what the file calls by this name has no ReLU yet
+            if upto == node.name:  # the layer of this name has no ReLU in the file
                 return (*self.plan[:i], Node(replace(node.layer, relu=False), node.inputs))
         names = [node.name for node in self.nodes]
         raise ModelError(texts.UNKNOWN_LAYER(layer=upto, hint=nearest(upto, names)))

@@ -176,7 +176,7 @@ class Concat(Layer):
         return y, widths
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        # All parts are cut out, wanted or not: the operation cuts by the widths of what it is given.
+        # All parts are cut out, wanted or not: the operation derives the cuts from their widths.
         outer = dy.shape[:-1]
         dxs = [ctx.space(f"{self.name}.dx{i}", (*outer, width)) for i, width in enumerate(tape)]
         ctx.ops.concat_back(dy, dxs)

@@ -11,7 +11,7 @@ from ringtrain.errors import ModelError, nearest
 from ringtrain.nn import texts
 from ringtrain.nn.base import Fill, Parameter
 
-MOST = (1 << 31) - 1  # an extent is a C int where kernels and BLAS take it
+MOST = (1 << 31) - 1  # kernels and BLAS take extents as C int
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class LearningRate:
     def _factor(self, iteration: int) -> float:
         try:
             return POLICIES[self.policy](self, iteration)
-        except OverflowError:  # Python's powers have no infinity of their own; training tells where it comes to one
+        except OverflowError:  # Python's powers raise here; training reports the infinity
             return math.inf
 
 

@@ -234,7 +234,7 @@ class Layerwise(Optimizer):
                 )
 
     def _limited(self, w_norm: float, g_norm: float, decay: float) -> float:
-        # Weights that start at 0 could never leave it, and the ratio of no gradient says nothing: 1, as is usual.
+        # Weights at 0 would stay there, and without a gradient the ratio is undefined: use 1, as is usual.
         ratio = self._trust(w_norm, g_norm, decay) if w_norm > 0 and g_norm > 0 else 1.0
         return min(float(ratio), self.hyper.trust_limit)
 

@@ -327,9 +327,9 @@ Event = (
     | Failed
     | Ended
 )
-# What is told of a whole run: no longer true of one that is resumed.
+# Events about a whole run: obsolete once it is resumed.
 OF_THE_END = ("exchange", "ranks", "failed", "end")
-# What is told after an iteration: of its epoch's end, evaluation and checkpoint.
+# Events after an iteration: its epoch's end, evaluation and checkpoint.
 OF_A_MEETING = ("epoch", "evaluation", "checkpoint")
 
 KINDS = {

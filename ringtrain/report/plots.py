@@ -10,7 +10,7 @@ from ringtrain.report import texts
 from ringtrain.report.records import read_record
 from ringtrain.report.screen.words import accuracy_percent
 
-POINTS = 1500  # of a curve at most: more than that is finer than the picture
+POINTS = 1500  # of a curve at most: more are finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"
 
 

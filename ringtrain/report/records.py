@@ -10,9 +10,9 @@ from typing import get_args, get_origin
 from ringtrain.errors import plain
 from ringtrain.report.events import KINDS, RunStarted
 
-MOST, MOST_WHOLE = 1e100, 1 << 62  # what is reckoned with them is finite, too
+MOST, MOST_WHOLE = 1e100, 1 << 62  # so that results are finite, too
 EVENTS = {name: kind for kind, name in KINDS.items()}
-LATER = ("exposed_share", "peak_bytes")  # that logs of before do not have
+LATER = ("exposed_share", "peak_bytes")  # missing in logs of earlier versions
 
 
 def parse_record(line: bytes) -> dict | None:
@@ -52,7 +52,7 @@ def _has_fields(found: dict, kind: type) -> bool:
 def _fits(value, kind) -> bool:
     if isinstance(kind, UnionType):
         return any(_fits(value, each) for each in get_args(kind))
-    if kind is float:  # what was not finite is null
+    if kind is float:  # null stands for values that are not finite
         return value is None or (type(value) in (int, float) and abs(value) <= MOST)
     if kind is int:
         return type(value) is int and 0 <= value <= MOST_WHOLE

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 LOOP, DEVICE = "loop", "device"
-LEAST_NS = 1000  # what is shorter is not worth a line
+LEAST_NS = 1000  # shorter slices are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def write_trace(path, ranks: dict[int, Sequence[Slice]]) -> None:
     """Write the trace in one step, so that a reader always finds a whole file. Raises OSError."""
     beside = f"{os.fspath(path)}.part"
     with suppress(FileNotFoundError):
-        os.unlink(beside)  # of one that was killed, or a link to elsewhere
+        os.unlink(beside)  # of a killed writer, or a link to elsewhere
     try:
         with open(beside, "x", encoding="utf-8") as file:
             json.dump(trace_document(ranks), file, allow_nan=False)

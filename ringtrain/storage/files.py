@@ -14,13 +14,13 @@ from pathlib import Path
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.storage import texts as texts
 
-PARTIAL = ".ringtrain-partial"  # ours alone: the folder may be one with other things in it
-ASIDE = "superseded-"  # how the name of what is put aside begins
+PARTIAL = ".ringtrain-partial"  # a name of our own: the folder may hold other files
+ASIDE = "superseded-"  # prefix of the new name
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _MISPLACED = (errno.ENOENT, errno.ENOTDIR)
 _UNNAMEABLE = (errno.ENAMETOOLONG, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system that has no fsync of folders says one of these
+_UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system without fsync of folders returns one of these
 
 
 def write(path: Path, content) -> None:
@@ -136,7 +136,7 @@ def _forget(aside: Path) -> None:
     try:
         aside.unlink(missing_ok=True)
     except OSError:
-        return  # the error that brought us here says more
+        return  # the first error says more
 
 
 def _write(aside: Path, view: memoryview) -> None:

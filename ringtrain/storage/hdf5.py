@@ -15,12 +15,12 @@ from h5py import h5a, h5d, h5l, h5pl, h5z
 from ringtrain.storage import texts as texts
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
-MOST_EXPANDED = 1100  # deflate makes at most 1032 bytes of one; what is missing would be read as zeros, however many
+MOST_EXPANDED = 1100  # deflate expands a byte to 1032 at most; missing chunks would be read as any number of zeros
 ATTRIBUTE_BYTES = 16 << 20
 
 
 # No plugins: a file names filters by number, and the library would load whatever lies in its folders to find one. Here,
-# once: h5py does not keep threads from one another in these calls.
+# once: h5py does not lock these calls between threads.
 while h5pl.size():
     h5pl.remove(0)
 

@@ -11,7 +11,7 @@ from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.errors import DataError
 
-FIELD = 21  # bits of the hash that each of top and left is drawn from
+FIELD = 21  # bits of the hash for each of top and left
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Batches:
                     return
                 self._ready.put((slot, self._gather.fill(slot, iteration, part)))
             self._ready.put((None, StopIteration()))
-        except BaseException as error:  # whatever it is, it belongs to the caller
+        except BaseException as error:  # any exception belongs to the caller
             self._ready.put((None, error))
 
     # ── the caller ────────────────────────────────────────────────────────────────────────────────────────

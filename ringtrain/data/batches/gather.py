@@ -66,7 +66,7 @@ class Gather:
         self._augment: Augment | CentreCrop = augment or CentreCrop(*split.shape[:2])
         self._augment.check(split.shape)
         self._seed = seed
-        self._epoch = -1  # of the order that is held
+        self._epoch = -1  # the epoch of the held order
         self._order = np.empty(sampler.count, np.int64)
         self._all_labels = np.empty(sampler.batch, np.int32)
         self._valid = np.empty(sampler.batch, bool)

@@ -19,7 +19,7 @@ BLOCK = 1 << 14  # elements hashed at a time: the block and its scratch stay in 
 
 RAMP = np.arange(BLOCK, dtype=np.int64)
 
-# What a key is for, as its first integer: draws for different purposes have nothing in common.
+# The purpose of a key, as its first integer: draws for different purposes are independent.
 ORDER, SPLIT, AUGMENT, SYNTHETIC = 1, 2, 3, 4
 
 

@@ -30,7 +30,7 @@ def check_file(path, progress: Progress = no_progress) -> list[str]:
     try:
         with open_hdf5(path) as file, hdf5_errors(path):
             problems += layout_problems(file)
-            # Contents are looked at only where the layout says how to read them.
+            # Contents are checked only if the layout is valid.
             if not problems:
                 problems += _content_problems(path, file, progress)
     except DataError as error:

@@ -26,7 +26,7 @@ from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError
 
-# More classes than fit a 64 KiB attribute need what HDF5 1.8 brought; and 1.10 reads what this writes.
+# More classes than fit a 64 KiB attribute need HDF5 1.8; version 1.10 reads these files.
 LIBVER = ("v108", "v110")
 CHUNK_ROWS = 512
 

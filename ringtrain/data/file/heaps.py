@@ -13,7 +13,7 @@ import mmap
 import struct
 from pathlib import Path
 
-SIGNATURE = b"GCOL\1\0\0\0"  # of which no image has all eight bytes by chance, at a multiple of 8
+SIGNATURE = b"GCOL\1\0\0\0"  # no image has all eight bytes by chance, at a multiple of 8
 HEAD = 16
 SEARCHED_BYTES = 64 << 20  # at either end: HDF5 puts arrays in the middle
 
@@ -43,7 +43,7 @@ def _is_whole(data, start: int) -> bool:
     """Return whether the objects fill the collection without a gap."""
     size = int.from_bytes(data[start + 8 : start + HEAD], "little")
     if start + max(HEAD, size) > len(data):
-        return True  # cut short, of which HDF5 speaks
+        return True  # cut short: HDF5 reports it
     place = HEAD
     while place + HEAD <= size:
         index, length = struct.unpack_from("<H6xQ", data, start + place)

@@ -17,7 +17,7 @@ from ringtrain.data.readers.decoding import decoding
 from ringtrain.errors import DataError, nearest
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
-# Of a file's bytes, whatever its name says: other formats of Pillow start programs (PostScript).
+# By a file's bytes, not its name: other formats of Pillow start programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 GREY, COLOUR = (
     frozenset(("1", "L", "LA")),

@@ -37,7 +37,7 @@ def _named(path: Path) -> dict:
         return {}
     found = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
     named = {(m["prefix"], m["split"], m["kind"]): file for m, file in found if m and file.name.startswith(start)}
-    # Asked for one file of a pair: take what belongs to it.
+    # The user named one file of a pair: take the other too.
     asked = NAME.fullmatch(start)
     if asked and named:
         return {(m["prefix"], m["split"], m["kind"]): file for m, file in _siblings(folder, asked)}

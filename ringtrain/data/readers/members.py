@@ -18,7 +18,7 @@ def is_archive(path: Path) -> bool:
     """Return whether the path is a tar archive."""
     try:
         return path.is_file() and tarfile.is_tarfile(path)
-    except Exception:  # of one that is cut short, or spoilt: in as many ways as tarfile and its decoders have lines
+    except Exception:  # tarfile and its decoders raise exceptions of any type for a damaged file
         return path.name.endswith(ENDINGS)
 
 
@@ -41,7 +41,7 @@ def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dic
 def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     total = path.stat().st_size
-    # As a stream: a compressed archive has no way back to an earlier member but to begin again.
+    # As a stream: a compressed archive returns to an earlier member only by starting again.
     with open(path, "rb") as file, tarfile.open(fileobj=_Ending(file), mode="r|*") as archive:
         for member in archive:
             name = PurePosixPath(member.name).name

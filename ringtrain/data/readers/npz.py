@@ -19,7 +19,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
-    # NumPy leaves a file open that it opened itself and could not read.
+    # NumPy leaves a file open that it opened and could not read.
     """Read all of it. Raises: DataError"""
     with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as file:
         if not zipfile.is_zipfile(file):  # which NumPy would read as an array, or a pickle
@@ -45,6 +45,6 @@ def _parts(path: Path, archive) -> tuple[Part, Part | None]:
 
 def _array(path: Path, archive, name: str) -> np.ndarray:
     found = archive[name]
-    if not isinstance(found, np.ndarray):  # NumPy hands out members that are no arrays as bytes
+    if not isinstance(found, np.ndarray):  # NumPy returns members that are no arrays as bytes
         raise DataError(texts.NPZ_NO_ARRAY(path=path, name=name))
     return found

@@ -14,8 +14,8 @@ import pickle
 import resource
 import sys
 
-DEEPEST = 8  # lists within lists: a pickle can hold a list that holds itself
-MOST = 1 << 20  # values written out: a list can be held many times in one that is held many times
+DEEPEST = 8  # nested lists: a list of a pickle can contain itself
+MOST = 1 << 20  # values in the output: lists can contain one list many times, at every level
 
 
 class NotAllowed(Exception):
@@ -109,7 +109,7 @@ def run_pickle(data: bytes, memory_bytes: int) -> tuple[str, list]:
         return json.dumps(["PICKLE_NAMES", {"name": str(error)}]), []
     except MemoryError:
         return json.dumps(["PICKLE_TAKES_MEMORY", {"bytes": memory_bytes}]), []
-    except Exception as error:  # a broken pickle fails in as many ways as there are instructions
+    except Exception as error:  # a broken pickle raises exceptions of any type
         return json.dumps(["PICKLE_BROKEN", {"error": f"{type(error).__name__}: {error}"}]), []
 
 

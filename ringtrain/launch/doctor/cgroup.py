@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOUNT = "sys/fs/cgroup"
-MEMORY = (  # the limit, what is used, and in memory.stat what of that is of files, by version
+MEMORY = (  # the limit, the usage, and the key of cached files in memory.stat, by version
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )

@@ -100,7 +100,7 @@ def _measured(place: Path) -> list[Line]:
             small_s = _replace_s(own / "small")
             written, nbytes = _write_rate(own / "large")
     except (OSError, RingtrainError):
-        return []  # the line of the run folder says why
+        return []  # the run folder's line gives the reason
     text = texts.DISK(written=format_rate(written), mib=nbytes >> 20, small=format_seconds(small_s))
     if written < SLOW_BYTES_PER_S or small_s > SLOW_S:
         return [Line(WARN, "disk", text, texts.DISK_SLOW)]
@@ -120,5 +120,5 @@ def _write_rate(file: Path) -> tuple[float, int]:
     with open(file, "wb", buffering=0) as opened:
         while nbytes < MOST_BYTES and time.perf_counter() - began < BUDGET_S:
             nbytes += opened.write(block)
-            os.fsync(opened.fileno())  # block by block, so that the time is over soon after the budget
+            os.fsync(opened.fileno())  # block by block, to stop soon after the budget
     return nbytes / (time.perf_counter() - began), nbytes

@@ -14,7 +14,7 @@ from ringtrain.humanize import plural
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 
-# Packages without which a run does not go, by the names of their modules; without mpi4py it goes on one rank.
+# Packages that every run needs, by the names of their modules; without mpi4py a run has one rank.
 NEEDED = ("click", "h5py", "numba", "numpy", "rich", "scipy_openblas32", "tomli_w")
 WANTED_BYTES = 64 << 20  # the default of containers, and too little for most models
 MIB = 1 << 20
@@ -58,7 +58,7 @@ def shared_memory(context: DoctorContext) -> list[Line]:
     folder, transport = context.root / "dev/shm", context.transport
     window = transport.node_window(4096)
     own = shutil.disk_usage(folder).free if folder.is_dir() else None
-    free = transport.gather_json(own)[transport.neighbours[0]]  # one number of a node, whoever looks when
+    free = transport.gather_json(own)[transport.neighbours[0]]  # the same number on all ranks of a node
     room = "" if free is None else texts.SHARED_MEMORY_ROOM(mib=free // MIB)
     if window is None and transport.local_size > 1:
         return [Line(WARN, "shared memory", texts.SHARED_MEMORY_NONE(room=room), texts.SHARED_MEMORY_USE)]

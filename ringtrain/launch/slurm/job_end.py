@@ -16,8 +16,8 @@ from ringtrain.parsing import whole_number
 
 OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
 NUMBERS = (JOB, "PBS_JOBID", "LSB_JOBID")  # of jobs: Slurm, PBS (also Torque), LSF
-ASKING_S = 20  # a busy Slurm takes its time
-FAR_S = 10 * 365 * 86400  # an end beyond this is Slurm's word for none
+ASKING_S = 20  # a busy Slurm is slow
+FAR_S = 10 * 365 * 86400  # Slurm uses an end beyond this for none
 
 Ask = Callable[[str], str]  # the number of a job → when it ends, in squeue's words
 

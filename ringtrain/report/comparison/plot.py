@@ -22,7 +22,7 @@ SCORES = (
     ("loss", "cross-entropy", lambda point: point.loss),
     ("accuracy", "percent", lambda point: None if point.accuracy is None else 100 * point.accuracy),
 )
-ALL_RANKS = 16  # more bars than that are finer than the picture: then least, median and most are drawn
+ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
 
 
 def check_picture(path) -> None:

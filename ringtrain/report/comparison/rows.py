@@ -9,7 +9,7 @@ from statistics import median
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import CUT_SHORT, RunLog
 
-# What runs should have in common, and what is said of those that have not.
+# The settings that runs should share, and the notes on those that differ.
 COMMON = {
     "model": "models",
     "data": "data sets",
@@ -27,7 +27,7 @@ COMMON = {
     "version": "versions of ringtrain",
 }
 
-BEFORE = {"precision": "float32"}  # of logs from when nobody said
+BEFORE = {"precision": "float32"}  # of logs of earlier versions
 
 NOTHING = "–"
 

@@ -92,7 +92,7 @@ class Status:
             yield Text(
                 join_fitting(status_parts(first, last, self._run), options.max_width), no_wrap=True, overflow="crop"
             )
-        # mpirun passes on what is followed by a newline, and keeps the rest: so the last line is an empty one.
+        # mpirun forwards whole lines only: so the last line is an empty one.
         yield Text("")
 
     def _bar(self, last: Iteration) -> Table:

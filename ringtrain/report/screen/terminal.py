@@ -52,7 +52,7 @@ class Terminal(Sink):
             RanksLost: lambda event: screen.line(words.ranks_lost(event)),
             Note: lambda event: screen.line(texts.NOTE(text=event.text)),
             Ranks: self._ranked,
-            Failed: _nothing,  # whoever started the run tells its error
+            Failed: _nothing,  # the caller of the run reports its error
             Exchanged: self._exchanged,
             Ended: self._ended,
         }

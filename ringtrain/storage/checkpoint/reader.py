@@ -18,7 +18,7 @@ from ringtrain.storage import hdf5, texts
 from ringtrain.storage.checkpoint import seal
 
 COUNTS = ("iteration", "examples_seen", "epoch")
-SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fingerprint")  # to people, as they are
+SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fingerprint")  # for people, unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class CheckpointReader:
             "best": self.best(),
         }
         for name in SHOWN:
-            if not hdf5.is_text(found.get(name, "")):  # what no version may lack is missed when it is made one
+            if not hdf5.is_text(
+                found.get(name, "")
+            ):  # Checkpoint's constructor reports required fields that are missing
                 raise seal.damaged(self.path, texts.NAME_NOT_PRINTABLE(name=name, found=found[name][:60]))
         return found
 

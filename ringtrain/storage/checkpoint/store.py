@@ -102,7 +102,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     path = Path(path)
     try:
-        # One opening for both: what was checked is what is read, whatever happens to the name.
+        # One opening for both, so that the checked file is the one that is read, even if the name changes.
         with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as raw:
             seal.check_seal(path, raw)
             with open_file(raw) as file:

@@ -22,7 +22,7 @@ from ringtrain.errors import UsageError
 from ringtrain.storage import files, texts
 
 NAME = ".lock"
-PATIENCE_S = 20.0  # for a lock whose owner is gone, until the file system gives it back
+PATIENCE_S = 20.0  # wait for the file system to release a lock whose owner is gone
 _POLL_S = 0.1
 _NONE_HERE = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)
 

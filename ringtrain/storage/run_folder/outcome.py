@@ -17,7 +17,7 @@ from ringtrain.storage import files, texts
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
 WORDS = {0: DONE, 1: FAILED, 2: "usage", 3: "diverged", 4: "stalled", 75: "interrupted", 130: "interrupted"}
-KILLED = 1  # the exit code of a run that ended without a word
+KILLED = 1  # the exit code of a run that was killed
 
 
 @dataclass(frozen=True, slots=True)
