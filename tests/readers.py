@@ -32,10 +32,11 @@ from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import notes_of, rows_of
-from ringtrain.report.comparison.table import csv_text, plain_lines
+from ringtrain.report.comparison.table import comparison_tables, csv_text
 from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
 from ringtrain.report.sinks import truncate_log
 from ringtrain.storage.checkpoint import seal, store
+from ringtrain.tables import plain_lines
 from tests.data import source_makers as made
 
 LONGEST = 20_000  # characters of a message
@@ -140,7 +141,7 @@ def log(path: Path) -> None:
     runs = [read_run(path.parent, "bad")]
     rows = rows_of(runs)
     json.dumps([rows, notes_of(runs, rows)])
-    plain_lines(rows, 120), csv_text(rows)
+    [plain_lines(table) for table in comparison_tables(rows, 120)], csv_text(rows)
     with TemporaryDirectory() as folder:  # what is cut is meant to change
         (Path(folder) / "log").write_bytes(path.read_bytes())
         truncate_log(Path(folder) / "log", 2)

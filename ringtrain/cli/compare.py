@@ -217,19 +217,20 @@ def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None 
 def _show(rows: list[dict]) -> None:
     import shutil
 
-    from ringtrain.report.comparison.table import plain_lines, rich_tables
-    from ringtrain.report.screen.terminal import is_live
-
-    click.echo()
-    if not is_live(sys.stdout, os.environ):
-        width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
-        click.echo("\n".join([*plain_lines(rows, width), ""]))
-        return
     from rich.console import Console
 
-    console = Console()
-    for table in rich_tables(rows, console.width):
-        console.print(table)
+    from ringtrain.report.comparison.table import comparison_tables
+    from ringtrain.report.screen.terminal import is_live
+    from ringtrain.tables import plain_lines
+
+    click.echo()
+    if is_live(sys.stdout, os.environ):
+        console = Console()
+        for table in comparison_tables(rows, console.width, framed=True):
+            console.print(table)
+        return
+    for table in comparison_tables(rows, shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns):
+        click.echo("\n".join([*plain_lines(table), ""]))
 
 
 def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | None) -> None:

@@ -251,14 +251,14 @@ def _range(numbers) -> str:
 
 
 def _print_table(titles, rows, lines: bool = False) -> None:
-    """As wide as its cells: a table that is cut to the terminal loses ranks."""
-    from rich.console import Console
+    """Print a table as wide as its cells: one cut to the terminal would lose ranks."""
     from rich.table import Table
+
+    from ringtrain.tables import print_whole
 
     table = Table(show_lines=lines)
     for title in titles:
         table.add_column(title, justify="left" if lines or title == "schedule" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row))
-    endless = Console(width=10_000)
-    Console(width=max(80, endless.measure(table).maximum)).print(table, soft_wrap=True)
+    print_whole(table)

@@ -6,8 +6,6 @@ import click
 
 from ringtrain.cli import texts
 
-BAR = 12  # characters
-
 
 @click.command()
 @click.argument("model")
@@ -34,7 +32,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 
 def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
-    from ringtrain.bench.layers.layers import keys_of, measure_layers
+    from ringtrain.bench.layers.layers import keys_of, measure
     from ringtrain.train.agree import agree, on_root, take_turns, together
     from ringtrain.train.assembly.device import open_device
 
@@ -50,8 +48,8 @@ def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json
         click.echo("\n".join(_header_lines(header)))
     take_turns(transport, rig.iterate)
     keys = keys_of(graph)
-    measure_layers(transport, rig, keys, warm_up)
-    samples = measure_layers(transport, rig, keys, iterations)
+    measure(transport, rig, keys, warm_up)
+    samples = measure(transport, rig, keys, iterations)
     header |= {"held_bytes": rig.held_bytes, "peak_bytes": max(transport.gather_json(_peak_bytes()))}
     rows = layer_rows(graph, samples, config.batch, config.dtype)
     total = totals(rows, samples, config.batch, transport.size)
@@ -134,36 +132,15 @@ def _peak_bytes() -> int:
 def _show(rows: list[dict], total: dict, header: dict) -> None:
     import os
 
-    from ringtrain.bench.layers.layer_rows import layer_lines, summary_lines
+    from ringtrain.bench.layers.layer_rows import layer_table, summary_lines
     from ringtrain.report.screen.terminal import is_live
+    from ringtrain.tables import plain_lines, print_whole
 
     if is_live(sys.stdout, os.environ):
-        _show_table(rows, total)
+        print_whole(layer_table(rows, total, framed=True))
     else:
-        click.echo("\n".join(layer_lines(rows, total)))
+        click.echo("\n".join(plain_lines(layer_table(rows, total))))
     click.echo("\n".join(summary_lines(total, header)))
-
-
-def _show_table(rows: list[dict], total: dict) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from ringtrain.bench.layers.layer_rows import COLUMNS, cells
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, (title, unit, _) in enumerate(COLUMNS):
-        table.add_column(f"{title}\n[dim]{unit}[/dim]", justify="left" if i < 2 else "right", no_wrap=True)
-    table.add_column("", no_wrap=True, min_width=BAR)
-    *shown, bottom = cells(rows, total)
-    most = max(row["share"] for row in rows)
-    for row, words in zip(rows, shown, strict=True):
-        bar = "█" * round(BAR * row["share"] / most) if most else ""
-        table.add_row(*words, f"[cyan]{bar}[/cyan]", style=None if row["kind"] else "dim", end_section=row is rows[-1])
-    table.add_row(*bottom, "", style="bold")
-    console = Console()
-    endless = Console(width=10_000)
-    Console(width=max(console.width, endless.measure(table).maximum)).print(table, soft_wrap=True)
 
 
 def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.layers.layer_rows import COLUMNS, cells, layer_lines, layer_rows, summary_lines, totals
+from ringtrain.bench.layers.layer_rows import COLUMNS, layer_rows, layer_table, summary_lines, totals
 from ringtrain.bench.layers.layers import (
     BACKWARD,
     BETWEEN,
@@ -16,13 +16,14 @@ from ringtrain.bench.layers.layers import (
     Stopwatch,
     TimedLayer,
     keys_of,
-    measure_layers,
+    measure,
 )
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.nn.layers import ReLU
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.tables import plain_lines
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 
@@ -115,8 +116,8 @@ def test_the_slowest_rank_counts(graph):
             return {key: float(self.rank + 1) for key in keys_of(graph)} | {(LOSS, ""): 5.0 - self.rank}
 
     def run(transport):
-        assert measure_layers(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
-        return measure_layers(transport, Clockwork(transport.rank), keys_of(graph), 2)
+        assert measure(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
+        return measure(transport, Clockwork(transport.rank), keys_of(graph), 2)
 
     for samples in LoopbackWorld(3).run(run):
         assert samples["conv", FORWARD] == [3.0, 3.0]
@@ -160,13 +161,13 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     samples = samples_of(graph, pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float32")
     total = totals(rows, samples, BATCH, 1)
-    lines = layer_lines(rows, total)
+    lines = plain_lines(layer_table(rows, total))
     assert lines[0].split() == [title for title, _, _ in COLUMNS]
     assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "bytes"]
     assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1
     assert len(lines) == 2 + len(rows) + 1
     assert lines[2].split() == ["pool", "MaxPool", "1000.000", "5.6", "0.0"]
-    assert cells(rows, total)[-1][:4] == ["all layers", "", "8000.000", "7000.000"]
+    assert lines[-1].startswith("all layers") and lines[-1].split()[2:4] == ["8000.000", "7000.000"]
 
 
 def test_the_last_lines_speak_of_the_exchange_where_there_is_one():

@@ -13,7 +13,8 @@ from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.comparison.plot import COLOURS, check_picture, draw_comparison
 from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
-from ringtrain.report.comparison.table import blocks_of, csv_text, format_figures, plain_lines, rich_tables
+from ringtrain.report.comparison.table import comparison_tables, csv_text, format_figures
+from ringtrain.tables import plain_lines
 
 START = {
     "strategy": "allreduce (ring)", "exact": True, "model": "lenet", "data": "fashion", "ranks": 3, "nodes": 1,
@@ -133,9 +134,13 @@ MANY = [
 ]
 
 
+def table_lines(rows, width):
+    return [line for table in comparison_tables(rows, width) for line in plain_lines(table)]
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 140, 300])
 def test_the_table_fits_and_loses_nothing(width):
-    lines = plain_lines(rows_of(MANY), width)
+    lines = table_lines(rows_of(MANY), width)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     for figure in ("allreduce (ring)", "diverged", "1-4.5", "200-300", "2.5-5", "2.5-3", "0 / 4", "2 / 2", "25.0"):
@@ -143,17 +148,17 @@ def test_the_table_fits_and_loses_nothing(width):
 
 
 def test_a_wide_table_is_one():
-    lines = plain_lines(rows_of(MANY), 300)
-    assert len(blocks_of(rows_of(MANY), 300)) == 1
+    lines = table_lines(rows_of(MANY), 300)
+    assert len(comparison_tables(rows_of(MANY), 300)) == 1
     assert [line.split()[0] for line in lines[2:]] == ["allreduce", "averaging", "--average-momentum", "hot", "x"]
     assert lines[-1].split()[:3] == ["x", "–", "–"]
 
 
 def test_figures_that_no_run_has_take_no_room():
-    text = "\n".join(plain_lines(rows_of([of(ranks={**RANKS, "lag": None}), of("b", ranks=None)]), 300))
+    text = "\n".join(table_lines(rows_of([of(ranks={**RANKS, "lag": None}), of("b", ranks=None)]), 300))
     assert "sent" in text and "lag" not in text and "between nodes" not in text
     beyond = of(start={"nodes": 2}, ranks={**RANKS, "between_bytes": [0, 1_000_000, 0]})
-    assert "between nodes" in "\n".join(plain_lines(rows_of([beyond]), 300))
+    assert "between nodes" in "\n".join(table_lines(rows_of([beyond]), 300))
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -162,7 +167,7 @@ def test_the_table_of_a_terminal(width):
 
     worse = of("worse", test=[(0.9, 0.5)])
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard")
-    for table in rich_tables(rows_of([of(), worse]), width):
+    for table in comparison_tables(rows_of([of(), worse]), width, framed=True):
         console.print(table)
     text = console.file.getvalue()
     assert "…" not in text

@@ -3,12 +3,17 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from ringtrain.bench import texts
 from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
 from ringtrain.humanize import format_bytes, format_rate
 from ringtrain.nn import graph_checks
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
+from ringtrain.tables import plain_table
 
 # Title, unit, and what a row shows there.
 COLUMNS = (
@@ -21,6 +26,8 @@ COLUMNS = (
     ("backward", "GFLOP/s", lambda row: _giga(row["backward_flops_per_s"])),
     ("exchange", "bytes", lambda row: f"{row['exchange_bytes']:,}" if row["exchange_bytes"] else ""),
 )
+
+BAR = 12  # characters of the largest share
 
 
 def _milli(seconds: float | None) -> str:
@@ -111,24 +118,22 @@ def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: 
     }
 
 
-def cells(rows: Sequence[dict], total: dict) -> list[list[str]]:
-    """Return every row as text; the last row has the sums of the layers."""
-    shown = [[show(row) for _, _, show in COLUMNS] for row in rows]
-    bottom = ["all layers", "", _milli(total["forward_s"]), _milli(total["backward_s"]), "", "", ""]
-    return [*shown, [*bottom, f"{total['exchange_bytes']:,}"]]
-
-
-def layer_lines(rows: Sequence[dict], total: dict) -> list[str]:
-    """Return columns of one width each, for files and pipes."""
-    table = [[title for title, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS], *cells(rows, total)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
-    return [_line(line, widths) for line in table]
-
-
-def _line(line: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(
-        text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))
-    ).rstrip()
+def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Table:
+    """Return a row a layer, and the sums of the layers below. ``framed``: with lines and bars, for a terminal."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False) if framed else plain_table()
+    for i, (title, unit, _) in enumerate(COLUMNS):
+        head = Text(title) + Text(f"\n{unit}", style="dim")
+        table.add_column(head, justify="left" if i < 2 else "right", no_wrap=True)
+    if framed:
+        table.add_column("", no_wrap=True, min_width=BAR)
+    most = max(row["share"] for row in rows)
+    for row in rows:
+        bar = Text("█" * round(BAR * row["share"] / most) if most else "", style="cyan")
+        cells = [Text(show(row)) for _, _, show in COLUMNS] + [bar] * framed
+        table.add_row(*cells, style=None if row["kind"] else "dim", end_section=row is rows[-1])
+    forward, backward = _milli(total["forward_s"]), _milli(total["backward_s"])
+    table.add_row("all layers", "", forward, backward, "", "", "", f"{total['exchange_bytes']:,}", style="bold")
+    return table
 
 
 def summary_lines(total: dict, header: dict) -> list[str]:

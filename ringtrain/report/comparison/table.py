@@ -1,22 +1,26 @@
-"""A comparison as text: columns in blocks that fit the terminal, each with the runs' names in front."""
+"""A comparison as tables that fit the terminal, each with the runs' names in front, and as CSV."""
 
 import csv
 import io
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.report.comparison.rows import FIELDS, NOTHING, least_median_most
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
-GAP = 2
+from ringtrain.report.comparison.rows import FIELDS, NOTHING, least_median_most
+from ringtrain.tables import plain_table, width_of
+
 MIB = 1 << 20
-LEAST_WORDS, MOST_WORDS = 16, 34  # width of names and strategies, which are wrapped
+LEAST_WORDS, MOST_WORDS = 16, 34  # width of names and strategies, which wrap
 FIGURES = 34  # columns that most groups need for the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """title, unit: two lines above it. text: of a row, NOTHING where the run has none; best: which is bold."""
+    """A column. title, unit: two lines above it. text: of a row, NOTHING if the run has none; best: selects the bold
+    figure."""
 
     title: str
     unit: str
@@ -31,7 +35,7 @@ def _or_nothing(key: str, form: Callable) -> Callable[[dict], str]:
 
 
 def _range(key: str, form: Callable[[float], str]) -> Callable[[dict], str]:
-    """Of a list by rank: one figure where all ranks show the same, else least and most."""
+    """Format a list by rank: one figure if all ranks have the same, else least and most."""
 
     def text(row: dict) -> str:
         found = least_median_most(row[key])
@@ -56,7 +60,7 @@ def _between(row: dict) -> str:
 
 
 def format_figures(value: float) -> str:
-    """Three figures or all of the whole ones: 0.0123, 1.23, 12.3, 1,235."""
+    """Format three significant figures, or all of a whole number: 0.0123, 1.23, 12.3, 1,235."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
 
 
@@ -72,7 +76,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-# In groups that stay together where the width allows.
+# Groups of columns that stay together if the width allows.
 WHAT = (
     Column("strategy", "", _or_nothing("strategy", str), left=True),
     Column("exact", "", _or_nothing("exact", lambda exact: "yes" if exact else "no"), left=True),
@@ -109,112 +113,58 @@ GROUPS = (WHAT, SCORES, SPEED, TRAFFIC, MEMORY)
 NAME = Column("run", "", lambda row: row["name"], left=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """columns, and for each the lines of each cell. ``bold``: (row, column) of what is best."""
+def comparison_tables(rows: Sequence[dict], width: int, framed: bool = False) -> list[Table]:
+    """Return the columns that any run has a figure for, in as many tables as lines of ``width`` need.
 
-    columns: Sequence[Column]
-    cells: Sequence[Sequence[Sequence[str]]]  # [row][column][line]
-    bold: frozenset
-
-    @property
-    def widths(self) -> list[int]:
-        return [
-            max(len(line) for line in (column.title, column.unit, *(line for row in self.cells for line in row[i])))
-            for i, column in enumerate(self.columns)
-        ]
-
-    @property
-    def width(self) -> int:
-        return sum(self.widths) + GAP * (len(self.columns) - 1)
-
-
-def blocks_of(rows: Sequence[dict], width: int) -> list[Block]:
-    """The columns that any run has a figure for, in as many blocks as a line of ``width`` makes necessary."""
+    ``framed``: with a line under the titles, for a terminal.
+    """
     words = min(max(LEAST_WORDS, (width - FIGURES) // 2), MOST_WORDS)
-    blocks: list[Block] = []
+    chosen: list[list[Column]] = [[]]
     for group in GROUPS:
-        told = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
-        whole = _block(rows, [NAME, *told], words).width <= width
-        for part in [told] if whole else [[column] for column in told]:
-            wider = _block(rows, [*(blocks[-1].columns if blocks else (NAME,)), *part], words)
-            if blocks and wider.width > width:
-                blocks.append(_block(rows, [NAME, *part], words))
-            elif part:
-                blocks[-1:] = [wider]
-    return blocks
+        shown = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
+        whole = width_of(_table(rows, shown, words, framed)) <= width
+        for part in [shown] if whole else [[column] for column in shown]:
+            if chosen[-1] and width_of(_table(rows, [*chosen[-1], *part], words, framed)) > width:
+                chosen.append([])
+            chosen[-1] += part
+    return [_table(rows, columns, words, framed) for columns in chosen if columns]
 
 
-def _block(rows: Sequence[dict], columns: Sequence[Column], words: int) -> Block:
-    cells = [[_lines(column, row, words) for column in columns] for row in rows]
-    bold = {(i, j) for j, column in enumerate(columns) for i in _best(rows, column)}
-    return Block(columns, cells, frozenset(bold))
+def _table(rows: Sequence[dict], columns: Sequence[Column], words: int, framed: bool) -> Table:
+    """Return a table with the runs' names in front. ``words``: the most characters of names and strategies."""
+    columns = [NAME, *columns]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)) if framed else plain_table()
+    units = any(column.unit for column in columns)
+    for column in columns:
+        head = Text(column.title) + Text(f"\n{column.unit}" if units else "", style="dim")
+        if column.left:
+            table.add_column(head, max_width=words, overflow="fold")
+        else:
+            table.add_column(head, justify="right", no_wrap=True)
+    bold = {(i, column) for column in columns for i in _best(rows, column)}
+    for i, row in enumerate(rows):
+        cells = [(column.text(row), column) for column in columns]
+        table.add_row(*(Text(text, _style(text, column, (i, column) in bold)) for text, column in cells))
+    return table
 
 
-def _lines(column: Column, row: dict, words: int) -> list[str]:
-    text = column.text(row)
-    if not column.left:
-        return [text]
-    return textwrap.wrap(text, words, break_on_hyphens=" " not in text) or [""]
+def _style(text: str, column: Column, best: bool) -> str:
+    if best:
+        return "bold green"
+    return "dim" if text == NOTHING else "bold" if column is NAME else ""
 
 
 def _best(rows: Sequence[dict], column: Column) -> list[int]:
-    """The rows that have the best figure; none where that says nothing."""
+    """Return the rows with the best figure; none if all have the same one."""
     values = [row[column.key] for row in rows if column.key and row[column.key] is not None]
     if column.best is None or len(set(values)) < 2:
         return []
     return [i for i, row in enumerate(rows) if row[column.key] == column.best(values)]
 
 
-# ── plain ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def plain_lines(rows: Sequence[dict], width: int) -> list[str]:
-    lines: list[str] = []
-    for block in blocks_of(rows, width):
-        widths = block.widths
-        heads = [[column.title, column.unit] for column in block.columns]
-        lines += ["", *filter(None, _plain_row(heads, block.columns, widths))]
-        for cells in block.cells:
-            lines += _plain_row(cells, block.columns, widths)
-    return lines[1:]
-
-
-def _plain_row(cells, columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
-    height = max(map(len, cells))
-    padded = [[*lines, *[""] * (height - len(lines))] for lines in cells]
-    aligned = [
-        [line.ljust(width) if column.left else line.rjust(width) for line in lines]
-        for lines, column, width in zip(padded, columns, widths, strict=True)
-    ]
-    return [(" " * GAP).join(line).rstrip() for line in zip(*aligned, strict=True)]
-
-
-# ── for a terminal ────────────────────────────────────────────────────────────────────────────────────────────────────
-def rich_tables(rows: Sequence[dict], width: int) -> list:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    tables = []
-    for block in blocks_of(rows, width - GAP):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-        for column in block.columns:
-            head = Text(column.title) + Text(f"\n{column.unit}" if column.unit else "", style="dim")
-            table.add_column(head, justify="left" if column.left else "right", no_wrap=True)
-        for i, cells in enumerate(block.cells):
-            table.add_row(*(Text("\n".join(lines), _style(block, i, j, lines)) for j, lines in enumerate(cells)))
-        tables.append(table)
-    return tables
-
-
-def _style(block: Block, row: int, column: int, lines: Sequence[str]) -> str:
-    if (row, column) in block.bold:
-        return "bold green"
-    return "dim" if lines == [NOTHING] else "bold" if column == 0 else ""
-
-
 # ── for other programs ────────────────────────────────────────────────────────────────────────────────────────────────
 def csv_text(rows: Sequence[dict]) -> str:
-    """A line a run; of lists by rank the least and the most."""
+    """Return a line a run; lists by rank become the least and the most."""
     flat = [_flat(row) for row in rows]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")

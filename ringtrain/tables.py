@@ -1,0 +1,32 @@
+"""Text tables: rich lays them out, for a terminal or as plain lines."""
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+
+GAP = 2
+ENDLESS = 10_000  # characters: no line is as long
+
+
+def plain_table() -> Table:
+    """Return an empty table whose columns are two characters apart, without a frame."""
+    return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+
+
+def width_of(table: Table) -> int:
+    """Return the characters of a line that shows all cells as they are."""
+    return Console(width=ENDLESS).measure(table).maximum
+
+
+def plain_lines(table: Table) -> list[str]:
+    """Return the lines of a table, as wide as its cells, without colours and trailing blanks."""
+    console = Console(file=io.StringIO(), width=width_of(table), color_system=None)
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def print_whole(table: Table) -> None:
+    """Print a table as wide as its cells; a narrower terminal wraps its lines, and cuts none."""
+    console = Console()
+    Console(width=max(console.width, width_of(table))).print(table, soft_wrap=True)
