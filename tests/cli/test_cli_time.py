@@ -8,8 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from ringtrain.bench import texts as bench_texts
+from ringtrain.bench.layers.layer_rows import layer_table
 from ringtrain.cli import texts as cli_texts
-from ringtrain.cli.time import _show_table, time
+from ringtrain.cli.time import time
+from ringtrain.tables import print_whole
 
 QUICK = ("digits", "--batch", "5", "-n", "3", "--ops", "reference")
 
@@ -71,7 +73,8 @@ def test_the_table_of_a_terminal(capsys):
         "forward_flops_per_s": 3e9, "backward_flops_per_s": None, "exchange_bytes": 1234,
     }  # fmt: skip
     loss = row | {"layer": "loss", "kind": "", "forward_s": None, "share": 0.25, "exchange_bytes": 0}
-    _show_table([row, loss], {"forward_s": 0.25, "backward_s": 0.5, "exchange_bytes": 1234})
+    total = {"forward_s": 0.25, "backward_s": 0.5, "exchange_bytes": 1234}
+    print_whole(layer_table([row, loss], total, framed=True))
     lines = capsys.readouterr().out.splitlines()
     conv, last = (next(line for line in lines if line.strip().startswith(name)) for name in ("conv1", "all layers"))
     assert conv.split() == ["conv1", "Conv2D+ReLU", "250.000", "500.000", "75.0", "3.0", "1,234", "█" * 12]
