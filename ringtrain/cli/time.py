@@ -32,7 +32,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 
 def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
-    from ringtrain.bench.layers.layers import keys_of, measure
+    from ringtrain.bench.layers.layers import keys_of, measure_layers
     from ringtrain.train.agree import agree, on_root, take_turns, together
     from ringtrain.train.assembly.device import open_device
 
@@ -48,8 +48,8 @@ def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json
         click.echo("\n".join(_header_lines(header)))
     take_turns(transport, rig.iterate)
     keys = keys_of(graph)
-    measure(transport, rig, keys, warm_up)
-    samples = measure(transport, rig, keys, iterations)
+    measure_layers(transport, rig, keys, warm_up)
+    samples = measure_layers(transport, rig, keys, iterations)
     header |= {"held_bytes": rig.held_bytes, "peak_bytes": max(transport.gather_json(_peak_bytes()))}
     rows = layer_rows(graph, samples, config.batch, config.dtype)
     total = totals(rows, samples, config.batch, transport.size)

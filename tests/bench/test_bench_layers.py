@@ -16,7 +16,7 @@ from ringtrain.bench.layers.layers import (
     Stopwatch,
     TimedLayer,
     keys_of,
-    measure,
+    measure_layers,
 )
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec
@@ -116,8 +116,8 @@ def test_the_slowest_rank_counts(graph):
             return {key: float(self.rank + 1) for key in keys_of(graph)} | {(LOSS, ""): 5.0 - self.rank}
 
     def run(transport):
-        assert measure(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
-        return measure(transport, Clockwork(transport.rank), keys_of(graph), 2)
+        assert measure_layers(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
+        return measure_layers(transport, Clockwork(transport.rank), keys_of(graph), 2)
 
     for samples in LoopbackWorld(3).run(run):
         assert samples["conv", FORWARD] == [3.0, 3.0]
