@@ -93,6 +93,7 @@ def script(mpirun_command):
     return start
 
 
+@pytest.mark.thorough
 def test_the_guards_cost_is_a_table(script):
     done = script("guard", "--pairs", "3")
     assert done.returncode in (0, 1), done.stderr  # three pairs say nothing of its limits
@@ -103,6 +104,7 @@ def test_the_guards_cost_is_a_table(script):
     assert [row[0].partition(":")[0] for row in rows] == [name for name in ("auto", "mpi", "ring") for _ in sizes]
 
 
+@pytest.mark.thorough
 def test_slopes_are_a_table_and_a_picture_beside_the_formulas(script, tmp_path):
     pytest.importorskip("matplotlib")
     done = script("slopes", "--mib", "0.1", "--ranks", "3", "--out", str(tmp_path))

@@ -56,6 +56,7 @@ def test_tuning_from_measuring_to_training(ringtrain, tmp_path):
     assert done.stdout.count(allreduce_texts.TUNING_LEFT_OUT(error="")) == 1
 
 
+@pytest.mark.thorough
 def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tmp_path):
     path = tmp_path / "t.json"
     assert ringtrain(2, "tune", *TINY[:2], "-e", "1K", "--tuning", path, "--algorithm", "mpi").returncode == 0
