@@ -36,12 +36,27 @@ def test_the_end_may_be_a_signal():
     assert ended("with Deadline(0.05, -9): held()") == (-signal.SIGKILL, "")
 
 
-def test_a_block_that_ends_is_left_alone():
-    assert ended("with Deadline(0.1, 5, 'no', stacks=True): pass\nwith Deadline(0.4, 4): held()") == (4, "")
+@pytest.mark.parametrize("how", ["", "stacks=True", "first=lambda: os._exit(6)"])
+def test_a_block_that_ends_is_left_alone(how):
+    """A later deadline ends the process, and not that of the block."""
+    program = f"deadline.GAP_S = 0.01\nwith Deadline(0.1, 5, 'no', {how}): pass\nwith Deadline(0.6, 4): free()"
+    assert ended(program) == (4, "")
 
 
 def test_a_thread_may_end_the_process_in_its_own_way_first():
     assert ended("with Deadline(0.05, 4, 'no', first=lambda: os._exit(5)): free()") == (5, "")
+
+
+def test_the_thread_has_its_grace_before_text_and_end(monkeypatch):
+    seconds, set_timer = [], deadline._set_timer
+
+    def noted(function, value, at):
+        seconds.append(at)
+        return set_timer(function, value, 1e6)
+
+    monkeypatch.setattr(deadline, "_set_timer", noted)
+    with deadline.Deadline(1000.0, 4, "stuck", first=print):
+        assert seconds == [1000.0 + deadline.GRACE_S, 1000.0 + deadline.GRACE_S + deadline.GAP_S]
 
 
 def test_a_thread_that_cannot_run_is_not_waited_for_longer_than_its_grace():
