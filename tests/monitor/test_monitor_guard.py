@@ -329,6 +329,7 @@ def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
         if t.rank == 1:  # another call, in which nobody is met
             guard.run(guard.call("a dance"), lambda: ended.wait(60))
             raise TransportError("the end of the others")
+        until(lambda: 1 in guard.recorder.read()[1].entries)  # else rank 1 sees the difference, and does not dance
         run(reduction)
 
     with pytest.raises(TransportError):
