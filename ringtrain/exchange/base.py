@@ -1,8 +1,8 @@
-"""The interface of every synchronisation strategy. The training loop knows this and no strategy by name.
+"""The interface of every synchronisation strategy. The training loop uses this interface and knows no strategy by name.
 
-The exchange applies the optimizer, on flat spans of the arena: that is what makes all-reduce (everyone
-updates everything), sharded (each updates its slice), server (the server updates) and averaging (update, then
-average) the same shape. *An all-reduce sums; means are made by the loss's denominator.*
+The exchange applies the optimizer, on flat spans of the arena, so that all-reduce (every rank updates everything),
+sharded (each rank updates its slice), server (the server updates) and averaging (update, then average) have one
+interface. *An all-reduce sums; means are made by the loss's denominator.*
 """
 
 from abc import ABC, abstractmethod
@@ -37,6 +37,10 @@ class Roles:
         return (0 if rank == self.loader else None), 1
 
 
+def all_train(size: int) -> Roles:
+    return Roles(trainers=tuple(range(size)))
+
+
 @dataclass(frozen=True, slots=True)
 class Lag:
     """How far ranks have been apart, as a server saw it. How often one that went on was so many updates ahead of the
@@ -65,101 +69,127 @@ class State(Protocol):
     def restore(self, state: dict) -> None: ...
 
 
-class Exchange(ABC):
-    name: str
-    terms: str = ""  # what else the run header says of it
-    exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
-    owned_state: State  # once bound
-    reducers: Reducers  # once bound
-    notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
-    state_is_local: bool  # whether rank 0 holds the whole state, and can save it alone
-    survives_rank_loss: bool = (
-        False  # whether every rank holds it, of the last finished iteration, also when another one died
-    )
-    state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
-    window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
-    late: bool = False  # after finish(): whether some of its updates are left to need(), or settle()
-    dynamic_batches: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
-    all_reduces: bool = True  # whether --algorithm says how
-    within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
-    # Once made: this rank's shards start:stop of the batch, where gradients of shards are added in one fixed order.
-    shards: tuple[int, int] | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeFacts:
+    """Facts about a strategy. ``exact``, ``notes`` and ``state_bytes`` are final once the strategy is bound.
 
-    def roles(self, size: int) -> Roles:
-        return Roles(trainers=tuple(range(size)))
+    name:               of the strategy
+    header:             what the run header adds to the name
+    roles:              which ranks train, and which serve
+    exact:              whether an iteration equals serial SGD on the global batch
+    state_is_local:     whether rank 0 holds the whole state, and can save it alone
+    survives_rank_loss: whether every rank holds the state of the last finished iteration, also when another rank dies
+    max_iteration_lag:  iterations that ranks may be apart; 0: all begin each one together
+    dynamic_batches:    whether any free rank takes the next part of a batch
+    all_reduces:        whether ``--algorithm`` has a meaning
+    within_passes:      whether ranks exchange within passes: each makes as many as all others, without examples too
+    shards:             this rank's shards start:stop of the batch, where gradients of shards are added in one fixed
+                        order; else None
+    notes:              lines for the user: choices, and options that act otherwise
+    state_bytes:        memory of this rank besides weights and gradients
+    """
+
+    name: str
+    header: str = ""
+    roles: Roles
+    exact: bool
+    state_is_local: bool
+    survives_rank_loss: bool = False
+    max_iteration_lag: int = 0
+    dynamic_batches: bool = False
+    all_reduces: bool = True
+    within_passes: bool = False
+    shards: tuple[int, int] | None = None
+    notes: Sequence[str] = ()
+    state_bytes: int | None = None
+
+
+class BatchSource:
+    """Each rank reads its own examples, and computes the loss of these."""
+
+    def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
+        """This rank's part of the arrays that the loader has of a whole batch; the other ranks give arrays without
+        examples. ``cuts``: trainer → its micro-batches, one after another. Called if the roles name a loader;
+        collective."""
+        return arrays
+
+    def loss_gradient(self, micro: int, logits, labels, loss: Callable):
+        """d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which counts totals besides. If one
+        rank computes the loss of all, that rank alone calls it."""
+        return loss(logits, labels)
+
+
+class Serving:
+    """Ranks that make their iterations together, and want nothing of one another between them."""
+
+    def poll(self) -> None:
+        """Serve the requests of other ranks, without waiting. Called while this rank waits for them elsewhere."""
+
+    def drain_peers(self) -> None:
+        """Serve the other ranks until all have finished the same iterations. Called before a barrier."""
+
+    def serve(self, meanwhile: Callable[[], None]) -> None:
+        """Serve until no trainer makes a request any more, on a rank that does not train; call ``meanwhile`` often."""
+
+    def lag(self) -> Lag | None:
+        """How far ranks have been apart; None if they were not, or if this rank does not see it. Rank 0 sees it."""
+        return None
+
+
+class Exchange(ABC):
+    """One strategy of synchronisation: the calls of an iteration, in their order.
+
+    The other members: ``facts``; ``batches`` and ``serving``, which most strategies leave as they are; and, once bound,
+    ``owned_state``, ``reducers``, ``ready_points`` and ``wait_points``.
+
+    ready_points: names of the spans whose :meth:`grad_ready` starts a message. A device that computes many layers at a
+                  time stops there.
+    wait_points:  names of the spans whose :meth:`before_read` may wait. The same device begins there.
+    """
+
+    facts: ExchangeFacts
+    batches: BatchSource = BatchSource()
+    serving: Serving = Serving()
+    owned_state: State
+    reducers: Reducers
+    ready_points: frozenset[str] = frozenset()
+    wait_points: frozenset[str] = frozenset()
 
     def prepare(self, graph):
-        """The graph to train: hybrid strategies swap layers here."""
+        """The graph to train; ``--fc hybrid`` replaces layers."""
         return graph
 
     @abstractmethod
     def bind(self, arena, optimizer) -> None:
-        """Once, before the first iteration: form buckets, prepare plans."""
+        """Form buckets and prepare the messages; once, before the first iteration. Collective."""
 
-    def rehearse(self) -> None:  # noqa: B027
-        """Run every operation of an iteration once, on no elements: kernels compile before the first
-        iteration."""
+    @abstractmethod
+    def rehearse(self) -> None:
+        """Run every operation of an iteration once, on no elements: kernels compile before the first iteration."""
 
     def denominator(self, local: float, total: float) -> float:
-        """What a mean over the batch divides by, the loss's among them: the total, over all ranks, where gradients are
-        summed; this rank's own where weights are averaged. Asked after :meth:`before`."""
+        """The divisor of the loss's mean: the total over all ranks if gradients are summed; this rank's own number if
+        weights are averaged. Called after :meth:`before`."""
         return total
 
-    def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
-        """This rank's part of arrays that the loader has of a whole batch, and the others with no examples. ``cuts``:
-        trainer → its micro-batches, one after another. Asked where :meth:`roles` names a loader; collective."""
-        return arrays
-
-    def loss_gradient(self, micro: int, logits, labels, loss: Callable):
-        """d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which counts totals besides. Where
-        one rank has the loss of all, that rank alone calls it."""
-        return loss(logits, labels)
-
-    def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027 (most have nothing to do here)
-        """The iteration is about to read weights. It has ``examples`` of its ``total`` on this rank."""
+    def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027
+        """Begin an iteration, which has ``examples`` of its ``total`` on this rank."""
 
     def before_read(self, span) -> None:  # noqa: B027
-        """Forward is about to read this span's weights."""
+        """Wait until this span's weights are current: forward is about to read them."""
 
     def shard_grad_ready(self, span) -> None:  # noqa: B027
-        """The gradient of this span, of the shard that was computed last, is in the arena (overwritten, not
-        accumulated). Called where ``shards`` is not None: shards come in order, and of each every span once; after the
-        last of them comes :meth:`grad_ready` besides."""
+        """Add this span's gradient of the last shard, which lies in the arena. Called if ``facts.shards`` is not None:
+        shards come in order, each with every span once; :meth:`grad_ready` follows the last shard."""
 
     @abstractmethod
     def grad_ready(self, span) -> None:
-        """This span's gradient is final on this rank: its exchange may start."""
+        """Start the exchange of this span's gradient, which is final on this rank."""
 
     @abstractmethod
     def finish(self, iteration: int, lr: float) -> None:
         """Complete the communication of this iteration and apply the update."""
 
-    def cuts(self) -> frozenset[str]:
-        """Once bound: names of the spans whose :meth:`grad_ready` sets something off. A device that computes many
-        layers at a time says ready of all of them after it, and stops there."""
-        return frozenset()
-
-    def waits(self) -> frozenset[str]:
-        """Once bound: names of the spans whose :meth:`before_read` may have to wait. The same device asks before it
-        begins what it computes at a time, and begins there."""
-        return frozenset()
-
-    def poll(self) -> None:  # noqa: B027
-        """Do what others want of this rank, without waiting. Called while it waits for them elsewhere."""
-
-    def drain_peers(self) -> None:  # noqa: B027
-        """All ranks have been told to make the same iterations, and this one has made them: return when no other rank
-        wants anything of it to end its own. Before ranks that are apart wait for all."""
-
     @abstractmethod
     def synchronize(self) -> None:
-        """Weights current on every rank: before an evaluation, a checkpoint, the end."""
-
-    def lag(self) -> Lag | None:
-        """How far ranks have been apart; None where they were not, or this rank does not see it. Rank 0 sees it."""
-        return None
-
-    def serve(self, meanwhile: Callable[[], None]) -> None:  # noqa: B027
-        """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are
-        handed out: returns when no trainer wants anything more of it, which they say by :meth:`synchronize`. Calls
-        ``meanwhile`` often."""
+        """Make the weights current on every rank: before an evaluation, a checkpoint, the end."""

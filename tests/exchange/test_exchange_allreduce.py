@@ -316,7 +316,7 @@ def test_the_flag_offers_every_wire():
 
 def test_who_rounds_is_not_exact():
     alone = LoopbackWorld(1).transport(0)
-    assert not AllReduce(alone, ReferenceOps("float32"), wire="float16").exact
+    assert not AllReduce(alone, ReferenceOps("float32"), wire="float16").facts.exact
 
 
 @pytest.mark.parametrize(
@@ -352,9 +352,9 @@ def test_unknown_algorithms_are_refused():
 
 
 def test_everybody_trains_and_the_loss_is_divided_by_the_whole():
-    exchange = AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float64"))
-    assert exchange.roles(3) == Roles((0, 1, 2)) and exchange.denominator(5, 15) == 15
-    assert exchange.exact and exchange.name == "allreduce" and exchange.prepare("graph") == "graph"
+    exchange = AllReduce(LoopbackWorld(3).transport(0), ReferenceOps("float64"))
+    assert exchange.facts.roles == Roles((0, 1, 2)) and exchange.denominator(5, 15) == 15
+    assert exchange.facts.exact and exchange.facts.name == "allreduce" and exchange.prepare("graph") == "graph"
 
 
 def test_buckets_are_whole_spans_from_the_end():

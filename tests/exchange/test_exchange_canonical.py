@@ -47,7 +47,7 @@ def bound(transport, ops, shards=8, optimizer="sgd", **options):
 
 def iterate(exchange, arena, ops, iteration, total=BATCH, shards=8):
     """As a worker does: a shard without examples has no forward pass, and no gradient."""
-    start, stop = exchange.shards
+    start, stop = exchange.facts.shards
     sizes = {shard: (shard + 1) * total // shards - shard * total // shards for shard in range(start, stop)}
     exchange.before(iteration, sum(sizes.values()), total)
     for shard, examples in sizes.items():
@@ -154,7 +154,7 @@ def test_ranks_of_a_node_that_share_nothing_send_messages():
     def body(t):
         exchange, arena = bound(t, ReferenceOps("float32"))
         iterate(exchange, arena, ReferenceOps("float32"), 0)
-        return arena.weights.tobytes(), exchange.notes[0]
+        return arena.weights.tobytes(), exchange.facts.notes[0]
 
     for weights, note in LoopbackWorld(3, shares=False).run(body):
         assert weights == alone(iterations=1)
@@ -180,7 +180,12 @@ def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
         exchange, _ = bound(t, ReferenceOps("float32"), algorithm=algorithm)
         (sums,) = exchange.reducers.training.values()
         reduction = sums.reductions[0]
-        return exchange.notes, exchange.terms, exchange.exact, (reduction.algorithm, reduction.transport)
+        return (
+            exchange.facts.notes,
+            exchange.facts.header,
+            exchange.facts.exact,
+            (reduction.algorithm, reduction.transport),
+        )
 
     told = [texts.REPRODUCIBLE(shards=8, how=how)]
     assert LoopbackWorld(size, nodes).run(body) == [(told, texts.REPRODUCIBLE_OVER(shards=8), True, what)] * size
@@ -198,12 +203,12 @@ def test_under_a_guard_and_from_a_configuration():
         exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
         for iteration in range(2):
             iterate(exchange, arena, ops, iteration, shards=7)
-        return arena.weights.tobytes(), exchange.shards
+        return arena.weights.tobytes(), exchange.facts.shards
 
     weights, shards = zip(*LoopbackWorld(2).run(body), strict=True)
     assert set(weights) == {alone(shards=7)} and shards == ((0, 3), (3, 7))
     plain = make_exchange(ExchangeSettings(TrainConfig(), LoopbackWorld(1).transport(0), ReferenceOps("float32")))
-    assert plain.shards is None
+    assert plain.facts.shards is None
 
 
 def test_slots_are_no_more_than_the_tree_is_high():
@@ -211,7 +216,7 @@ def test_slots_are_no_more_than_the_tree_is_high():
 
     def body(t):
         exchange, arena = bound(t, ReferenceOps("float32"))
-        return exchange.state_bytes / arena.grads.nbytes - 1  # of momentum
+        return exchange.facts.state_bytes / arena.grads.nbytes - 1  # of momentum
 
     assert [LoopbackWorld(size).run(body)[0] for size in (1, 2, 4, 8)] == [3, 2, 1, 0]
 

@@ -198,7 +198,7 @@ def test_training_says_which_buckets_were_given_what():
         arena = Arena(t.allocate, layers, "float32")
         exchange = AllReduce(t, ReferenceOps("float32"), bucket_bytes=1, **options)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9, weight_decay=0.0)))
-        return list(exchange.notes)
+        return list(exchange.facts.notes)
 
     known = table(MEASURED.rows, models=[model("ring", 0.0, 1e-9), model("mpi", 1.0, 0.0)])
     remarks = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]

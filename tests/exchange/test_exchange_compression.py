@@ -386,12 +386,12 @@ def kit_of(**flags):
 def test_names_and_what_the_header_says():
     assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
     exchange = make_exchange(kit_of(compress="top-k", compress_from=9))
-    assert exchange.terms == texts.COMPRESSED_FROM(method=texts.TOP_K(percent=1), iteration=9)
-    assert not exchange.exact and not exchange.state_is_local
+    assert exchange.facts.header == texts.COMPRESSED_FROM(method=texts.TOP_K(percent=1), iteration=9)
+    assert not exchange.facts.exact and not exchange.facts.state_is_local
     exchange = make_exchange(kit_of(compress="powersgd", sync="delayed", compress_rank=2))
-    assert exchange.terms == f"{texts.ONE_LATE}, {texts.COMPRESSED(method=texts.POWERSGD(rank=2))}"
+    assert exchange.facts.header == f"{texts.ONE_LATE}, {texts.COMPRESSED(method=texts.POWERSGD(rank=2))}"
     plain = make_exchange(kit_of())
-    assert plain.exact and plain.state_is_local and not plain.terms
+    assert plain.facts.exact and plain.facts.state_is_local and not plain.facts.header
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def on_device(*blocking):
     """(flight of three buckets of 1 s, the network's device, the exchange's, log): nothing has been computed."""
     clock, log, network, own = Clock(), [], Device(), Device()
     runs = [Logged(log, i, clock, 1, i in blocking) for i in range(3)]
-    return Reducer(buckets(3), runs, 5.0, orders=StreamPair(network, own), clock=clock), network, own, log
+    return Reducer(buckets(3), runs, 5.0, streams=StreamPair(network, own), clock=clock), network, own, log
 
 
 def test_a_bucket_starts_when_the_device_has_made_it_final():
@@ -172,7 +172,7 @@ def test_what_a_device_has_to_make_final_first_holds_nobody_up():
     network.performed = 1
     flight.arrive(0)
     assert log == ["announce 1", "announce 2", "start 1", "start 2"]
-    assert flight.meters[1].exposed_s == flight.meters[2].exposed_s == 0
+    assert flight.timers[1].exposed_s == flight.timers[2].exposed_s == 0
     (joined,) = network.orders
     assert (joined.device, joined.at) == (own, 7)
 

@@ -184,5 +184,5 @@ def test_one_rank_alone_is_serial():
 
 def test_how_far_ranks_may_be_apart():
     exchange, _ = bound(Gossip, LoopbackWorld(1).transport(0), window=3)
-    assert (exchange.window, exchange.dynamic_batches, exchange.exact) == (3, False, False)
+    assert (exchange.facts.max_iteration_lag, exchange.facts.dynamic_batches, exchange.facts.exact) == (3, False, False)
     exchange.reducers.close()

@@ -7,6 +7,7 @@ from test_exchange_strategies import bound, iterate, run
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import StalledError
 from ringtrain.exchange.base import Roles
+from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, Master
@@ -33,9 +34,9 @@ def exchange_size(ranks) -> int:
 
 
 def test_the_master_reads_for_all_and_has_the_last_part():
-    exchange, _ = bound(Master, LoopbackWorld(1).transport(0))
-    assert exchange.roles(4) == Roles(trainers=(1, 2, 3, 0), loader=0)
-    assert [exchange.roles(4).reads(rank) for rank in range(4)] == [(0, 1), (None, 1), (None, 1), (None, 1)]
+    exchange = Master(LoopbackWorld(4).transport(0), ReferenceOps("float64"))
+    assert exchange.facts.roles == Roles(trainers=(1, 2, 3, 0), loader=0)
+    assert [exchange.facts.roles.reads(rank) for rank in range(4)] == [(0, 1), (None, 1), (None, 1), (None, 1)]
     assert Roles(trainers=(2, 0)).reads(0) == (1, 2) and Roles(trainers=(2, 0)).reads(1) == (None, 2)
 
 
@@ -51,7 +52,7 @@ def test_each_rank_gets_its_examples_and_again_from_another_batch():
         exchange, _ = bound(Master, t)
         parts = []
         for cuts in ({1: [(0, 1)], 2: [(1, 2)], 0: [(2, 3)]}, CUTS):
-            own = exchange.scatter(batch(8 if t.rank == 0 else 0), cuts)
+            own = exchange.batches.scatter(batch(8 if t.rank == 0 else 0), cuts)
             parts.append((own["images"][:, 1].tolist(), own["labels"].tolist(), own["images"].dtype))
         return parts
 
@@ -69,7 +70,7 @@ def test_the_loss_of_all_is_computed_once_on_rank_0(late):
 
     def body(t):
         exchange, _ = bound(Master, delaying(t, seed=1) if late else t)
-        labels = exchange.scatter(batch(8 if t.rank == 0 else 0), CUTS)["labels"]
+        labels = exchange.batches.scatter(batch(8 if t.rank == 0 else 0), CUTS)["labels"]
         calls = []
 
         def loss(outputs, labels):
@@ -78,7 +79,7 @@ def test_the_loss_of_all_is_computed_once_on_rank_0(late):
 
         start, found = CUTS[t.rank][0][0] if CUTS[t.rank] else 0, []
         for micro, (a, b) in enumerate(CUTS[t.rank]):
-            own = exchange.loss_gradient(
+            own = exchange.batches.loss_gradient(
                 micro, np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start], loss
             )
             found += own[:, 0].tolist()
@@ -94,7 +95,7 @@ def test_a_rank_that_does_not_come_is_named():
         exchange, _ = bound(lambda *a, **o: Master(*a, **{**o, "deadline_s": 0.05}), t)
         if t.rank == 0:
             with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited="rank 1 to receive")):
-                exchange.scatter(batch(2), {1: [(0, 1)], 0: [(1, 2)]})
+                exchange.batches.scatter(batch(2), {1: [(0, 1)], 0: [(1, 2)]})
 
     LoopbackWorld(2).run(body)
 

@@ -48,7 +48,7 @@ def iterate(t, iterations=3, start=0, state=None, weights=None, optimizer="sgd",
     exchange.rehearse()
     if state is not None:
         exchange.owned_state.restore(state)
-    front = exchange.roles(t.size).trainers
+    front = exchange.facts.roles.trainers
     for iteration in range(start, iterations):
         exchange.before(iteration, 1, 1)
         every = [np.random.default_rng([rank, iteration]).integers(-8, 9, arena.count) for rank in front]
@@ -90,7 +90,7 @@ def test_every_rank_ends_with_all_weights_and_the_whole_state(size, fc_ranks, op
         assert state.keys() == {"step", *slots} and state["step"] == 3
         for name, slot in slots.items():
             np.testing.assert_allclose(state[name], slot, rtol=1e-12, atol=1e-14)
-        assert exchange.exact and not np.array_equal(before, weights)  # what others hold was old
+        assert exchange.facts.exact and not np.array_equal(before, weights)  # what others hold was old
 
 
 def test_a_rank_keeps_the_state_of_its_part_alone():
@@ -136,7 +136,7 @@ def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
         exchange = Pipeline(t, ops, update="each", deadline_s=20.0)
         exchange.prepare(graph)
         exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8)))
-        assert not exchange.exact
+        assert not exchange.facts.exact
         arena.weights[...] = 1
         for place, (share, gradient) in enumerate(gradients):
             arena.grads[...] = gradient * share if t.rank else 0
@@ -179,7 +179,7 @@ def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
     sent = [exchange.reducers.traffic().bytes_sent for _, _, exchange, _ in ranks]
     conv = ranks[0][2]._stop
     assert sum(sent) == 3 * 2 * 2 * conv * 8 // 3 and sent[3] == 0
-    assert ranks[0][2].roles(4) == Roles((0, 1, 2), (3,))
+    assert ranks[0][2].facts.roles == Roles((0, 1, 2), (3,))
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,12 +191,12 @@ def kit_of(size=1, **flags):
 
 def test_what_the_header_says():
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_in_flight=3))
-    assert (exchange.name, exchange.terms) == (
+    assert (exchange.facts.name, exchange.facts.header) == (
         "allreduce",
         "with fc pipeline of 4 + 1 ranks, 3 in flight, updated once an iteration",
     )
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="each"))
-    assert exchange.terms == texts.WITH_PIPELINE(others=3, fc=2, in_flight=2, when=texts.AT_EACH_MESSAGE)
+    assert exchange.facts.header == texts.WITH_PIPELINE(others=3, fc=2, in_flight=2, when=texts.AT_EACH_MESSAGE)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(
     def body(t):
         options = {"servers": servers, "dedicated": dedicated, "staleness": staleness, "overlap": overlap}
         exchange, arena = marking(t, size, **options)
-        trainers = list(exchange.roles(size).trainers)
+        trainers = list(exchange.facts.roles.trainers)
         share, trains = 1 / len(trainers), t.rank in trainers
         for iteration in range(ITERATIONS):
             exchange.before(iteration, int(trains), len(trainers))
@@ -90,7 +90,7 @@ def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(
         exchange.synchronize()
         for span in arena.spans:
             assert np.all(arena.weight(span)[trainers] == share)
-        return exchange.lag()
+        return exchange.serving.lag()
 
     lags = LoopbackWorld(size).run(body)
     for rank, lag in enumerate(lags):
@@ -149,11 +149,11 @@ def test_asynchronously_every_update_counts_once(every, size, servers, dedicated
     def body(t, parts):
         options = {"servers": servers, "dedicated": dedicated, "every": every, "overlap": overlap}
         exchange, arena = marking(t, size, staleness=None, **options)
-        trainers = exchange.roles(size).trainers
-        assert exchange.dynamic_batches and exchange.window == 0
+        trainers = exchange.facts.roles.trainers
+        assert exchange.facts.dynamic_batches and exchange.facts.max_iteration_lag == 0
         for meeting in range(3):
             if t.rank not in trainers:
-                exchange.serve(t.patience.poll)
+                exchange.serving.serve(t.patience.poll)
             for unit in parts[meeting] if t.rank in trainers else ():
                 exchange.before(unit // len(trainers), 1, len(trainers))
                 for span in arena.spans:
@@ -167,7 +167,7 @@ def test_asynchronously_every_update_counts_once(every, size, servers, dedicated
             before = arena.weights.copy()
             exchange.synchronize()
             np.testing.assert_array_equal(arena.weights, before)
-        return arena.weights.copy(), exchange.lag(), [arena.weight(span).copy() for span in arena.spans]
+        return arena.weights.copy(), exchange.serving.lag(), [arena.weight(span).copy() for span in arena.spans]
 
     count = size * ITERATIONS
     trainers = size - servers * dedicated
@@ -248,15 +248,17 @@ def test_what_it_sends_and_says():
     parts = [80 * 8, 96 * 8]  # a server sends its part to three others, and its own updates to the other server
     assert sent == [3 * (3 * parts[0] + parts[1]), 3 * (3 * parts[1] + parts[0]), 3 * nbytes, 3 * nbytes]
     exchange = results[0][0]
-    assert exchange.reducers.traffic().exposed_s > 0 and not exchange.exact and exchange.window == 4
     assert (
-        exchange.terms == texts.STALENESS(servers=texts.ON_SERVERS(ranks="ranks 0, 1"), staleness=3)
+        exchange.reducers.traffic().exposed_s > 0 and not exchange.facts.exact and exchange.facts.max_iteration_lag == 4
+    )
+    assert (
+        exchange.facts.header == texts.STALENESS(servers=texts.ON_SERVERS(ranks="ranks 0, 1"), staleness=3)
         and exchange.denominator(3, 10) == 3
     )
-    assert exchange.notes[1] == texts.OWN_STATE
+    assert exchange.facts.notes[1] == texts.OWN_STATE
     alone = LoopbackWorld(1).transport(0)
     terms = texts.EVERY_MORE(terms=texts.ASYNCHRONOUS(servers=texts.ON_SERVERS(ranks="rank 0")), count=4)
-    assert AsyncParameterServer("averaging", alone, ReferenceOps(), every=4).terms == terms
+    assert AsyncParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
     assert Lag({}, {}, {0: 0}).largest == 0
 
 

@@ -26,7 +26,7 @@ def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **optio
 
     def body(t):
         exchange, arena = bound(ParameterServer, wrap(t), **options)
-        trainers = exchange.roles(size).trainers
+        trainers = exchange.facts.roles.trainers
         for iteration in range(iterations):
             one_iteration(exchange, arena, t.rank if t.rank in trainers else None, iteration, announce)
         exchange.synchronize()
@@ -200,7 +200,7 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
         one_iteration(exchange, arena, t.rank, 0)
         first = arena.spans[0]
         exchange.before_read(first)
-        landed = exchange._coming._landed
+        landed = exchange._coming._arrived
         exchange.synchronize()
         return landed, arena.weights.any()
 
@@ -237,11 +237,11 @@ def test_state_lies_with_its_owner_and_the_header_says_so():
     ranks = served(3, servers=2, optimizer="adamw")
     assert [exchange._update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
     exchange = ranks[0][2]
-    assert exchange.exact and exchange.terms == texts.ON_SERVERS(ranks="ranks 0, 1")
-    assert exchange.notes == [texts.SERVERS_HAVE(count=2, least="640 B", most="768 B")]
+    assert exchange.facts.exact and exchange.facts.header == texts.ON_SERVERS(ranks="ranks 0, 1")
+    assert exchange.facts.notes == [texts.SERVERS_HAVE(count=2, least="640 B", most="768 B")]
     exchange = served(3, dedicated=True, levels=2)[0][2]
-    assert exchange.terms == texts.NODES_FIRST(servers=texts.ON_DEDICATED(ranks="rank 0"))
-    assert exchange.notes == [texts.ONE_SERVES_ALL(nbytes="1.375 KiB")]
+    assert exchange.facts.header == texts.NODES_FIRST(servers=texts.ON_DEDICATED(ranks="rank 0"))
+    assert exchange.facts.notes == [texts.ONE_SERVES_ALL(nbytes="1.375 KiB")]
 
 
 def waiting(peer, schedule):

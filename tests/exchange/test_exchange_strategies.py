@@ -108,9 +108,9 @@ def test_a_rank_keeps_its_part_of_the_state_and_says_how_much():
         ranks = run(Sharded, size, optimizer="adamw", algorithm=algorithm, bucket_bytes=1 << 20)
         held = [exchange._update.slots["square"].size for *_, exchange in ranks]
         assert sum(held) == count and max(held) - min(held) <= 1
-    (note,) = run(Sharded, 4, optimizer="adamw", algorithm="ring", bucket_bytes=1 << 20)[0][2].notes
+    (note,) = run(Sharded, 4, optimizer="adamw", algorithm="ring", bucket_bytes=1 << 20)[0][2].facts.notes
     assert note == texts.SHARDED(algorithm="ring", each=f"{16 * count // 4} B", whole="2.75 KiB")
-    (note,) = run(Sharded, 2, algorithm="star")[0][2].notes
+    (note,) = run(Sharded, 2, algorithm="star")[0][2].facts.notes
     assert note == texts.SHARDED(algorithm="star", each=texts.FROM_TO(least="0 B", most="1.375 KiB"), whole="1.375 KiB")
 
 
@@ -336,7 +336,7 @@ def test_what_a_mean_divides_by():
 )
 def test_when_averaging_is_exact(optimizer, options, exact):
     exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), optimizer, **options)
-    assert exchange.exact is exact
+    assert exchange.facts.exact is exact
 
 
 def test_an_outer_step_goes_on_from_its_own_state_alone():
@@ -358,12 +358,12 @@ def test_names_and_what_the_header_says():
     assert tuple(STRATEGIES) == config_fields()["sync"].metadata["choices"]
     for name in STRATEGIES:
         exchange = make_exchange(kit_of(sync=name))
-        assert exchange.name == name
+        assert exchange.facts.name == name
     flags = {"sync": "averaging", "average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
     exchange = make_exchange(kit_of(**flags))
     outer = texts.OUTER(momentum=0.9, rate=0.7).split(", ")
     terms = [texts.EVERY(count=8), texts.MOMENTUM(momentum="average"), texts.ALL_REDUCE_UNTIL(iteration=9), *outer]
-    assert exchange.terms.split(", ") == terms
+    assert exchange.facts.header.split(", ") == terms
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
         for batch in batches:
             outcomes.append(run.worker.iterate(batch, batches.peek))
             if batch.iteration + 1 in settle_at:
-                run.exchange.drain_peers()
+                run.exchange.serving.drain_peers()
                 outcomes += run.worker.drain()
                 capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
-    run.exchange.drain_peers()
+    run.exchange.serving.drain_peers()
     outcomes += run.worker.drain()
     losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
     checkpoint = capture(run, ops, transport, Progress(iteration=iterations))

@@ -112,7 +112,7 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
                 scales.append((run.scale.factor, run.scale.skipped))
                 hashes.append(run.arena.hash(ops))
         if flags.get("overlap") == "forward" and flags.get("sync") is None:
-            assert any(exchange_texts.FINITE_GRADIENT in note for note in run.exchange.notes)
+            assert any(exchange_texts.FINITE_GRADIENT in note for note in run.exchange.facts.notes)
         step = run.exchange.owned_state.state()["step"]
         return scales, hashes, step
 

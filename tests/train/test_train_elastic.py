@@ -144,7 +144,7 @@ class Lost:
 
     home, buckets = {}, ()
 
-    def land(self):
+    def wait_all(self):
         raise RankLostError("gone")
 
     def arrivals(self):
@@ -164,7 +164,7 @@ def trained(transport, **flags):
 def test_a_death_in_an_exchange_leaves_the_state_of_the_last_iteration(overlap):
     def body(transport):
         run, ops = trained(transport, elastic="shrink", overlap=overlap)
-        assert run.exchange.survives_rank_loss and not run.exchange.late
+        assert run.exchange.facts.survives_rank_loss
         before = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.owned_state.state())
         run.exchange._updates._sums = Lost()
         with pytest.raises(RankLostError):
@@ -188,13 +188,15 @@ def test_elastic_changes_no_weight():
 @pytest.mark.parametrize("flags", [{"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}])
 def test_state_in_parts_does_not_outlive_a_rank(flags):
     assert (
-        everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.survives_rank_loss)
+        everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.facts.survives_rank_loss)
         == [False] * 2
     )
 
 
 def test_overlap_forward_says_that_it_is_backward():
-    (notes, _) = everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", overlap="forward")[0].exchange.notes)
+    (notes, _) = everywhere(
+        2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", overlap="forward")[0].exchange.facts.notes
+    )
     assert exchange_texts.UPDATES_WHOLE in notes
 
 

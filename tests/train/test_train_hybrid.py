@@ -210,15 +210,21 @@ def test_what_is_sent_is_the_formula(size):
 def test_the_header_says_what_it_saves():
     (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid")[0])
     exchange = run.exchange
-    assert (exchange.name, exchange.terms, exchange.exact) == ("allreduce", exchange_texts.WITH_HYBRID, True)
-    assert exchange.notes[0] == (
+    assert (exchange.facts.name, exchange.facts.header, exchange.facts.exact) == (
+        "allreduce",
+        exchange_texts.WITH_HYBRID,
+        True,
+    )
+    assert exchange.facts.notes[0] == (
         "hybrid: columns of fc1, fc are divided among 2 ranks: a rank sends 3,660 numbers for them in an iteration, "
         "with --fc data 2,257: at this batch --fc data sends less"
     )
     (run, *_) = everywhere(3, lambda t: run_of(t, TWO, fc="hybrid", batch=6)[0])
-    assert run.exchange.notes[0].endswith("sends 963 numbers for them in an iteration, with --fc data 3,009: 68% less")
+    assert run.exchange.facts.notes[0].endswith(
+        "sends 963 numbers for them in an iteration, with --fc data 3,009: 68% less"
+    )
     (run,) = everywhere(1, lambda t: run_of(t, TWO, fc="hybrid")[0])
-    assert run.exchange.notes[0].endswith("among 1 ranks: one rank has all columns, and sends nothing")
+    assert run.exchange.facts.notes[0].endswith("among 1 ranks: one rank has all columns, and sends nothing")
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -127,7 +127,11 @@ def paced(t, iterations, **flags):
         assert not pace.train(first, stop)
     pace.close()
     run.exchange.synchronize()
-    return [outcome.loss_sum / outcome.valid for outcome in found], ops.to_host(run.arena.weights), run.exchange.lag()
+    return (
+        [outcome.loss_sum / outcome.valid for outcome in found],
+        ops.to_host(run.arena.weights),
+        run.exchange.serving.lag(),
+    )
 
 
 @pytest.mark.timing

@@ -13,7 +13,7 @@ from ringtrain.collectives.shared_memory import or_nearest_over_messages
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.streams import two_orders
+from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes
@@ -25,18 +25,18 @@ BUCKET_BYTES = 4 << 20
 class BucketedAllReduce:
     """Prepares all-reduces as the options say, one for each bucket.
 
-    ``exact`` if nothing is rounded but by the type itself. ``orders``: the streams of the network and of the sums.
+    ``exact`` if nothing is rounded but by the type itself. ``streams``: the streams of the network and of the sums.
     Raises UsageError for unknown names.
     """
 
     required_names, optional_names = (), ()  # nothing is kept from sum to sum
-    terms, state_is_local = "", True
+    header, state_is_local = "", True
 
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
-        self._transport, self.orders = settings.transport, two_orders(settings.ops)
+        self._transport, self.streams = settings.transport, stream_pair(settings.ops)
         self.algorithm, self._tuning = config.algorithm, settings.tuning
-        self._wire = make_wire(config.wire, self.orders.own)
+        self._wire = make_wire(config.wire, self.streams.own)
         self.exact = self._wire is None
         check_algorithm(config.algorithm, not self.exact)
         self._bucket_bytes, self.segment_bytes = config.bucket_bytes, config.segment_bytes
@@ -47,11 +47,11 @@ class BucketedAllReduce:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
         names = [b.name for b in buckets]
-        return self.fly(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0, names))
+        return self.make_reducer(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0, names))
 
-    def fly(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
+    def make_reducer(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
         """What starts these sums and lets them get on."""
-        return Reducer(buckets, sums, self.deadline_s, self.early, self.orders)
+        return Reducer(buckets, sums, self.deadline_s, self.early, self.streams)
 
     def buckets(self, spans, dtype) -> list[Bucket]:
         """What is exchanged together, in the order in which it starts."""
@@ -70,7 +70,7 @@ class BucketedAllReduce:
 
     def halves(self, name: str, buckets: Sequence[Bucket]) -> ReduceScatterAllGather:
         """The halves of the schedule ``name`` on other buckets, in the same way."""
-        return ReduceScatterAllGather(name, self._transport, self.orders.own, buckets, self.segment_bytes, self.guard)
+        return ReduceScatterAllGather(name, self._transport, self.streams.own, buckets, self.segment_bytes, self.guard)
 
     def _prepare(self, algorithm: str, tag: int, part, name: str) -> Reduction:
         if not part.size:
@@ -79,10 +79,10 @@ class BucketedAllReduce:
             self._transport,
             part,
             algorithm,
-            self.orders.own.add,
+            self.streams.own.add,
             tag=tag,
             segment_bytes=self.segment_bytes,
-            device=self.orders.own,
+            device=self.streams.own,
             wire=self._wire,
             tuning=self._tuning,
             guard=self.guard,
@@ -103,9 +103,9 @@ class BucketedAllReduce:
 
     def rehearse(self, nothing) -> None:
         """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
-        self.orders.own.add(nothing, nothing, nothing)
+        self.streams.own.add(nothing, nothing, nothing)
         if self._wire is not None:
-            warm_up(self._wire, self.orders.own)
+            warm_up(self._wire, self.streams.own)
 
     def before(self, iteration: int) -> None:
         """All iterations are alike."""

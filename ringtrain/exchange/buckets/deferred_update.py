@@ -33,11 +33,6 @@ class BucketUpdater:
         self._owed: set[int] = set()  # places of buckets whose update is left to before_read()
         self._lr = 0.0
 
-    @property
-    def late(self) -> bool:
-        """Whether updates are left to be made."""
-        return bool(self._owed)
-
     def rehearse(self) -> None:
         if self._clip_norm is not None:
             rehearse_clip(self._ops, self._arena.grads)
@@ -79,9 +74,9 @@ class BucketUpdater:
             self._apply(place)
 
     @property
-    def waits(self) -> frozenset[str]:
+    def wait_points(self) -> frozenset[str]:
         """Names of the spans that :meth:`before_read` may wait for, of each bucket the first."""
-        return self._sums.cuts if self._later else frozenset()
+        return self._sums.ready_points if self._later else frozenset()
 
     def synchronize(self) -> None:
         """All weights are."""

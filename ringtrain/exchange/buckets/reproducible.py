@@ -50,7 +50,7 @@ class ReproducibleAllReduce:
         self._summing = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = shard_range(transport.rank, transport.size, count)
-        self.terms, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []
+        self.header, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []
 
     def bind(self, spans, buffer) -> Reducer:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
@@ -62,9 +62,9 @@ class ReproducibleAllReduce:
         buckets = summing.buckets(spans, buffer.dtype)
         by_messages = self._why_messages([buffer, *self._lanes], range(len(buckets)))
         sums = [self._prepare(buffer, bucket, tag, not by_messages) for tag, bucket in enumerate(buckets)]
-        flight = summing.fly(buckets, sums)
+        reducer = summing.make_reducer(buckets, sums)
         self.notes = [self._say(by_messages), *summing.notes]
-        return flight
+        return reducer
 
     def shard_grad_ready(self, span) -> None:
         """The span's gradient of this rank's next shard lies in the buffer."""
@@ -97,7 +97,7 @@ class ReproducibleAllReduce:
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, of=bucket.name)
 
     def _in_place(self, part, lanes: Sequence, tag: int) -> Mapped:
-        transport, own = self._transport, self._summing.orders.own
+        transport, own = self._transport, self._summing.streams.own
         fused = canonical_plan(transport.size, self._count)
         twins = [transport.peer_views(array) for array in (part, *lanes)]
         made = Mapped(fused, transport, twins[0], transport.signal_counter(tag), own.add, own, inputs=twins[1:])
@@ -105,7 +105,7 @@ class ReproducibleAllReduce:
         return made
 
     def _sent(self, part, lanes: Sequence, tag: int) -> Execution:
-        transport, own = self._transport, self._summing.orders.own
+        transport, own = self._transport, self._summing.streams.own
         segment = self._summing.segment_bytes or segment_for(transport)
         brought = lanes[: self._schedule.inputs_of(transport.rank) - 1]
         return Execution(self._schedule, transport, part, own.add, tag, segment, own, inputs=brought)

@@ -37,7 +37,7 @@ class StreamPair:
             self.network.after(self.own.mark())
 
 
-def two_orders(ops) -> StreamPair:
+def stream_pair(ops) -> StreamPair:
     """Once for an exchange: what it is told then has one order."""
     return StreamPair(ops, ops.beside())
 

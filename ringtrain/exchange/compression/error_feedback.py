@@ -41,9 +41,9 @@ class ErrorFeedback:
         self._method, self._begin = compression.method, compression.begin
         self._summing = BucketedAllReduce(settings)
         self._phase = _Phase(compressed=not self._begin)
-        self.terms = texts.COMPRESSED(method=self._method.terms)
+        self.header = texts.COMPRESSED(method=self._method.header)
         if self._begin:
-            self.terms = texts.COMPRESSED_FROM(method=self._method.terms, iteration=self._begin)
+            self.header = texts.COMPRESSED_FROM(method=self._method.header, iteration=self._begin)
         self.optional_names = (RESIDUAL, *self._method.held)
 
     def bind(self, spans, buffer) -> Reducer:
@@ -54,14 +54,14 @@ class ErrorFeedback:
         pieces = [(bucket.start, bucket.stop) for bucket in buckets]
         plain = summing.prepare(buffer, pieces, 0) if self._begin else None
         whole = summing.prepare(self._residual, pieces, len(buckets))
-        self._gathering = Reducer(buckets, whole, summing.deadline_s, orders=summing.orders)
-        site = Site(transport, summing.orders.own, summing, buckets, buffer, self._residual, round=2)
+        self._gathering = Reducer(buckets, whole, summing.deadline_s, streams=summing.streams)
+        site = Site(transport, summing.streams.own, summing, buckets, buffer, self._residual, round=2)
         sums = self._method.bind(site)
         self._others = [part for span in spans if self._method.takes(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = [_Turn(self._phase, *each) for each in zip(plain, sums, strict=True)]
-        return Reducer(buckets, sums, summing.deadline_s, summing.early, summing.orders)
+        return Reducer(buckets, sums, summing.deadline_s, summing.early, summing.streams)
 
     def _bytes(self, spans, itemsize: int) -> list[str]:
         """What it saves, by the best all-reduces."""
@@ -72,11 +72,11 @@ class ErrorFeedback:
         ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.takes(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
         sizes = {"after": format_bytes(after), "before": format_bytes(before), "percent": 100 * after / before}
-        return [texts.COMPRESSED_BYTES(method=method.terms, **sizes)]
+        return [texts.COMPRESSED_BYTES(method=method.header, **sizes)]
 
     def rehearse(self, nothing) -> None:
         self._summing.rehearse(nothing)
-        self._method.rehearse(self._summing.orders.own)
+        self._method.rehearse(self._summing.streams.own)
 
     def before(self, iteration: int) -> None:
         self._phase.compressed = iteration >= self._begin

@@ -55,11 +55,11 @@ class Site:
 
 
 class Compressor(ABC):
-    """terms: what the run's header says
+    """header: what the run's header says
     held:  names of what a checkpoint holds of it, besides the residual; it can do without
     """
 
-    terms: str
+    header: str
     held: tuple[str, ...] = ()
 
     @abstractmethod

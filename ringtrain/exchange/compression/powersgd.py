@@ -61,7 +61,7 @@ class PowerSGD(Compressor):
 
     def __init__(self, rank: int):
         self._rank = rank
-        self.terms = texts.POWERSGD(rank=rank)
+        self.header = texts.POWERSGD(rank=rank)
 
     def takes(self, span) -> bool:
         rows, columns = matrix_of(span)

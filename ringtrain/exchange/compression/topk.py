@@ -57,7 +57,7 @@ class TopK(Compressor):
 
     def __init__(self, ratio: float):
         self._ratio = ratio
-        self.terms = texts.TOP_K(percent=100 * ratio)
+        self.header = texts.TOP_K(percent=100 * ratio)
 
     def takes(self, span) -> bool:
         return span.parameter.role == "weight"

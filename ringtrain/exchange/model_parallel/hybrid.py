@@ -118,14 +118,14 @@ class Hybrid(Exchange):
     """Divides the columns of the fully connected layers among the ranks; ``make_inner`` makes the exchange of the other
     layers."""
 
-    state_is_local = False
-    within_passes = True
-
     def __init__(self, settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
         self._settings, self._ops, self._transport = settings, settings.ops, settings.transport
         self._limit = settings.config.clip_norm
         self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
-        self.name, self.terms = self._inner.name, f"{self._inner.terms} {texts.WITH_HYBRID}".strip()
+        inner = self._inner.facts
+        self.facts = replace(
+            inner, header=f"{inner.header} {texts.WITH_HYBRID}".strip(), state_is_local=False, within_passes=True
+        )
         self._passes, self._columns = MicrobatchLayouts(settings), ColumnShards(settings)
         self._sum_over_ranks = SumOverRanks(settings)
         self._norm = 0.0  # of the gradient of this iteration, where it is clipped
@@ -158,12 +158,13 @@ class Hybrid(Exchange):
         inner = self._inner.owned_state
         self.owned_state = HybridState(self._settings, inner, self._columns, arena, self._cut, self._forget)
         self.reducers = self._inner.reducers.with_messages(self._passes.crossings)
-        self.exact = self._inner.exact
+        self.ready_points, self.wait_points = self._inner.ready_points, self._inner.wait_points
         parameters = sum(span.count for span in ours)
         cost = HybridCost(
             self._features, [layer.units for layer in self._layers], parameters, learning=bool(rest.spans)
         )
-        self.notes = [self._words(cost), *self._inner.notes]
+        notes = [self._words(cost), *self._inner.facts.notes]
+        self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=notes)
 
     def _words(self, cost: HybridCost) -> str:
         size, named = self._transport.size, ", ".join(layer.name for layer in self._layers)
@@ -193,12 +194,6 @@ class Hybrid(Exchange):
     def grad_ready(self, span) -> None:
         if span.name in self._others:
             self._inner.grad_ready(span)
-
-    def cuts(self):
-        return self._inner.cuts()
-
-    def waits(self):
-        return self._inner.waits()
 
     def finish(self, iteration: int, lr: float) -> None:
         """Columns are updated while the inner exchange is under way, unless they wait for the norm that it finds."""

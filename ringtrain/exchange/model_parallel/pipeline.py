@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, Roles
+from ringtrain.exchange.base import Exchange, ExchangeFacts, Roles
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reduce_scatter import schedule_name
 from ringtrain.exchange.buckets.reducers import Reducers
@@ -69,9 +69,6 @@ class Pipeline(Exchange):
     """Runs the fully connected layers on ranks of their own, and sums the gradients of the other layers by all-reduce
     among the other ranks."""
 
-    name = "allreduce"
-    state_is_local = False
-
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
         self._transport, self._ops, self._clip_norm = transport, settings.ops, config.clip_norm
@@ -80,21 +77,20 @@ class Pipeline(Exchange):
         self.mail = ActivationChannel(transport, settings.ops, config.deadline_s)
         algorithm = schedule_name(config.algorithm, transport)
         self._settings = replace(settings, tuning=None).with_options(algorithm=algorithm)
-        self.terms = texts.WITH_PIPELINE(
-            others=transport.size - self.fc_ranks,
-            fc=self.fc_ranks,
-            in_flight=self.in_flight,
-            when=texts.AT_EACH_MESSAGE if self.each else texts.ONCE_AN_ITERATION,
+        front = transport.size - self.fc_ranks
+        when = texts.AT_EACH_MESSAGE if self.each else texts.ONCE_AN_ITERATION
+        self.facts = ExchangeFacts(
+            name="allreduce",
+            header=texts.WITH_PIPELINE(others=front, fc=self.fc_ranks, in_flight=self.in_flight, when=when),
+            roles=Roles(tuple(range(front)), tuple(range(front, transport.size))),
+            exact=not self.each and config.wire == NONE,
+            state_is_local=False,
         )
         self._sum_over_ranks = SumOverRanks(settings)
         self._iterations = IterationCount()
         self._settled = False
 
     # ── who holds what ────────────────────────────────────────────────────────────────────────────────────────
-    def roles(self, size: int) -> Roles:
-        front = size - self.fc_ranks
-        return Roles(tuple(range(front)), tuple(range(front, size)))
-
     def prepare(self, graph):
         self.routes = layer_placement.make_routing(graph, self._transport.size, self.fc_ranks)
         layer_placement.check(self.routes, graph, self._transport.size)
@@ -120,18 +116,17 @@ class Pipeline(Exchange):
         held = [(self._start, self._stop)]
         self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, held)
         self.owned_state = OwnedState(self._update, _nothing, gather=self._gather, parts=[self._iterations])
-        self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), held)
         self.sums, summing = None, None
-        self.exact = not self.each and self._settings.config.wire == NONE
         if self.own == 0:
             front = Subgroup(self._transport, self.routes[0].ranks)
             summing = BucketedAllReduce(replace(self._settings, transport=front))
             self.sums = summing.bind(self._spans(), arena.grads)
         self._summing = summing
         self.reducers = Reducers({"gradients": self.sums} if self.sums else {}, messages=[self.mail])
-        self.notes = layer_placement.tell(self.routes, self._graph, arena.grads.dtype.itemsize)
-        self.notes += summing.notes if summing else []
+        notes = layer_placement.tell(self.routes, self._graph, arena.grads.dtype.itemsize)
+        notes += summing.notes if summing else []
+        self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
 
     def _spans(self) -> list:
         return [span for span in self._arena.spans if self._start <= span.start and span.stop <= self._stop]

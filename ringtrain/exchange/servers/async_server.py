@@ -28,15 +28,16 @@ Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (change
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, Lag, Roles
+from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, Roles, Serving
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.reducers import Reducers
-from ringtrain.exchange.buckets.streams import two_orders
+from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, roles_of, say_load, say_servers
 from ringtrain.exchange.servers.trees import ReductionTrees, tree_of
@@ -47,35 +48,36 @@ from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 
 
-class AsyncParameterServer(Exchange):
+class AsyncParameterServer(Exchange, Serving):
     """Updates alone, pushes the changes of weights to servers that add them, and takes weights back.
 
     Raises ConfigError for more servers than ranks, or than parameters.
     """
 
-    exact = False
-    all_reduces = False
-    state_is_local = False
-
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
-        self.name, self._settings, self._transport, self._ops = config.sync, settings, transport, settings.ops
-        self._orders, self._overlap = two_orders(settings.ops), config.overlap
+        self._settings, self._transport, self._ops = settings, transport, settings.ops
+        self._streams, self._overlap = stream_pair(settings.ops), config.overlap
         self._roles = roles_of(transport.size, config.servers, config.dedicated)
         self._staleness = None if config.asynchronous else config.staleness
         self._every = config.average_every if config.sync == "averaging" else 1
-        self.dynamic_batches = config.asynchronous
-        self.window = 0 if self._staleness is None else self._staleness + 1
-        self.terms = _terms(self._roles, config.dedicated, self._staleness, self._every)
+        self.serving = self
+        self.facts = ExchangeFacts(
+            name=config.sync,
+            header=_header(self._roles, config.dedicated, self._staleness, self._every),
+            roles=self._roles,
+            exact=False,
+            state_is_local=False,
+            max_iteration_lag=0 if self._staleness is None else self._staleness + 1,
+            dynamic_batches=config.asynchronous,
+            all_reduces=False,
+        )
         self._open = False  # whether ranks are between two meetings
         self._met = False  # whether servers have all updates, and ranks not yet their weights
         self._since = self._examples = self._total = 0  # since the last push: updates, examples of this rank, of all
         self._made = 0  # iterations
         self._changed = np.zeros(1)  # whether this rank has pushed since weights were last the same everywhere
         self._differs = False  # whether the optimizer's state may differ from rank to rank
-
-    def roles(self, size: int) -> Roles:
-        return self._roles
 
     def bind(self, arena, optimizer) -> None:
         transport, ops, config = self._transport, self._ops, self._settings.config
@@ -90,26 +92,26 @@ class AsyncParameterServer(Exchange):
         owned = buckets_of(parts, itemsize, config.bucket_bytes)
         by_server = [[bucket for owner, bucket in reversed(owned) if owner == k] for k in self._roles.servers]
         self._ends = Endpoint(
-            *(transport, self._orders, arena, self._roles, parts, by_server),
+            *(transport, self._streams, arena, self._roles, parts, by_server),
             *(self._staleness, config.deadline_s, len(owned)),
         )
         self._spread = self._prepare_spread(owned)
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
         self.reducers = Reducers({}, others=[self._spread], messages=[self._ends])
-        self.notes = [say_load(parts, itemsize), texts.OWN_STATE]
+        self.facts = replace(self.facts, notes=[say_load(parts, itemsize), texts.OWN_STATE])
 
     def _prepare_spread(self, owned) -> Reducer:
         """Broadcasts of the servers' weights to all ranks, for :meth:`synchronize`."""
-        transport, own, config = self._transport, self._orders.own, self._settings.config
+        transport, own, config = self._transport, self._streams.own, self._settings.config
         tree = tree_of(transport, 1)
         trees = ReductionTrees(transport, own, owned, tree, config.segment_bytes, self._settings.guard)
         spreads = trees.spreads(self._arena.weights, range(transport.size), 0)
-        return Reducer([bucket for _, bucket in owned], spreads, config.deadline_s, orders=self._orders)
+        return Reducer([bucket for _, bucket in owned], spreads, config.deadline_s, streams=self._streams)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._orders.own.add(nothing, nothing, nothing)
-        self._orders.own.copy(nothing, nothing)
+        self._streams.own.add(nothing, nothing, nothing)
+        self._streams.own.copy(nothing, nothing)
         self._ops.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         self._ops.fill(nothing, 0)
@@ -234,7 +236,7 @@ def _nothing() -> None:
     pass
 
 
-def _terms(roles: Roles, dedicated: bool, staleness: int | None, every: int) -> str:
+def _header(roles: Roles, dedicated: bool, staleness: int | None, every: int) -> str:
     servers = say_servers(roles, dedicated)
     free = staleness is None
     terms = texts.ASYNCHRONOUS(servers=servers) if free else texts.STALENESS(servers=servers, staleness=staleness)

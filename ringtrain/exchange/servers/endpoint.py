@@ -16,7 +16,7 @@ from ringtrain.transport.waiting import peers, wait_for
 
 
 class Endpoint:
-    """orders:     of the network's operations, in which updates are made and weights taken, and of a server's
+    """streams:    of the network's operations, in which updates are made and weights taken, and of a server's
     arena:      updates go from the memory of its gradients
     parts:      of the arena, a server's each
     owned:      the buckets of each server, lowest first
@@ -30,7 +30,7 @@ class Endpoint:
     def __init__(
         self,
         transport: Transport,
-        orders: StreamPair,
+        streams: StreamPair,
         arena,
         roles: Roles,
         parts: Sequence[Sequence[Span]],
@@ -39,12 +39,12 @@ class Endpoint:
         deadline_s: float,
         tag: int,
     ):
-        self._transport, self._orders, self._ops = transport, orders, orders.network
+        self._transport, self._streams, self._ops = transport, streams, streams.network
         self._arena, self._deadline_s = arena, deadline_s
         rank, dtype = transport.rank, arena.weights.dtype
         self.store = self.base = None
         if rank in roles.servers:
-            self.store = ParameterShard(transport, orders.own, owned[rank], roles.trainers, staleness, dtype, tag)
+            self.store = ParameterShard(transport, streams.own, owned[rank], roles.trainers, staleness, dtype, tag)
         self._links: list[ServerClient] = []
         if rank in roles.trainers:
             self.base = transport.scratch(arena.count, dtype)
@@ -67,7 +67,7 @@ class Endpoint:
         if self.base is not None:
             self._ops.copy(self._arena.weights, self.base)
         if self.store is not None:
-            self._orders.own.after(self._ops.mark())
+            self._streams.own.after(self._ops.mark())
             self.store.open(self._arena.weights)
 
     # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────

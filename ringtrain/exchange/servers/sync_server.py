@@ -26,12 +26,14 @@ Shi & Jain, CaffeOnSpark, Yahoo 2016; of what travels layer by layer, Das et al.
 synchronous stochastic gradient descent, Intel 2016.
 """
 
+from dataclasses import replace
+
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, Roles
+from ringtrain.exchange.base import Exchange, ExchangeFacts
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer
 from ringtrain.exchange.buckets.reducers import Reducers
-from ringtrain.exchange.buckets.streams import two_orders
+from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.ownership import (
     buckets_of,
@@ -55,23 +57,22 @@ class ParameterServer(Exchange):
     Raises ConfigError for more servers than ranks, or than parameters.
     """
 
-    name = "server"
-    exact = True
-    all_reduces = False
-    state_is_local = False
-
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
         self._settings, self._transport, self._ops = settings, transport, settings.ops
-        self._orders, self._overlap, self._clip_norm = two_orders(settings.ops), config.overlap, config.clip_norm
+        self._streams, self._overlap, self._clip_norm = stream_pair(settings.ops), config.overlap, config.clip_norm
         self._roles = roles_of(transport.size, config.servers, config.dedicated)
         self._sum_over_ranks = SumOverRanks(settings)
         servers = say_servers(self._roles, config.dedicated)
-        self.terms = texts.NODES_FIRST(servers=servers) if config.server_levels == 2 else servers
+        self.facts = ExchangeFacts(
+            name="server",
+            header=texts.NODES_FIRST(servers=servers) if config.server_levels == 2 else servers,
+            roles=self._roles,
+            exact=True,
+            state_is_local=False,
+            all_reduces=False,
+        )
         self._behind = False  # whether dedicated servers lack weights of one another's
-
-    def roles(self, size: int) -> Roles:
-        return self._roles
 
     def bind(self, arena, optimizer) -> None:
         config, grads, everybody = self._settings.config, arena.grads, range(self._transport.size)
@@ -95,19 +96,21 @@ class ParameterServer(Exchange):
             others=[whole, self._missed],
             before_close=self._coming.wait_all,
         )
-        self.state_bytes = self._update.nbytes
-        self.notes = [say_load(parts, arena.weights.dtype.itemsize)]
+        self.ready_points = self._with(self._sums.ready_points) if self._overlap != NONE else frozenset()
+        self.wait_points = self._with(self._weights.ready_points) if self._overlap == FORWARD else frozenset()
+        notes = [say_load(parts, arena.weights.dtype.itemsize)]
+        self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
 
     def _reducer(self, owned, what: str, buffer, members, round: int) -> Reducer:
         config, guard = self._settings.config, self._settings.guard
-        trees = ReductionTrees(self._transport, self._orders.own, owned, self._tree, config.segment_bytes, guard)
+        trees = ReductionTrees(self._transport, self._streams.own, owned, self._tree, config.segment_bytes, guard)
         halves = trees.sums if what == "sums" else trees.spreads
         buckets = [bucket for _, bucket in owned]
-        return Reducer(buckets, halves(buffer, members, round), config.deadline_s, orders=self._orders)
+        return Reducer(buckets, halves(buffer, members, round), config.deadline_s, streams=self._streams)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._orders.own.add(nothing, nothing, nothing)
+        self._streams.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)
@@ -125,12 +128,6 @@ class ParameterServer(Exchange):
     def grad_ready(self, span) -> None:
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
             self._sums.grad_ready(piece)
-
-    def cuts(self):
-        return self._with(self._sums.cuts) if self._overlap != NONE else frozenset()
-
-    def waits(self):
-        return self._with(self._weights.cuts) if self._overlap == FORWARD else frozenset()
 
     def _with(self, pieces: frozenset[str]) -> frozenset[str]:
         """Names of the spans that have one of these pieces."""

@@ -14,7 +14,9 @@ Sums may be of shards of the batch instead of ranks, in one tree: bitwise the sa
 Over a wire of 16 bits they are rounded on their way, and so is the sum: replicas stay equal, but not to one rank alone.
 """
 
-from ringtrain.exchange.base import Exchange
+from dataclasses import replace
+
+from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.deferred_update import BucketUpdater
 from ringtrain.exchange.buckets.reducers import Reducers
@@ -30,17 +32,21 @@ __all__ = ["BUCKET_BYTES", "AllReduce"]
 class AllReduce(Exchange):
     """Sums gradients over all ranks; every rank makes the same update."""
 
-    name = "allreduce"
-
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
         self._settings, self._elastic = settings, config.elastic is not None
         self._parts = ReproducibleAllReduce(settings) if config.reproducible else None
         self._summing = self._parts or make_summing(settings)
-        self.shards, self._least = (self._parts.shards, config.shards) if self._parts else (None, 1)
-        self.exact, self.terms = self._summing.exact, self._summing.terms
-        self.state_is_local = self._summing.state_is_local
-        self.survives_rank_loss = self._elastic and self.state_is_local
+        self._least = config.shards if self._parts else 1
+        self.facts = ExchangeFacts(
+            name="allreduce",
+            header=self._summing.header,
+            roles=all_train(settings.transport.size),
+            exact=self._summing.exact,
+            state_is_local=self._summing.state_is_local,
+            survives_rank_loss=self._elastic and self._summing.state_is_local,
+            shards=self._parts and self._parts.shards,
+        )
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
@@ -49,12 +55,10 @@ class AllReduce(Exchange):
         self._updates = BucketUpdater(self._settings, arena, update, self._sums, self._elastic)
         self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._summing])
         self.reducers = Reducers({"gradients": self._sums})
-        self.state_bytes = update.nbytes + (self._parts.nbytes if self._parts else 0)
-        self.notes = [*self._summing.notes, *filter(None, [self._updates.note])]
-
-    @property
-    def late(self) -> bool:
-        return self._updates.late
+        self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
+        state_bytes = update.nbytes + (self._parts.nbytes if self._parts else 0)
+        notes = [*self._summing.notes, *filter(None, [self._updates.note])]
+        self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def rehearse(self) -> None:
         self._summing.rehearse(self._arena.grads[:0])
@@ -75,12 +79,6 @@ class AllReduce(Exchange):
 
     def grad_ready(self, span) -> None:
         self._sums.grad_ready(span)
-
-    def cuts(self):
-        return self._sums.cuts
-
-    def waits(self):
-        return self._updates.waits
 
     def finish(self, iteration: int, lr: float) -> None:
         self._updates.finish(lr)

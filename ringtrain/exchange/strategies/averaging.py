@@ -31,9 +31,11 @@ Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin 
 use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).
 """
 
+from dataclasses import replace
+
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import take_mean
@@ -50,9 +52,6 @@ KEEP, AVERAGE, RESET = "keep", "average", "reset"
 class Averaging(Exchange):
     """Updates alone, and averages the weights of all ranks every H iterations."""
 
-    name = "averaging"
-    state_is_local = False
-
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
         self._settings, self._ops = settings, settings.ops
@@ -60,7 +59,13 @@ class Averaging(Exchange):
         outer = (config.outer_momentum, config.outer_lr)
         self._outer = OuterOptimizer(settings.ops, *outer) if outer != (0.0, 1.0) else None
         self._summing = BucketedAllReduce(settings)
-        self.terms = _terms(config, self._outer is not None)
+        self.facts = ExchangeFacts(
+            name="averaging",
+            header=_header(config, self._outer is not None),
+            roles=all_train(settings.transport.size),
+            exact=self._summing.exact and config.average_every == 1 and config.average_momentum == AVERAGE,
+            state_is_local=False,
+        )
         self._together = True  # whether this iteration sums gradients
         self._examples = self._total = 0  # since the last average: of this rank, of all
         self._here = 0  # examples of this iteration, on this rank
@@ -83,10 +88,14 @@ class Averaging(Exchange):
             parts=[self._outer] if self._outer else [],
         )
         self.reducers = Reducers({"gradients and weights" if self._begin else "weights": self._sums})
-        self.state_bytes = self._update.nbytes + (self._outer.nbytes if self._outer else 0)
+        self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and config.clip_norm is None and self._outer is None
-        self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
-        self.notes = [*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])]
+        self.facts = replace(
+            self.facts,
+            exact=self.facts.exact and linear,
+            notes=[*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])],
+            state_bytes=self._update.nbytes + (self._outer.nbytes if self._outer else 0),
+        )
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
@@ -100,10 +109,6 @@ class Averaging(Exchange):
     def _no_overlap(self) -> str | None:
         overlap = self._settings.config.overlap
         return None if overlap == BACKWARD or self._begin else texts.NO_OVERLAP(overlap=overlap)
-
-    @property
-    def late(self) -> bool:
-        return self._updates.late
 
     # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
     def before(self, iteration: int, examples: int, total: int) -> None:
@@ -127,12 +132,6 @@ class Averaging(Exchange):
     def grad_ready(self, span) -> None:
         if self._together:
             self._sums.grad_ready(span)
-
-    def cuts(self):
-        return self._sums.cuts
-
-    def waits(self):
-        return self._updates.waits
 
     def finish(self, iteration: int, lr: float) -> None:
         if self._together:
@@ -182,7 +181,7 @@ class Averaging(Exchange):
         return self._update.state()
 
 
-def _terms(config: TrainConfig, outer: bool) -> str:
+def _header(config: TrainConfig, outer: bool) -> str:
     every = texts.EVERY(count=config.average_every) if config.average_every > 1 else texts.EVERY_ITERATION
     words = [every, texts.MOMENTUM(momentum=config.average_momentum)]
     if config.average_from:

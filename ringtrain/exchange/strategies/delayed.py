@@ -18,8 +18,10 @@ Evaluations see the weights as they are, without it. That of the last iteration 
 Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 """
 
+from dataclasses import replace
+
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.compression.catalogue import make_summing
@@ -32,34 +34,36 @@ PENDING = "pending"
 
 
 class PendingGradient:
-    """The gradient that waits to be applied; a state has it unless ``waits`` is False."""
+    """The gradient that waits to be applied; a state has it if ``is_set``."""
 
     required_names, optional_names = (), (PENDING,)
 
     def __init__(self, ops, buffer):
-        self._ops, self.buffer, self.waits = ops, buffer, False
+        self._ops, self.buffer, self.is_set = ops, buffer, False
 
     def state(self) -> dict:
-        return {PENDING: self._ops.to_host(self.buffer)} if self.waits else {}
+        return {PENDING: self._ops.to_host(self.buffer)} if self.is_set else {}
 
     def restore(self, state: dict) -> None:
-        self.waits = PENDING in state
-        if self.waits:
+        self.is_set = PENDING in state
+        if self.is_set:
             self._ops.upload(state[PENDING], self.buffer)
 
 
 class Delayed(Exchange):
     """Applies the sum of an iteration's gradients at the end of the next iteration."""
 
-    name = "delayed"
-    exact = False
-    state_is_local = False  # the sum under way has to arrive first
-
     def __init__(self, settings: ExchangeSettings):
         self._settings, self._ops, self._clip_norm = settings, settings.ops, settings.config.clip_norm
         self._summing = make_summing(settings)
-        self.terms = ", ".join(filter(None, (texts.ONE_LATE, self._summing.terms)))
-        self._travelling = False  # whether the pending sum may still be under way
+        self.facts = ExchangeFacts(
+            name="delayed",
+            header=", ".join(filter(None, (texts.ONE_LATE, self._summing.header))),
+            roles=all_train(settings.transport.size),
+            exact=False,
+            state_is_local=False,  # the sum under way has to arrive first
+        )
+        self._in_flight = False  # whether the pending sum may still be under way
 
     def bind(self, arena, optimizer) -> None:
         self._arena, self._trained = arena, trained_runs(arena.spans)
@@ -75,12 +79,13 @@ class Delayed(Exchange):
             arrays=self._arrays,
         )
         self.reducers = Reducers({"gradients": self._sums}, before_close=self.synchronize)
-        self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         late = self._settings.config.overlap == FORWARD
-        self.notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if late else [])]
+        notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if late else [])]
+        state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
+        self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def _arrays(self) -> list[OwnedArray]:
-        return [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending.waits else []
+        return [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending.is_set else []
 
     def rehearse(self) -> None:
         nothing = self._buffer[:0]
@@ -100,11 +105,11 @@ class Delayed(Exchange):
         self._sums.test()
 
     def finish(self, iteration: int, lr: float) -> None:
-        if self._pending.waits:
+        if self._pending.is_set:
             self._apply(lr)
         self._ops.copy(self._arena.grads, self._buffer)
         self._sums.start()
-        self._pending.waits = self._travelling = True
+        self._pending.is_set = self._in_flight = True
 
     def _apply(self, lr: float) -> None:
         """Update by the pending gradient, bucket by bucket as they arrive; all at once if its norm is clipped."""
@@ -112,11 +117,11 @@ class Delayed(Exchange):
         if self._clip_norm is not None:
             self.synchronize()
             clip(self._ops, self._buffer, self._trained, self._clip_norm)
-        for bucket in self._sums.arrivals() if self._travelling else self._sums.buckets:
+        for bucket in self._sums.arrivals() if self._in_flight else self._sums.buckets:
             self._update.apply(lr, bucket.start, bucket.stop)
 
     def synchronize(self) -> None:
         """Wait for the sum under way. It stays pending: results do not depend on the moments of evaluations."""
-        if self._travelling:
+        if self._in_flight:
             self._sums.wait_all()
-            self._travelling = False
+            self._in_flight = False

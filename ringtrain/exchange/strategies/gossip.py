@@ -22,9 +22,10 @@ Source: Lian, Zhang, Zhang & Liu, Asynchronous Decentralized Parallel SGD, ICML 
 """
 
 import time
+from dataclasses import replace
 
 from ringtrain.exchange import tags, texts
-from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import take_mean
 from ringtrain.exchange.buckets.reducers import MessageCount, Reducers
@@ -40,14 +41,17 @@ from ringtrain.transport.waiting import wait_for
 class Gossip(Exchange):
     """Averages this rank's weights with those of one partner in each iteration."""
 
-    name = "gossip"
-    exact = False
-    state_is_local = False
-
     def __init__(self, settings: ExchangeSettings):
         config, self._transport, self._ops = settings.config, settings.transport, settings.ops
-        self._clip_norm, self._deadline_s, self.window = config.clip_norm, config.deadline_s, config.gossip_window
-        self.terms = texts.ITERATIONS_APART(window=config.gossip_window)
+        self._clip_norm, self._deadline_s = config.clip_norm, config.deadline_s
+        self.facts = ExchangeFacts(
+            name="gossip",
+            header=texts.ITERATIONS_APART(window=config.gossip_window),
+            roles=all_train(self._transport.size),
+            exact=False,
+            state_is_local=False,
+            max_iteration_lag=config.gossip_window,
+        )
         self._summing = BucketedAllReduce(settings)
         self._partners = partners(self._transport.rank, config.seed, self._transport.size)
         self._due: tuple[Handle, ...] = ()  # to start when the mark _final is done
@@ -69,8 +73,8 @@ class Gossip(Exchange):
         self.reducers = Reducers(
             {"means": self._sums}, messages=[self._count], buckets=False, before_close=self._free_meetings
         )
-        self.state_bytes = self._update.nbytes + self._theirs.size * self._theirs.dtype.itemsize
-        self.notes = self._summing.notes
+        state_bytes = self._update.nbytes + self._theirs.size * self._theirs.dtype.itemsize
+        self.facts = replace(self.facts, notes=self._summing.notes, state_bytes=state_bytes)
 
     def _prepare(self, peer: int) -> tuple[Handle, Handle]:
         """The receive, then the send: each starts in this order, so that no message arrives unexpected."""

@@ -17,24 +17,21 @@ alone keeps the optimizer's state, and holds the gradients of the others until t
 Source: DataParallel of PyTorch, Paszke et al., NeurIPS 2019; the data parallelism of Caffe and Torch before it.
 """
 
-import time
-from collections.abc import Callable
-
-import numpy as np
+from dataclasses import replace
 
 from ringtrain.collectives.algorithms.star import ROOT
-from ringtrain.exchange import tags, texts
-from ringtrain.exchange.base import Cut, Exchange, Roles
+from ringtrain.exchange import texts
+from ringtrain.exchange.base import Exchange, ExchangeFacts, Roles
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.reducers import MessageCount, Reducers
-from ringtrain.exchange.buckets.streams import two_orders
+from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.strategies.root_batches import RootBatches
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.humanize import format_bytes
-from ringtrain.nn.base import Workspace
 from ringtrain.nn.buckets import make_buckets
 
 STAR = "star"
@@ -43,129 +40,58 @@ STAR = "star"
 class Master(Exchange):
     """Sends the batch from rank 0, which adds the gradients, updates, and sends the weights back."""
 
-    name = "master"
-    terms = texts.ON_ROOT
-    exact = True
-    all_reduces = False
-    state_is_local = True
-
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
         self._settings, self._transport, self._ops = settings, transport, settings.ops
-        self._orders, self._clip_norm, self._deadline_s = two_orders(settings.ops), config.clip_norm, config.deadline_s
+        self._streams, self._clip_norm, self._deadline_s = (
+            stream_pair(settings.ops),
+            config.clip_norm,
+            config.deadline_s,
+        )
         self._is_root = transport.rank == ROOT
-        self._others = [rank for rank in range(transport.size) if rank != transport.rank]
-        self._space = Workspace(settings.ops)
-        self._memory: dict[str, np.ndarray] = {}  # that parts of batches are received in
-        self._cuts: dict[int, list[Cut]] = {}
-        self._labels: np.ndarray | None = None  # of the whole batch, on rank 0
-        self._count, self._received = MessageCount(), 0
-
-    def roles(self, size: int) -> Roles:
-        return Roles(trainers=(*(rank for rank in range(size) if rank != ROOT), ROOT), loader=ROOT)
+        self._copies = transport.size - 1 if self._is_root else 1  # of gradients, or weights, that come in
+        self.batches, self._received = RootBatches(settings), 0
+        others = (rank for rank in range(transport.size) if rank != ROOT)
+        self.facts = ExchangeFacts(
+            name="master",
+            header=texts.ON_ROOT,
+            roles=Roles(trainers=(*others, ROOT), loader=ROOT),
+            exact=True,
+            state_is_local=True,
+            all_reduces=False,
+        )
 
     def bind(self, arena, optimizer) -> None:
-        config, grads, orders = self._settings.config, arena.grads, self._orders
+        config, grads, streams = self._settings.config, arena.grads, self._streams
         self._arena, self._trained = arena, trained_runs(arena.spans)
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
-            STAR, self._transport, orders.own, buckets, config.segment_bytes, self._settings.guard
+            STAR, self._transport, streams.own, buckets, config.segment_bytes, self._settings.guard
         )
         self._update = OwnedUpdate(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
-        self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, orders=orders)
-        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=orders)
+        self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, streams=streams)
+        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, streams=streams)
         self.owned_state = OwnedState(self._update, self.synchronize)
         self.reducers = Reducers(
             {"gradients": self._sums, "weights": self._weights},
-            messages=[self._count],
-            received=lambda: self._received,
+            messages=[self.batches],
+            received=lambda: self._received + self.batches.bytes_received,
         )
-        self.state_bytes = self._update.nbytes
+        self.ready_points = self._sums.ready_points
         state = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
-        self.notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=state)]
+        notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=state)]
+        self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._orders.own.add(nothing, nothing, nothing)
+        self._streams.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)
         self._update.rehearse()
 
-    # ── the batch and the loss ────────────────────────────────────────────────────────────────────────────────
-    def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
-        self._cuts = cuts
-        if self._is_root:
-            self._labels = arrays["labels"]
-            self._send([(rank, array[a:b]) for rank, a, b in self._extents() for array in arrays.values()])
-            return {name: array[slice(*_extent(cuts[ROOT]))] for name, array in arrays.items()}
-        start, stop = _extent(cuts[self._transport.rank])
-        parts = {name: self._host(name, array, stop - start) for name, array in arrays.items()}
-        self._receive([(ROOT, part) for part in parts.values()] if stop > start else [])
-        return parts
-
-    def _extents(self) -> list[tuple[int, int, int]]:
-        """(rank, start, stop) of what each other rank has of the batch, where it has anything."""
-        return [(rank, *_extent(self._cuts[rank])) for rank in self._others if self._cuts[rank]]
-
-    def _host(self, name: str, like: np.ndarray, count: int) -> np.ndarray:
-        held = self._memory.get(name)
-        if held is None or len(held) < count:
-            held = self._memory[name] = np.empty((count, *like.shape[1:]), like.dtype)
-        return held[:count]
-
-    def loss_gradient(self, micro: int, logits, labels, loss: Callable):
-        if self._is_root:
-            return self._head_of_all(micro, logits, loss)
-        dlogits = self._space("dlogits", logits.shape)
-        self._send([(ROOT, logits)])
-        self._receive([(ROOT, dlogits)])
-        return dlogits
-
-    def _head_of_all(self, micro: int, logits, loss: Callable):
-        """Outputs lie by rank, one after another, and so do labels and what comes of them."""
-        cuts = {rank: own[micro] for rank, own in self._cuts.items() if micro < len(own)}
-        count = sum(stop - start for start, stop in cuts.values())
-        outputs = self._space("logits", (count, *logits.shape[1:]))
-        labels = self._space("labels", (count,), self._labels.dtype)
-        places, at = {}, 0
-        for rank, (start, stop) in cuts.items():
-            places[rank] = slice(at, at + stop - start)
-            self._ops.upload(self._labels[start:stop], labels[places[rank]])
-            at += stop - start
-        others = [rank for rank in cuts if rank != ROOT]
-        self._receive([(rank, outputs[places[rank]]) for rank in others])
-        self._ops.copy(logits, outputs[places[ROOT]])
-        dlogits = loss(outputs, labels)
-        self._send([(rank, dlogits[places[rank]]) for rank in others])
-        return dlogits[places[ROOT]]
-
-    def _send(self, moves: list) -> None:
-        self._count.bytes_sent += self._move(self._transport.sends, moves)
-
-    def _receive(self, moves: list) -> None:
-        self._received += self._move(self._transport.recvs, moves)
-
-    def _move(self, prepare: Callable, moves: list) -> int:
-        """Make the moves, and return how many bytes they were. Prepared for this once: how many examples there are
-        differs from batch to batch."""
-        if not moves:
-            return 0
-        self._ops.synchronize()
-        began = time.perf_counter()
-        handle = prepare(moves, tags.MASTER)
-        handle.start()
-        handle.wait(self._deadline_s)
-        handle.free()
-        self._count.exposed_s += time.perf_counter() - began
-        return sum(span.size * span.dtype.itemsize for _, span in moves)
-
-    # ── gradients and weights ─────────────────────────────────────────────────────────────────────────────────
     def grad_ready(self, span) -> None:
         self._sums.grad_ready(span)
-
-    def cuts(self):
-        return self._sums.cuts
 
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are sent as soon as they are updated, while other sums still arrive."""
@@ -174,8 +100,7 @@ class Master(Exchange):
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
         self._weights.wait_all()
-        copies = len(self._others) if self._is_root else 1
-        self._received += copies * self._arena.count * self._arena.grads.dtype.itemsize
+        self._received += self._copies * self._arena.count * self._arena.grads.dtype.itemsize
 
     def _summed(self):
         """The buckets whose sums have arrived, one by one; all at once where the norm of the whole decides."""
@@ -188,8 +113,3 @@ class Master(Exchange):
 
     def synchronize(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""
-
-
-def _extent(cuts: list[Cut]) -> Cut:
-    """From the first to the last of cuts that follow one another."""
-    return (cuts[0][0], cuts[-1][1]) if cuts else (0, 0)

@@ -17,13 +17,15 @@ gradients, which are not needed between iterations.
 Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC 2020 (stage 1).
 """
 
+from dataclasses import replace
+
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.reducers import Reducers
-from ringtrain.exchange.buckets.streams import two_orders
+from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
@@ -38,16 +40,14 @@ from ringtrain.nn.buckets import make_buckets
 class Sharded(Exchange):
     """Sums gradients by a reduce-scatter, updates this rank's shard, and gathers the weights."""
 
-    name = "sharded"
-    exact = True
-    state_is_local = False
-
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
-        self._settings, self._ops, self._orders = settings, settings.ops, two_orders(settings.ops)
+        self._settings, self._ops, self._streams = settings, settings.ops, stream_pair(settings.ops)
         self._algorithm = schedule_name(config.algorithm, settings.transport)
         self._clip_norm, self._scale, self._overlap = config.clip_norm, settings.scale, config.overlap
         self._sum_over_ranks = SumOverRanks(settings)
+        roles = all_train(settings.transport.size)
+        self.facts = ExchangeFacts(name="sharded", roles=roles, exact=True, state_is_local=False)
         self._owed: set[int] = set()  # places of buckets whose weights the next forward waits for
 
     def bind(self, arena, optimizer) -> None:
@@ -55,23 +55,25 @@ class Sharded(Exchange):
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
-            self._algorithm, transport, self._orders.own, buckets, config.segment_bytes, self._settings.guard
+            self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
         )
         self._update = OwnedUpdate(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
-        deadline_s, orders = config.deadline_s, self._orders
-        self._sums = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, orders=orders)
-        self._weights = Reducer(buckets, gathers, deadline_s, orders=orders, order=lowest_first)
-        whole = Reducer(buckets, halves.gathers(grads, 2), deadline_s, orders=orders)
+        deadline_s, streams = config.deadline_s, self._streams
+        self._sums = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
+        self._weights = Reducer(buckets, gathers, deadline_s, streams=streams, order=lowest_first)
+        whole = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
         self.owned_state = OwnedState(
             self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
         )
         self.reducers = Reducers({"gradients": self._sums, "weights": self._weights}, others=[whole])
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
-        self.state_bytes = self._update.nbytes
-        self.notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
+        notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
+        self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
+        self.ready_points = self._sums.ready_points
+        self.wait_points = self._weights.ready_points if self._overlap == FORWARD else frozenset()
 
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """Say how much of the optimizer's state, ``nbytes`` an element, each rank keeps."""
@@ -81,17 +83,13 @@ class Sharded(Exchange):
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._orders.own.add(nothing, nothing, nothing)
+        self._streams.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)
         if self._scale is not None:
             rehearse_unscale(self._ops, nothing)
         self._update.rehearse()
-
-    @property
-    def late(self) -> bool:
-        return bool(self._owed)
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         """A rank without examples runs no forward pass, in which it would wait."""
@@ -105,12 +103,6 @@ class Sharded(Exchange):
 
     def grad_ready(self, span) -> None:
         self._sums.grad_ready(span)
-
-    def cuts(self):
-        return self._sums.cuts
-
-    def waits(self):
-        return self._weights.cuts if self._overlap == FORWARD else frozenset()
 
     def finish(self, iteration: int, lr: float) -> None:
         """Gather the weights of each bucket as soon as it is updated, while other sums still arrive."""

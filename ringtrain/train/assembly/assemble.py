@@ -71,7 +71,7 @@ class Assembly:
     @property
     def at_a_time(self) -> int:
         """The most examples that a rank trains on at a time."""
-        if self.exchange.shards is not None:
+        if self.exchange.facts.shards is not None:
             return -(-self.config.batch // self.config.shards)
         own = largest_part(self.config.batch, len(self.roles.trainers), self.grain)
         return largest_part(own, self.config.accumulate, self.grain)
@@ -84,13 +84,13 @@ class Assembly:
         if self.worker.ops.records:
             return ranks * self.at_a_time
         most = EVALUATION_BATCH * ranks
-        return most if self.exchange.shards is not None else max(self.sampler.batch, most)
+        return most if self.exchange.facts.shards is not None else max(self.sampler.batch, most)
 
     @property
     def evaluation_grain(self) -> int:
         """Examples of an evaluation that stay together: where results must not depend on the number of ranks, all that
         a rank scores at a time."""
-        return self.evaluation_batch // self.transport.size if self.exchange.shards is not None else 1
+        return self.evaluation_batch // self.transport.size if self.exchange.facts.shards is not None else 1
 
     @property
     def division(self) -> EvenParts | ShardParts:
@@ -169,7 +169,7 @@ def assemble(
     exchange = make_exchange(
         ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
     )
-    roles = exchange.roles(transport.size)
+    roles = exchange.facts.roles
     check_batch(config, len(roles.trainers), grain, data.train)
     trained, arena = _bound(config, graph, exchange, transport, ops)
 
@@ -203,7 +203,7 @@ def assemble(
 
 def shards_of(config: TrainConfig, exchange: Exchange) -> ShardParts | None:
     """This rank's, where gradients are of shards."""
-    return ShardParts(config.shards, *exchange.shards) if exchange.shards is not None else None
+    return ShardParts(config.shards, *exchange.facts.shards) if exchange.facts.shards is not None else None
 
 
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):

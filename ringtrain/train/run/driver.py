@@ -48,7 +48,7 @@ class Synchronous(IterationDriver):
             stopping = self._one(next(self._batches))
             if stopping:
                 break
-        self._exchange.drain_peers()
+        self._exchange.serving.drain_peers()
         return self._told(self._worker.drain()) or stopping
 
     def _one(self, batch) -> bool:
@@ -84,7 +84,7 @@ class WorkQueueDriver(IterationDriver):
         if self._trains:
             diverged = self._until_divergence(first, stop)
         else:
-            self._exchange.serve(self._tell_now_and_then)
+            self._exchange.serving.serve(self._tell_now_and_then)
         self._exchange.synchronize()
         everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
         self._tell()
@@ -141,6 +141,6 @@ class WorkQueueDriver(IterationDriver):
 
 def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> IterationDriver:
     """For a run that begins at iteration ``first``."""
-    if of.exchange.dynamic_batches:
+    if of.exchange.facts.dynamic_batches:
         return WorkQueueDriver(of, transport, account, tick)
     return Synchronous(of, transport, first, account, tick)

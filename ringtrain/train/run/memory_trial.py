@@ -54,7 +54,7 @@ def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
     one = replace(batch, **{name: getattr(batch, name)[:1] for name in PER_EXAMPLE})
     run.worker.rehearse(one)
     arena = run.arena
-    fixed = 2 * arena.count * ops.dtype.itemsize + (run.exchange.state_bytes or 0)
+    fixed = 2 * arena.count * ops.dtype.itemsize + (run.exchange.facts.state_bytes or 0)
     return MemoryNeed(fixed, run.worker.space.nbytes, ops.memory()[1])
 
 

@@ -36,7 +36,7 @@ class RankStatistics:
 
     def _lag(self) -> dict | None:
         """What lagged, by how much, how often."""
-        lag = self._of.exchange.lag()
+        lag = self._of.exchange.serving.lag()
         return lag and {"clock": lag.clocks, "version": lag.versions}
 
     @property
@@ -58,7 +58,7 @@ class RankStatistics:
             "between_bytes": self._transport.links.between_bytes,
             "weights_bytes": nbytes,
             "gradient_bytes": nbytes,
-            "state_bytes": self._of.exchange.state_bytes,
+            "state_bytes": self._of.exchange.facts.state_bytes,
             "peak_bytes": peak_bytes(),
         }
 

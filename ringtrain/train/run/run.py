@@ -162,7 +162,7 @@ class Run:
     def salvage(self) -> RecoverableState | None:
         """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
         keeps no whole state on it."""
-        if not self._of.exchange.survives_rank_loss:
+        if not self._of.exchange.facts.survives_rank_loss:
             return None
         progress, due = self._before or self._progress, self._before is not None
         return RecoverableState(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
@@ -207,7 +207,7 @@ class Run:
 
     def _digest(self, settled: bool) -> str | None:
         """Of the weights, on rank 0, which alone tells of it. Ranks that are apart do not meet for it."""
-        if not settled and not self._of.exchange.exact:
+        if not settled and not self._of.exchange.facts.exact:
             return None
         self._of.exchange.synchronize()
         return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None

@@ -26,7 +26,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         train_examples=run.data.train.count,
         test_examples=run.data.test.count if run.data.test else 0,
         strategy=_strategy_words(config, exchange),
-        exact=exchange.exact,
+        exact=exchange.facts.exact,
         ranks=transport.size,
         nodes=transport.nodes,
         device=ops.describe(),
@@ -51,7 +51,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
 def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
     skipped = origin.found.skipped if origin.found else ()
-    notes = [*run.exchange.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
+    notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
     notes += schedule_notes(run.config, run.rate)
     own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config, own, run.grain)
@@ -65,9 +65,10 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
 
 def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
     rounding = "" if config.wire == "none" else texts.ROUNDED(wire=config.wire)
-    terms = f" {exchange.terms}" if exchange.terms else ""
-    algorithm = texts.ALGORITHM(algorithm=config.algorithm, rounding=rounding) if exchange.all_reduces else ""
-    return f"{exchange.name}{terms}{algorithm}"
+    facts = exchange.facts
+    header = f" {facts.header}" if facts.header else ""
+    algorithm = texts.ALGORITHM(algorithm=config.algorithm, rounding=rounding) if facts.all_reduces else ""
+    return f"{facts.name}{header}{algorithm}"
 
 
 def _optimizer_words(config: TrainConfig) -> str:

@@ -31,7 +31,7 @@ class BatchPartition:
     ):
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
         self._shards = shards
-        self._roles = exchange.roles(size)
+        self._roles = exchange.facts.roles
 
     @property
     def read_elsewhere(self) -> bool:
@@ -43,7 +43,7 @@ class BatchPartition:
         if self._roles.loader is None:
             return batch
         named = {name: getattr(batch, name) for name in PER_EXAMPLE}
-        return replace(batch, **self._exchange.scatter(named, self.cuts(batch.total)))
+        return replace(batch, **self._exchange.batches.scatter(named, self.cuts(batch.total)))
 
     def blank(self, batch: Batch) -> Batch:
         """As large as this rank's part, and without meaning where another rank has read it; nothing is exchanged."""

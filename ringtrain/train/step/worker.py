@@ -78,23 +78,23 @@ class Worker:
         self._add_over_ranks = add_over_ranks
         self._key = ops.zeros((1,), "uint64")
         together = transport.size > 1
-        self._cuts = exchange.cuts() if together else frozenset()
+        self._cuts = exchange.ready_points if together else frozenset()
         self._ctx = Pass(
             ops,
             self.space,
             key=self._key,
             add_over_ranks=add_over_ranks and self._add,
             recorded=stage is None,
-            waits=exchange.waits() if together else frozenset(),
+            waits=exchange.wait_points if together else frozenset(),
         )
         self.activity.layer = lambda: self._ctx.layer
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         rows = shards.count if shards else 1
-        self._tally = LossAllReduce(ops, transport, told_to_stop, exchange.window, rows, deadline_s)
+        self._tally = LossAllReduce(ops, transport, told_to_stop, exchange.facts.max_iteration_lag, rows, deadline_s)
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
         self._following: Callable[[], Batch | None] = no_batch
         self._learnt: IterationLoss | None = None
-        self._instructions = stage.instructions if stage else alone if exchange.dynamic_batches else instructions
+        self._instructions = stage.instructions if stage else alone if exchange.facts.dynamic_batches else instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
         self._x = self._labels = self._dlogits = self._tapes = self._row = None
@@ -105,7 +105,7 @@ class Worker:
         self.perform, self.before_read, self.grad_ready = self.run, self.exchange.before_read, self.exchange.grad_ready
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
-        """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
+        """One iteration on this rank's share of the global batch. What came of it; where ranks may be some
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
         self.activity.iteration = batch.iteration + 1
@@ -157,7 +157,7 @@ class Worker:
 
     def _begin(self, batch: Batch) -> None:
         # Where ranks meet within passes, those without examples make them, too.
-        empty = self.exchange.within_passes or self._add_over_ranks is not None
+        empty = self.exchange.facts.within_passes or self._add_over_ranks is not None
         self._batch, self._micro = batch, self._parts.micro(batch, empty)
         self.ops.upload(np.array([additive_key(self._seed, batch.iteration)], np.uint64), self._key)
         self._ctx.total = batch.total
@@ -171,7 +171,7 @@ class Worker:
                 self._load(*self._micro[micro])
                 self._row = self._tally.row(self._shards.start + micro if self._shards else 0)
             case Forward(micro):
-                self._dlogits = self.exchange.loss_gradient(micro, self._forward(), self._labels, self._loss)
+                self._dlogits = self.exchange.batches.loss_gradient(micro, self._forward(), self._labels, self._loss)
                 self._look_ahead()
             case ReduceLoss():
                 self._tally.share(self._batch)
@@ -258,7 +258,7 @@ class Worker:
             wait_for(partial(self._come, pending), self._deadline_s, lambda: "ranks that are behind")
 
     def _come(self, pending: Handle) -> bool:
-        self.exchange.poll()
+        self.exchange.serving.poll()
         return pending.test()
 
     def _first_nonfinite(self) -> int | None:

@@ -28,12 +28,12 @@ def train(t, shards, algorithm):
     exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9)))
     for iteration in range(2):
         exchange.before(iteration, 8, 64)
-        for shard in range(*exchange.shards):
+        for shard in range(*exchange.facts.shards):
             for span in reversed(arena.spans):
                 rng = np.random.default_rng([shard, iteration, span.start])
                 arena.grads[span.start : span.stop] = rng.standard_normal(span.stop - span.start).astype("f4")
                 exchange.shard_grad_ready(span)
-                if shard == exchange.shards[1] - 1:
+                if shard == exchange.facts.shards[1] - 1:
                     exchange.grad_ready(span)
         exchange.finish(iteration, 0.125)
     carried = next(iter(exchange.reducers.training.values())).reductions[0].transport

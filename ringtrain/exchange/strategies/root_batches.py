@@ -1,0 +1,103 @@
+"""Batches that rank 0 reads for all, and the loss that it computes for all."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ringtrain.collectives.algorithms.star import ROOT
+from ringtrain.exchange import tags
+from ringtrain.exchange.base import BatchSource, Cut
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.nn.base import Workspace
+
+
+class RootBatches(BatchSource):
+    """Sends each rank its part of the batch, and the gradient of its outputs.
+
+    ``bytes_sent``, ``bytes_received`` and ``exposed_s``: of these messages.
+    """
+
+    def __init__(self, settings: ExchangeSettings):
+        transport = settings.transport
+        self._transport, self._ops, self._deadline_s = transport, settings.ops, settings.config.deadline_s
+        self._is_root = transport.rank == ROOT
+        self._others = [rank for rank in range(transport.size) if rank != transport.rank]
+        self._space = Workspace(settings.ops)
+        self._memory: dict[str, np.ndarray] = {}  # for received parts of batches
+        self._cuts: dict[int, list[Cut]] = {}
+        self._labels: np.ndarray | None = None  # of the whole batch, on rank 0
+        self.bytes_sent = self.bytes_received = 0
+        self.exposed_s = 0.0
+
+    def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
+        self._cuts = cuts
+        if self._is_root:
+            self._labels = arrays["labels"]
+            self._send([(rank, array[a:b]) for rank, a, b in self._extents() for array in arrays.values()])
+            return {name: array[slice(*_extent(cuts[ROOT]))] for name, array in arrays.items()}
+        start, stop = _extent(cuts[self._transport.rank])
+        parts = {name: self._host(name, array, stop - start) for name, array in arrays.items()}
+        self._receive([(ROOT, part) for part in parts.values()] if stop > start else [])
+        return parts
+
+    def _extents(self) -> list[tuple[int, int, int]]:
+        """(rank, start, stop) of what each other rank has of the batch, where it has anything."""
+        return [(rank, *_extent(self._cuts[rank])) for rank in self._others if self._cuts[rank]]
+
+    def _host(self, name: str, like: np.ndarray, count: int) -> np.ndarray:
+        held = self._memory.get(name)
+        if held is None or len(held) < count:
+            held = self._memory[name] = np.empty((count, *like.shape[1:]), like.dtype)
+        return held[:count]
+
+    def loss_gradient(self, micro: int, logits, labels, loss: Callable):
+        if self._is_root:
+            return self._loss_of_all(micro, logits, loss)
+        dlogits = self._space("dlogits", logits.shape)
+        self._send([(ROOT, logits)])
+        self._receive([(ROOT, dlogits)])
+        return dlogits
+
+    def _loss_of_all(self, micro: int, logits, loss: Callable):
+        """Outputs lie by rank, one after another, and so do labels and what comes of them."""
+        cuts = {rank: own[micro] for rank, own in self._cuts.items() if micro < len(own)}
+        count = sum(stop - start for start, stop in cuts.values())
+        outputs = self._space("logits", (count, *logits.shape[1:]))
+        labels = self._space("labels", (count,), self._labels.dtype)
+        places, at = {}, 0
+        for rank, (start, stop) in cuts.items():
+            places[rank] = slice(at, at + stop - start)
+            self._ops.upload(self._labels[start:stop], labels[places[rank]])
+            at += stop - start
+        others = [rank for rank in cuts if rank != ROOT]
+        self._receive([(rank, outputs[places[rank]]) for rank in others])
+        self._ops.copy(logits, outputs[places[ROOT]])
+        dlogits = loss(outputs, labels)
+        self._send([(rank, dlogits[places[rank]]) for rank in others])
+        return dlogits[places[ROOT]]
+
+    def _send(self, moves: list) -> None:
+        self.bytes_sent += self._move(self._transport.sends, moves)
+
+    def _receive(self, moves: list) -> None:
+        self.bytes_received += self._move(self._transport.recvs, moves)
+
+    def _move(self, prepare: Callable, moves: list) -> int:
+        """Make the moves, and return how many bytes they were. Prepared for this once: how many examples there are
+        differs from batch to batch."""
+        if not moves:
+            return 0
+        self._ops.synchronize()
+        began = time.perf_counter()
+        handle = prepare(moves, tags.MASTER)
+        handle.start()
+        handle.wait(self._deadline_s)
+        handle.free()
+        self.exposed_s += time.perf_counter() - began
+        return sum(span.size * span.dtype.itemsize for _, span in moves)
+
+
+def _extent(cuts: list[Cut]) -> Cut:
+    """From the first to the last of cuts that follow one another."""
+    return (cuts[0][0], cuts[-1][1]) if cuts else (0, 0)
