@@ -107,11 +107,11 @@ def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
     from ringtrain.exchange.buckets.reproducible import check_ranks
-    from ringtrain.train.checkpoints.resume import Origin, decide, own_layers
+    from ringtrain.train.checkpoints.resume import Origin, decide
+    from ringtrain.train.options import read_options
 
-    run_file = params.pop("run_file")
-    flags = given(params)
-    config, model = decide(Origin(), run_file, flags)
+    options = read_options(params.pop("run_file"), given(params))
+    config, model = decide(Origin(), options)
     graph = _check_options(config, model)
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
@@ -123,7 +123,7 @@ def _check_run(job, params: dict):
         raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
     examples = _checked_data(config, model, graph)
     _check_division(job, config, graph, examples)
-    _check_schedule(config, own_layers(run_file, flags), examples)
+    _check_schedule(config, options.layers, examples)
     return config
 
 

@@ -1,6 +1,7 @@
 """``ringtrain train``"""
 
 import sys
+from functools import partial
 
 import click
 
@@ -19,9 +20,23 @@ def train(run_file, **flags):
     """
     from ringtrain.train.stopping.signals import watching
 
-    with watching(last=True) as stop:  # before anything is loaded: what is told to stop then stops where all ranks can
-        from ringtrain.cli.world import in_worlds
-        from ringtrain.train.start.recover import start
+    with watching(last=True) as stop:  # first, so that a signal while modules load stops all ranks together
+        from ringtrain.cli.world import world_session
+        from ringtrain.train.options import read_options
+        from ringtrain.train.start.recover import ElasticRun, RecoveryState, end_all, failure_recorded
+        from ringtrain.train.start.start import train as train_run
 
-        command = [sys.executable, "-m", "ringtrain.cli.replacement", *sys.argv[1:]]
-        return in_worlds(lambda world: start(world, run_file, given(flags), command, stop))
+        with world_session() as session:
+            world, options, state = session.world, read_options(run_file, given(flags)), RecoveryState()
+            stop.end_all = partial(end_all, world)
+            if options.elastic is not None:
+                ElasticRun(world, options, _replacement(), stop).train()
+            else:
+                with failure_recorded(world, stop, state):
+                    train_run(world.enter(), options, stop, state)
+        return session.code
+
+
+def _replacement() -> list[str]:
+    """The command that starts a rank of this run in place of a lost one."""
+    return [sys.executable, "-m", "ringtrain.cli.replacement", *sys.argv[1:]]

@@ -3,6 +3,10 @@
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,19 +14,33 @@ from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, UsageError, naming_packages
 from ringtrain.transport.launch_environment import read_launch
 
+if TYPE_CHECKING:
+    from ringtrain.transport.world import World
+
+
+@dataclass(slots=True)
+class WorldSession:
+    """code: the exit code of this rank, once its command has ended"""
+
+    world: "World"
+    code: int = 0
+
 
 def in_world(action) -> int:
-    """``action(transport)`` on every rank; its exit code. Its collectives are watched; what it times it takes
+    """Run ``action(transport)`` on every rank; its exit code. Its collectives are watched; timings need
     :func:`ringtrain.monitor.guarded_transport.bare`."""
-    return in_worlds(lambda world: action(world.enter()))
+    with world_session() as session:
+        session.code = action(session.world.enter()) or 0
+    return session.code
 
 
-def in_worlds(action) -> int:
-    """``action(world)`` on every rank, which may change its transport; its exit code.
+@contextmanager
+def world_session() -> Iterator[WorldSession]:
+    """Join the world, and end every rank of it together with its exit code.
 
-    An error that every rank raises is told by rank 0, and all end in good order. An error of one rank alone is told by
-    that rank, which then aborts the others: they may be waiting for it. A rank that does not come, or whose file system
-    does not answer, ends all of them with 4.
+    Rank 0 prints an error that every rank raises, and all end in good order. A rank prints an error of its own, and
+    aborts the others, which may be waiting for it. A rank that does not arrive, or whose file system does not answer,
+    ends all of them with 4.
     """
     from ringtrain.monitor.hang_detector import HangDetector
     from ringtrain.transport.activity import Activity
@@ -30,10 +48,14 @@ def in_worlds(action) -> int:
     activity = Activity(deadline_of(os.environ))
     ender = Ender(read_launch(os.environ).rank, activity)
     with HangDetector(activity, ender.rank, ender.end) as detector:
-        return _in_worlds(action, activity, ender, detector)
+        session = WorldSession(_joined(activity, ender))
+        detector.listen()
+        with _errors_printed(session):
+            yield session
+        session.world.end(session.code, _meet(session.world.transport))
 
 
-def _in_worlds(action, activity, ender: "Ender", detector) -> int:
+def _joined(activity, ender: "Ender") -> "World":
     from ringtrain.monitor.guarded_transport import watched
     from ringtrain.transport.activity import no_words
     from ringtrain.transport.mpi.deaths_before_init import roll_of
@@ -42,30 +64,34 @@ def _in_worlds(action, activity, ender: "Ender", detector) -> int:
     activity.lost = roll_of(os.environ)
     with activity.holds_gil(texts.STARTING):
         try:
-            world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
-        except TransportError as error:  # of this rank, which is to tell it: the others may have met
+            ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
+        except TransportError as error:  # this rank prints it: the others may have met
             ender.end(error)
     activity.lost = no_words
-    detector.listen()
+    return ender.world
+
+
+@contextmanager
+def _errors_printed(session: WorldSession) -> Iterator[None]:
+    """Print an error, and make it an exit code; abort the other ranks where they do not raise it."""
+    world = session.world
     try:
         with naming_packages():
-            code = action(world) or 0
+            yield
     except RingtrainError as error:
-        code = error.exit_code
+        session.code = error.exit_code
         if not error.everywhere and world.transport.size > 1:
             _tell_error(error, texts.FROM_RANK(rank=world.transport.rank, text=error))
-            world.transport.abort(code)
+            world.transport.abort(session.code)
         elif world.transport.rank == 0:
             _tell_error(error, texts.FROM(text=error))
     except KeyboardInterrupt:
-        code = 130
-        world.transport.abort(code)
+        session.code = 130
+        world.transport.abort(session.code)
     except BaseException:
         _tell(texts.RANK_FAILED(rank=world.transport.rank, traceback=traceback.format_exc()))
         world.transport.abort(1)
         raise
-    world.end(code, _meet(world.transport))
-    return code
 
 
 def _meet(transport) -> bool:

@@ -69,7 +69,7 @@ NO_JOB_END = Template(
 )
 JOB_END = Template("the job ends at {time:%Y-%m-%d %H:%M:%S %Z}; this run stops {seconds:.0f} s before that")
 
-# journey
+# recovery_state
 NOT_ELASTIC = Template("--elastic {elastic}: {why}; or leave --elastic out")
 
 # load

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ringtrain.cli import texts as cli_texts
-from ringtrain.cli.world import in_worlds
+from ringtrain.cli.world import in_world
 from ringtrain.data import texts as data_texts
 from ringtrain.errors import OutputClosed, TransportError
 
@@ -98,6 +98,6 @@ def test_a_rank_that_does_not_meet_the_others_tells_it_and_ends(monkeypatch, cap
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     with pytest.raises(SystemExit) as ended:
-        in_worlds(lambda world: 0)
+        in_world(lambda transport: 0)
     assert ended.value.code == 1
     assert capfd.readouterr().err == "ringtrain: rank 1: MPI failed while meeting the other ranks\n"

@@ -29,10 +29,11 @@ from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, go_on
 from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.checkpoints.state import Progress, checkpoint_of
+from ringtrain.train.options import read_options
 from ringtrain.train.run.run import Run
 from ringtrain.train.start.open_run import tuning_of
 from ringtrain.train.start.recover import ElasticRun, newest_first
-from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices, wanted
+from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.start.start import start, train
 from ringtrain.train.stopping.signals import StopFlag, watching
@@ -46,15 +47,19 @@ def test_who_has_finished_most_is_first_and_then_the_lowest():
     assert [other["rank"] for other in sorted(facts, key=newest_first)] == [2, 4, 1, 3]
 
 
+def survivor(transport, flags):
+    return ElasticRun(SimpleNamespace(transport=transport), read_options(None, flags), (), StopFlag())
+
+
 def test_what_a_survivor_goes_on_from_is_told_to_the_others():
     """All of it but the state itself, which is broadcast."""
 
     def body(transport):
         run, ops = trained(transport, elastic="shrink")
         progress = Progress(iteration=3, best=0.5)
-        elastic = ElasticRun(SimpleNamespace(transport=transport), None, {"elastic": "shrink"}, (), StopFlag())
-        elastic._journey.salvage = RecoverableState(
-            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.owned_state.state())
+        elastic = survivor(transport, {"elastic": "shrink"})
+        elastic._state.recoverable = RecoverableState(
+            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.state())
         )
         return elastic._origin("run")
 
@@ -75,12 +80,14 @@ def begun(tmp_path, monkeypatch):
 
 
 def recovered(flags, checkpoint):
-    """The journey of a survivor that holds that, and enters a new world."""
-    elastic = ElasticRun(SimpleNamespace(transport=LoopbackWorld(1).transport(0)), None, flags, (), StopFlag())
-    elastic._journey.salvage = RecoverableState(checkpoint.iteration, False, lambda: checkpoint)
+    """The state of a survivor that holds that, and enters a new world."""
+    elastic = ElasticRun(
+        SimpleNamespace(transport=LoopbackWorld(1).transport(0)), read_options(None, flags), (), StopFlag()
+    )
+    elastic._state.recoverable = RecoverableState(checkpoint.iteration, False, lambda: checkpoint)
     origin, source = elastic._origin("run")
-    news = RanksLost(lost=[1], ranks=1, replaced=0, resumed_at=checkpoint.iteration, source=source, seconds=0)
-    return RecoveryState(folder="run", lost=(1,), origin=origin, news=news)
+    ranks_lost = RanksLost(lost=[1], ranks=1, replaced=0, resumed_at=checkpoint.iteration, source=source, seconds=0)
+    return RecoveryState(folder="run", lost=(1,), origin=origin, ranks_lost=ranks_lost)
 
 
 def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_disk(begun, tmp_path):
@@ -92,7 +99,7 @@ def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_
         with pytest.raises(
             Interrupted, match="^" + train_texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
         ):
-            train(LoopbackWorld(1).transport(0), None, begun, stop, recovered(begun, held))
+            train(LoopbackWorld(1).transport(0), read_options(None, begun), stop, recovered(begun, held))
     assert RunFolder("run").latest().checkpoint.iteration == 4
 
 
@@ -105,9 +112,9 @@ def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
 
     monkeypatch.setattr(Run, "go", go)
     start(LoopbackWorld(1).transport(0), None, begun, StopFlag())
-    journey = recovered(begun, RunFolder("run").latest().checkpoint)
-    train(LoopbackWorld(1).transport(0), None, begun, StopFlag(), journey)
-    assert seen == [[], []] and journey.origin is None
+    state = recovered(begun, RunFolder("run").latest().checkpoint)
+    train(LoopbackWorld(1).transport(0), read_options(None, begun), StopFlag(), state)
+    assert seen == [[], []] and state.origin is None
 
 
 def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank(tmp_path):
@@ -119,10 +126,10 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
 
     def body(transport):
         world = SimpleNamespace(transport=transport, survived=said, joined=True, enter=str, is_of_a_death=lambda _: 0)
-        elastic = ElasticRun(world, None, {}, (), StopFlag())
-        ending = OutcomeWriter(folder.path, False, 9, 3)
-        ending.progress.iteration = 5
-        elastic._journey = RecoveryState(folder=str(folder.path), iterations=9, lost=(0,), ending=ending)
+        elastic = ElasticRun(world, read_options(None, {}), (), StopFlag())
+        writer = OutcomeWriter(folder.path, False, 9, 3)
+        writer.progress.iteration = 5
+        elastic._state = RecoveryState(folder=str(folder.path), iterations=9, lost=(0,), outcome=writer)
         elastic.train()
 
     assert [type(error) for error in on_ranks(2, body)] == [CheckpointError] * 2
@@ -133,10 +140,10 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
 
 def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
     for writes in (True, False):
-        journey = RecoveryState(ending=OutcomeWriter(tmp_path, writes, 9, 2))
-        journey.end()
-        journey.ending.failed(StalledError("of a rank that is on its way out"))
-    assert outcome.read_outcome(tmp_path).outcome == "done"
+        state = RecoveryState(outcome=OutcomeWriter(tmp_path, writes, 9, 2))
+        state.end()
+        state.outcome.failed(StalledError("of a rank that is on its way out"))
+    assert outcome.read(tmp_path).outcome == "done"
 
 
 class Lost:
@@ -237,18 +244,21 @@ def test_device_memory_is_staged():
 
 def test_the_flag_is_known_before_ranks_meet(tmp_path):
     (tmp_path / "run.toml").write_text('elastic = "replace"\n')
-    assert wanted(str(tmp_path / "run.toml"), {}) == "replace"
-    assert wanted(str(tmp_path / "run.toml"), {"elastic": "shrink"}) == "shrink"
-    assert wanted(None, {}) is None
-    assert wanted(str(tmp_path / "none.toml"), {}) is None  # which all ranks tell together, later
+    assert read_options(str(tmp_path / "run.toml"), {}).elastic == "replace"
+    assert read_options(str(tmp_path / "run.toml"), {"elastic": "shrink"}).elastic == "shrink"
+    assert read_options(None, {}).elastic is None
+    absent = read_options(str(tmp_path / "none.toml"), {})
+    assert absent.elastic is None
+    with pytest.raises(UsageError, match=r"none\.toml"):  # in the first step that ranks make together
+        absent.checked()
 
 
 def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.checkpoints.mkdir(parents=True)
-    origin = go_on(str(folder.path), None, {"resume": "auto", "out": str(folder.path)})
+    origin = go_on(str(folder.path), read_options(None, {"resume": "auto", "out": str(folder.path)}))
     assert (origin.place, origin.folder, origin.continues) == (None, str(folder.path), True)
-    assert go_on(None, None, {}).folder is None
+    assert go_on(None, read_options(None, {})).folder is None
 
 
 def test_after_a_death_there_is_no_trace():
@@ -269,12 +279,12 @@ def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
     assert found.table is None and "without --tuning from here on" in found.remark
 
 
-def test_news_are_told_once_with_the_time_that_it_took():
-    journey = RecoveryState(
-        lost=(3,), news=RanksLost(lost=[3], ranks=3, replaced=0, resumed_at=5, source="memory", seconds=0)
+def test_a_death_is_reported_once_with_the_time_that_recovery_took():
+    state = RecoveryState(
+        lost=(3,), ranks_lost=RanksLost(lost=[3], ranks=3, replaced=0, resumed_at=5, source="memory", seconds=0)
     )
-    news = journey.take_news()
-    assert news.seconds > 0 and journey.told == 1 and journey.take_news() is None
+    report = state.take_report()
+    assert report.seconds > 0 and state.reported == 1 and state.take_report() is None
 
 
 @pytest.mark.timing
@@ -318,8 +328,8 @@ def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path,
     folder = RunFolder(tmp_path)
     lines = [json.dumps(record(iteration(number))) + "\n" for number in range(1, written + 1)]
     folder.log.write_text("".join(lines))
-    journey = RecoveryState(lost=(0,), salvage=RecoverableState(7, False, lambda: None, iteration(7)))
-    for sink in make_sinks(transport, folder, Origin(place={"iteration": 7}, continues=True), journey):
+    state = RecoveryState(lost=(0,), recoverable=RecoverableState(7, False, lambda: None, iteration(7)))
+    for sink in make_sinks(transport, folder, Origin(place={"iteration": 7}, continues=True), state):
         sink.close()
     assert [json.loads(line)["iteration"] for line in folder.log.read_text().splitlines()] == [1, 2, 3, 4, 5, 6, 7]
 

@@ -6,6 +6,7 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import Interrupted
+from ringtrain.train.options import read_options
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping.reasons import JobEnd
 from ringtrain.train.stopping.signals import StopFlag
@@ -35,7 +36,7 @@ def train(monkeypatch, victim, **flags):
 
     def ends(transport):
         try:
-            start.train(transport, None, flags, StopFlag())
+            start.train(transport, read_options(None, flags), StopFlag())
         except Exception as error:
             return error
         return None

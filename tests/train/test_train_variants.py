@@ -11,6 +11,7 @@ from small_runs import DROPOUT_NET
 from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.train import texts
+from ringtrain.train.options import read_options
 from ringtrain.train.start import variants as room
 from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants, run_variants, same_threads
@@ -171,7 +172,7 @@ def test_ranks_that_are_apart_end_together_where_one_diverges(flags):
 
     def end(transport):
         with pytest.raises(DivergedError, match="the loss is") as told:
-            room.train(transport, None, given, StopFlag())
+            room.train(transport, read_options(None, given), StopFlag())
         return told.value.everywhere, str(told.value)
 
     (first, *others) = LoopbackWorld(3).run(end)

@@ -83,7 +83,7 @@ def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str
 
 
 def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
-    """Raises ConfigError where flags or run file (``own``, as :func:`ringtrain.train.checkpoints.resume.own_layers`)
+    """Raises ConfigError where flags or run file (``own``, as :attr:`ringtrain.train.options.RunOptions.layers`)
     ask for a warm-up that lasts as long as the run. Where a model's recipe does, a shorter run than it was made for is
     a trial: :func:`schedule_notes` tells of that."""
     sources = [source for source, values in own if values.get("warmup") is not None]

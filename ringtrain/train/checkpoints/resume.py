@@ -1,14 +1,14 @@
 """Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import tomli_w
 
 from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
-from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, read_run_file, recipe_layer, resolve
+from ringtrain.config.resolve import for_continuation, parse_toml, recipe_layer, resolve
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
@@ -24,10 +24,8 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import length_of
 from ringtrain.train.assembly.reproducible import numerics_of
 from ringtrain.train.checkpoints.state import SUMS, parameter_shapes, place
+from ringtrain.train.options import AUTO, RunOptions, is_checkpoint
 from ringtrain.transport.base import Transport
-
-AUTO = "auto"
-OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,60 +60,35 @@ class Origin:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
 
 
-def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Origin:
-    """Look for the checkpoint that run file and flags ask for. Collective."""
+def find_origin(transport: Transport, options: RunOptions) -> Origin:
+    """Look for the checkpoint that the options ask for. Collective."""
     seen: list[Origin] = []
 
     def look() -> dict:
-        own = own_layers(run_file, flags)
-        given = resolve(*own)
-        with transport.activity.holds_gil(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
-            seen.append(_origin_of(given.resume, given.out, _named(own)))
+        given = options.checked().config
+        with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
+            seen.append(_origin_of(given.resume, given.out, options.checkpoint))
         return seen[0].told()
 
     told = on_root(transport, look)
     return seen[0] if seen else Origin(**told)
 
 
-def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
+def go_on(folder: str | None, options: RunOptions) -> Origin:
     """Where a run goes on whose state died with its ranks: at its newest good checkpoint, or as it began, in the folder
     that it has, if it had come so far. Raises CheckpointError."""
-    own = own_layers(run_file, flags)
-    given = resolve(*own)
+    given = options.checked().config
     if folder is None:
-        return _origin_of(given.resume, given.out, _named(own))
+        return _origin_of(given.resume, given.out, options.checkpoint)
     if given.resume in (None, AUTO) or not RunFolder(folder).is_empty():
-        return _gone_on(RunFolder(folder), _named(own))
+        return _gone_on(RunFolder(folder), options.checkpoint)
     begun = _origin_of(given.resume, folder, given.resume)
     begun.continues = True
     return begun
 
 
-def own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
-    own = [(f"run file {run_file}", _of_file(run_file))] if run_file else []
-    return [*own, (FLAGS, flags)]
-
-
-def _named(own: list[tuple[str, dict]]) -> str | None:
-    """The checkpoint that run file or flags name, which is not lost where flags say `auto` besides."""
-    return next((values["resume"] for _, values in reversed(own) if _is_source(values.get("resume"))), None)
-
-
-def _is_source(resume: str | None) -> bool:
-    return resume not in (None, AUTO)
-
-
-def _of_file(run_file: str) -> dict:
-    """A run file may be anybody's: what it has written lies in the run folder."""
-    given = read_run_file(run_file)
-    trace = given.get("trace")
-    if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):
-        raise ConfigError(texts.TRACE_IN_RUN_FILE(run_file=run_file, trace=trace))
-    return given
-
-
 def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin:
-    """``named``: as :func:`_named`, which is ``resume`` itself unless that is `auto`."""
+    """``named``: as :attr:`RunOptions.checkpoint`, which is ``resume`` itself unless that is `auto`."""
     if resume is None:
         return Origin(folder=out)
     if resume == AUTO:
@@ -175,8 +148,8 @@ def _began_so(folder: RunFolder, resume: str) -> bool:
 
 
 def _source_in(config: str | None) -> str | None:
-    resume = parse_run_file(config, "it").get("resume") if config else None
-    return resume if _is_source(resume) else None
+    resume = parse_toml(config, "it").get("resume") if config else None
+    return resume if is_checkpoint(resume) else None
 
 
 def _beginning_at(source: str, config: str) -> str:
@@ -207,17 +180,16 @@ def _lies_in(path: Path, folder: str) -> bool:
     return path.resolve().is_relative_to(Path(folder).resolve())
 
 
-def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
+def decide(origin: Origin, options: RunOptions) -> tuple[TrainConfig, ModelSpec]:
     """Lay the sources of the configuration over one another. A run that goes on keeps the network it has. Raises
     ConfigError for options that do not go together."""
-    config, model = _laid(origin, run_file, flags)
+    config, model = _laid(origin, options.checked().layers)
     check_options(config)
     return config, model
 
 
-def _laid(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
-    own = own_layers(run_file, flags)
-    before = parse_run_file(origin.config, texts.FORMER_RUN()) if origin.config else {}
+def _laid(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainConfig, ModelSpec]:
+    before = parse_toml(origin.config, texts.FORMER_RUN()) if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}
     begun = _beginning(origin, before)
     layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, *begun]
@@ -235,7 +207,7 @@ def _laid(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfi
 def _beginning(origin: Origin, before: dict) -> list[tuple[str, dict]]:
     """In its folder's configuration a run keeps what it was begun with, whatever a later start is told: until there is
     a checkpoint, the next one finds it there."""
-    kept = {"resume": before["resume"]} if origin.continues and _is_source(before.get("resume")) else {}
+    kept = {"resume": before["resume"]} if origin.continues and is_checkpoint(before.get("resume")) else {}
     return [(texts.FORMER_RUN(), kept)]
 
 

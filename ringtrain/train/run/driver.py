@@ -45,17 +45,15 @@ class Synchronous(IterationDriver):
         for iteration in range(first, stop):
             if self._guard is not None:
                 self._guard.iterate(iteration + 1)
-            stopping = self._one(next(self._batches))
+            batch = next(self._batches)
+            began = time.perf_counter()
+            outcome = self._worker.iterate(batch, self._batches.peek)
+            self._tick(batch.total, time.perf_counter() - began)
+            stopping = self._told([outcome] if outcome else [])
             if stopping:
                 break
         self._exchange.serving.drain_peers()
         return self._told(self._worker.drain()) or stopping
-
-    def _one(self, batch) -> bool:
-        began = time.perf_counter()
-        outcome = self._worker.iterate(batch, self._batches.peek)
-        self._tick(batch.total, time.perf_counter() - began)
-        return self._told([outcome] if outcome else [])
 
     def _told(self, outcomes: list[IterationLoss]) -> bool:
         for outcome in outcomes:

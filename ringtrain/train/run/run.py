@@ -19,7 +19,7 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
 from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import EvaluationStopped, Score
-from ringtrain.train.run.driver import make_pace
+from ringtrain.train.run.driver import IterationDriver, make_pace
 from ringtrain.train.run.rank_stats import RankStatistics
 from ringtrain.train.run.tracing import Tracer
 from ringtrain.train.step.loss_sum import IterationLoss
@@ -65,24 +65,29 @@ class Run:
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
         try:
-            self._go()
-        except StalledError as error:  # of a wait that is no collective: the guard knows what the others do
+            self._begin()
+            with closing(self._driver()) as driver:
+                while self._progress.iteration < self._of.iterations:
+                    stopping = driver.train(self._progress.iteration, self._meeting())
+                    self._write_trace(stopping)
+                    self._end_early(self._after(stopping))
+            self._finish()
+        except StalledError as error:  # in a wait that is no collective: the guard knows what the others do
             raise error if self._of.guard is None else self._of.guard.located(error) from error
         finally:
             if self._tracing is not None:
                 self._tracing.end()
 
-    def _go(self) -> None:
+    def _begin(self) -> None:
         if self._due_at_once:
             self._end_early(self._after(stopping=False))
-        first = self._progress.iteration
         if self._tracing is not None:
             self._tracing.align()
-        with closing(make_pace(self._of, self._transport, first, self._account, self._tick)) as pace:
-            while self._progress.iteration < self._of.iterations:
-                stopping = pace.train(self._progress.iteration, self._meeting())
-                self._write_trace(stopping)
-                self._end_early(self._after(stopping))
+
+    def _driver(self) -> IterationDriver:
+        return make_pace(self._of, self._transport, self._progress.iteration, self._account, self._tick)
+
+    def _finish(self) -> None:
         if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
             score, told = self._evaluated()
             self._save(self._is_best(score), must=True)
@@ -159,7 +164,7 @@ class Run:
         self._before = None
         return told or (stopping and not last)
 
-    def salvage(self) -> RecoverableState | None:
+    def recoverable(self) -> RecoverableState | None:
         """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
         keeps no whole state on it."""
         if not self._of.exchange.facts.survives_rank_loss:

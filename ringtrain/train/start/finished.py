@@ -18,12 +18,12 @@ from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.base import Transport
 
 
-def told_finished(transport: Transport, run: Assembly, origin: Origin, journey: RecoveryState) -> bool:
+def told_finished(transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState) -> bool:
     """Whether the run is done, by its folder's own word. Rank 0 tells of it then. Collective.
 
     One whose last checkpoint lies there, and that did not come to its end, goes on; as does one that has lost a rank.
     """
-    if not origin.continues or origin.iteration != run.iterations or journey.lost:
+    if not origin.continues or origin.iteration != run.iterations or recovery.lost:
         return False
 
     def look() -> bool:

@@ -21,7 +21,8 @@ from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.recipe import check_warmup
-from ringtrain.train.checkpoints.resume import Origin, check_continuation, decide, find_origin, own_layers
+from ringtrain.train.checkpoints.resume import Origin, check_continuation, decide, find_origin
+from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed
 from ringtrain.train.stopping.signals import StopFlag
@@ -40,21 +41,21 @@ class OpenedRun:
 
 
 def open_run(
-    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: RecoveryState, alone: bool
+    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, alone: bool
 ) -> OpenedRun:
     """``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank alike."""
-    origin = journey.origin or find_origin(transport, run_file, flags)
-    config, model = together(transport, lambda: decide(origin, run_file, flags))
-    config = journey.adapted(config)
+    origin = recovery.origin or find_origin(transport, options)
+    config, model = together(transport, lambda: decide(origin, options))
+    config = recovery.adapted(config)
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, alone))
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
-    if not journey.unsaved:
+    if not recovery.unsaved:
         heed(transport, stop, origin.words)
     device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
     reproducible.check_kernels(config, transport, device.ops)
-    tuning = together(transport, lambda: tuning_of(config, transport, bool(journey.lost)))
+    tuning = together(transport, lambda: tuning_of(config, transport, bool(recovery.lost)))
 
     def own() -> Assembly:
         return assemble(config, model, data, device.transport, device.ops, stop, tuning.table)
@@ -62,7 +63,7 @@ def open_run(
     with transport.activity.during("preparing the run", limited=True):
         run = together(transport, own)
     transport.activity.deadline_s = config.deadline_s
-    together(run.transport, lambda: check_warmup(config, run.rate, own_layers(run_file, flags)))
+    together(run.transport, lambda: check_warmup(config, run.rate, options.layers))
     together(run.transport, lambda: check_continuation(run, origin))
     moved = reproducible.moved(config, device.ops, origin.place and origin.place["numerics"])
     remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]

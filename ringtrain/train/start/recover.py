@@ -1,13 +1,14 @@
 """``--elastic``: training that survives the death of ranks.
 
-The survivors leave the old world, find one another in a new one, and train there as a resumed run does, from the newest
-state that one of them holds, or from the newest checkpoint. Whoever holds it becomes rank 0, which has the run folder,
-the log and the terminal.
+The survivors leave the old world, find one another in a new one, and train there as a resumed run does: from the newest
+state that one of them holds, or from the newest checkpoint. The survivor that holds this state becomes rank 0, which
+has the run folder, the log and the terminal.
 """
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from ringtrain.train.agree import on_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, go_on
 from ringtrain.train.checkpoints.state import place
-from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState, wanted
+from ringtrain.train.options import RunOptions
+from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
 from ringtrain.train.start.start import train
 from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN, StopFlag
 from ringtrain.transport.fault_tolerance import KILLED_S
@@ -27,126 +29,133 @@ from ringtrain.transport.world import World, remove_segments
 NOTHING = -1  # finished iterations of a rank that holds no whole state
 
 
-def start(world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag) -> None:
-    """Train as flags and run file say, in this world and those that follow it where ranks die. ``command``: by which a
-    rank is started anew. Raises RingtrainError."""
-    ElasticRun(world, run_file, flags, command, stop).train()
-
-
 def newest_first(facts: dict) -> tuple:
-    """The order of survivors: who has finished the most iterations, and of those the lowest rank."""
+    """Sort key of survivors: most finished iterations first, then the lowest rank."""
     return -facts["done"], facts["rank"]
 
 
+def end_all(world: World) -> None:
+    """End all ranks at once, after a second Ctrl-C."""
+    if world.transport.size > 1:
+        world.transport.abort(INTERRUPTED_AGAIN)
+    else:
+        remove_segments()
+
+
+@contextmanager
+def failure_recorded(world: World, stop: StopFlag, state: RecoveryState) -> Iterator[None]:
+    """Record an error in here, a death too, as the end of the run."""
+    try:
+        yield
+    except RingtrainError as error:
+        _record(error, world, stop, state)
+        raise
+
+
+def _record(error: RingtrainError, world: World, stop: StopFlag, state: RecoveryState) -> None:
+    if stop.ending and world.is_of_a_death(error):
+        time.sleep(KILLED_S)  # the launcher is ending all ranks
+    state.record_failure(error)
+
+
 class ElasticRun:
-    def __init__(self, world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag):
-        self._world, self._run_file, self._flags, self._stop = world, run_file, flags, stop
-        self._mode = wanted(run_file, flags)
-        self._command = command if self._mode == REPLACE else ()
-        self._ranks = world.transport.size  # that are wanted
-        self._journey = RecoveryState()
-        stop.end_all = self._end_all
+    """Trains in this world, and where ranks die in those that follow it. ``command`` starts a replacement."""
+
+    def __init__(self, world: World, options: RunOptions, command: Sequence[str], stop: StopFlag):
+        self._world, self._options, self._stop = world, options, stop
+        self._command = command if options.elastic == REPLACE else ()
+        self._ranks = world.transport.size  # that every world has, where lost ranks are replaced
+        self._state = RecoveryState()
 
     def train(self) -> None:
-        lost = self._attempt(self._world.joined)  # a replacement comes into a world that has lost a rank
-        while lost:
-            lost = self._attempt(True)
+        """Train to the end of the run. Raises RingtrainError, but for deaths that other ranks survive."""
+        resuming = self._world.joined  # a replacement comes into a world that has lost a rank
+        while not self._has_trained(resuming):
+            resuming = True
 
-    def _attempt(self, resuming: bool) -> bool:
-        """Whether a rank was lost on the way."""
+    def _has_trained(self, resuming: bool) -> bool:
+        """Train in this world. False where a rank died, and the survivors are in a new world."""
         try:
             self._world.enter()
             if resuming:
                 self._enter()
-            train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)
+            train(self._world.transport, self._options, self._stop, self._state)
             self._part()
+            return True
         except RingtrainError as error:
             self._check_survivable(error)
-            self._journey.lost_at = time.perf_counter()
-        else:
-            return False
+            self._state.lost_at = time.perf_counter()
         self._leave()  # here, where the error has let go of the old world's arrays
-        return True
+        return False
 
     def _part(self) -> None:
-        """Who is done waits for the others: one that missed a dead rank in its last step would be left to recover
-        alone, and wait for ranks that are on their way out."""
-        if self._mode is not None:
-            self._world.transport.barrier()
+        """Wait for the other ranks: one that missed a death in its last step would have to recover alone, and would
+        wait for ranks that are about to end."""
+        self._world.transport.barrier()
 
     def _check_survivable(self, error: RingtrainError) -> None:
-        """Raises the error, told, unless it is a death that others survive."""
-        lost = self._world.is_of_a_death(error)
-        if lost and self._stop.ending:
-            time.sleep(KILLED_S)  # the launcher was told to end all, and is at it
-        if not lost or self._mode is None or self._world.transport.why_not_fault_tolerant or self._stop.ending:
-            self._tell(error)
+        """Record and raise the error, unless it is a death that these ranks survive."""
+        tolerant = not self._world.transport.why_not_fault_tolerant
+        if not (tolerant and self._world.is_of_a_death(error)) or self._stop.ending:
+            _record(error, self._world, self._stop, self._state)
             raise error
-
-    def _end_all(self) -> None:
-        if self._world.transport.size > 1:
-            self._world.transport.abort(INTERRUPTED_AGAIN)
-        else:
-            remove_segments()
-
-    def _tell(self, error: RingtrainError) -> None:
-        if self._journey.ending is not None:
-            self._journey.ending.failed(error)
 
     # ── from the old world to the new one ─────────────────────────────────────────────────────────────────
     def _leave(self) -> None:
-        """Find the other survivors."""
-        journey = self._journey
-        journey.keep()
-        done = NOTHING if journey.salvage is None else journey.salvage.iteration
-        facts = {"done": done, "folder": journey.folder}
-        self._world.survive(facts, newest_first, self._ranks, self._command, self._tell)
-        journey.lost += self._world.survived.lost
+        """Leave the old world for one of the survivors."""
+        state = self._state
+        state.keep()
+        done = NOTHING if state.recoverable is None else state.recoverable.iteration
+        facts = {"done": done, "folder": state.folder}
+        self._world.survive(facts, newest_first, self._ranks, self._command, state.record_failure)
+        state.lost += self._world.survived.lost
 
     def _enter(self) -> None:
-        """All ranks learn from the new rank 0 where to go on. Collective."""
-        journey, transport = self._journey, self._world.transport
-        if journey.ending is not None:
-            self._take_over(journey.ending.progress.iteration)
+        """Learn from the new rank 0 where to go on. Collective."""
+        state, transport = self._state, self._world.transport
+        if state.outcome is not None:
+            self._take_over(state.outcome.progress.iteration)
         held: list[Origin] = []
-        told = on_root(transport, lambda: self._decide(held))
-        journey.origin = held[0] if held else Origin(**told["origin"])
-        journey.folder, journey.lost, journey.told = told["origin"]["folder"], tuple(told["lost"]), told["told"]
-        journey.news = RanksLost(**told["news"])
-        if journey.folder is not None:
-            self._take_over(journey.news.resumed_at)
+        known = on_root(transport, lambda: self._decide(held))
+        state.origin = held[0] if held else Origin(**known["origin"])
+        state.folder, state.lost, state.reported = known["origin"]["folder"], tuple(known["lost"]), known["reported"]
+        state.ranks_lost = RanksLost(**known["ranks_lost"])
+        if state.folder is not None:
+            self._take_over(state.ranks_lost.resumed_at)
         gc.collect()  # the old world's objects hold one another in rings
 
     def _take_over(self, iteration: int) -> None:
-        """What this world comes to is written by its own rank 0: that of the last one may be the one that died."""
-        journey, transport = self._journey, self._world.transport
-        folder, writes = Path(journey.folder), transport.rank == 0
-        journey.ending = OutcomeWriter(folder, writes, journey.iterations, transport.size, journey.lost)
-        journey.ending.progress.iteration = iteration
+        """Let this world's rank 0 write the outcome file: the last world's may have died."""
+        state, transport = self._state, self._world.transport
+        folder, writes = Path(state.folder), transport.rank == 0
+        state.outcome = OutcomeWriter(folder, writes, state.iterations, transport.size, state.lost)
+        state.outcome.progress.iteration = iteration
 
     def _decide(self, held: list[Origin]) -> dict:
-        """On rank 0; JSON-able. What was known to any survivor counts: not all learn the same before a death."""
-        survived, journey = self._world.survived, self._journey
+        """Decide on rank 0 where to go on; JSON-able. A folder that any survivor knows counts: before a death not all
+        ranks learn the same."""
+        survived, state = self._world.survived, self._state
         folder = next((facts["folder"] for facts in survived.facts if facts["folder"]), None)
         origin, source = self._origin(folder)
         held.append(origin)
-        news = RanksLost(
-            lost=list(journey.lost[journey.told :]),
+        ranks_lost = RanksLost(
+            lost=list(state.lost[state.reported :]),
             ranks=self._world.transport.size,
             replaced=survived.replaced,
             resumed_at=origin.iteration or 0,
             source=source,
             seconds=0.0,
         )
-        return {"origin": origin.told(), "lost": journey.lost, "told": journey.told, "news": asdict(news)}
+        known = {"lost": state.lost, "reported": state.reported, "ranks_lost": asdict(ranks_lost)}
+        return {"origin": origin.told(), **known}
 
     def _origin(self, folder: str | None) -> tuple[Origin, str]:
         """(where to go on, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""
-        salvage = self._journey.salvage
-        if salvage is None:
-            origin = go_on(folder, self._run_file, self._flags)
+        recoverable = self._state.recoverable
+        if recoverable is None:
+            origin = go_on(folder, self._options)
             return origin, ANEW if origin.place is None else CHECKPOINT
-        checkpoint = salvage.capture()
-        known = {**place(checkpoint), "due": salvage.due}
+        checkpoint = recoverable.capture()
+        known = {**place(checkpoint), "due": recoverable.due}
         found = FoundCheckpoint(Path("the memory of a survivor"), checkpoint)
         return Origin(place=known, folder=folder, continues=True, config=checkpoint.config, found=found), MEMORY

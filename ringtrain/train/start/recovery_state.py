@@ -1,15 +1,14 @@
-"""A run's way through several worlds: what of it outlives the death of a rank (``--elastic``)."""
+"""The state of a run that outlives a world in which a rank dies (``--elastic``)."""
 
 import time
 from dataclasses import dataclass, field, replace
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.config.resolve import resolve
-from ringtrain.errors import ConfigError, RingtrainError
+from ringtrain.errors import ConfigError
 from ringtrain.report.events import RanksLost
 from ringtrain.train import texts
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
-from ringtrain.train.checkpoints.resume import Origin, own_layers
+from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.run.run import Run
 from ringtrain.transport.base import Transport
@@ -20,74 +19,69 @@ MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"  # where a run goes on
 
 @dataclass(slots=True)
 class RecoveryState:
-    """started:  when this process began, by ``time.perf_counter``
-    folder:   of the run, once there is one
-    training: once there is one: what a survivor may go on from
-    salvage:  what it has kept of the last world's, until there is training in this one
-    ending:   of this world, once there is a folder
-    iterations: of the run, once that is known
-    lost:     ranks, each by its number in the world that lost it
-    told:     how many of these were told of
-    origin:   where the run goes on in this world, until that is taken up; None: as flags say
-    news:     what is to be told of the death that ended the last world
-    lost_at:  when that was met: later than it came, by what the MPI needs to see it
+    """started:     when this process began, by ``time.perf_counter``
+    folder:      the run folder, once there is one
+    training:    the run of this world, once it has begun; a survivor may go on from its state
+    recoverable: the state that this rank kept from the last world, until training begins in this one
+    outcome:     the writer of this world's outcome file, once there is a folder
+    iterations:  the length of the run, once it is known
+    lost:        the lost ranks, each by its number in the world that lost it
+    reported:    how many of them the log has
+    origin:      where the run goes on in this world, until it takes that up; None: where its options say
+    ranks_lost:  the report of the death that ended the last world, until it is handed out
+    lost_at:     when this rank saw that death, which is later than the death itself
     """
 
     started: float = field(default_factory=time.perf_counter)
     folder: str | None = None
     training: Run | None = None
-    salvage: RecoverableState | None = None
-    ending: OutcomeWriter | None = None
+    recoverable: RecoverableState | None = None
+    outcome: OutcomeWriter | None = None
     iterations: int = 0
     lost: tuple[int, ...] = ()
-    told: int = 0
+    reported: int = 0
     origin: Origin | None = None
-    news: RanksLost | None = None
+    ranks_lost: RanksLost | None = None
     lost_at: float = 0.0
 
     def adapted(self, config: TrainConfig) -> TrainConfig:
-        """After a death no trace is written: its iterations, or some of its ranks, are gone."""
+        """The configuration for this world: after a death it has no trace, whose iterations or ranks are gone."""
         return replace(config, trace=None, trace_iterations=None) if self.lost else config
 
     def begin(self, training: Run) -> None:
-        """What was kept of the last world is in this one."""
-        self.training, self.salvage = training, None
+        """Training begins in this world, and holds the state that was kept from the last one."""
+        self.training, self.recoverable = training, None
 
     def end(self) -> None:
-        """The run is done. Its last checkpoint is what is gone on from where a rank dies in what is left to do, which
-        takes the run's own state apart."""
+        """The run is done. If a rank dies from now on, survivors go on from the last checkpoint: closing takes the
+        run's own state apart."""
         self.training = None
-        self.ending.done()
+        self.outcome.done()
+
+    def keep(self) -> None:
+        """Keep the state of the run, and let go of the run: this rank leaves its world."""
+        if self.training is not None:
+            self.recoverable, self.training = self.training.recoverable(), None
+
+    def record_failure(self, error: BaseException) -> None:
+        """Write the error to the outcome file, if there is one."""
+        if self.outcome is not None:
+            self.outcome.failed(error)
 
     @property
     def unsaved(self) -> bool:
-        """Whether what this world goes on from is nowhere but in memory: one that is told to stop then trains until it
-        has saved that. The same on all ranks, until the news are told."""
-        return self.news is not None and self.news.source == MEMORY
+        """Whether memory alone holds the state that this world goes on from: a run that has to stop then trains until
+        it has saved it. The same on all ranks, until :meth:`take_report`."""
+        return self.ranks_lost is not None and self.ranks_lost.source == MEMORY
 
-    def keep(self) -> None:
-        """This world is left."""
-        if self.training is not None:
-            self.salvage, self.training = self.training.salvage(), None
-
-    def take_news(self) -> RanksLost | None:
-        """To be told when all is ready to go on."""
-        news, self.news, self.told = self.news, None, len(self.lost)
-        return news and replace(news, seconds=time.perf_counter() - self.lost_at)
-
-
-def wanted(run_file: str | None, flags: dict) -> str | None:
-    """What ``--elastic`` says: known before ranks do anything together, in which one may die. None, too, where it
-    cannot be read: all of them find that out together, when they open the run."""
-    try:
-        return resolve(*own_layers(run_file, flags)).elastic
-    except RingtrainError:
-        return None
+    def take_report(self) -> RanksLost | None:
+        """Hand out the report of the last death, once, when all is ready to go on."""
+        report, self.ranks_lost, self.reported = self.ranks_lost, None, len(self.lost)
+        return report and replace(report, seconds=time.perf_counter() - self.lost_at)
 
 
 def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> None:
-    """Raises ConfigError where the death of a rank cannot be survived. ``alone``: the run is the only one of this
-    process."""
+    """Raises ConfigError where ranks cannot survive a death. ``alone``: whether this process makes no other run."""
     if config.elastic is None:
         return
     if transport.why_not_fault_tolerant:
@@ -99,7 +93,7 @@ def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> Non
 
 
 def for_devices(config: TrainConfig) -> TrainConfig:
-    """With ``--elastic``, device memory goes by way of host memory."""
+    """The same configuration; with ``--elastic`` device memory goes by way of host memory."""
     if config.elastic is not None and config.device == "cuda":
         return replace(config, mpi_cuda="staged")
     return config

@@ -41,14 +41,14 @@ class TimedSink(Sink):
 
 
 def make_folder(
-    transport: Transport, run: Assembly, origin: Origin, journey: RecoveryState, remarks
+    transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState, remarks
 ) -> RunFolder | None:
     """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
     whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``.
     Where ranks do not come so far, the folder is given back: this process may be the next to claim it."""
     made: list[RunFolder] = []
     try:
-        return _made(transport, run, origin, journey, remarks, made)
+        return _made(transport, run, origin, recovery, remarks, made)
     except BaseException:
         for folder in made:
             folder.release()
@@ -56,7 +56,7 @@ def make_folder(
 
 
 def _made(
-    transport: Transport, run: Assembly, origin: Origin, journey: RecoveryState, remarks, made: list[RunFolder]
+    transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState, remarks, made: list[RunFolder]
 ) -> RunFolder | None:
     """``made``: where it is kept, as soon as there is one."""
 
@@ -69,21 +69,23 @@ def _made(
             remarks.extend(folder.claim(origin.continues))
             return str(folder.path)
 
-    journey.folder, journey.iterations = on_root(transport, make), run.iterations
-    journey.ending = OutcomeWriter(
-        Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost
+    recovery.folder, recovery.iterations = on_root(transport, make), run.iterations
+    recovery.outcome = OutcomeWriter(
+        Path(recovery.folder), transport.rank == 0, run.iterations, transport.size, recovery.lost
     )
-    best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending, remarks))
+    best = on_root(transport, lambda: _begin(made[0], run, origin, recovery.outcome, remarks))
     if origin.place is not None:
         origin.place["best"] = best  # None where its file is in another folder, or was of a later iteration
     return made[0] if made else None
 
 
-def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: OutcomeWriter, remarks: list[str]) -> float | None:
+def _begin(
+    folder: RunFolder, run: Assembly, origin: Origin, outcome: OutcomeWriter, remarks: list[str]
+) -> float | None:
     """Write what a run's folder holds from its start. The best accuracy that a checkpoint of it has."""
     _clear(folder, origin, remarks)
     folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
-    ending.running(origin.iteration or 0)
+    outcome.running(origin.iteration or 0)
     return folder.best_so_far()
 
 
@@ -98,21 +100,21 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
         remarks.append(texts.NO_LOG(path=folder.log, name=files.put_aside(folder.log).name))
 
 
-def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: RecoveryState) -> list[Sink]:
+def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, recovery: RecoveryState) -> list[Sink]:
     """The log and the terminal, in that order."""
     if transport.rank != 0:
         return []
-    resumed_at = 0 if origin.iteration is None and journey.lost else origin.iteration  # the log goes on after a death
+    resumed_at = 0 if origin.iteration is None and recovery.lost else origin.iteration  # the log goes on after a death
     again = origin.place is not None and origin.place.get("due", False)
     shown = terminal(sys.stdout)
     with transport.activity.during(f"opening {folder.log}", limited=True):
         log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), again)
-        _complete(log, folder, journey.salvage)
+        _complete(log, folder, recovery.recoverable)
     return [TimedSink(log, transport.activity, f"writing {folder.log}"), shown]
 
 
-def _complete(log: JsonLines, folder: RunFolder, salvage: RecoverableState | None) -> None:
+def _complete(log: JsonLines, folder: RunFolder, recoverable: RecoverableState | None) -> None:
     """A rank 0 that died may have finished an iteration with the others, and not have written so."""
-    finished = salvage and salvage.finished
+    finished = recoverable and recoverable.finished
     if finished and last_iteration(folder.log) < finished.iteration:
         log.handle(finished)

@@ -21,6 +21,7 @@ from ringtrain.train.assembly.assemble import Assembly, spread_from_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import Progress, restore
+from ringtrain.train.options import RunOptions, read_options
 from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.rank_stats import forget_peak
 from ringtrain.train.run.run import Run
@@ -39,37 +40,37 @@ from ringtrain.transport.base import Transport
 def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag | None = None) -> None:
     """Train as flags and run file say. Raises RingtrainError, on every rank alike wherever that is possible.
 
-    stop: what has noted signals since the process began, where something has
+    stop: a flag that has noted signals since the process began, if there is one
     """
     with watching() if stop is None else nullcontext(stop) as noted:
-        train(transport, run_file, flags, noted)
+        train(transport, read_options(run_file, flags), noted)
 
 
-def train(
-    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: RecoveryState | None = None
-) -> None:
-    """The same, of a process that may train again, and keeps its own watch over signals. ``journey``: what outlives a
-    world that has lost a rank."""
-    alone, journey = journey is not None, journey or RecoveryState()
+def train(transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState | None = None) -> None:
+    """Train as the options say, while the caller watches signals.
+
+    recovery: the state of this process's only run; None where the process makes other runs too
+    """
+    alone, recovery = recovery is not None, recovery or RecoveryState()
     forget_peak()
-    opened = open_run(transport, run_file, flags, stop, journey, alone)
+    opened = open_run(transport, options, stop, recovery, alone)
     run, transport = opened.run, opened.run.transport  # from here on what ranks do together is watched
-    if told_finished(transport, run, opened.origin, journey):
+    if told_finished(transport, run, opened.origin, recovery):
         _close(run)
         return
     remarks = list(opened.remarks)
-    folder = make_folder(transport, run, opened.origin, journey, remarks)
-    sinks = make_sinks(transport, folder, opened.origin, journey)
-    with _ended(sinks, folder, run, stop, journey.ending) as sink:
+    folder = make_folder(transport, run, opened.origin, recovery, remarks)
+    sinks = make_sinks(transport, folder, opened.origin, recovery)
+    with _ended(sinks, folder, run, stop, recovery.outcome) as sink:
         sink.handle(header(run, opened.ops, transport, opened.origin, folder))
         for text in (*remarks, *notes(run, transport, opened.origin)):
             sink.handle(Note(text=text))
-        training = _prepared(opened, transport, sink, folder, stop, journey)
-        if journey.news is not None:
-            sink.handle(journey.take_news())
+        training = _prepared(opened, transport, sink, folder, stop, recovery)
+        if recovery.ranks_lost is not None:
+            sink.handle(recovery.take_report())
         training.go()
-        journey.end()
-    run.exchange.reducers.close()
+        recovery.end()
+    run.exchange.close()
 
 
 def _close(run: Assembly) -> None:
@@ -80,28 +81,28 @@ def _close(run: Assembly) -> None:
 
 
 def _prepared(
-    opened: OpenedRun, transport: Transport, sink: Sink, folder, stop: StopFlag, journey: RecoveryState
+    opened: OpenedRun, transport: Transport, sink: Sink, folder, stop: StopFlag, recovery: RecoveryState
 ) -> Run:
     """All that is to be done before the first iteration. Collective."""
     run, ops, origin = opened.run, opened.ops, opened.origin
-    journey.ending.progress = progress = _first_weights(run, ops, transport, origin)
-    origin.found = journey.origin = None  # its state is the run's own now, and is not kept besides for a whole run
+    recovery.outcome.progress = progress = _first_weights(run, ops, transport, origin)
+    origin.found = recovery.origin = None  # its state is the run's own now, and is not kept besides for a whole run
     _prepare(run, ops, transport, sink, progress)
-    if not journey.unsaved:
+    if not recovery.unsaved:
         heed(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
     due = origin.place is not None and origin.place.get("due", False)
-    training = Run(run, ops, transport, progress, sink, folder, journey.started, stop, opened.end, tracing, due)
-    journey.begin(training)
+    training = Run(run, ops, transport, progress, sink, folder, recovery.started, stop, opened.end, tracing, due)
+    recovery.begin(training)
     return training
 
 
 @contextmanager
-def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, ending: OutcomeWriter):
+def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter):
     """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
-    sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity
-    activity.before_end = ending.failed
-    stop.before_end = partial(ending.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
+    sink, drawn, activity = Many(sinks), folder, run.transport.activity
+    activity.before_end = outcome.failed
+    stop.before_end = partial(outcome.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
     try:
         yield sink
     except RankLostError:
@@ -109,12 +110,12 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
         raise
     except RingtrainError as error:
         _tell_failure(sink, error)
-        ending.failed(error)
+        outcome.failed(error)
         if isinstance(error, (StalledError, Interrupted)):
             drawn = None  # no time for curves: the other ranks wait for the end of this one, or a scheduler does
         raise
     except BaseException as error:
-        ending.failed(error)
+        outcome.failed(error)
         raise
     finally:
         try:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
@@ -25,7 +24,8 @@ from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.assembly.reproducible import check_kernels, threads_of
-from ringtrain.train.checkpoints.resume import check_continuation, decide, find_origin, own_layers
+from ringtrain.train.checkpoints.resume import check_continuation, decide, find_origin
+from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import tuning_of
 from ringtrain.train.start.start import train
 from ringtrain.train.stopping.signals import StopFlag
@@ -72,8 +72,9 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
 
 
 def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
-    origin = find_origin(own, variant.run_file, variant.flags)
-    config, model = together(own, lambda: decide(origin, variant.run_file, variant.flags))
+    options = read_options(variant.run_file, variant.flags)
+    origin = find_origin(own, options)
+    config, model = together(own, lambda: decide(origin, options))
     config = replace(config, guard=False)
     data = together(own, lambda: _data(config, model, shared, opened))
     device = open_device(config, own)
@@ -81,7 +82,7 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     own = device.transport
     tuning = together(own, lambda: tuning_of(config, own))
     run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
-    together(own, lambda: check_warmup(config, run.rate, own_layers(variant.run_file, variant.flags)))
+    together(own, lambda: check_warmup(config, run.rate, options.layers))
     together(own, lambda: check_continuation(run, origin))
     run.exchange.reducers.close()
 
@@ -97,7 +98,7 @@ def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: d
 def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
     """The variants, each with its own number of threads if any has by its flags or its run file, as a reproducible one
     has: it is set for the whole process, and would stay."""
-    own = [threads_of(resolve(*own_layers(variant.run_file, variant.flags))) for variant in variants]
+    own = [threads_of(read_options(variant.run_file, variant.flags).checked().config) for variant in variants]
     if not any(own):
         return list(variants)
     others = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
@@ -149,7 +150,7 @@ def run_variants(
 def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> RingtrainError | None:
     """The error that ended it on all ranks, or None."""
     try:
-        train(transport, variant.run_file, variant.flags, stop)
+        train(transport, read_options(variant.run_file, variant.flags), stop)
     except RingtrainError as error:
         if error.everywhere:
             return error
