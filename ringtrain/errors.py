@@ -157,20 +157,20 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-    return _shortened("".join(shown))  # an escape is longer than what it stands for
+    return _shortened("".join(shown))  # an escape is longer than its character
 
 
 def _shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
-    ends = LONGEST // 2 - 50  # with what is said of the middle no longer than LONGEST
+    ends = LONGEST // 2 - 50  # with the note about the middle no longer than LONGEST
     return f"{text[:ends]}… ({len(text) - 2 * ends:,} characters are left out here) …{text[-ends:]}"
 
 
 def nearest(name: str, known) -> str:
     """Return the tail of an error about an unknown name: the nearest known one, and the list of all."""
     known = sorted(map(str, known))
-    # Longer names are no slips of the pen, and looking for what is near them takes long.
+    # Longer names are no typing errors, and the search for similar ones would take long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(known)}"

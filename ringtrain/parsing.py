@@ -24,7 +24,7 @@ def read_text(path, largest: int = LARGEST_BYTES) -> str:
     """
     data = bytearray()
     with open(path, "rb") as file:
-        while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # room is made for what is asked for at once
+        while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # a read allocates its whole size at once
             data += piece
     if len(data) > largest:
         raise ValueError(TOO_LONG(most=largest))

@@ -85,7 +85,7 @@ class Communicator:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if kind is None:  # closing is collective, and after an error nobody knows who else comes
+        if kind is None:  # closing is collective, and after an error the other ranks may not come
             self.close()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ class Memory:
     def __init__(self, transport: Transport):
         self._transport = transport
         self._blocks: list[tuple[int, int]] = []  # address, bytes
-        self._held: list[np.ndarray] = []  # lest other arrays come to lie where they were
+        self._held: list[np.ndarray] = []  # kept, so that no other array gets their addresses
         self._staging: np.ndarray | None = None
 
     def allocate(self, count: int, storage: np.dtype) -> np.ndarray:

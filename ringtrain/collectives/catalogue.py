@@ -10,7 +10,7 @@ from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTE
 from ringtrain.collectives.topology import Topology, even
 from ringtrain.errors import UsageError, nearest
 
-# Those that do not care for nodes: all-reduces, and the halves of those that have two.
+# Schedules that do not depend on nodes: all-reduces, with their halves if they have two.
 FLAT: dict[str, Builder] = {
     "ring": ring.ring,
     "tree": tree.tree,

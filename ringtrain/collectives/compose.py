@@ -72,7 +72,7 @@ def embed(part: Schedule, ranks: Sequence[int], places: Sequence[Sequence[int]],
             return 0
         if min(widths) == max(widths):
             return widths[0] * part.max_chunks_sent(seats[rank])
-        # The bound counts chunks, and here one is wider than another: count what this rank is to send.
+        # The bound counts chunks, and here one is wider than another: count the chunks that this rank sends.
         return sum(m.stop - m.start for step in steps(rank) for m in step.sends if m.peer != rank)
 
     return Schedule(part.name, size, chunks, steps, wire)

@@ -51,7 +51,7 @@ class Transport(ABC):
     before_closing: list[Callable[[], None]]  # collective close callbacks, run before the transport closes
     before_leaving: list[Callable[[], None]]  # local callbacks, run before the transport is left after a rank's death
     why_not_fault_tolerant: str  # why the death of a rank ends the run, and what to do; empty if ranks can survive it
-    activity: Activity  # what this rank is doing
+    activity: Activity  # this rank's current activity
     why_not_shared: str = ""  # why ranks of a node may lack peer views here, in words, if it is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.trial import MARK
 from ringtrain.transport.deadline import Deadline
 
-# Below and above where MPIs go from sending at once to asking first; the last is what is timed.
+# Below and above the size at which MPIs change from sending at once to a rendezvous; the last one is timed.
 SIZES = (1, 1000, 65_537, 1 << 20, 8 << 20)
 TIMES = 5
 TAG = 7
@@ -28,7 +28,7 @@ TAG = 7
 def probe(arguments: list[str]) -> int:
     """Run the trial. Returns the exit status."""
     maker, devices, seconds = arguments
-    Deadline(float(seconds), -signal.SIGALRM).start()  # whatever becomes of mpirun
+    Deadline(float(seconds), -signal.SIGALRM).start()  # ends this rank even if mpirun is gone
     numbers = [int(number) for number in devices.split(",")]
     module, name = maker.split(":")
     try:

@@ -18,7 +18,7 @@ from ringtrain.transport import texts
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
 MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
 LET_OUT_S = 2.0  # a launcher reads at once
-KILLED_S = 10.0  # by when a launcher that was told to end has ended its ranks
+KILLED_S = 10.0  # within this time a launcher that was signalled to end has ended its ranks
 
 
 def is_fault_tolerant(environ: Mapping[str, str]) -> bool:

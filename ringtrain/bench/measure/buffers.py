@@ -21,7 +21,7 @@ from ringtrain.collectives.execution.reduction import HOST
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.transport.base import Transport
 
-NO_WAY = ""  # of what sends no messages, or has no choice
+NO_WAY = ""  # of algorithms without messages, or with one way only
 CPU, CUDA = "cpu", "cuda"
 SHARED, ORDINARY, OF_DEVICE = "shared", "ordinary", "device"  # kinds of memory
 NCCL = "nccl"  # an external baseline, on devices

@@ -78,7 +78,7 @@ def load_from_cupy() -> tuple:
     import cupy
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy says in words what ImportError says here
+        warnings.simplefilter("ignore")  # CuPy's warning repeats the ImportError
         from cupy.cuda import nccl
     if not nccl.available:
         raise ImportError(texts.NO_LIBNCCL)

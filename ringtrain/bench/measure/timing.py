@@ -19,7 +19,7 @@ from ringtrain.bench.measure.trials import ContenderTrial, MeasuredAllReduce
 from ringtrain.transport.base import Transport
 
 START = "barrier"
-LEAST_REPEATS = 3  # whatever the budget: a median of fewer says nothing
+LEAST_REPEATS = 3  # for any budget: a median of fewer means nothing
 
 
 @dataclass(frozen=True, slots=True)

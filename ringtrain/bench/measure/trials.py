@@ -163,7 +163,7 @@ def _trial(
 
 
 def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
-    if job.numbers.name != "float32":  # said here too: what is bfloat16 to us is uint16 to others
+    if job.numbers.name != "float32":  # checked here too: the others see our bfloat16 as uint16
         raise Refusal(texts.WIRE_TYPE(wire=wire.name, dtype=job.numbers.name))
     if algorithm == NATIVE or algorithm in baselines:
         raise Refusal(texts.WIRE_NOT_HERE(algorithm=algorithm, wire=wire.name))

@@ -31,7 +31,7 @@ from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 
 LEAST_SIZES = 4  # two to fit by, and two to judge by
-LEAST_OF_REGIME = 3  # a line through two points is right whatever they are
+LEAST_OF_REGIME = 3  # a line fits any two points
 CLEARLY = 4.0  # so many times less squared error, or one line it is
 SMALL = 1e-4  # mean squared relative error below which one line is right: 1 %
 

@@ -9,7 +9,7 @@ from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.round_trips import message_buffers, ping_pong, repeated, slowest_s
 from ringtrain.bench.model.calibration import ALPHA_BYTES, ALPHA_ROUNDS
 
-RATE_BYTES = 1 << 22  # well beyond what a network takes at once before it slows down
+RATE_BYTES = 1 << 22  # well beyond a network's first burst
 REPEATS = 7
 STANDS_OUT = 1.3  # times worse than the others' own pairs
 

@@ -103,7 +103,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
     buffers.check_room(_room(asked) * len(asked.all_memories(buffers)) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START) | buffers.describe())
-    tag = 2 * len(asked.contenders(buffers))  # behind those of the trials
+    tag = 2 * len(asked.contenders(buffers))  # after the tags of the trials
     watcher.progress("calibrating links", 0, 1)
     bounds = Bounds(buffers, tag)
     result.header |= {"protocol": _protocol(asked), **bounds.as_dict(), "self_test": []}

@@ -10,7 +10,7 @@ from ringtrain.bench.measure.rows import REFUSED
 from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 
-# Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
+# Title, width, and text of a row; the first seven columns are those of nccl-tests, with times in µs.
 COLUMNS = (
     ("size", 10, lambda row: str(row["bytes"])),
     ("count", 9, lambda row: str(row["count"])),
@@ -63,6 +63,7 @@ def table_columns(header: dict) -> tuple:
 
 
 def titles(columns=COLUMNS) -> list[str]:
+    """Return the two lines of titles."""
     names = " ".join(f"{title:>{width}}" for title, width, _ in columns)
     units = " ".join(f"{UNITS.get(title, ''):>{width}}" for title, width, _ in columns)
     return [f"# {names}", f"# {units.rstrip()}"]
@@ -82,6 +83,7 @@ def _cells(row: dict, columns) -> str:
 
 
 def header_lines(header: dict) -> list[str]:
+    """Return the header of a sweep as lines."""
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     protocol = header["protocol"]
     lines = [
@@ -211,6 +213,7 @@ def _crossover(found: dict) -> str:
 
 
 def verdict_line(rows: list[dict], self_test: list) -> str:
+    """Return the verdict on all rows as a line."""
     wrong = [row for row in rows if row["wrong"]]
     judged = sum(row["wrong"] is not None for row in rows)
     refused = sum(row["status"] == REFUSED for row in rows)

@@ -154,7 +154,7 @@ class Execution(Reduction):
             if task.pack:
                 task.pack()
                 self._computing = True
-            if self._computing:  # what was issued so far is done before this task, or any other from now on, starts
+            if self._computing:  # operations issued so far must be done before this task, or any later one, starts
                 mark, self._computing = self._device.mark(), False
                 self._device_mark = mark if held_back or not mark.done() else None
             if self._device_mark is not None:
@@ -222,7 +222,7 @@ class Execution(Reduction):
     def awaited(self) -> str:
         """Return the peers that this rank waits for, in words."""
         late = [channel for channel, in_flight in self._in_flight.items() if in_flight]
-        ends = ((False, texts.TO_SEND), (True, texts.TO_RECEIVE))  # what is awaited of a peer: the other end
+        ends = ((False, texts.TO_SEND), (True, texts.TO_RECEIVE))  # a rank that receives awaits a send, and vice versa
         named = {end: [peer for sending, peer in late if sending == own] for own, end in ends}
         whom = " and ".join(end(ranks=peers(ranks)) for end, ranks in named.items() if ranks) or texts.ITS_DEVICE
         done, total = len(self._tasks) - self._left, len(self._tasks)

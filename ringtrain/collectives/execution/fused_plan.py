@@ -25,7 +25,7 @@ from ringtrain.collectives.matching import MatchedMessage, Steps, all_steps, is_
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
-# Whose buffer, and which chunk of it: counted on, from the buffer's end, through what the rank brings besides.
+# (rank of the buffer, chunk): chunks are counted on, from the buffer's end, through the rank's further inputs.
 Place = tuple[int, int]
 
 

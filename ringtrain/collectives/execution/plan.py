@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 SEND, TAKE, ADD = "send", "take", "add"
-# Within the rank: add elements of its own to others; overwrite others by them; do to them what the wire does.
+# Within the rank: add its own elements to others; overwrite others by them; round them as the wire does.
 FOLD, COPY, ROUND = "fold", "copy", "round"
 LOCAL = (FOLD, COPY, ROUND)
-SLOTS = 4  # slots in staging for each peer whose contributions are added, or for each channel of packed messages
+SLOTS = 4  # in staging, for each peer whose contributions are added, or for each channel of packed messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class _Play:
                 self.touching[end].append(number)
         self.begun: dict[tuple[int, int], float] = {}
         self.left = {end: len(numbers) for end, numbers in self.touching.items()}
-        self.until = defaultdict(float)  # (rank, step) → when what is done of it was done
+        self.until = defaultdict(float)  # (rank, step) → end of its last finished message
         self.ready: list = []
 
     def run(self) -> Cost:

@@ -14,8 +14,8 @@ from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 
-MOST_RANKS = 32  # more than that cannot be told apart
-MOST_CHUNKS = 16  # of those that the legend names
+MOST_RANKS = 32  # more cannot be distinguished
+MOST_CHUNKS = 16  # in the legend
 DASHED = (0, (3, 2))
 FORMATS = (".svg", ".png")
 
@@ -50,14 +50,17 @@ def step_text(step: Step, rank: int) -> str:
 
 
 def send_text(send: Move) -> str:
+    """Return the sign of a send."""
     return f"→{send.peer} {span(send)}"
 
 
 def receive_text(recv: Move) -> str:
+    """Return the sign of a receive."""
     return f"←{recv.peer} {'+' if recv.add else ''}{span(recv)}"
 
 
 def local_text(send: Move, recv: Move) -> str:
+    """Return the sign of an addition or a copy within a rank."""
     return f"{span(recv)} {'+=' if recv.add else '='} {span(send)}"
 
 

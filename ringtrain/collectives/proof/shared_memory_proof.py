@@ -24,7 +24,7 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
         for rank in range(fused.size)
         for chunk, value in brought.values(rank, fused.chunks).items()
     }
-    for own in fused.tasks:  # nobody touches what others do: one rank after the other is as good as any order
+    for own in fused.tasks:  # no two ranks touch one chunk: any order of the ranks gives the same result
         for task in own:
             value = values[task.source]
             values[task.target] = sums.add(values[task.target], value) if task.add else value

@@ -132,7 +132,7 @@ class _Run:
         self.schedule, self.steps, self.needs, self.rounds = schedule, steps, needs, rounds
         self.brought, self.sums = brought, brought.sums
         self.values = [brought.values(rank, schedule.chunks) for rank in range(schedule.size)]
-        self.at = [0] * schedule.size  # the step that each rank has posted; those before it have ended
+        self.at = [0] * schedule.size  # the step that each rank has posted; earlier steps have ended
         self.wires: dict[tuple[int, int], deque] = defaultdict(deque)
 
     def to_the_end(self) -> int:

@@ -25,7 +25,7 @@ from ringtrain.ops.cpu.kernels import columns as kernels
 from ringtrain.ops.cpu.scratch import Scratch, address
 
 TILE_BYTES = 512 * 1024
-# A product of fewer pixels than this is slow, whatever the cache says; that of weights' gradients sums over them.
+# A product of fewer pixels than this is slow for any cache; the product of weights' gradients sums over them.
 LEAST_PIXELS = 128
 LEAST_PIXELS_SUMMED = 384
 # The flipped convolution makes H·W rows of columns, the scattered one P·Q: it may do this much more.
@@ -36,7 +36,7 @@ FLIP_LIMIT = 1.5
 class ConvolutionTiles:
     """The sizes of one convolution, and its tiles: (first, end) rows of Q output pixels, counted through the batch."""
 
-    extents: tuple[int, ...]  # H W C P Q kernel stride pad: what the kernels are told
+    extents: tuple[int, ...]  # H W C P Q kernel stride pad: arguments of the kernels
     groups: int
     channels: int  # in, of one group
     features: int  # out, of one group

@@ -20,7 +20,7 @@ from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
 
-# How far from the first way's result another's may be, of its norm: many times what rounding does.
+# Largest distance of a way's result from the first way's, relative to its norm: many times the effect of rounding.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "bfloat16": 3e-2}
 
 

@@ -82,7 +82,7 @@ class CupyEvent(Event):
     def done(self):
         status = self.device.cupy.cuda.runtime.eventQuery(self.event.ptr)
         if status not in (DONE, NOT_READY):
-            self.event.synchronize()  # raises what a kernel did wrong; Event.done takes it for "not ready", for good
+            self.event.synchronize()  # raises a kernel's error, which Event.done would report as "not ready" forever
         return status == DONE
 
     @as_device_errors("waiting for an event")

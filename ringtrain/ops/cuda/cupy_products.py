@@ -24,7 +24,7 @@ def multiply(cupy, a, b, c, accumulate, precise, stream):
     left, right, out = (_operand(cupy, each) for each in (b, a, c))
     orders = (cublas.CUBLAS_OP_T if each.transposed else cublas.CUBLAS_OP_N for each in (b, a))
     kind = _compute(cublas, a.array.dtype, precise), cublas.CUBLAS_GEMM_DEFAULT
-    with stream.stream:  # CuPy hands cuBLAS the current stream, whatever it was told before
+    with stream.stream:  # CuPy sets cuBLAS to the current stream, overriding any earlier setting
         cublas.gemmEx(
             stream.handle, *orders, *extents, one, *left, *right, one if accumulate else zero, *out, *kind
         )  # fmt: skip

@@ -162,7 +162,7 @@ class CupyRuntime(Runtime):
         try:
             yield graphs
         except BaseException:
-            with suppress(DeviceError):  # what was recorded is of no use, and may not even be valid
+            with suppress(DeviceError):  # the recording is useless, and may be invalid
                 stream.end()
             raise
         finally:
@@ -222,7 +222,7 @@ def _headers() -> tuple[str, ...]:
 
     try:
         folder = find_nvidia_header_directory("cudart")
-    except (RuntimeError, ValueError):  # another pathfinder's names: what CuPy knows of has to do
+    except (RuntimeError, ValueError):  # a pathfinder with other names: CuPy's own folders must suffice
         return ()
     return () if folder is None else (f"-I{folder}",)
 

@@ -9,7 +9,7 @@ from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.kernels import Kernels
 
 THREADS = 256
-BLOCKS_PER_PROCESSOR = 8  # of THREADS each: what a processor holds at once
+BLOCKS_PER_PROCESSOR = 8  # of THREADS each: a processor holds so many at once
 
 
 class Device:

@@ -32,6 +32,7 @@ def explain(error: Exception, index: int, doing: str) -> str | None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
+    """Whether CuPy's error means a full memory."""
     return type(error).__name__ == "OutOfMemoryError" or any(name in str(error) for name in OUT_OF_MEMORY)
 
 

@@ -20,10 +20,12 @@ WIDE_BYTES = 16
 
 
 def matrix(array, rows: int, columns: int, stride: int | None = None, start: int = 0) -> Matrix:
+    """Return a matrix over an array."""
     return Matrix(array.reshape(-1), rows, columns, columns if stride is None else stride, start)
 
 
 def turned(given: Matrix) -> Matrix:
+    """Return the transposed matrix."""
     return Matrix(given.array, given.columns, given.rows, given.stride, given.start, not given.transposed)
 
 

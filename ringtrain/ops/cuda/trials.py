@@ -42,7 +42,7 @@ def _recorded(device, run):
     """Return the recording. It may fail at its end too, with an error that does not come from the way itself."""
     try:
         replay = _graph(device, run)
-        replay()  # what a graph needs on the device is uploaded with its first launch
+        replay()  # the first launch of a graph uploads it to the device
     except (Unable, DeviceFullError):
         raise
     except DeviceError as error:

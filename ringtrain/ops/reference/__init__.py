@@ -6,7 +6,7 @@ from ringtrain.ops import keys
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.reference import compression, conv, loss, norm, optim, pool, simple, wire
 
-# Infinities and NaN are results to be reported by who trains, not warnings.
+# Infinities and NaN are results that training reports, not warnings.
 quiet = np.errstate(all="ignore")
 
 

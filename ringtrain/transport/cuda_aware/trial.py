@@ -21,7 +21,7 @@ from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
 LIMIT_S = 60.0  # CuPy takes seconds to load, a device to wake, an MPI to look for its networks
 GRACE_S = 5.0
 MARK = "ringtrain-trial "  # begins the lines that are meant
-# What launchers tell their processes, and what of it is the user's setting.
+# Variables that launchers set for their processes, and those among them that are the user's settings.
 TOLD = (
     "OMPI_", "OPAL_USER_PARAMS", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYDRA_", "HYDI_", "MV2_COMM_WORLD_", "SLURM_",
     "PALS_", "PBS_", "LSB_", "FLUX_",
@@ -82,7 +82,10 @@ def attempt(
 
 def run_child(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
     """Run the child to its end, or end it after ``limit_s`` and a few seconds more."""
-    with TemporaryFile() as output, TemporaryFile() as errors:  # a pipe would be held open by what outlives it
+    with (
+        TemporaryFile() as output,
+        TemporaryFile() as errors,
+    ):  # a pipe would be held open by processes that outlive the child
         try:
             process = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=dict(environ), start_new_session=True
@@ -98,7 +101,7 @@ def _status(process: subprocess.Popen, limit_s: float) -> int | None:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         pass
-    # By a signal that mpirun hands on, then by one that nobody survives. The ranks end themselves besides.
+    # By a signal that mpirun passes on, then by one that no process survives. The ranks also end by their own alarm.
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

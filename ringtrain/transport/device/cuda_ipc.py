@@ -26,8 +26,8 @@ from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
-TAG = (1 << 14) - 1  # of the signal counter by which ranks meet: behind those of reductions
-ROW_BYTES = 2048  # of what a rank tells the others at once
+TAG = (1 << 14) - 1  # of the signal counter by which ranks meet: after the tags of reductions
+ROW_BYTES = 2048  # of a rank's message to the others
 ALLOCATION_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
 MEET_S = 120.0
 NAMESPACE = "/proc/self/ns/pid"
@@ -188,7 +188,7 @@ class CudaIpc:
         self._board[self._own] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)
         self._meet(what)
         rows = [json.loads(told.tobytes()) for told in self._board]
-        self._meet(what)  # nobody writes the next before all have read this
+        self._meet(what)  # no rank writes its next row before all have read this one
         return rows
 
     def _meet(self, what: str) -> None:

@@ -24,8 +24,8 @@ from ringtrain.transport.base import Handle
 from ringtrain.transport.buffers import message_bounds
 from ringtrain.transport.device.pinned import Pinned
 
-# A copy of 1 MiB takes 20 to 50 µs at the 20 to 50 GB/s of PCIe, several times what issuing it and its message takes
-# here: smaller segments would wait for this interpreter, larger ones let the network wait longer for the first.
+# A copy of 1 MiB takes 20 to 50 µs at the 20 to 50 GB/s of PCIe, several times as long as issuing it and its message:
+# smaller segments would wait for the interpreter, and with larger ones the network would wait longer for the first.
 SEGMENT_BYTES = 1 << 20
 BUFFERS = 4  # of a length: one is copied to, one copied from, and two travel, so that the network always has the next
 

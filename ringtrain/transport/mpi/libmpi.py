@@ -27,6 +27,7 @@ def loaded(pattern: str, maps: str | None = None) -> Path | None:
 
 
 def kinds() -> Evidence:
+    """Return the evidence of the info key of the loaded MPI."""
     info = MPI.COMM_WORLD.Get_info()
     told = info.get("mpi_memory_alloc_kinds")
     info.Free()
@@ -42,6 +43,7 @@ def kinds_evidence(told: str | None) -> Evidence:
 
 
 def query() -> Evidence:
+    """Return the evidence of ``MPIX_Query_cuda_support``."""
     path = loaded(LIBMPI)
     if path is None:
         return Evidence("query", UNKNOWN, texts.NO_LIBMPI)
@@ -69,6 +71,7 @@ def _ask_kind(function) -> bool:
 
 
 def ucx() -> Evidence:
+    """Return the evidence of the loaded UCX."""
     return ucx_evidence(loaded(LIBUCP))
 
 

@@ -30,7 +30,7 @@ def create_memfd(nbytes: int) -> Memfd | None:
     except OSError:
         return None
     try:
-        # Taken at once: a page that is not to be had ends the process when it is touched.
+        # Allocated at once: otherwise the first access to a page that the system lacks would end the process.
         os.posix_fallocate(descriptor, 0, mmap.PAGESIZE + nbytes)
         memory = mmap.mmap(descriptor, mmap.PAGESIZE + nbytes)
     except OSError:

@@ -73,7 +73,7 @@ def shared_window(node_comm, nbytes: int):
         window = None
     info.Free()
     if not _all(node_comm, window is not None):
-        # Freeing is collective and some ranks hold nothing: what was got is left to the end of the process.
+        # Freeing is collective and some ranks hold no window: the others keep theirs to the end of the process.
         return None
     window.Lock_all(MPI.MODE_NOCHECK)  # until it is freed: window.Sync then orders reads and writes
     return window

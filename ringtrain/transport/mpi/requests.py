@@ -31,7 +31,7 @@ def transport_error(what: str, error: MPI.Exception, comm) -> TransportError:
 def has_lost(comm) -> bool:
     """Whether a rank of this communicator is known to have died, or another rank has reported a death."""
     try:
-        comm.Iprobe()  # lets what the launcher says come in
+        comm.Iprobe()  # receives the launcher's news
         return comm.Is_revoked() or comm.Get_failed().Get_size() > 0
     except MPI.Exception as error:
         return error.Get_error_class() in LOST

@@ -50,14 +50,17 @@ def channels_last(n: int, c: int, h: int, w: int) -> dict:
 
 
 def image_in(plan: ConvolutionPlan) -> dict:
+    """Return the dimensions and strides of the input image."""
     return channels_last(plan.images, plan.channels, plan.height, plan.width)
 
 
 def image_out(plan: ConvolutionPlan) -> dict:
+    """Return the dimensions and strides of the output image."""
     return channels_last(plan.images, plan.features, plan.p, plan.q)
 
 
 def weights_of(plan: ConvolutionPlan) -> dict:
+    """Return the dimensions and strides of the weights."""
     return channels_last(plan.features, plan.group_channels, plan.kernel, plan.kernel)
 
 
@@ -86,6 +89,7 @@ class Drawing:
 
 
 def draw_forward(on: Drawing):
+    """Draw the forward graph."""
     plan, graph = on.request.plan, on.graph
     x, w = on.array("x", X, image_in(plan)), on.array("w", W, weights_of(plan))
     out = graph.conv_fprop(image=x, weight=w, **on.moves)
@@ -97,12 +101,14 @@ def draw_forward(on: Drawing):
 
 
 def draw_input_back(on: Drawing):
+    """Draw the graph of dx."""
     plan = on.request.plan
     dy, w = on.array("dy", Y, image_out(plan)), on.array("w", W, weights_of(plan))
     return on.result(on.graph.conv_dgrad(loss=dy, filter=w, **on.moves), X, image_in(plan))
 
 
 def draw_weights_back(on: Drawing):
+    """Draw the graph of dw."""
     plan = on.request.plan
     x, dy = on.array("x", X, image_in(plan)), on.array("dy", Y, image_out(plan))
     return on.result(on.graph.conv_wgrad(image=x, loss=dy, **on.moves), W, weights_of(plan))
@@ -212,7 +218,7 @@ class Cudnn:
             graph.check_support()
             graph.build_plans()
             return graph, graph.get_workspace_size()
-        except Exception as error:  # of whatever class: a library that cannot do it ends no run
+        except Exception as error:  # of any class: a failure of the library must not end a run
             return Unable(texts.CUDNN(error=error))
 
     def _open(self):
