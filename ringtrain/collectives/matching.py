@@ -68,6 +68,7 @@ def _fit(send: Move, recv: Move, chunks: int) -> bool:
 
 
 def span(move: Move) -> str:
+    """Return the chunks of a move as text."""
     return f"{move.start}:{move.stop}"
 
 

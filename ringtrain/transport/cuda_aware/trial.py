@@ -82,10 +82,8 @@ def attempt(
 
 def run_child(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
     """Run the child to its end, or end it after ``limit_s`` and a few seconds more."""
-    with (
-        TemporaryFile() as output,
-        TemporaryFile() as errors,
-    ):  # a pipe would be held open by processes that outlive the child
+    # Files: a pipe would be held open by processes that outlive the child.
+    with TemporaryFile() as output, TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=dict(environ), start_new_session=True
