@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conftest import make_checkpoint
 
-from ringtrain.storage.run_folder.run_folder import RunFolder, create
+from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder
 
 DEEDS = ("open", "os.rename", "os.link", "os.remove")
 
@@ -60,7 +60,7 @@ def killed_at_each_step(path: Path) -> None:
     step, status = 0, -signal.SIGKILL
     while status == -signal.SIGKILL:
         step += 1
-        folder = create(str(path / str(step)), "mlp", datetime.datetime(2026, 1, 31), resume=False)
+        folder = create_run_folder(str(path / str(step)), "mlp", datetime.datetime(2026, 1, 31), resume=False)
         status = in_a_copy(lambda folder=folder, step=step: save(folder, 3, killed_at(step)))
         print(status, flush=True)
 

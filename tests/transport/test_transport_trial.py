@@ -17,7 +17,7 @@ from ringtrain.transport.cuda_aware.trial import (
     attempt,
     clean_environment,
     command,
-    read_outcome,
+    read_trial,
     run_child,
 )
 
@@ -121,7 +121,7 @@ def early(ending):
     ],
 )  # fmt: skip
 def test_how_children_end(text, found):
-    assert read_outcome(python(text), 20.0) == found
+    assert read_trial(python(text), 20.0) == found
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def ready(monkeypatch):
 def test_a_child_that_hangs_is_ended(monkeypatch, ready, stubborn):
     monkeypatch.setattr(trial, "GRACE_S", 0.2)
     outcome = python(stubborn + SAY + AT + ready + "import threading; threading.Event().wait()", limit_s=0.1)
-    found = read_outcome(outcome, 1.0)
+    found = read_trial(outcome, 1.0)
     assert found == CudaTrial(NO, in_direct(texts.TRIAL_HUNG(seconds=1)))
 
 

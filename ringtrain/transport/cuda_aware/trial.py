@@ -77,7 +77,7 @@ def attempt(
     if launcher is None:
         return CudaTrial(UNKNOWN, texts.NO_MPIRUN)
     line = command(launcher, vendor, program(maker, devices, limit_s + GRACE_S))
-    return read_outcome(run_child(line, clean_environment(os.environ), limit_s), limit_s)
+    return read_trial(run_child(line, clean_environment(os.environ), limit_s), limit_s)
 
 
 def run_child(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
@@ -115,7 +115,7 @@ def _text(file) -> str:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-def read_outcome(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
+def read_trial(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
     """Return the meaning of an outcome."""
     told = [_record(line) for line in outcome.output.splitlines() if MARK in line]
     told = [record for record in told if record is not None]
