@@ -40,9 +40,9 @@ def compare(arguments, strategies, variants, out, **paths):
     ringtrain compare runs/a runs/b
     mpirun -np 4 ringtrain compare --sync allreduce,sharded -- --model lenet --data F.h5 --epochs 1
 
-    The first compares folders of runs that are there; --plot draws them. The second trains first: once with each
-    strategy (--sync) or set of options (--variant), one after another on the same ranks. What follows -- is for all of
-    them. docs/compare.md says what the columns mean.
+    The first form compares existing run folders; --plot draws them. The second trains first: once with each strategy
+    (--sync) or set of options (--variant), one after another on the same ranks. Options after -- apply to all of them.
+    docs/compare.md explains the columns.
     """
     from ringtrain.cli.world import in_world
 

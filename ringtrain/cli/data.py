@@ -17,7 +17,7 @@ class DataGroup(CommandGroup):
 
 @click.group(cls=DataGroup)
 def data():
-    """Make data sets from what you have, look at them, check them."""
+    """Make, show and check data sets."""
 
 
 class ImageSize(click.ParamType):
@@ -36,9 +36,9 @@ class ImageSize(click.ParamType):
 @data.command()
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(), help="The HDF5 file to write.")
-@click.option("--name", help="Name of the data set; that of the source where not given.")
+@click.option("--name", help="Name of the data set. [the source's]")
 @click.option("--licence", help="Its licence, kept in the file.")
-@click.option("--test-fraction", type=float, help="Cut this part of the examples off as test part (0 to 1).")
+@click.option("--test-fraction", type=float, help="Use this fraction of the examples as the test part (0 to 1).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which examples --test-fraction takes.")
 @click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")

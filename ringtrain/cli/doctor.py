@@ -11,24 +11,24 @@ from ringtrain.cli import texts
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="Look at GPUs: auto, where there is a driver; cuda, and fail where one cannot be used.",
+    help="Check GPUs: auto, if there is a driver; cuda, and fail without a usable GPU.",
 )
 @click.option(
     "--mpi-cuda",
     type=click.Choice(["auto", "direct", "staged"]),
     default="auto",
     show_default=True,
-    help="How device memory is to go between ranks, as of `train`.",
+    help="How device memory travels between ranks, as in `train`.",
 )
 @click.option(
     "--path",
     type=click.Path(),
     default="runs",
     show_default=True,
-    help="Where run folders are to be: a checkpoint is tried there, and the disk.",
+    help="Place of run folders, where a test checkpoint is written and the disk is timed.",
 )
 @click.option("--quick", is_flag=True, help="Measure nothing: neither the disk nor the links between ranks.")
-@click.option("--strict", is_flag=True, help="End with 1 where a line is warn, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a line is warn, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def doctor(device, mpi_cuda, path, quick, strict, as_json):
     """Preflight check: MPI, cores, memory, devices, and what to do about each.

@@ -12,12 +12,12 @@ from ringtrain.cli import texts
 @click.option("--data", help="Data set. [that of the run]")
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes. [as in the run]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
 def evaluate(target, split, best, as_json, **given):
-    """Loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
+    """Compute loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
 

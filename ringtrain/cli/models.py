@@ -7,7 +7,7 @@ from ringtrain.cli.hints import CommandGroup
 
 @click.group(cls=CommandGroup)
 def models():
-    """The models that come with ringtrain, and what any model costs."""
+    """List the bundled models, and show the cost of any model."""
 
 
 @models.command("list")

@@ -6,10 +6,10 @@ import click
 @click.command()
 @click.argument("run")
 def outcome(run):
-    """What became of RUN, the folder of a run, in a line; ends with the exit code that the run ended with.
+    """Show the outcome of RUN, the folder of a run, in one line, and end with the exit code of the run.
 
-    For scripts: mpirun's own status is 0 after ranks have died and the others went on (--elastic). A run that still
-    says `running` has ended without a word, if it has ended: 1.
+    For scripts: mpirun's own status is 0 after ranks have died and the others continued (--elastic). A run that still
+    says `running` is at work, or was killed: 1.
     """
     from ringtrain.storage.run_folder.outcome import KILLED, read_outcome
 

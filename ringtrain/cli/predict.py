@@ -14,13 +14,13 @@ from ringtrain.cli import texts
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes. [as in the run]")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
 def predict(target, out, split, layer, best, force, **given):
-    """What TARGET, a checkpoint or a run folder, says of every example: classes and probabilities, or any layer's
-    features."""
+    """Write the predictions of TARGET, a checkpoint or a run folder, for every example: classes and probabilities, or
+    any layer's features."""
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
 

@@ -28,16 +28,20 @@ MANY = 1 << 40  # examples of a data set that is not here: of no two steps in ep
 @click.option("-p", "--partition", help="Partition. [the site's]")
 @click.option("-A", "--account", help="Account that is charged. [yours]")
 @click.option("--qos", help="Quality of service. [the site's]")
-@click.option("-J", "--name", help="Of the job, and so of its run folder. [ringtrain]")
+@click.option("-J", "--name", help="Name of the job and of its run folder. [ringtrain]")
 @click.option("--sbatch", multiple=True, metavar="OPTION", help="One more option of sbatch: --sbatch=--constraint=a100")
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="A module to load; may be given again.")
 @click.option("--venv", metavar="DIR", help="Virtual environment with ringtrain in it. [ringtrain on PATH]")
 @click.option("--container", metavar="IMAGE.sif", help="Apptainer image with ringtrain in it.")
-@click.option("--launcher", type=click.Choice(["auto", "mpirun", "srun"]), help="What starts ranks. [mpirun if there]")
+@click.option(
+    "--launcher",
+    type=click.Choice(["auto", "mpirun", "srun"]),
+    help="Program that starts the ranks. [mpirun if it exists]",
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the script to this file. [to the terminal]"
 )
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.argument("words", metavar="[train|bench] [-- FLAGS...]", nargs=-1, type=click.UNPROCESSED)
 def slurm(output, force, words, **given):
     """Write a batch script for Slurm, and submit nothing.
@@ -46,9 +50,9 @@ def slurm(output, force, words, **given):
     ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 -- --model resnet20 --data cifar10.h5 --batch 256 --device cuda
     ringtrain slurm bench --nodes 2 --ranks-per-node 8 --output bench.sbatch -- --end 64M
 
-    train, unless you say else: a run that stops in time, is queued again and outlives a node that dies; bench: the
-    all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
-    are checked here, before the job waits in a queue, and so is the data set, where it can be read here.
+    train (the default) is a run that stops in time, is queued again and survives the death of a node; bench measures
+    and tunes the all-reduce. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`. They are
+    checked now, before the job waits in a queue, and so is the data set, if it is readable here.
     """
     from ringtrain.launch.slurm.script import BatchJob, check_job, script
 
