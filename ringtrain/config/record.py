@@ -181,7 +181,7 @@ class TrainConfig:
         low=1,
         high=65536,
     )
-    bucket_bytes: int = option(4 << 20, "Approximate gradient bytes of a bucket, which is exchanged at once.", low=1)
+    bucket_bytes: int = option(4 << 20, "Approximate gradient bytes of a bucket, which are exchanged together.", low=1)
     overlap: str = option(
         "backward",
         "When gradients travel: none, after backward; backward, while it runs; forward, weights wait until forward "

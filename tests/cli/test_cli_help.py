@@ -126,7 +126,7 @@ def test_defaults_of_a_recipe_are_not_said_to_be_what_runs():
     text = " ".join(shown(80).split())
     assert "Learning rate. [default: the model's recipe, or 0.01]" in text
     assert "Trust coefficient of lars. [default: the model's recipe, or 0.001]" in text
-    assert "Gradient bytes that are exchanged together, about. [default: 4194304]" in text
+    assert "Approximate gradient bytes of a bucket, which are exchanged together. [default: 4194304]" in text
     assert "input asks for them. [default: on]" in text
 
 
