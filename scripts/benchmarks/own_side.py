@@ -80,21 +80,21 @@ def drawn(span, key: int) -> np.ndarray | None:
 def work(run, batch) -> Work:
     """Of the iterations that are timed: on a device, of what was recorded."""
     worker, kept = run.worker, []
-    forward = worker.graph.forward
+    forward = worker.passes.graph.forward
 
     def keeping(*arguments, **named):
         logits, tapes = forward(*arguments, **named)
         kept[:] = [tapes]
         return logits, tapes
 
-    worker.graph.forward = keeping
+    worker.passes.graph.forward = keeping
     try:
         for _ in range(RECORDED if worker.ops.records else 1):
             outcome = worker.iterate(batch)
     finally:
-        del worker.graph.forward  # the method is there again
+        del worker.passes.graph.forward  # the method is there again
     ops, (tapes,) = worker.ops, kept
-    names = {node.name: node.folded_relu or node.name for node in worker.graph.plan}
+    names = {node.name: node.relu or node.name for node in worker.passes.graph.plan}
     outputs = {names[key]: _host(ops, array[:EXAMPLES]) for key, array in tapes.outputs.items() if key in names}
     gradients = {
         span.name: _host(ops, run.arena.grad(span)) for span in run.arena.spans if span.parameter.role != "statistic"

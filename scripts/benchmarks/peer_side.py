@@ -26,7 +26,7 @@ class Peer:
         take_weights(self.net, run.arena, run.worker.ops)
         self.net.to(options.device, memory_format=torch.channels_last)
         self._masks = {name: self._placed(torch.from_numpy(mask)) for name, mask in masks.items()}
-        x, labels, _ = run.worker.feed.load(run.worker.space, batch, 0, len(batch.labels))
+        x, labels, _ = run.worker.passes.feed.load(run.worker.space, batch, 0, len(batch.labels))
         images = run.worker.ops.to_host(x).astype(np.float64 if self._real is torch.float64 else np.float32)
         self._x = self._placed(torch.from_numpy(images))
         self._labels = torch.from_numpy(run.worker.ops.to_host(labels)).long().to(options.device)

@@ -108,7 +108,7 @@ def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(fou
         run, ops = run_of(t, DROPOUT_NET, accumulate=2)
         ops.fill(run.arena.weights, np.nan)
         layers = iter(found)
-        run.worker.graph.first_nonfinite = lambda ctx, tapes: next(layers)
+        run.worker.passes.graph.first_nonfinite = lambda ctx, tapes: next(layers)
         with (
             run.batches(t, 0, 1) as batches,
             pytest.raises(DivergedError, match=train_texts.FIRST_LAYER.pattern(layer="conv1")),

@@ -46,7 +46,7 @@ def before_iteration(number, change):
 
     def spoil(run, rank):
         if rank == 1:
-            run.worker.before_iteration = lambda iteration: change(run) if iteration + 1 == number else None
+            run.worker.hooks.before_iteration = lambda iteration: change(run) if iteration + 1 == number else None
 
     return spoil
 
@@ -163,7 +163,7 @@ def test_when_replicas_are_compared(train, flags, checked):
     def spoil(run, rank):
         if rank == 0:
             check = run.replicas._digests
-            when = lambda: run.worker._batch.iteration + 1 if run.worker.updates else "at the start"  # noqa: E731
+            when = lambda: run.worker._batch.batch.iteration + 1 if run.worker.updates else "at the start"  # noqa: E731
             run.replicas._digests = lambda kept: (
                 compared.append(when()) if kept.name == "weights" else None,
                 check(kept),

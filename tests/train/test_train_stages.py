@@ -56,13 +56,13 @@ def test_data_are_opened_under_a_deadline(size):
 def test_layers_and_iterations_are_said_as_they_pass():
     def body(t):
         run, _ = run_of(t, DROPOUT_NET, iterations=2)
-        seen, need = set(), run.worker.before_read
+        seen, need = set(), run.worker.hooks.before_read
 
         def noted(span):
             seen.add((t.activity.iteration, t.activity.words()))
             need(span)
 
-        run.worker.before_read = noted
+        run.worker.hooks.before_read = noted
         with run.batches(t, 0, 2) as batches:
             for batch in batches:
                 run.worker.iterate(batch)

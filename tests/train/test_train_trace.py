@@ -41,7 +41,8 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
         run.exchange.synchronize()
         alone = json.loads(path.read_text()) if t.rank == 0 and stop < COUNT else None
         tracing.meet()
-        assert run.worker.perform == run.worker.run and run.worker.grad_ready == run.exchange.grad_ready
+        hooks = run.worker.hooks
+        assert hooks.perform == run.worker.run and hooks.grad_ready == run.exchange.grad_ready
         return alone
 
     alone = everywhere(size, body)[0]

@@ -22,6 +22,7 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
@@ -38,6 +39,9 @@ from ringtrain.train.assembly.replica_check import ReplicaCheck
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.pipeline.front_stage import stage_of
 from ringtrain.train.step.input import DeviceInput
+from ringtrain.train.step.loss_sum import LossAllReduce
+from ringtrain.train.step.partition import BatchPartition
+from ringtrain.train.step.passes import ModelPasses, TimedReduction
 from ringtrain.train.step.slow_rank import slowed
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.base import Transport
@@ -219,27 +223,24 @@ def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Tra
 
 
 def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, scale, stop) -> Worker:
-    loss = SoftmaxCrossEntropy(config.label_smoothing)
+    loss, shards = SoftmaxCrossEntropy(config.label_smoothing), shards_of(config, exchange)
     stage = stage_of(exchange, ops, feed, loss, rate.at, batch=config.batch, accumulate=config.accumulate, grain=grain)
-    return Worker(
-        ops=ops,
-        graph=graph,
-        arena=arena,
-        loss=loss,
-        exchange=exchange,
-        transport=transport,
-        feed=feed,
-        rate=rate.at,
-        seed=config.seed,
-        accumulate=config.accumulate,
-        grain=grain,
-        deadline_s=config.deadline_s,
-        told_to_stop=stop,
-        stage=stage,
-        add_over_ranks=batch_norm.adder(config, transport),
-        scale=scale,
-        shards=shards_of(config, exchange),
+    meeting = exchange if transport.size > 1 else None
+    reduce = batch_norm.adder(config, transport)
+    ctx = Pass(
+        ops,
+        Workspace(ops),
+        key=ops.zeros((1,), "uint64"),
+        add_over_ranks=TimedReduction(reduce) if reduce else None,
+        recorded=stage is None,
+        waits=meeting.waits() if meeting else frozenset(),
     )
+    cuts = meeting.cuts() if meeting else frozenset()
+    passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale)
+    partition = BatchPartition(exchange, transport.size, transport.rank, grain, config.accumulate, shards)
+    rows = shards.count if shards else 1
+    losses = LossAllReduce(ops, transport, stop, exchange.window, rows, config.deadline_s)
+    return Worker(passes, exchange, transport, partition, losses, rate.at, config.deadline_s, stage)
 
 
 # ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -39,13 +39,13 @@ def rehearse(run: Assembly, ops: Ops, batch: Batch) -> None:
 
 
 def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
-    run.worker.forget()
+    run.worker.passes.forget()
     try:
         need = _need(run, ops, batch)
     except DeviceFullError:
         return _smaller(texts.NOT_ONE_FITS(error=error), run)
     finally:
-        run.worker.forget()
+        run.worker.passes.forget()
     return say(need, run)
 
 

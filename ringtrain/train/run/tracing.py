@@ -68,7 +68,7 @@ class Tracer:
         self._marks: list[tuple] = []  # (mark, what the device did before it, or None), in order
         self._open = False
         self._iteration, self._began = -1, 0
-        worker.before_iteration = self.iterate
+        worker.hooks.before_iteration = self.iterate
 
     def align(self) -> None:
         """From here all ranks count. Collective."""
@@ -85,10 +85,10 @@ class Tracer:
         self._iteration, self._began = iteration, self._clock()
 
     def _begin(self) -> None:
-        worker, exchange = self._worker, self._worker.exchange
+        worker, exchange, hooks = self._worker, self._worker.exchange, self._worker.hooks
         self._open = True
-        worker.perform, worker.before_read, worker.grad_ready = self._perform, self._need, self._ready
-        self._flights = exchange.reducers.training
+        hooks.perform, hooks.before_read, hooks.grad_ready = self._perform, self._need, self._ready
+        self._flights = exchange.reducers()
         for what, flight in self._flights.items():
             flight.watch(lambda *told, what=what, flight=flight: self._told(what, flight, *told))
         if worker.ops.records:
@@ -100,7 +100,7 @@ class Tracer:
         if not self._open:
             return
         self._open = False
-        self._worker.unwatched()
+        self._worker.untrace()
         for flight in self._flights.values():
             flight.watch(None)
         self._read_marks()

@@ -1,6 +1,7 @@
-"""Which examples of a batch are whose; and where one rank reads whole batches, how the others come by theirs."""
+"""Each rank's examples of a batch, and its micro-batches; scatters them where one rank reads whole batches."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +10,23 @@ from ringtrain.data.batches.sampler import ShardParts, batch_part
 from ringtrain.exchange.base import Cut, Exchange
 
 PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
+
+
+def no_batch() -> Batch | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class RankBatch:
+    """This rank's part of a global batch.
+
+    micro:     where its micro-batches lie, (start, stop)
+    following: () → the batch after it, where that is known yet
+    """
+
+    batch: Batch
+    micro: list[Cut]
+    following: Callable[[], Batch | None] = no_batch
 
 
 def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> list[Cut]:
@@ -30,8 +48,8 @@ class BatchPartition:
         self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int, shards: ShardParts | None = None
     ):
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
-        self._shards = shards
-        self._roles = exchange.facts.roles
+        self.shards = shards
+        self._roles = exchange.roles(size)
 
     @property
     def read_elsewhere(self) -> bool:
@@ -56,8 +74,8 @@ class BatchPartition:
     def micro(self, batch: Batch, empty: bool) -> list[Cut]:
         """Where micro-batches lie in this rank's part; ``empty``: those without examples count, too."""
         count = len(batch.labels)
-        if self._shards:  # a batch of fewer examples than it has shows what one example takes
-            return [(min(start, count), min(stop, count)) for start, stop in self._shards.within(batch.total)]
+        if self.shards:  # a batch of fewer examples than it has shows what one example takes
+            return [(min(start, count), min(stop, count)) for start, stop in self.shards.within(batch.total)]
         return micro_batches(count, self._accumulate, self._grain, empty)
 
     def cuts(self, total: int) -> dict[int, list[Cut]]:

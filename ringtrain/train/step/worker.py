@@ -2,25 +2,14 @@
 by its interface alone; no strategy is named here."""
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ringtrain.data.batches.batches import Batch
-from ringtrain.data.batches.sampler import ShardParts
-from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.update.loss_scale import LossScale
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Span, Workspace
-from ringtrain.nn.graph import Graph
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.base import Span, Workspace
 from ringtrain.ops.base import Ops
-from ringtrain.ops.keys import additive_key
-from ringtrain.train import texts
-from ringtrain.train.step.input import DeviceInput
+from ringtrain.train.step.divergence import Divergence
 from ringtrain.train.step.instructions import (
     Backward,
     CheckLoss,
@@ -34,247 +23,204 @@ from ringtrain.train.step.instructions import (
     instructions,
 )
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
-from ringtrain.train.step.partition import BatchPartition
+from ringtrain.train.step.partition import BatchPartition, RankBatch, no_batch
+from ringtrain.train.step.passes import ModelPasses
 from ringtrain.train.step.stage import PipelineStage, StageIteration
-from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.waiting import wait_for
+from ringtrain.transport.base import Transport
 
 
-def no_batch() -> Batch | None:
-    return None
+def nothing(iteration: int) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class StepHooks:
+    """Calls of an iteration that a tracer replaces. ``before_iteration(iteration)``: when it begins."""
+
+    perform: Callable
+    before_read: Callable[[Span], None]
+    grad_ready: Callable[[Span], None]
+    before_iteration: Callable[[int], None] = nothing
 
 
 class Worker:
-    """Runs iterations: one rank's share of each."""
+    """Runs iterations: one rank's share of each.
+
+    passes:    forward and backward of this rank's network
+    partition: this rank's part of each batch
+    losses:    the sums of losses over ranks
+    rate:      iteration → learning rate
+    stage:     the instructions of a rank that holds a part of the network; None: the rank holds all of it
+    """
 
     def __init__(
         self,
-        *,
-        ops: Ops,
-        graph: Graph,
-        arena: Arena,
-        loss: SoftmaxCrossEntropy,
+        passes: ModelPasses,
         exchange: Exchange,
         transport: Transport,
-        feed: DeviceInput,
-        rate,
-        seed: int,
-        accumulate: int,
-        grain: int,
+        partition: BatchPartition,
+        losses: LossAllReduce,
+        rate: Callable[[int], float],
         deadline_s: float,
-        told_to_stop=lambda: False,
         stage: PipelineStage | None = None,
-        add_over_ranks=None,
-        scale: LossScale | None = None,
-        shards: ShardParts | None = None,
     ):
-        self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
-        self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
-        self._seed, self._deadline_s, self._shards = seed, deadline_s, shards
-        self._parts = BatchPartition(exchange, transport.size, transport.rank, grain, accumulate, shards)
-        self._stage, self._scale = stage, scale
-        self.before_iteration = lambda iteration: None  # called when one begins
-        self.space, self.activity = Workspace(ops), transport.activity
-        self._add_over_ranks = add_over_ranks
-        self._key = ops.zeros((1,), "uint64")
-        together = transport.size > 1
-        self._cuts = exchange.ready_points if together else frozenset()
-        self._ctx = Pass(
-            ops,
-            self.space,
-            key=self._key,
-            add_over_ranks=add_over_ranks and self._add,
-            recorded=stage is None,
-            waits=exchange.wait_points if together else frozenset(),
-        )
-        self.activity.layer = lambda: self._ctx.layer
-        self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
-        rows = shards.count if shards else 1
-        self._tally = LossAllReduce(ops, transport, told_to_stop, exchange.facts.max_iteration_lag, rows, deadline_s)
+        self.passes, self.exchange, self.rate, self.activity = passes, exchange, rate, transport.activity
+        self._partition, self._losses, self._stage = partition, losses, stage
+        self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, stage is not None)
+        self._instructions = stage.instructions if stage else alone if exchange.dynamic_batches else instructions
+        self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
-        self._following: Callable[[], Batch | None] = no_batch
-        self._learnt: IterationLoss | None = None
-        self._instructions = stage.instructions if stage else alone if exchange.facts.dynamic_batches else instructions
-        self._batch: Batch | None = None
-        self._micro: list[tuple[int, int]] = []
-        self._x = self._labels = self._dlogits = self._tapes = self._row = None
-        self.unwatched()
+        self._batch: RankBatch | None = None
+        self._outcome: IterationLoss | None = None
+        self.activity.layer = lambda: passes.ctx.layer
 
-    def unwatched(self) -> None:
-        """What an iteration calls is called as it is. Whoever watches puts itself in between."""
-        self.perform, self.before_read, self.grad_ready = self.run, self.exchange.before_read, self.exchange.grad_ready
+    @property
+    def ops(self) -> Ops:
+        return self.passes.ctx.ops
+
+    @property
+    def space(self) -> Workspace:
+        """The memory of passes."""
+        return self.passes.ctx.space
+
+    @property
+    def in_layers_s(self) -> float:
+        """Seconds that layers have spent in sums over ranks."""
+        reduction = self.passes.ctx.add_over_ranks
+        return 0.0 if reduction is None else reduction.seconds
+
+    def untrace(self) -> None:
+        """Call what an iteration calls directly again."""
+        self.hooks.perform = self.run
+        self.hooks.before_read, self.hooks.grad_ready = self.exchange.before_read, self.exchange.grad_ready
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
-        """One iteration on this rank's share of the global batch. What came of it; where ranks may be some
-        iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
-        part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
+        """Run one iteration on this rank's share of the global batch; its outcome. Where ranks may be ``window``
+        iterations apart: the outcome of the one so many before, or None; where batches are dynamic: of this share
+        alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
         self.activity.iteration = batch.iteration + 1
-        self.before_iteration(batch.iteration)
-        self._following = no_batch if self._parts.read_elsewhere else following
-        batch = self._parts.own(batch)
-        self._begin(batch)
-        self.images += len(batch.labels)
-        self.updates += len(batch.labels) > 0
-        self.exchange.before(batch.iteration, len(batch.labels), batch.total)
-        self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
-        self._learnt = None
-        for instruction in self._instructions(len(self._micro)):
+        self.hooks.before_iteration(batch.iteration)
+        batch = self._partition.own(batch)
+        self._begin(batch, no_batch if self._partition.read_elsewhere else following)
+        count = len(batch.labels)
+        self.images += count
+        self.updates += count > 0
+        self.exchange.before(batch.iteration, count, batch.total)
+        self._set_denominators()
+        self._outcome = None
+        for instruction in self._instructions(len(self._batch.micro)):
             self.activity.at(instruction.doing)
-            self.perform(instruction)
+            self.hooks.perform(instruction)
         self.activity.at("between two iterations")
-        self.feed.arrive(batch)
-        return self._learnt
+        self.passes.feed.arrive(batch)
+        return self._outcome
 
     def drain(self) -> list[IterationLoss]:
-        """What came of the iterations that have not been told of yet, in order. Collective."""
-        return [self._learn() for _ in range(len(self._tally))]
+        """The outcomes that have not been returned yet, in order. Collective."""
+        return [self._next_outcome() for _ in range(len(self._losses))]
 
     def rehearse(self, batch: Batch) -> None:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. No other
-        rank is met."""
-        adding = self._ctx.add_over_ranks
-        self._ctx.add_over_ranks = adding and (lambda numbers: None)
-        self._begin(self._parts.blank(batch))
-        for micro in range(len(self._micro)):
+        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. Not
+        collective."""
+        ctx = self.passes.ctx
+        reduction = ctx.add_over_ranks
+        ctx.add_over_ranks = reduction and (lambda numbers: None)
+        self._begin(self._partition.blank(batch))
+        for micro in range(len(self._batch.micro)):
             self.run(Load(micro))
-            self._dlogits = self._loss(self._forward(), self._labels)
+            current = self.passes.micro_batch
+            current.dlogits = self.passes.loss_gradient(self._forward(), current.labels)
             for _ in self._backward(micro, last=False):
                 pass
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
-        self._ctx.add_over_ranks = adding
+        ctx.add_over_ranks = reduction
 
-    def forget(self) -> None:
-        """Give back the memory of passes; the next one makes it anew."""
-        self._x = self._labels = self._dlogits = self._tapes = self._ctx.examples = None
-        self.space.clear()
-
-    def _add(self, numbers) -> None:
-        began = time.perf_counter()
-        self._add_over_ranks(numbers)
-        self.in_layers_s += time.perf_counter() - began
-
-    def _begin(self, batch: Batch) -> None:
-        # Where ranks meet within passes, those without examples make them, too.
-        empty = self.exchange.facts.within_passes or self._add_over_ranks is not None
-        self._batch, self._micro = batch, self._parts.micro(batch, empty)
-        self.ops.upload(np.array([additive_key(self._seed, batch.iteration)], np.uint64), self._key)
-        self._ctx.total = batch.total
-        self._tally.begin()
+    def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> None:
+        # Where ranks meet within passes, ranks without examples make these passes too.
+        ctx = self.passes.ctx
+        empty = self.exchange.within_passes or ctx.add_over_ranks is not None
+        self._batch = RankBatch(batch, self._partition.micro(batch, empty), following)
+        self.passes.begin(batch.iteration)
+        ctx.total, self.passes.denominator = batch.total, self._denominator()
+        self._losses.begin()
         if self._stage is not None:
-            self._stage.begin(StageIteration(batch, self._micro, self._ctx, self._tally.row(0), self._denominator()))
+            sums = self._losses.row(0)
+            self._stage.begin(StageIteration(batch, self._batch.micro, ctx, sums, self.passes.denominator))
+
+    def _set_denominators(self) -> None:
+        batch = self._batch.batch
+        self.passes.ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
+        self.passes.denominator = self._denominator()
+
+    def _denominator(self) -> float:
+        """The denominator of the loss. A rank's own part of the valid labels is taken by its examples: then means of
+        ranks that are weighted by examples make the mean over the batch, wherever labels are missing."""
+        batch = self._batch.batch
+        return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
     def run(self, instruction) -> None:
+        """Run one instruction of the iteration."""
         match instruction:
             case Load(micro):
-                self._load(*self._micro[micro])
-                self._row = self._tally.row(self._shards.start + micro if self._shards else 0)
+                self._load(micro)
             case Forward(micro):
-                self._dlogits = self.exchange.batches.loss_gradient(micro, self._forward(), self._labels, self._loss)
+                current, loss = self.passes.micro_batch, self.passes.loss_gradient
+                current.dlogits = self.exchange.loss_gradient(micro, self._forward(), current.labels, loss)
                 self._look_ahead()
             case ReduceLoss():
-                self._tally.share(self._batch)
+                self._losses.share(self._batch.batch)
             case Backward(micro, last):
                 for span in self._backward(micro, last):
-                    if self._shards:
+                    if self._partition.shards:
                         self.exchange.shard_grad_ready(span)
                     if last:
-                        self._tally.send()
-                        self.grad_ready(span)
+                        self._losses.send()
+                        self.hooks.grad_ready(span)
                 self._look_ahead()
             case NoExamples():
-                self._tally.send()
-                self.ops.fill(self.arena.grads, 0)
-                for span in reversed(self.arena.spans):
-                    self.grad_ready(span)
+                self._losses.send()
+                for span in self.passes.without_examples():
+                    self.hooks.grad_ready(span)
             case CheckLoss():
-                self._tally.send()
-                if self._tally.full:
-                    self._learnt = self._learn()
+                self._losses.send()
+                if self._losses.full:
+                    self._outcome = self._next_outcome()
             case CheckOwnLoss():
-                self._learnt = self._own_outcome()
+                self._outcome = self._own_outcome()
             case Update():
-                iteration = self._batch.iteration
+                iteration = self._batch.batch.iteration
                 self.exchange.finish(iteration, self.rate(iteration))
             case _:
                 self._stage.run(instruction)
 
-    def _load(self, start: int, stop: int) -> None:
-        self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
-
-    def _look_ahead(self) -> None:
-        batch = self._following()
-        if batch is not None:
-            self.feed.ahead(batch)
+    def _load(self, micro: int) -> None:
+        shards = self._partition.shards
+        sums = self._losses.row(shards.start + micro if shards else 0)
+        self.passes.load(self._batch.batch, *self._batch.micro[micro], sums)
 
     def _forward(self):
-        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.before_read)
-        return logits
+        return self.passes.forward(self.hooks.before_read)
 
-    def _backward(self, micro: int, last: bool) -> Iterator[Span]:
-        """Gradients of a shard are by themselves; those of micro-batches are added up in the arena."""
-        self._ctx.accumulate = micro > 0 and not self._shards
-        self._ctx.cuts = self._cuts if last else frozenset()
-        return self.graph.backward(self._ctx, self._dlogits, self._tapes)
+    def _backward(self, micro: int, last: bool):
+        """Gradients of shards stay apart; those of micro-batches are added up in the arena."""
+        return self.passes.backward(micro > 0 and not self._partition.shards, last)
 
-    def _loss(self, logits, labels):
-        factor = self._scale.factor if self._scale is not None else 1.0
-        return self.loss.backward(self._ctx, logits, labels, self._row, self._denominator() / factor)
+    def _look_ahead(self) -> None:
+        batch = self._batch.following()
+        if batch is not None:
+            self.passes.feed.ahead(batch)
 
-    def _denominator(self) -> float:
-        """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are
-        weighted by examples make the mean over the batch, wherever labels are missing."""
-        batch = self._batch
-        return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
-
-    def _learn(self) -> IterationLoss:
+    def _next_outcome(self) -> IterationLoss:
         """Wait for the oldest sums. Raises DivergedError, on every rank."""
-        outcome = self._tally.learn()
+        outcome = self._losses.learn()
         if not math.isfinite(outcome.loss_sum):
-            self._explain_divergence(outcome)
+            self._divergence.raise_everywhere(outcome, self._batch)
         return outcome
 
     def _own_outcome(self) -> IterationLoss:
-        outcome = self._tally.own(self._batch)
+        outcome = self._losses.own(self._batch.batch)
         if not math.isfinite(outcome.loss_sum):
-            place = self._first_nonfinite()
-            raise DivergedError(_diverged(outcome, self._named(place, self.transport.rank)))
+            self._divergence.raise_here(outcome, self._batch)
         return outcome
-
-    def _explain_divergence(self, outcome: IterationLoss) -> None:
-        """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
-        if self._stage is not None:
-            self.exchange.synchronize()  # the weights that other ranks hold
-        self._wait_for_those_behind()
-        everyone = self.transport.gather_json(self._first_nonfinite())
-        places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
-        raise everywhere(DivergedError(_diverged(outcome, self._named(*min(places, default=(None, None))))))
-
-    def _wait_for_those_behind(self) -> None:
-        """All ranks learn of a loss in the same iteration, and those that are behind may want something of this one to
-        come to it. They are there when the sums that are under way have come, which is the last that each starts."""
-        for pending in self._tally.pending():
-            wait_for(partial(self._come, pending), self._deadline_s, lambda: "ranks that are behind")
-
-    def _come(self, pending: Handle) -> bool:
-        self.exchange.serving.poll()
-        return pending.test()
-
-    def _first_nonfinite(self) -> int | None:
-        """The place, in order, of the first layer that gives a non-finite value for this rank's part of the batch."""
-        order, found = [node.name for node in self.graph.plan], []
-        for start, stop in self._micro:
-            self._load(start, stop)
-            _, tapes = self.graph.forward(self._ctx, self._x)
-            found.append(self.graph.first_nonfinite(self._ctx, tapes))
-        return min((order.index(name) for name in found if name), default=None)
-
-    def _named(self, place: int | None, rank: int | None) -> str:
-        if place is None:
-            return texts.ALL_FINITE()
-        return texts.FIRST_LAYER(layer=self.graph.plan[place].name, rank=rank)
-
-
-def _diverged(outcome: IterationLoss, where: str) -> str:
-    return texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where)

@@ -59,7 +59,7 @@ def flipping():
         def flip(iteration):
             bits[0] ^= iteration == 2
 
-        run.worker.before_iteration = flip
+        run.worker.hooks.before_iteration = flip
         return run
 
     open_run.assemble = assembled

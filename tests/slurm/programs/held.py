@@ -17,7 +17,7 @@ def holding(assemble):
     @wraps(assemble)
     def assembled(config, model, data, transport, ops, stop, *more):
         run = assemble(config, model, data, transport, ops, stop, *more)
-        before = run.worker.before_iteration
+        before = run.worker.hooks.before_iteration
 
         def hold(iteration):
             before(iteration)
@@ -26,7 +26,7 @@ def holding(assemble):
                 while HELD.exists() and not stop():
                     threading.Event().wait(LOOK_S)
 
-        run.worker.before_iteration = hold
+        run.worker.hooks.before_iteration = hold
         return run
 
     return assembled

@@ -1,0 +1,63 @@
+"""The end of a run whose loss is not finite: the error names the first layer that gives a non-finite value."""
+
+from functools import partial
+
+from ringtrain.errors import DivergedError, everywhere
+from ringtrain.exchange.base import Exchange
+from ringtrain.train import texts
+from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
+from ringtrain.train.step.partition import RankBatch
+from ringtrain.train.step.passes import ModelPasses
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.waiting import wait_for
+
+
+class Divergence:
+    """Raises DivergedError with the layer that gave the first non-finite value.
+
+    in_parts: whether ranks hold parts of the network
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        transport: Transport,
+        passes: ModelPasses,
+        losses: LossAllReduce,
+        deadline_s: float,
+        in_parts: bool,
+    ):
+        self._exchange, self._transport, self._passes = exchange, transport, passes
+        self._losses, self._deadline_s, self._in_parts = losses, deadline_s, in_parts
+
+    def raise_everywhere(self, outcome: IterationLoss, batch: RankBatch) -> None:
+        """End every rank with the first such layer on any rank. Collective."""
+        if self._in_parts:
+            self._exchange.synchronize()  # the weights that other ranks hold
+        self._wait_for_slower_ranks()
+        everyone = self._transport.gather_json(self._place(batch))
+        places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
+        raise everywhere(self._error(outcome, *min(places, default=(None, None))))
+
+    def raise_here(self, outcome: IterationLoss, batch: RankBatch) -> None:
+        """End this rank's iterations with its own first such layer."""
+        raise self._error(outcome, self._place(batch), self._transport.rank)
+
+    def _place(self, batch: RankBatch) -> int | None:
+        return self._passes.first_nonfinite(batch.batch, batch.micro)
+
+    def _error(self, outcome: IterationLoss, place: int | None, rank: int | None) -> DivergedError:
+        where = texts.ALL_FINITE()
+        if place is not None:
+            where = texts.FIRST_LAYER(layer=self._passes.graph.plan[place].name, rank=rank)
+        return DivergedError(texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where))
+
+    def _wait_for_slower_ranks(self) -> None:
+        """Serve ranks until they have reached this iteration, where all learn of the loss. They have when the losses
+        that are under way arrive: the last sums that each rank starts."""
+        for pending in self._losses.pending():
+            wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
+
+    def _poll(self, pending: Handle) -> bool:
+        self._exchange.poll()
+        return pending.test()
