@@ -81,9 +81,7 @@ def begun(tmp_path, monkeypatch):
 
 def recovered(flags, checkpoint):
     """The state of a survivor that holds that, and enters a new world."""
-    elastic = ElasticRun(
-        SimpleNamespace(transport=LoopbackWorld(1).transport(0)), read_options(None, flags), (), StopFlag()
-    )
+    elastic = survivor(LoopbackWorld(1).transport(0), flags)
     elastic._state.recoverable = RecoverableState(checkpoint.iteration, False, lambda: checkpoint)
     origin, source = elastic._origin("run")
     ranks_lost = RanksLost(lost=[1], ranks=1, replaced=0, resumed_at=checkpoint.iteration, source=source, seconds=0)

@@ -1,26 +1,21 @@
 """A run from its first iteration to its end: iterations, and between them evaluations, checkpoints and records."""
 
 import math
-import time
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
-from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
-from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
-from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
-from ringtrain.train.checkpoints.state import Progress, per
+from ringtrain.train.checkpoints.state import Progress
 from ringtrain.train.evaluate import EvaluationStopped, Score
 from ringtrain.train.run.driver import IterationDriver, make_pace
-from ringtrain.train.run.rank_stats import RankStatistics
+from ringtrain.train.run.records import RunRecords
 from ringtrain.train.run.tracing import Tracer
 from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.train.stopping.reasons import JobEnd, reason
@@ -50,16 +45,14 @@ class Run:
         due: bool = False,
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
-        self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
+        self._progress, self._folder = progress, folder
         self._stop = stop
         self._tracing = tracing  # until what it has found is written
         self._due_at_once = due
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
-        self._finished: Iteration | None = None  # the last one, as it was told
         self._checked = (-1, False)  # finished iterations when state was last looked at; whether ranks were compared
-        self._rates, self._meter = Rates(), RankStatistics(assembly, transport)
-        self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
+        self._records = RunRecords(assembly, transport, progress, sink, started)
         self._saving = Checkpointing(assembly, ops, transport, progress, sink, folder, end)
 
     def go(self) -> None:
@@ -85,7 +78,7 @@ class Run:
             self._tracing.align()
 
     def _driver(self) -> IterationDriver:
-        return make_pace(self._of, self._transport, self._progress.iteration, self._account, self._tick)
+        return make_pace(self._of, self._transport, self._progress.iteration, self._account, self._records.tick)
 
     def _finish(self) -> None:
         if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
@@ -106,7 +99,7 @@ class Run:
         done, tracing = self._progress.iteration, self._tracing
         if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
             self._tracing = None
-            self._sink.handle(Note(text=tracing.meet()))
+            self._records.note(tracing.meet())
 
     def _meeting(self) -> int:
         """How many iterations will be finished when ranks next do something together."""
@@ -115,33 +108,10 @@ class Run:
         periods = (*periods, config.check_replicas or 0)
         return min(self._of.iterations, *(done - done % period + period for period in periods if period))
 
-    def _tick(self, examples: int, seconds: float) -> None:
-        self._meter.training_s += seconds
-        self._rates.add(examples, seconds)
-
     def _account(self, outcome: IterationLoss) -> None:
         self._progress.iteration = outcome.iteration + 1
         self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
-        self._tell_skipped(outcome.iteration + 1)
-        self._finished = Iteration(
-            iteration=outcome.iteration + 1,
-            epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
-            loss=per(outcome.loss_sum, outcome.valid),
-            accuracy=per(outcome.correct, outcome.valid),
-            lr=self._of.rate.at(outcome.iteration),
-            examples=outcome.examples,
-            images_per_s=self._rates.recent(),
-            seconds=self._now(),
-        )
-        self._sink.handle(self._finished)
-
-    def _tell_skipped(self, iteration: int) -> None:
-        scale = self._of.scale
-        if scale is None or scale.skipped == self._skipped:
-            return
-        self._skipped = scale.skipped
-        updates = plural(scale.skipped, "update")
-        self._sink.handle(Note(text=texts.SKIPPED(updates=updates, iteration=iteration, factor=scale.factor)))
+        self._records.iteration(outcome)
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _after(self, stopping: bool) -> bool:
@@ -155,9 +125,9 @@ class Run:
         evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
         score, told = self._evaluated() if evaluating else (None, False)
         if epoch_ends:
-            self._tell_epoch(score)
+            self._records.epoch(score, self._digest(settled=score is not None))
         elif score:
-            self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
+            self._records.evaluated(score)
         is_best = self._is_best(score)
         if last or stopping or told or is_best or self._due(config.checkpoint_every, epoch_ends):
             self._save(is_best, must=last or stopping or told)
@@ -170,7 +140,9 @@ class Run:
         if not self._of.exchange.facts.survives_rank_loss:
             return None
         progress, due = self._before or self._progress, self._before is not None
-        return RecoverableState(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
+        return RecoverableState(
+            progress.iteration, due, partial(self._saving.capture_alone, progress), self._records.finished
+        )
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
@@ -197,38 +169,12 @@ class Run:
             raise self._diverged(texts.TEST_LOSS(loss=self._score.loss))
         return self._score
 
-    def _tell_epoch(self, score: Score | None) -> None:
-        loss, accuracy = self._progress.close_epoch()
-        self._sink.handle(
-            EpochEnded(
-                train_loss=loss,
-                train_accuracy=accuracy,
-                test_loss=score and score.loss,
-                test_accuracy=score and score.accuracy,
-                weights_sha256=self._digest(settled=score is not None),
-                **self._met(),
-            )
-        )
-
     def _digest(self, settled: bool) -> str | None:
         """Of the weights, on rank 0, which alone tells of it. Ranks that are apart do not meet for it."""
         if not settled and not self._of.exchange.facts.exact:
             return None
         self._of.exchange.synchronize()
         return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
-
-    def _met(self) -> dict:
-        """What is told of a meeting: where the run is, and what it took to send. Collective."""
-        return {**self._where(), "bytes_sent": self._meter.sent()}
-
-    def _where(self) -> dict:
-        """Iteration and epoch of what was just finished, and the time stamp."""
-        iteration = self._progress.iteration
-        return {
-            "iteration": iteration,
-            "epoch": self._of.sampler.epoch_of(iteration - 1) + 1,
-            "seconds": self._now(),
-        }
 
     def _save(self, is_best: bool, must: bool) -> None:
         """``must``: whether there is no later checkpoint that could make up for this one."""
@@ -256,41 +202,10 @@ class Run:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
         self._check()
-        digest = self._of.arena.hash(self._ops)
-        self._tell_traffic(self._of.exchange.reducers.traffic())
-        self._sink.handle(self._meter.ranks())
-        exposed, training_s = self._meter.exposed_s, self._meter.training_s
-        self._sink.handle(
-            Ended(
-                iterations=self._progress.iteration,
-                epochs=self._of.sampler.epoch_of(self._progress.iteration),
-                ranks=self._transport.size,
-                test_accuracy=self._score and self._score.accuracy,
-                test_loss=self._score and self._score.loss,
-                images_per_s=self._rates.overall(),
-                weights_sha256=digest,
-                seconds=self._now(),
-                exposed_share=exposed / training_s if training_s else 0.0,
-                reason=reason,
-            )
-        )
-
-    def _tell_traffic(self, traffic: Traffic) -> None:
-        self._sink.handle(
-            Exchanged(
-                overlap=self._of.config.overlap,
-                bytes_sent=traffic.bytes_sent,
-                exposed_s=traffic.exposed_s,
-                buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),
-                **self._where(),
-            )
-        )
+        self._records.ended(reason, self._score, self._of.arena.hash(self._ops))
 
     def _interrupted(self) -> Interrupted:
         where = self._folder.path if self._folder else "the run folder"
         why = reason(self._transport, self._stop)
         text = texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=where)
         return everywhere(Interrupted(text))
-
-    def _now(self) -> float:
-        return time.perf_counter() - self._started

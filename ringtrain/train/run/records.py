@@ -1,0 +1,127 @@
+"""The records of a run, from its iterations to its end."""
+
+import time
+from dataclasses import asdict
+
+from ringtrain.humanize import plural
+from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
+from ringtrain.report.rates import Rates
+from ringtrain.report.sinks import Sink
+from ringtrain.train import texts
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.checkpoints.state import Progress, per
+from ringtrain.train.evaluate import Score
+from ringtrain.train.run.rank_stats import RankStatistics
+from ringtrain.train.step.loss_sum import IterationLoss
+from ringtrain.transport.base import Transport
+
+
+class RunRecords:
+    """Measures a run, and sends its records to the sink. Rank 0's sink alone shows or keeps them.
+
+    started:  when the process began, by ``time.perf_counter``; time stamps count from there
+    finished: the record of the last iteration
+    """
+
+    def __init__(self, run: Assembly, transport: Transport, progress: Progress, sink: Sink, started: float):
+        self._of, self._progress, self._sink, self._started = run, progress, sink, started
+        self._ranks, self._rates, self._statistics = transport.size, Rates(), RankStatistics(run, transport)
+        self._skipped = run.scale.skipped if run.scale is not None else 0  # updates that the log has
+        self.finished: Iteration | None = None
+
+    def tick(self, examples: int, seconds: float) -> None:
+        """Count examples of all ranks, and the time that they took."""
+        self._statistics.training_s += seconds
+        self._rates.add(examples, seconds)
+
+    def iteration(self, outcome: IterationLoss) -> None:
+        """Record a finished iteration."""
+        self._note_skipped(outcome.iteration + 1)
+        self.finished = Iteration(
+            iteration=outcome.iteration + 1,
+            epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
+            loss=per(outcome.loss_sum, outcome.valid),
+            accuracy=per(outcome.correct, outcome.valid),
+            lr=self._of.rate.at(outcome.iteration),
+            examples=outcome.examples,
+            images_per_s=self._rates.recent(),
+            seconds=self._now(),
+        )
+        self._sink.handle(self.finished)
+
+    def _note_skipped(self, iteration: int) -> None:
+        scale = self._of.scale
+        if scale is None or scale.skipped == self._skipped:
+            return
+        self._skipped = scale.skipped
+        updates = plural(scale.skipped, "update")
+        self.note(texts.SKIPPED(updates=updates, iteration=iteration, factor=scale.factor))
+
+    def note(self, text: str) -> None:
+        self._sink.handle(Note(text=text))
+
+    def evaluated(self, score: Score) -> None:
+        """Record an evaluation within an epoch. Collective."""
+        self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
+
+    def epoch(self, score: Score | None, weights_sha256: str | None) -> None:
+        """Record the end of an epoch. Collective."""
+        loss, accuracy = self._progress.close_epoch()
+        self._sink.handle(
+            EpochEnded(
+                train_loss=loss,
+                train_accuracy=accuracy,
+                test_loss=score and score.loss,
+                test_accuracy=score and score.accuracy,
+                weights_sha256=weights_sha256,
+                **self._met(),
+            )
+        )
+
+    def ended(self, reason: str, score: Score | None, weights_sha256: str) -> None:
+        """Record the traffic, the ranks and the end of the run. Collective."""
+        self._exchanged()
+        self._sink.handle(self._statistics.ranks())
+        exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
+        self._sink.handle(
+            Ended(
+                iterations=self._progress.iteration,
+                epochs=self._of.sampler.epoch_of(self._progress.iteration),
+                ranks=self._ranks,
+                test_accuracy=score and score.accuracy,
+                test_loss=score and score.loss,
+                images_per_s=self._rates.overall(),
+                weights_sha256=weights_sha256,
+                seconds=self._now(),
+                exposed_share=exposed / training_s if training_s else 0.0,
+                reason=reason,
+            )
+        )
+
+    def _exchanged(self) -> None:
+        traffic = self._of.exchange.traffic()
+        self._sink.handle(
+            Exchanged(
+                overlap=self._of.config.overlap,
+                bytes_sent=traffic.bytes_sent,
+                exposed_s=traffic.exposed_s,
+                buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),
+                **self._where(),
+            )
+        )
+
+    def _met(self) -> dict:
+        """Fields of a record that all ranks make together. Collective."""
+        return {**self._where(), "bytes_sent": self._statistics.sent()}
+
+    def _where(self) -> dict:
+        """Iteration and epoch that were finished last, and the time stamp."""
+        iteration = self._progress.iteration
+        return {
+            "iteration": iteration,
+            "epoch": self._of.sampler.epoch_of(iteration - 1) + 1,
+            "seconds": self._now(),
+        }
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._started
