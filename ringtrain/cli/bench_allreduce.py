@@ -111,7 +111,7 @@ def _guarded(transport, asked):
 
 
 def _tuned(transport, flags: dict, asked):
-    """The sweep with what its ``auto`` chooses by, if that takes part. Raises UsageError, on all ranks."""
+    """The sweep with the tuning table of its ``auto``, if that takes part. Raises UsageError, on all ranks."""
     from ringtrain.allreduce.catalogue import AUTO
     from ringtrain.allreduce.tuning_file import find_tuning
 

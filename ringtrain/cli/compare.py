@@ -141,7 +141,7 @@ def _tell_begin(variant, asked: list) -> None:
 
 
 def _read(ran: list) -> list:
-    """Logs of what was trained; of a variant that failed before there was one, why."""
+    """The logs of the variants; for one that failed before it had a log, the reason."""
     from ringtrain.errors import UsageError
     from ringtrain.report.comparison.logs import read_run
     from ringtrain.report.comparison.rows import FailedVariant

@@ -1,4 +1,4 @@
-"""What a wrong command line is answered with: click's message, or what options of other tools are called here."""
+"""Answers a wrong command line: with click's message, or with ringtrain's name of another tool's option."""
 
 import re
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class CommandGroup(click.Group):
 
 
 def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
-    """click's message, or what the option is called here; and how the command is used."""
+    """click's message, or ringtrain's name of the option; and the usage of the command."""
     context = getattr(error, "ctx", None)
     if context is None:
         return error.format_message()
@@ -93,7 +93,7 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
 
 
 def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
-    """What the option is called here; None where it is no option of other tools, or another mistake."""
+    """ringtrain's name of the option; None where it is no option of other tools, or another mistake."""
     asked = _asked(error, arguments)
     if asked is None:
         return None

@@ -117,7 +117,7 @@ def _option(spec):
 
 
 def _help(spec) -> str:
-    """The field's words, and what holds where it is not given."""
+    """The help text of an option, with its default."""
     words, shown = re.fullmatch(r"(.*?)(?: \[([^][]*)\])?", spec.metadata["help"], re.DOTALL).groups()
     if shown is None and default_of(spec) not in (None, ()):
         shown = _plain(default_of(spec))

@@ -10,7 +10,7 @@ from ringtrain.errors import OutputClosed, OutputError
 
 
 class Output(io.FileIO):
-    """What fails is raised once. What comes later is dropped: Python writes what is left once more when it ends."""
+    """Raises a failed write once, and drops later writes: Python writes the rest again when it ends."""
 
     _failed = False
 

@@ -111,11 +111,11 @@ def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
     from ringtrain.exchange.buckets.reproducible import check_ranks
-    from ringtrain.train.checkpoints.resume import Origin, decide
+    from ringtrain.train.checkpoints.resume import Origin, resolve_run
     from ringtrain.train.options import read_options
 
     options = read_options(params.pop("run_file"), given(params))
-    config, model = decide(Origin(), options)
+    config, model = resolve_run(Origin(), options)
     graph = _check_options(config, model)
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
@@ -179,12 +179,12 @@ def _check_division(job, config, graph, examples) -> None:
 
 
 def _check_options(config, model):
-    """What a run would say no to without its data, its devices and its ranks. Returns the model's graph."""
+    """Check the options that a run refuses with any data, devices and ranks. Returns the model's graph."""
     from ringtrain.train.assembly import batch_norm
     from ringtrain.train.assembly.device import check_device
 
     check_device(config)
-    return batch_norm.told(config, model.graph(), model.name)
+    return batch_norm.with_ghost_batches(config, model.graph(), model.name)
 
 
 def _remarks(job, config):

@@ -107,8 +107,8 @@ def _asked(transport, flags: dict):
 
 
 def _running(transport, dtypes: list[str]) -> list[str]:
-    """What runs here on some of the types; collective."""
-    from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates
+    """The algorithms that run here on some of the types; collective."""
+    from ringtrain.allreduce.catalogue import ALGORITHMS, consider
 
     found = [find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
     return [name for name in ALGORITHMS if any(name in own for own in found)]
@@ -152,7 +152,7 @@ def _watcher(rank: int):
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
 def _explain(transport, flags: dict) -> int:
-    """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
+    """Show the choices of this layout under mpirun, and in one process those of every layout of the file."""
     from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.sweep.sizes import parse_names
     from ringtrain.train.agree import on_root, together

@@ -1,4 +1,4 @@
-"""What flags of measuring take: sizes, shares, figures of a rank."""
+"""Parses the values of measuring flags: sizes, shares, figures of a rank."""
 
 import re
 

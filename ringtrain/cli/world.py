@@ -95,9 +95,8 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
 
 
 def _meet(transport) -> bool:
-    """A rank that ends with an error code makes mpirun end the others: not before it is told. Whether one has died
-    since, which has no more to say; one that does something else is told of, since no end is left to come to
-    together."""
+    """Wait for the other ranks, since an exit code that is an error makes mpirun end them; whether one has died. Any
+    other error is printed, and ends all ranks."""
     try:
         transport.barrier()
     except RankLostError:
@@ -109,8 +108,7 @@ def _meet(transport) -> bool:
 
 
 class Ender:
-    """What a thread ends that sees that the process does not get on: the process itself before there is a world, or
-    where it is alone, and else all ranks."""
+    """Ends a process that hangs, from a thread: this process alone before it has joined a world, else all ranks."""
 
     def __init__(self, rank: int, activity):
         self.rank, self.world, self._activity = rank, None, activity
@@ -132,7 +130,7 @@ class Ender:
 
 
 def deadline_of(environ) -> float:
-    """Of what comes before a command's own is known, and of commands that have none. Raises UsageError."""
+    """The deadline until a command sets its own, and of commands that set none. Raises UsageError."""
     from ringtrain.transport.activity import DEADLINE_S
 
     given = environ.get("RINGTRAIN_DEADLINE_S")
@@ -147,7 +145,7 @@ def deadline_of(environ) -> float:
 
 def end_with(error: RingtrainError, alone: bool = False) -> int:
     """End with an error that was met before there was a world; its exit code. ``alone``: this rank works by itself, and
-    tells its own.
+    prints its own error.
 
     Ranks first find one another, so that one of them speaks, and none ends (which makes mpirun end the others) before
     it has. Ranks that had no such error hear of it in their first collective.
@@ -174,7 +172,7 @@ def _raise(error: RingtrainError) -> None:
 
 
 def tell_skipped(skipped) -> None:
-    """Of checkpoints that were passed over for an older one: a note for each, beside what the command prints."""
+    """Print a note for each checkpoint that was passed over for an older one."""
     for text in skipped:
         _tell(texts.SKIPPED(reason=text))
 

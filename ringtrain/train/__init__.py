@@ -1,1 +1,1 @@
-"""The training run: assembled from the other rooms, looped, evaluated, and told about."""
+"""A training run: assembles the parts of a run, trains, evaluates, saves and reports."""

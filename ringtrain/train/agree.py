@@ -1,4 +1,4 @@
-"""What ranks do together before the first iteration, so that one clear error ends all of them.
+"""Collective calls before the first iteration, in which one clear error ends all ranks.
 
 An action that may fail on one rank alone (a file that only one node lacks) would leave the others waiting in their next
 collective. Here every rank first says how it went, and all raise the same error, or none.
@@ -54,7 +54,7 @@ def _of_file(error: OSError) -> str:
 
 
 def agree(transport: Transport, facts: dict) -> None:
-    """Check that every rank holds the same JSON-able facts. Raises UsageError, saying who differs in what.
+    """Check that every rank holds the same JSON-able facts. Raises UsageError, which names the ranks and their values.
 
     Digests travel first; the facts themselves only when a digest differs.
     """
@@ -74,7 +74,7 @@ def _difference(key: str, values: list) -> str | None:
 
 
 def holders(values: list[str]) -> str:
-    """Each value of those that ranks hold, and who: "a on rank 0; b on ranks 1, 2"."""
+    """Each value with the ranks that hold it: "a on rank 0; b on ranks 1, 2"."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)

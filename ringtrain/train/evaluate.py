@@ -19,7 +19,7 @@ from ringtrain.transport.base import Transport
 
 
 class EvaluationStopped(Exception):
-    """A rank was told to stop."""
+    """A rank has to stop."""
 
 
 EVALUATION_BATCH = 128  # examples a rank, at a time
@@ -46,9 +46,9 @@ class Evaluator:
         feed: DeviceInput,
         transport: Transport,
         deadline_s: float,
-        told_to_stop: Callable[[], bool] = never,
+        stop_requested: Callable[[], bool] = never,
     ):
-        self._deadline_s, self._told_to_stop = deadline_s, told_to_stop
+        self._deadline_s, self._told_to_stop = deadline_s, stop_requested
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
 

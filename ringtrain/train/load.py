@@ -1,4 +1,4 @@
-"""A trained model from a checkpoint, on every rank: what evaluate and predict begin with."""
+"""Loads a trained model from a checkpoint on every rank, for evaluate and predict."""
 
 from dataclasses import dataclass
 
@@ -84,7 +84,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
 
 
 def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoint | None, dict]:
-    """(the checkpoint, on rank 0; what all ranks learn of it). Collective."""
+    """(the checkpoint, on rank 0; its facts, on all ranks). Collective."""
     held: list[FoundCheckpoint] = []
 
     def look() -> dict:

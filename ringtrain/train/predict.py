@@ -26,7 +26,7 @@ class Predicted:
 
 
 def predict(transport: Transport, trained: TrainedModel, out: Path, layer: str | None, force: bool) -> Predicted:
-    """Write what the network says of each example of the split, in order. Rank 0 writes; collective."""
+    """Write the network's output for each example of the split, in order. Rank 0 writes; collective."""
     agree(transport, {"out": str(out), "features": layer, "force": force})
     if layer is None:
         together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))

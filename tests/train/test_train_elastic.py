@@ -26,7 +26,7 @@ from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts as train_texts
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
-from ringtrain.train.checkpoints.resume import Origin, go_on
+from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.checkpoints.state import Progress, checkpoint_of
 from ringtrain.train.options import read_options
@@ -65,7 +65,7 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
 
     ((origin, source),) = everywhere(1, body)
     assert source == "memory" and origin.found.checkpoint.iteration == 3
-    assert Origin(**json.loads(json.dumps(origin.told()))) == origin
+    assert Origin(**json.loads(json.dumps(origin.as_json()))) == origin
     assert (origin.iteration, origin.place["due"], origin.folder, origin.continues) == (3, True, "run", True)
 
 
@@ -254,9 +254,9 @@ def test_the_flag_is_known_before_ranks_meet(tmp_path):
 def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.checkpoints.mkdir(parents=True)
-    origin = go_on(str(folder.path), read_options(None, {"resume": "auto", "out": str(folder.path)}))
+    origin = restart_origin(str(folder.path), read_options(None, {"resume": "auto", "out": str(folder.path)}))
     assert (origin.place, origin.folder, origin.continues) == (None, str(folder.path), True)
-    assert go_on(None, read_options(None, {})).folder is None
+    assert restart_origin(None, read_options(None, {})).folder is None
 
 
 def test_after_a_death_there_is_no_trace():

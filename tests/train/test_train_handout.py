@@ -17,7 +17,7 @@ def never():
     return False
 
 
-def hand_out(size, parts, told_to_stop=lambda rank: never, slow=None):
+def hand_out(size, parts, stop_requested=lambda rank: never, slow=None):
     """All ranks take what there is; rank ``slow`` takes one part, and the next when the others have no more. Returns
     [(units of each rank, what it finds finished)]."""
     done = threading.Barrier(size)
@@ -25,7 +25,7 @@ def hand_out(size, parts, told_to_stop=lambda rank: never, slow=None):
     def body(t):
         handout, units = WorkQueue(t, parts, 20), []
         handout.open(FIRST, STOP)
-        for unit in handout.tickets(told_to_stop(t.rank)):
+        for unit in handout.tickets(stop_requested(t.rank)):
             units.append(unit)
             if t.rank == slow and len(units) == 1:
                 done.wait(60)

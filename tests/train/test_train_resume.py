@@ -10,7 +10,7 @@ from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
-from ringtrain.train.checkpoints.resume import go_on
+from ringtrain.train.checkpoints.resume import restart_origin
 from ringtrain.train.options import read_options
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -126,11 +126,11 @@ def test_after_a_death_before_the_first_checkpoint_it_begins_as_it_began(train, 
     strip()
     (tmp_path / "run.toml").write_text(f'resume = "{first}"\n')
     for run_file, flags in ((None, {"resume": "auto"}), ("run.toml", {"resume": "auto"}), (None, {"resume": first})):
-        origin = go_on("run", read_options(run_file, {"out": "run", **flags}))
+        origin = restart_origin("run", read_options(run_file, {"out": "run", **flags}))
         assert (origin.iteration, origin.folder, origin.continues) == (3, "run", True)
         assert tomllib.loads(origin.config)["lr"] == 0.125
     RunFolder("run").config.unlink()  # it died before there was one
     for run_file, flags in (("run.toml", {"resume": "auto"}), (None, {"resume": first})):
-        origin = go_on("run", read_options(run_file, {"out": "run", **flags}))
+        origin = restart_origin("run", read_options(run_file, {"out": "run", **flags}))
         assert (origin.iteration, origin.folder, origin.continues) == (3, "run", True)
-    assert go_on("run", read_options(None, {"out": "run"})).iteration is None
+    assert restart_origin("run", read_options(None, {"out": "run"})).iteration is None

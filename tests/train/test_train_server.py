@@ -9,7 +9,7 @@ from strategies import NETS, apart, trained
 
 from ringtrain.errors import DivergedError
 from ringtrain.train import texts as train_texts
-from ringtrain.train.run.driver import make_pace
+from ringtrain.train.run.driver import make_driver
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime
@@ -122,7 +122,7 @@ def paced(t, iterations, **flags):
     flags = {"lr": 0.02, "augment": False, "iterations": iterations, "deadline_s": 20.0, **flags}
     run, ops = run_of(t, FLAGS["net"], examples=None, **flags)
     found = []
-    pace = make_pace(run, t, 0, found.append, lambda examples, seconds: None)
+    pace = make_driver(run, t, 0, found.append, lambda examples, seconds: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
     pace.close()

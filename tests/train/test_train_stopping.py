@@ -18,7 +18,7 @@ from ringtrain.train import evaluate, texts
 from ringtrain.train.evaluate import EvaluationStopped
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping import reasons, signals
-from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed, reason
+from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end, stop_reason
 from ringtrain.train.stopping.signals import StopFlag, StopPoll, watching
 
 
@@ -262,7 +262,7 @@ def test_one_rank_that_is_told_ends_all_and_is_named():
     def told(transport):
         stop = StopFlag()
         stop.other = lambda: "by SIGUSR1" if transport.rank == 2 else None
-        heed(transport, stop, "there is no checkpoint of it yet")
+        check_stop(transport, stop, "there is no checkpoint of it yet")
 
     found = on_ranks(3, told)
     assert {str(error) for error in found} == {
@@ -276,10 +276,10 @@ def test_what_all_are_told_names_none():
     def told(transport):
         stop = StopFlag()
         stop.other = lambda: "by SIGTERM"
-        return reason(transport, stop)
+        return stop_reason(transport, stop)
 
     assert on_ranks(2, told) == [texts.BY_SIGNAL(signal="SIGTERM")] * 2
-    assert on_ranks(2, lambda transport: reason(transport, StopFlag())) == [None] * 2
+    assert on_ranks(2, lambda transport: stop_reason(transport, StopFlag())) == [None] * 2
 
 
 # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────

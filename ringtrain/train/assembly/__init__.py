@@ -1,1 +1,1 @@
-"""From names in a configuration to the objects of a run."""
+"""Builds the objects of a run from its configuration."""

@@ -1,4 +1,4 @@
-"""From the names in a configuration to the objects of a run: the only place of this room that knows catalogues."""
+"""Builds the objects of a run from the names in its configuration; only this file of the room reads catalogues."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a run is made of. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one
+    """The parts of a run. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one
     rank (a ghost batch). ``transport``: under the guard, where there is one."""
 
     config: TrainConfig
@@ -64,7 +64,7 @@ class Assembly:
     exchange: Exchange
     roles: Roles
     worker: Worker
-    told_to_stop: Callable[[], bool]
+    stop_requested: Callable[[], bool]
     evaluator: Evaluator
     augment: Augment | CentreCrop
     grain: int
@@ -97,8 +97,8 @@ class Assembly:
         return self.evaluation_batch // self.transport.size if self.exchange.facts.shards is not None else 1
 
     @property
-    def division(self) -> EvenParts | ShardParts:
-        """Into what batches are cut for those that read them."""
+    def division(self) -> Even | Shards:
+        """How batches are divided among the ranks that read them."""
         _, parts = self.roles.reads(self.transport.rank)
         return shards_of(self.config, self.exchange) or EvenParts(parts, self.grain)
 
@@ -158,9 +158,9 @@ def assemble(
     stop,
     tuning: Table | None = None,
 ) -> Assembly:
-    """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
-    what ``--algorithm auto`` chooses by."""
-    graph = batch_norm.told(config, model.graph(), model.name)
+    """Everything a run needs, weights drawn by seed and name. ``stop()``: whether this rank has to stop. ``tuning``:
+    the table by which ``--algorithm auto`` chooses."""
+    graph = batch_norm.with_ghost_batches(config, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes), available().get(config.model))
     grain = batch_norm.grain_of(config, graph)
@@ -195,7 +195,7 @@ def assemble(
         exchange=exchange,
         roles=roles,
         worker=worker,
-        told_to_stop=stop,
+        stop_requested=stop,
         evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s, stop),
         augment=augment_of(config, model),
         grain=grain,
@@ -211,7 +211,7 @@ def shards_of(config: TrainConfig, exchange: Exchange) -> ShardParts | None:
 
 
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
-    """(the graph to train, the arena): weights are drawn, and the exchange knows what it updates."""
+    """Draw the weights and bind the exchange to them; (the graph to train, the arena)."""
     trained = exchange.prepare(graph)
     together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=True))
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
@@ -245,7 +245,7 @@ def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, s
 
 # ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
 def check_images(model: ModelSpec, data: DataSet) -> None:
-    """Raises DataError where the images are not what the network takes."""
+    """Raises DataError where the network does not take images of this shape."""
     (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
     pad = model.input.pad
     if c != channels or height > h + 2 * pad or width > w + 2 * pad:

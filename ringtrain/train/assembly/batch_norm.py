@@ -1,4 +1,4 @@
-"""What ``--batch-norm`` makes of a network's batch normalisation."""
+"""Applies ``--batch-norm`` to a network."""
 
 import math
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from ringtrain.transport.base import Transport
 MODEL, SYNC, GHOST = "model", "sync", "ghost"
 
 
-def told(config: TrainConfig, graph: Graph, model: str) -> Graph:
-    """The network with ghost batches as the configuration has them. Raises ConfigError."""
+def with_ghost_batches(config: TrainConfig, graph: Graph, model: str) -> Graph:
+    """The network with the ghost batches of the configuration. Raises ConfigError."""
     kind, size = _read(config.batch_norm)
     if kind != MODEL and not any(isinstance(node.layer, BatchNorm) for node in graph.nodes):
         raise ConfigError(texts.NO_BATCH_NORM(given=config.batch_norm, model=model))
@@ -62,7 +62,7 @@ def _ghosts(graph: Graph) -> list[int]:
 
 
 def adder(config: TrainConfig, transport: Transport) -> Callable[[np.ndarray], None] | None:
-    """What layers add their statistics over ranks by, where they do."""
+    """The all-reduce of layers' statistics; None where layers have their own."""
     if not is_whole(config):
         return None
 

@@ -38,7 +38,7 @@ class CudaDevices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenedDevice:
-    """``notes``: what the user should know of devices, by rank"""
+    """``notes``: for the user, on devices, by rank"""
 
     ops: Ops
     transport: Transport
@@ -48,7 +48,7 @@ class OpenedDevice:
 def open_device(
     config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices] | None = None
 ) -> OpenedDevice:
-    """What ``--device`` names; collective. Raises ConfigError, DeviceError."""
+    """Open the device that ``--device`` names; collective. Raises ConfigError, DeviceError."""
     together(transport, lambda: check_device(config))
     if config.device == CPU:
         return OpenedDevice(together(transport, lambda: host_ops(config)), transport)

@@ -1,4 +1,4 @@
-"""What the configuration leaves open: for how long, at what rate, with which hyperparameters, on which crops."""
+"""Works out the length, learning rate, hyperparameters and crops of a run from its configuration."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ def _span(given: int | str, iterations: int) -> str:
 
 
 def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
-    """What of the schedule lies beyond the end of the run, or changes nothing."""
+    """Notes on steps of the schedule that lie beyond the end of the run, or change nothing."""
     length = plural(rate.total, "iteration")
     notes = []
     if 0 < rate.total <= rate.warmup:

@@ -1,4 +1,4 @@
-"""``--reproducible``: what is fixed besides the order in which gradients are added, and what is said of it."""
+"""``--reproducible``: fixes and checks kernels and threads, and describes them."""
 
 from ringtrain.config.record import FIXED_WHERE_REPRODUCIBLE, TrainConfig
 from ringtrain.errors import ConfigError, everywhere
@@ -15,7 +15,7 @@ def threads_of(config: TrainConfig) -> int | None:
 
 
 def numerics_of(config: TrainConfig) -> dict:
-    """What a run that is reproducible goes on with as it began."""
+    """The settings that a reproducible run keeps when it resumes."""
     return {key: getattr(config, key) for key in FIXED_WHERE_REPRODUCIBLE} | {"threads": threads_of(config)}
 
 
@@ -37,7 +37,7 @@ def words(config: TrainConfig, ops: Ops) -> str | None:
 
 
 def moved(config: TrainConfig, ops: Ops, former: str | None) -> str | None:
-    """What is to be said where a checkpoint was computed by the ``former`` kernels; None where nothing is."""
+    """A note where other kernels, the ``former``, computed the checkpoint; else None."""
     if not config.reproducible or not former or former == ops.numerics():
         return None
     return texts.MOVED(former=former, kernels=ops.numerics())

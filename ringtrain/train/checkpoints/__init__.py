@@ -1,1 +1,1 @@
-"""Checkpoints of a run: saving, resuming, the outcome file."""
+"""Saves and resumes a run, and writes its outcome file."""

@@ -1,4 +1,4 @@
-"""What a run writes of its own state for scripts, in ``outcome.json``: at its start, and at every end that it sees."""
+"""Writes the state of a run for scripts, in ``outcome.json``, at its start and at its end."""
 
 import threading
 from contextlib import suppress
@@ -17,7 +17,7 @@ class OutcomeWriter:
     """Every rank has one: an error of one rank alone is written by that rank, since others do not know of it.
 
     folder: of the run
-    writes: whether this rank writes what all ranks come to together
+    writes: whether this rank writes the outcome of all ranks
     """
 
     def __init__(self, folder: Path, writes: bool, iterations: int, ranks: int, lost: tuple[int, ...] = ()):

@@ -1,4 +1,4 @@
-"""Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
+"""Finds where a run begins: anew, or at a checkpoint. Rank 0 looks; its answer decides for all ranks."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from ringtrain.transport.base import Transport
 
 @dataclass(slots=True, kw_only=True)
 class Origin:
-    """place:     what every rank must know of the checkpoint; None where the run begins anew
+    """place:     the facts of the checkpoint that every rank needs; None where the run begins anew
     folder:    of the run; None: a new one, with a name of its own
     continues: whether the folder's run is the one that goes on, so that it may be there already
     config:    the configuration that is continued, as TOML; None where there is none. Its ``resume`` says
@@ -50,13 +50,13 @@ class Origin:
 
     @property
     def words(self) -> str:
-        """What a run that ends before it has begun goes on from."""
+        """Where a run that ends before its first iteration goes on."""
         if self.place is None:
             return texts.NO_CHECKPOINT()
         return texts.CHECKPOINT_UNCHANGED(iteration=self.iteration)
 
-    def told(self) -> dict:
-        """What other ranks learn of it: JSON-able, and without the checkpoint."""
+    def as_json(self) -> dict:
+        """The origin without the checkpoint, for other ranks: JSON-able."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
 
 
@@ -68,13 +68,13 @@ def find_origin(transport: Transport, options: RunOptions) -> Origin:
         given = options.checked().config
         with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
             seen.append(_origin_of(given.resume, given.out, options.checkpoint))
-        return seen[0].told()
+        return seen[0].as_json()
 
     told = on_root(transport, look)
     return seen[0] if seen else Origin(**told)
 
 
-def go_on(folder: str | None, options: RunOptions) -> Origin:
+def restart_origin(folder: str | None, options: RunOptions) -> Origin:
     """Where a run goes on whose state died with its ranks: at its newest good checkpoint, or as it began, in the folder
     that it has, if it had come so far. Raises CheckpointError."""
     given = options.checked().config
@@ -141,7 +141,7 @@ def _found_at(source: str, folder: RunFolder) -> FoundCheckpoint:
 
 
 def _began_so(folder: RunFolder, resume: str) -> bool:
-    """Whether the folder is of a start that was told the same, to begin elsewhere, and left no checkpoint here."""
+    """Whether the folder is of a start with the same ``resume`` elsewhere, which left no checkpoint here."""
     before = _source_in(config_of(folder)[0])
     same = before is not None and Path(before) == Path(resume)
     return same and not _lies_in(Path(resume), str(folder.path)) and folder.is_empty()
@@ -180,7 +180,7 @@ def _lies_in(path: Path, folder: str) -> bool:
     return path.resolve().is_relative_to(Path(folder).resolve())
 
 
-def decide(origin: Origin, options: RunOptions) -> tuple[TrainConfig, ModelSpec]:
+def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, ModelSpec]:
     """Lay the sources of the configuration over one another. A run that goes on keeps the network it has. Raises
     ConfigError for options that do not go together."""
     config, model = _laid(origin, options.checked().layers)

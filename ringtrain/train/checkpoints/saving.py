@@ -1,4 +1,4 @@
-"""What a run saves: checkpoints; and what a rank could go on from where another has died."""
+"""Saves checkpoints, and keeps the state from which a rank goes on when another dies."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 
 @dataclass(frozen=True, slots=True)
 class RecoverableState:
-    """What a rank could go on from, when another has died.
+    """The state from which a rank can go on when another dies.
 
     due:      whether evaluation and checkpoint of that iteration are still to be made
     capture:  () → the state. Not collective

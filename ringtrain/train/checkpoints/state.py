@@ -1,4 +1,4 @@
-"""Between a run in memory and a checkpoint: everything by parameter name, nothing of ranks."""
+"""Captures a run in a checkpoint, and restores it: by parameter name, independent of ranks."""
 
 import math
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> C
 
 
 def place(checkpoint: Checkpoint) -> dict:
-    """What every rank must know of a checkpoint that rank 0 has read: JSON-able."""
+    """The facts of a checkpoint that every rank needs, once rank 0 has read it: JSON-able."""
     names = ("iteration", "examples_seen", "best", "config", "model", "model_name", "data_name", "data_checksum")
     return {name: getattr(checkpoint, name) for name in (*names, "numerics")} | {
         "scalars": dict(checkpoint.scalars),

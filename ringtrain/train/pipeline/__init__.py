@@ -1,1 +1,1 @@
-"""The two ends of a pipeline: front ranks and ranks of fully connected layers."""
+"""Runs the two ends of a pipeline: front ranks, and ranks of fully connected layers."""

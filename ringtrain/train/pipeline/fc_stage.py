@@ -173,7 +173,7 @@ class FcStage(PipelineStage):
             self._wait_for_one()()
 
     def _wait_for_one(self) -> Callable[[], None]:
-        """What to do with the first message that comes."""
+        """Handle the first message that arrives."""
         found: list[Callable[[], None]] = []
 
         def come() -> bool:
@@ -184,7 +184,7 @@ class FcStage(PipelineStage):
         return found[0]
 
     def _awaited(self) -> Iterator[tuple[ActivationMessage, Callable[[], None], StageMessage]]:
-        """Letters that may come now, and what is to be done with them; those that end a message first."""
+        """The messages that may arrive now, with their handlers; returning ones first."""
         for message in self._heads(self._owed):
             slot = self._slot(message)
             yield slot.back, partial(self._returned, message, slot), message

@@ -28,7 +28,7 @@ from ringtrain.train.step.stage import PipelineStage, StageIteration
 
 @dataclass(frozen=True, slots=True)
 class SendForward:
-    """Run forward on a micro-batch, and send what comes of it on."""
+    """Run forward on a micro-batch, and send its activations on."""
 
     doing = "forward"
     micro: int

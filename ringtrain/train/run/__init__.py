@@ -1,1 +1,1 @@
-"""The course of a run: iterations, evaluations, records."""
+"""Runs iterations, evaluations and records from the start of a run to its end."""

@@ -26,7 +26,7 @@ class IterationDriver(ABC):
 
     @abstractmethod
     def train(self, first: int, stop: int) -> bool:
-        """Iterations ``first`` up to ``stop``, or fewer where a rank is told to stop: then True."""
+        """Run iterations ``first`` up to ``stop``; True where a rank has to stop, which may end them early."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -49,13 +49,13 @@ class Synchronous(IterationDriver):
             began = time.perf_counter()
             outcome = self._worker.iterate(batch, self._batches.peek)
             self._tick(batch.total, time.perf_counter() - began)
-            stopping = self._told([outcome] if outcome else [])
+            stopping = self._account_all([outcome] if outcome else [])
             if stopping:
                 break
-        self._exchange.serving.drain_peers()
-        return self._told(self._worker.drain()) or stopping
+        self._exchange.drain_peers()
+        return self._account_all(self._worker.drain()) or stopping
 
-    def _told(self, outcomes: list[IterationLoss]) -> bool:
+    def _account_all(self, outcomes: list[IterationLoss]) -> bool:
         for outcome in outcomes:
             self._account(outcome)
         return any(outcome.stop for outcome in outcomes)
@@ -70,22 +70,22 @@ class WorkQueueDriver(IterationDriver):
 
     def __init__(self, of: Assembly, transport: Transport, account, tick):
         super().__init__(account, tick)
-        self._of, self._transport, self._told_to_stop = of, transport, of.told_to_stop
+        self._of, self._transport, self._told_to_stop = of, transport, of.stop_requested
         self._exchange = of.exchange
         self._trains = transport.rank in of.roles.trainers
-        self._handout = WorkQueue(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
+        self._queue = WorkQueue(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
 
     def train(self, first: int, stop: int) -> bool:
-        self._handout.open(first, stop)
+        self._queue.open(first, stop)
         self._told_at = time.perf_counter()
         diverged = None
         if self._trains:
             diverged = self._until_divergence(first, stop)
         else:
-            self._exchange.serving.serve(self._tell_now_and_then)
+            self._exchange.serve(self._account_now_and_then)
         self._exchange.synchronize()
         everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
-        self._tell()
+        self._account_finished()
         for _, text in everyone:
             if text is not None:
                 raise everywhere(DivergedError(text))
@@ -97,32 +97,32 @@ class WorkQueueDriver(IterationDriver):
         try:
             self._take_parts(first, stop)
         except DivergedError as error:
-            self._handout.end()
+            self._queue.end()
             return str(error)
         return None
 
     def _take_parts(self, first: int, stop: int) -> None:
         """One part is trained on while the next is gathered."""
         asked: queue.SimpleQueue = queue.SimpleQueue()
-        tickets = self._handout.tickets(self._told_to_stop)
+        tickets = self._queue.tickets(self._told_to_stop)
         with self._of.batches(self._transport, first, stop, units=iter(asked.get, None)) as batches:
             try:
                 asked.put(next(tickets, None))
                 for batch in batches:
                     asked.put(next(tickets, None))
-                    self._handout.report(self._of.worker.iterate(batch, batches.peek))
-                    self._tell_now_and_then()
+                    self._queue.report(self._of.worker.iterate(batch, batches.peek))
+                    self._account_now_and_then()
             finally:
                 asked.put(None)
 
-    def _tell_now_and_then(self) -> None:
+    def _account_now_and_then(self) -> None:
         if self._transport.rank == 0 and time.perf_counter() - self._told_at > TELL_S:
-            self._tell()
+            self._account_finished()
 
-    def _tell(self) -> None:
-        """Account for what all ranks have finished by now."""
+    def _account_finished(self) -> None:
+        """Account for the iterations that all ranks have finished."""
         now = time.perf_counter()
-        outcomes = self._handout.finished(self._examples_of)
+        outcomes = self._queue.finished(self._examples_of)
         if outcomes:
             self._tick(sum(outcome.examples for outcome in outcomes), now - self._told_at)
             self._told_at = now
@@ -137,7 +137,7 @@ class WorkQueueDriver(IterationDriver):
         """Nothing is open between two meetings."""
 
 
-def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> IterationDriver:
+def make_driver(of: Assembly, transport: Transport, first: int, account, tick) -> IterationDriver:
     """For a run that begins at iteration ``first``."""
     if of.exchange.facts.dynamic_batches:
         return WorkQueueDriver(of, transport, account, tick)

@@ -1,4 +1,4 @@
-"""Whether an iteration fits in the memory of a device, found out before the first; and what would."""
+"""Tries, before the first, whether an iteration fits in device memory; else says what would fit."""
 
 from dataclasses import dataclass, replace
 
@@ -59,7 +59,7 @@ def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
 
 
 def say(need: MemoryNeed, run: Assembly) -> str:
-    """What does not fit, what would, and how to get there."""
+    """The advice: the examples that do not fit, those that would, and the options to set."""
     config, ranks = run.config, len(run.roles.trainers)
     share, fit = largest_part(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
     total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))

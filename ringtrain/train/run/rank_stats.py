@@ -1,4 +1,4 @@
-"""What a rank did, sent and holds, and at meetings of all ranks what all did."""
+"""Statistics of a rank (work, traffic, memory), gathered from all ranks."""
 
 import resource
 from contextlib import suppress
@@ -11,15 +11,15 @@ FORGET_PEAK = "5"  # of Linux: what a process may write to its clear_refs. Sourc
 
 
 class RankStatistics:
-    """Of one run. ``training_s``: seconds of its iterations so far, which whoever takes their time adds."""
+    """Statistics of one run. ``training_s``: seconds of its iterations so far; the caller adds them."""
 
     def __init__(self, run: Assembly, transport: Transport):
         self._of, self._transport = run, transport
         self.training_s = 0.0
 
     def sent(self) -> int | None:
-        """Bytes that all ranks together have sent by the exchange; None where nobody counts. Collective."""
-        return sum(self._transport.gather_json(self._of.exchange.reducers.traffic().bytes_sent)) or self._nothing
+        """Bytes that all ranks have sent by the exchange; None where they are not counted. Collective."""
+        return sum(self._transport.gather_json(self._of.exchange.traffic().bytes_sent)) or self._nothing
 
     def ranks(self) -> Ranks:
         """Of all ranks; collective."""
@@ -35,8 +35,8 @@ class RankStatistics:
         return self._of.exchange.reducers.traffic().exposed_s + self._of.worker.in_layers_s
 
     def _lag(self) -> dict | None:
-        """What lagged, by how much, how often."""
-        lag = self._of.exchange.serving.lag()
+        """How often clocks and versions lagged, by lag; None where nothing can."""
+        lag = self._of.exchange.lag()
         return lag and {"clock": lag.clocks, "version": lag.versions}
 
     @property

@@ -14,11 +14,11 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
 from ringtrain.train.checkpoints.state import Progress
 from ringtrain.train.evaluate import EvaluationStopped, Score
-from ringtrain.train.run.driver import IterationDriver, make_pace
+from ringtrain.train.run.driver import IterationDriver, make_driver
 from ringtrain.train.run.records import RunRecords
 from ringtrain.train.run.tracing import Tracer
 from ringtrain.train.step.loss_sum import IterationLoss
-from ringtrain.train.stopping.reasons import JobEnd, reason
+from ringtrain.train.stopping.reasons import JobEnd, stop_reason
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
 
@@ -56,7 +56,7 @@ class Run:
         self._saving = Checkpointing(assembly, ops, transport, progress, sink, folder, end)
 
     def go(self) -> None:
-        """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
+        """Train to the end. Raises Interrupted, after a checkpoint, where a rank has to stop."""
         try:
             self._begin()
             with closing(self._driver()) as driver:
@@ -78,7 +78,7 @@ class Run:
             self._tracing.align()
 
     def _driver(self) -> IterationDriver:
-        return make_pace(self._of, self._transport, self._progress.iteration, self._account, self._records.tick)
+        return make_driver(self._of, self._transport, self._progress.iteration, self._account, self._records.tick)
 
     def _finish(self) -> None:
         if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
@@ -151,7 +151,7 @@ class Run:
         return score is not None and (self._progress.best is None or score.accuracy > self._progress.best)
 
     def _evaluated(self) -> tuple[Score | None, bool]:
-        """The score, and whether a rank was told to stop meanwhile: there is none then."""
+        """(the score, False), or (None, True) where a rank has to stop meanwhile."""
         try:
             return self._evaluate(), False
         except EvaluationStopped:
@@ -170,8 +170,8 @@ class Run:
         return self._score
 
     def _digest(self, settled: bool) -> str | None:
-        """Of the weights, on rank 0, which alone tells of it. Ranks that are apart do not meet for it."""
-        if not settled and not self._of.exchange.facts.exact:
+        """The hash of the weights, on rank 0. Ranks whose weights differ do not meet for it."""
+        if not settled and not self._of.exchange.exact:
             return None
         self._of.exchange.synchronize()
         return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
@@ -206,6 +206,6 @@ class Run:
 
     def _interrupted(self) -> Interrupted:
         where = self._folder.path if self._folder else "the run folder"
-        why = reason(self._transport, self._stop)
+        why = stop_reason(self._transport, self._stop)
         text = texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=where)
         return everywhere(Interrupted(text))

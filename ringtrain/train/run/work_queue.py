@@ -21,19 +21,19 @@ class WorkQueue:
     """Collective to make. ``parts`` of an iteration; ``most`` iterations between two meetings."""
 
     def __init__(self, transport: Transport, parts: int, most: int):
-        self._tally, self._parts = transport.counters(1 + ROW * most), parts
+        self._counters, self._parts = transport.counters(1 + ROW * most), parts
         self._first = self._count = self._told = 0
 
     def open(self, first: int, stop: int) -> None:
         """Hand out iterations ``first`` up to ``stop``. Collective."""
         self._first, self._count, self._told = first, stop - first, 0
-        self._tally.clear()
+        self._counters.clear()
 
-    def tickets(self, told_to_stop) -> Iterator[tuple[int, int]]:
+    def tickets(self, stop_requested) -> Iterator[tuple[int, int]]:
         """(iteration, part), one after another, while there are any."""
         end = self._count * self._parts
-        while not told_to_stop():
-            number = int(self._tally.take(TICKET, 1))
+        while not stop_requested():
+            number = int(self._counters.take(TICKET, 1))
             if number >= end:
                 return
             yield self._unit(number)
@@ -43,21 +43,21 @@ class WorkQueue:
 
     def end(self) -> int:
         """Take all tickets that are left; the number of the first."""
-        return int(self._tally.take(TICKET, ALL))
+        return int(self._counters.take(TICKET, ALL))
 
     def _unit(self, number: int) -> tuple[int, int]:
         iteration, part = divmod(number, self._parts)
         return self._first + iteration, part
 
     def report(self, outcome: IterationLoss) -> None:
-        """A part is done: add what came of it."""
+        """Add the outcome of a finished part."""
         numbers = np.array([outcome.loss_sum, outcome.correct, outcome.valid, 1.0])
-        self._tally.add(1 + ROW * (outcome.iteration - self._first), numbers)
+        self._counters.add(1 + ROW * (outcome.iteration - self._first), numbers)
 
     def finished(self, examples_of) -> list[IterationLoss]:
         """The iterations of which all parts are done and that this rank has not been told of, in order.
         ``examples_of(iteration)``: how many it has."""
-        rows = self._tally.read()[1:].reshape(-1, ROW)[: self._count]
+        rows = self._counters.read()[1:].reshape(-1, ROW)[: self._count]
         found = []
         while self._told < self._count and rows[self._told, ROW - 1] == self._parts:
             loss, correct, valid, _ = rows[self._told]

@@ -1,1 +1,1 @@
-"""From flags to a run that starts, resumes or recovers."""
+"""Starts, resumes or recovers a run from its flags."""

@@ -1,4 +1,4 @@
-"""A run that is told to go on, and is done: nothing of it is touched, and what it came to is told again."""
+"""Reports a finished run again, where it is asked to go on; its folder stays as it is."""
 
 import sys
 from dataclasses import fields
@@ -18,8 +18,8 @@ from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.base import Transport
 
 
-def told_finished(transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState) -> bool:
-    """Whether the run is done, by its folder's own word. Rank 0 tells of it then. Collective.
+def report_finished(transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState) -> bool:
+    """Whether the run is done, as its folder says; rank 0 reports it then. Collective.
 
     One whose last checkpoint lies there, and that did not come to its end, goes on; as does one that has lost a rank.
     """

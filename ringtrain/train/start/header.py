@@ -1,4 +1,4 @@
-"""What a run says of itself before its first iteration."""
+"""Describes a run before its first iteration."""
 
 from ringtrain import __version__
 from ringtrain.config.record import TrainConfig
@@ -49,7 +49,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
 
 
 def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
-    """What the user should know besides."""
+    """Notes for the user on this run."""
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
     notes += schedule_notes(run.config, run.rate)

@@ -21,17 +21,17 @@ from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.recipe import check_warmup
-from ringtrain.train.checkpoints.resume import Origin, check_continuation, decide, find_origin
+from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
-from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed
+from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """remarks: what the user should know of how it was opened"""
+    """remarks: notes for the user on how it was opened"""
 
     origin: Origin
     run: Assembly
@@ -45,14 +45,14 @@ def open_run(
 ) -> OpenedRun:
     """``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank alike."""
     origin = recovery.origin or find_origin(transport, options)
-    config, model = together(transport, lambda: decide(origin, options))
+    config, model = together(transport, lambda: resolve_run(origin, options))
     config = recovery.adapted(config)
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, alone))
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
     if not recovery.unsaved:
-        heed(transport, stop, origin.words)
+        check_stop(transport, stop, origin.words)
     device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
     reproducible.check_kernels(config, transport, device.ops)
     tuning = together(transport, lambda: tuning_of(config, transport, bool(recovery.lost)))
@@ -71,7 +71,7 @@ def open_run(
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:
-    """What all ranks must hold alike before they open data together."""
+    """The facts that all ranks must share before they open data together."""
     return {
         "ringtrain": __version__,
         **to_table(config),

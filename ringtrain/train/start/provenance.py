@@ -1,4 +1,4 @@
-"""Where, when and by what a run was started: what its ``start`` record keeps beside what is trained."""
+"""The place, time, command and versions of a run, for its ``start`` record."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ def command_of(argv: Sequence[str]) -> str:
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """Of those that are installed."""
+    """The versions of the installed packages."""
     found = {}
     for name in packages:
         try:

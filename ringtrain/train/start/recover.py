@@ -17,7 +17,7 @@ from ringtrain.report.events import RanksLost
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
 from ringtrain.train.agree import on_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
-from ringtrain.train.checkpoints.resume import Origin, go_on
+from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.state import place
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
@@ -147,13 +147,13 @@ class ElasticRun:
             seconds=0.0,
         )
         known = {"lost": state.lost, "reported": state.reported, "ranks_lost": asdict(ranks_lost)}
-        return {"origin": origin.told(), **known}
+        return {"origin": origin.as_json(), **known}
 
     def _origin(self, folder: str | None) -> tuple[Origin, str]:
         """(where to go on, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""
         recoverable = self._state.recoverable
         if recoverable is None:
-            origin = go_on(folder, self._options)
+            origin = restart_origin(folder, self._options)
             return origin, ANEW if origin.place is None else CHECKPOINT
         checkpoint = recoverable.capture()
         known = {**place(checkpoint), "due": recoverable.due}

@@ -82,7 +82,7 @@ def _made(
 def _begin(
     folder: RunFolder, run: Assembly, origin: Origin, outcome: OutcomeWriter, remarks: list[str]
 ) -> float | None:
-    """Write what a run's folder holds from its start. The best accuracy that a checkpoint of it has."""
+    """Write the first files of the run folder; the best accuracy of its checkpoints."""
     _clear(folder, origin, remarks)
     folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
     outcome.running(origin.iteration or 0)
@@ -90,7 +90,7 @@ def _begin(
 
 
 def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
-    """Put aside what this run neither goes on with nor should write over."""
+    """Put aside files that this run neither continues nor may overwrite."""
     if origin.place is not None and (aside := folder.supersede(origin.iteration)):
         remarks.append(texts.PUT_ASIDE(names=", ".join(path.name for path in aside)))
     if wrong := config_of(folder)[1]:

@@ -1,4 +1,4 @@
-"""From flags to a finished run: what ``ringtrain train`` does on every rank.
+"""Trains from flags to a finished run, on every rank.
 
 Rank 0 alone reads checkpoints, writes the run folder and speaks. Whatever can be wrong is found before the first
 iteration, by all ranks together (:mod:`ringtrain.train.agree`).
@@ -26,12 +26,12 @@ from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.rank_stats import forget_peak
 from ringtrain.train.run.run import Run
 from ringtrain.train.run.tracing import Tracer, path_of, window_of
-from ringtrain.train.start.finished import told_finished
+from ringtrain.train.start.finished import report_finished
 from ringtrain.train.start.header import header, notes
 from ringtrain.train.start.open_run import OpenedRun, open_run
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.run_folder import make_folder, make_sinks
-from ringtrain.train.stopping.reasons import heed
+from ringtrain.train.stopping.reasons import check_stop
 from ringtrain.train.stopping.signals import StopFlag, nothing, watching
 from ringtrain.transport.activity import tell_none
 from ringtrain.transport.base import Transport
@@ -55,7 +55,7 @@ def train(transport: Transport, options: RunOptions, stop: StopFlag, recovery: R
     forget_peak()
     opened = open_run(transport, options, stop, recovery, alone)
     run, transport = opened.run, opened.run.transport  # from here on what ranks do together is watched
-    if told_finished(transport, run, opened.origin, recovery):
+    if report_finished(transport, run, opened.origin, recovery):
         _close(run)
         return
     remarks = list(opened.remarks)
@@ -83,13 +83,13 @@ def _close(run: Assembly) -> None:
 def _prepared(
     opened: OpenedRun, transport: Transport, sink: Sink, folder, stop: StopFlag, recovery: RecoveryState
 ) -> Run:
-    """All that is to be done before the first iteration. Collective."""
+    """Make the run ready for its first iteration. Collective."""
     run, ops, origin = opened.run, opened.ops, opened.origin
     recovery.outcome.progress = progress = _first_weights(run, ops, transport, origin)
     origin.found = recovery.origin = None  # its state is the run's own now, and is not kept besides for a whole run
     _prepare(run, ops, transport, sink, progress)
     if not recovery.unsaved:
-        heed(transport, stop, origin.words)
+        check_stop(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
     due = origin.place is not None and origin.place.get("due", False)
     training = Run(run, ops, transport, progress, sink, folder, recovery.started, stop, opened.end, tracing, due)
@@ -99,7 +99,7 @@ def _prepared(
 
 @contextmanager
 def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter):
-    """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
+    """The sink of a run. At any end: records it, then closes all that the run opened."""
     sink, drawn, activity = Many(sinks), folder, run.transport.activity
     activity.before_end = outcome.failed
     stop.before_end = partial(outcome.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
@@ -137,7 +137,7 @@ def _tell_failure(sink: Sink, error: RingtrainError) -> None:
 
 
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracer | None:
-    """What ``--trace`` asks for; collective. The file is there from now on."""
+    """The tracer for ``--trace``, or None; collective. Creates the trace's file."""
     first, stop = together(transport, lambda: window_of(run.config, progress.iteration))
     if run.config.trace is None:
         return None
@@ -147,7 +147,7 @@ def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, prog
 
 
 def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
-    """Curves are worth having of a run that failed, too. The log is closed: the terminal, the last, alone is told."""
+    """Draw the curves, of a failed run too. The log is closed: only the terminal, the last sink, has a note."""
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.log, folder.curves)

@@ -24,7 +24,7 @@ from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.assembly.reproducible import check_kernels, threads_of
-from ringtrain.train.checkpoints.resume import check_continuation, decide, find_origin
+from ringtrain.train.checkpoints.resume import check_continuation, find_origin, resolve_run
 from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import tuning_of
 from ringtrain.train.start.start import train
@@ -37,7 +37,7 @@ Connect = Callable[[], Transport]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A training: what it is called, a run file or none, flags with its folder as ``out``."""
+    """One training: its name, a run file or None, flags with its folder as ``out``."""
 
     name: str
     run_file: str | None
@@ -74,7 +74,7 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
 def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
     options = read_options(variant.run_file, variant.flags)
     origin = find_origin(own, options)
-    config, model = together(own, lambda: decide(origin, options))
+    config, model = together(own, lambda: resolve_run(origin, options))
     config = replace(config, guard=False)
     data = together(own, lambda: _data(config, model, shared, opened))
     device = open_device(config, own)
@@ -116,10 +116,10 @@ def run_variants(
     begun: Callable[[Variant], None],
     ended: Callable[[list[VariantResult]], None],
 ) -> list[VariantResult]:
-    """Train each; what came of those that were begun. Collective. All end early where a rank was told to stop.
+    """Train each variant; the results of those that began. Collective. All end early where a rank has to stop.
 
-    begun, ended: told of each variant, and of what came of all so far; on every rank
-    Raises what one rank alone raised, saying what it ended.
+    begun, ended: called with each variant, and with all results so far; on every rank
+    Raises an error of one rank alone, with the name of the variant.
     """
     ran: list[VariantResult] = []
     kept: list[tuple[Transport, RingtrainError]] = []  # of those that failed: an error holds on to its run's memory

@@ -1,1 +1,1 @@
-"""One iteration on one rank."""
+"""Runs one iteration on one rank."""

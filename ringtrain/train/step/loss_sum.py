@@ -1,4 +1,4 @@
-"""The loss of each iteration, and who was told to stop, summed over the ranks while backward runs.
+"""Sums the loss of each iteration, and the ranks that have to stop, over ranks while backward runs.
 
     one part a rank   [loss correct valid | stop]                             added as the MPI likes
     shards            [loss correct valid | loss correct valid | … | stop]    a row each, zeros where others have it
@@ -21,7 +21,7 @@ from ringtrain.transport.base import Handle, Transport
 @dataclass(slots=True)
 class IterationLoss:
     """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label,
-    ``examples`` in all; ``stop`` where any rank was told to stop."""
+    ``examples`` in all; ``stop``: whether any rank has to stop."""
 
     iteration: int
     examples: int
@@ -57,10 +57,10 @@ def in_order(rows: np.ndarray) -> list[float]:
 
 class LossAllReduce:
     """``window``: how many iterations may be under way besides the last; ``rows``: parts of a batch that are summed by
-    themselves; ``told_to_stop``: asked once an iteration."""
+    themselves; ``stop_requested``: asked once an iteration."""
 
-    def __init__(self, ops: Ops, transport: Transport, told_to_stop, window: int, rows: int, deadline_s: float):
-        self._ops, self._transport, self._told_to_stop = ops, transport, told_to_stop
+    def __init__(self, ops: Ops, transport: Transport, stop_requested, window: int, rows: int, deadline_s: float):
+        self._ops, self._transport, self._told_to_stop = ops, transport, stop_requested
         self._window, self._deadline_s = window, deadline_s
         self._rows = ops.zeros((3 * rows,), "float64")
         self._spare = [LossBuffer(ops.pinned((3 * rows + 1,), "float64")) for _ in range(window + 1)]
@@ -70,7 +70,7 @@ class LossAllReduce:
         self._ops.fill(self._rows, 0)
 
     def row(self, number: int):
-        """What one part's (loss, correct, valid) are added to, on the device."""
+        """The device array of one part, to which (loss, correct, valid) are added."""
         return self._rows[3 * number : 3 * number + 3]
 
     def share(self, batch: Batch) -> None:
@@ -93,23 +93,23 @@ class LossAllReduce:
         sums.pending = self._transport.native_allreduce_start(sums.values)
 
     def __len__(self) -> int:
-        """Iterations that have not been told of yet."""
+        """Iterations whose outcome was not returned yet."""
         return len(self._under_way)
 
     @property
     def full(self) -> bool:
-        """Whether the oldest is to be told of before another begins."""
+        """Whether the oldest outcome is due before another iteration begins."""
         return len(self._under_way) > self._window
 
-    def learn(self) -> IterationLoss:
-        """Wait for the oldest."""
+    def next_outcome(self) -> IterationLoss:
+        """Wait for the oldest sums; their outcome."""
         sums = self._under_way.popleft()
         sums.pending.wait(self._deadline_s)
         self._spare.append(sums)
         return sums.outcome()
 
     def own(self, batch: Batch) -> IterationLoss:
-        """This rank's alone."""
+        """The outcome of this rank's part alone."""
         sums = self._spare[0]
         self._ops.download(self._rows, sums.values[:-1])
         sums.values[-1] = self._told_to_stop()
@@ -117,5 +117,5 @@ class LossAllReduce:
         return sums.outcome()
 
     def pending(self) -> list[Handle]:
-        """Of those that are under way, oldest first."""
+        """The sums that are under way, oldest first."""
         return [sums.pending for sums in self._under_way]

@@ -57,7 +57,7 @@ class BatchPartition:
         return self._roles.loader is not None
 
     def own(self, batch: Batch) -> Batch:
-        """This rank's part of what has been read. Collective where one rank reads for all."""
+        """This rank's part of a batch. Collective where one rank reads for all."""
         if self._roles.loader is None:
             return batch
         named = {name: getattr(batch, name) for name in PER_EXAMPLE}

@@ -60,7 +60,7 @@ class Prefetcher:
         return {name: array[start:stop] for name, array in place.arrays.items()}
 
     def release(self, batch: Batch) -> None:
-        """What was issued by now reads it."""
+        """Mark the end of the reads of this batch that were issued by now."""
         self._of(batch).read = self._ops.mark()
 
     def arrive(self, batch: Batch) -> None:

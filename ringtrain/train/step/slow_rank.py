@@ -1,4 +1,4 @@
-"""A rank that is k times slower than it is, to see what a strategy makes of it.
+"""Slows a rank k times, to measure strategies with a slow rank.
 
 Before each micro-batch it rests, for k - 1 times as long as it has computed since the one before. Its core is free
 meanwhile, so that no other rank is slowed.

@@ -1,4 +1,4 @@
-"""The interface of what an iteration is where ranks hold parts of the network: all that the loop knows of it."""
+"""The interface of an iteration where ranks hold parts of the network; the worker knows no more of it."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ringtrain.nn.base import Pass
 
 @dataclass(frozen=True, slots=True)
 class StageIteration:
-    """What a stage has to know of an iteration: this rank's part of the batch, and its micro-batches (start, stop).
+    """An iteration for a stage: this rank's part of the batch, and its micro-batches (start, stop).
 
     ctx:         keys of random numbers, and the examples of all ranks
     totals:      loss sum, correct and valid, to be added to

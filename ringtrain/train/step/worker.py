@@ -90,7 +90,7 @@ class Worker:
         return 0.0 if reduction is None else reduction.seconds
 
     def untrace(self) -> None:
-        """Call what an iteration calls directly again."""
+        """Take the tracer's calls out of the hooks."""
         self.hooks.perform = self.run
         self.hooks.before_read, self.hooks.grad_ready = self.exchange.before_read, self.exchange.grad_ready
 
@@ -214,7 +214,7 @@ class Worker:
 
     def _next_outcome(self) -> IterationLoss:
         """Wait for the oldest sums. Raises DivergedError, on every rank."""
-        outcome = self._losses.learn()
+        outcome = self._losses.next_outcome()
         if not math.isfinite(outcome.loss_sum):
             self._divergence.raise_everywhere(outcome, self._batch)
         return outcome

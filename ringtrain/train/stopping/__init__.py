@@ -1,1 +1,1 @@
-"""Signals and other reasons to stop."""
+"""Notes signals and other reasons to stop."""

@@ -1,4 +1,4 @@
-"""Reasons to stop besides signals, and what ranks end with that were told of one before they train."""
+"""Reasons to stop besides signals, and the error where one occurs before training."""
 
 import datetime
 import time
@@ -16,18 +16,18 @@ BEFORE_S = 120.0
 SHARE = 0.1  # of what is left of the job at the start: a short one is not to be over when it has begun
 
 
-def heed(transport: Transport, stop: StopFlag, goes_on: str) -> None:
-    """Before the first iteration: raises Interrupted, on every rank, where one of them was told to stop. Collective.
+def check_stop(transport: Transport, stop: StopFlag, goes_on: str) -> None:
+    """Raises Interrupted on every rank, before the first iteration, where one has to stop. Collective.
 
     goes_on: where the run will go on from, in words
     """
-    why = reason(transport, stop)
+    why = stop_reason(transport, stop)
     if why is not None:
         raise everywhere(Interrupted(texts.STOPPED_BEFORE(why=why, state=goes_on)))
 
 
-def reason(transport: Transport, stop: StopFlag) -> str | None:
-    """What told the ranks to stop, in words; None where none was told. Collective."""
+def stop_reason(transport: Transport, stop: StopFlag) -> str | None:
+    """Why ranks have to stop, in words; None where none has to. Collective."""
     every = transport.gather_json(stop.why())
     told = [rank for rank, why in enumerate(every) if why is not None]
     if not told:
@@ -60,7 +60,7 @@ class JobEnd:
         return max(self.before_s, 2 * self.slowest_s)
 
     def words(self) -> str | None:
-        """What the user should know of it, if anything."""
+        """A note for the user, or None."""
         if self.end is None and self.before_s:
             return texts.NO_JOB_END(seconds=self.before_s)
         if self.end is None:

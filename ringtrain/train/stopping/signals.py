@@ -80,7 +80,7 @@ class StopFlag:
         return self.why() is not None
 
     def why(self) -> str | None:
-        """What told this rank to stop: "by SIGUSR1"; None where nothing has."""
+        """Why this rank has to stop: "by SIGUSR1"; None where it has not."""
         self._why = self._why or self.other()
         return self._why
 
@@ -103,11 +103,11 @@ class StopPoll:
     """Whether any rank was told to stop, a question late: each is answered when the next one is put, so that nobody
     waits for it. Every rank puts as many. Collective.
 
-    told_to_stop: of this rank
+    stop_requested: of this rank
     """
 
-    def __init__(self, transport: Transport, told_to_stop: Callable[[], bool], deadline_s: float):
-        self._transport, self._told_to_stop, self._deadline_s = transport, told_to_stop, deadline_s
+    def __init__(self, transport: Transport, stop_requested: Callable[[], bool], deadline_s: float):
+        self._transport, self._told_to_stop, self._deadline_s = transport, stop_requested, deadline_s
         self._sum = np.zeros(1)
         self._pending: Handle | None = None
 
