@@ -175,7 +175,12 @@ def _check_division(job, config, graph, examples) -> None:
     from ringtrain.train.assembly.assemble import check_batch
 
     all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
-    check_batch(config, job.ranks if all_train else 1, batch_norm.grain_of(config, graph), examples)
+    check_batch(
+        config,
+        job.ranks if all_train else 1,
+        batch_norm.grain_of(config.batch_norm, graph, config.reproducible),
+        examples,
+    )
 
 
 def _check_options(config, model):
@@ -184,7 +189,7 @@ def _check_options(config, model):
     from ringtrain.train.assembly.device import check_device
 
     check_device(config)
-    return batch_norm.with_ghost_batches(config, model.graph(), model.name)
+    return batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
 
 
 def _remarks(job, config):

@@ -100,7 +100,7 @@ class Assembly:
     def division(self) -> Even | Shards:
         """How batches are divided among the ranks that read them."""
         _, parts = self.roles.reads(self.transport.rank)
-        return shards_of(self.config, self.exchange) or EvenParts(parts, self.grain)
+        return shards_of(self.config.shards, self.exchange) or Even(parts, self.grain)
 
     def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
@@ -160,10 +160,10 @@ def assemble(
 ) -> Assembly:
     """Everything a run needs, weights drawn by seed and name. ``stop()``: whether this rank has to stop. ``tuning``:
     the table by which ``--algorithm auto`` chooses."""
-    graph = batch_norm.with_ghost_batches(config, model.graph(), model.name)
+    graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes), available().get(config.model))
-    grain = batch_norm.grain_of(config, graph)
+    grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations, sampler.iterations_per_epoch)
@@ -205,9 +205,9 @@ def assemble(
     )
 
 
-def shards_of(config: TrainConfig, exchange: Exchange) -> ShardParts | None:
-    """This rank's, where gradients are of shards."""
-    return ShardParts(config.shards, *exchange.facts.shards) if exchange.facts.shards is not None else None
+def shards_of(count: int, exchange: Exchange) -> Shards | None:
+    """This rank's shards of ``count``; None where gradients are not of shards."""
+    return Shards(count, *exchange.shards) if exchange.shards is not None else None
 
 
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
@@ -223,10 +223,10 @@ def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Tra
 
 
 def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, scale, stop) -> Worker:
-    loss, shards = SoftmaxCrossEntropy(config.label_smoothing), shards_of(config, exchange)
+    loss, shards = SoftmaxCrossEntropy(config.label_smoothing), shards_of(config.shards, exchange)
     stage = stage_of(exchange, ops, feed, loss, rate.at, batch=config.batch, accumulate=config.accumulate, grain=grain)
     meeting = exchange if transport.size > 1 else None
-    reduce = batch_norm.adder(config, transport)
+    reduce = batch_norm.adder(config.batch_norm, transport, config.deadline_s)
     ctx = Pass(
         ops,
         Workspace(ops),

@@ -17,11 +17,11 @@ from ringtrain.transport.base import Transport
 MODEL, SYNC, GHOST = "model", "sync", "ghost"
 
 
-def with_ghost_batches(config: TrainConfig, graph: Graph, model: str) -> Graph:
-    """The network with the ghost batches of the configuration. Raises ConfigError."""
-    kind, size = _read(config.batch_norm)
+def with_ghost_batches(setting: str, graph: Graph, model: str) -> Graph:
+    """The network with the ghost batches that ``--batch-norm`` asks for. Raises ConfigError."""
+    kind, size = _read(setting)
     if kind != MODEL and not any(isinstance(node.layer, BatchNorm) for node in graph.nodes):
-        raise ConfigError(texts.NO_BATCH_NORM(given=config.batch_norm, model=model))
+        raise ConfigError(texts.NO_BATCH_NORM(given=setting, model=model))
     if kind != GHOST:
         return graph
     nodes = [replace(node, layer=replace(node.layer, ghost=size)) if _is_norm(node) else node for node in graph.nodes]
@@ -44,15 +44,15 @@ def _read(text: str) -> tuple[str, int | None]:
     raise ConfigError(texts.BATCH_NORM(given=text, model=MODEL, sync=SYNC))
 
 
-def is_whole(config: TrainConfig) -> bool:
+def is_whole(setting: str) -> bool:
     """Whether statistics are of the whole batch, all ranks together."""
-    return _read(config.batch_norm)[0] == SYNC
+    return _read(setting)[0] == SYNC
 
 
-def grain_of(config: TrainConfig, graph: Graph) -> int:
+def grain_of(setting: str, graph: Graph, reproducible: bool) -> int:
     """Examples that must stay on one rank: a ghost batch, whose statistics are then the same at any number of ranks.
-    Ghost batches of a shard are the same whoever computes it."""
-    if is_whole(config) or config.reproducible:
+    A shard, of a ``reproducible`` run, has the same ghost batches on any rank."""
+    if is_whole(setting) or reproducible:
         return 1
     return math.lcm(*_ghosts(graph), 1)
 
@@ -61,27 +61,27 @@ def _ghosts(graph: Graph) -> list[int]:
     return [node.layer.ghost for node in graph.plan if _is_norm(node)]
 
 
-def adder(config: TrainConfig, transport: Transport) -> Callable[[np.ndarray], None] | None:
+def adder(setting: str, transport: Transport, deadline_s: float) -> Callable[[np.ndarray], None] | None:
     """The all-reduce of layers' statistics; None where layers have their own."""
-    if not is_whole(config):
+    if not is_whole(setting):
         return None
 
     def add(numbers: np.ndarray) -> None:
-        transport.native_allreduce_start(numbers).wait(config.deadline_s)
+        transport.native_allreduce_start(numbers).wait(deadline_s)
 
     return add
 
 
-def words(config: TrainConfig) -> str | None:
+def words(setting: str) -> str | None:
     """For the header; None where it is as the model file has it."""
-    kind, size = _read(config.batch_norm)
+    kind, size = _read(setting)
     if kind == SYNC:
         return texts.WHOLE_BATCH()
     return texts.GHOST_BATCHES(size=size) if kind == GHOST else None
 
 
 def smaller(config: TrainConfig, graph: Graph) -> str | None:
-    """For the header: what shards make of ghost batches that they do not hold whole ones of; None where they do."""
+    """For the header: a note where shards do not hold whole ghost batches; else None."""
     least, most = config.batch // config.shards, -(-config.batch // config.shards)
     uneven = [ghost for ghost in _ghosts(graph) if least % ghost or most % ghost]
     if not config.reproducible or not uneven:

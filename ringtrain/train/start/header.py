@@ -55,7 +55,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     notes += schedule_notes(run.config, run.rate)
     own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config, own, run.grain)
-    notes += filter(None, [batch_norm.words(run.config), batch_norm.smaller(run.config, run.graph)])
+    notes += filter(None, [batch_norm.words(run.config.batch_norm), batch_norm.smaller(run.config, run.graph)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append(texts.PRIVATE_DATA())
     if run.guard is not None and run.guard.gap:
