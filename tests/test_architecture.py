@@ -63,8 +63,8 @@ ORDER = {
     "report": "texts events rates trace records sinks screen plots comparison",
     "storage": "texts files hdf5 checkpoint run_folder",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict start",
-    "transport": "texts activity counters rows shared_arena buffers traffic fault_tolerance launch_environment "
-    "waiting base cuda_aware device threads mpi world cuda_probe",
+    "transport": "texts deadline activity counters rows shared_arena buffers traffic fault_tolerance "
+    "launch_environment waiting base cuda_aware device threads mpi world cuda_probe",
 }
 CONFINED = {
     "mpi4py": {"transport"},

@@ -108,7 +108,7 @@ def _asked(transport, flags: dict):
 
 def _running(transport, dtypes: list[str]) -> list[str]:
     """The algorithms that run here on some of the types; collective."""
-    from ringtrain.allreduce.catalogue import ALGORITHMS, consider
+    from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates
 
     found = [find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
     return [name for name in ALGORITHMS if any(name in own for own in found)]

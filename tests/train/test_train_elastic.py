@@ -59,7 +59,7 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
         progress = Progress(iteration=3, best=0.5)
         elastic = survivor(transport, {"elastic": "shrink"})
         elastic._state.recoverable = RecoverableState(
-            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.state())
+            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.owned_state.state())
         )
         return elastic._origin("run")
 
@@ -141,7 +141,7 @@ def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
         state = RecoveryState(outcome=OutcomeWriter(tmp_path, writes, 9, 2))
         state.end()
         state.outcome.failed(StalledError("of a rank that is on its way out"))
-    assert outcome.read(tmp_path).outcome == "done"
+    assert outcome.read_outcome(tmp_path).outcome == "done"
 
 
 class Lost:

@@ -97,10 +97,10 @@ class Assembly:
         return self.evaluation_batch // self.transport.size if self.exchange.facts.shards is not None else 1
 
     @property
-    def division(self) -> Even | Shards:
+    def division(self) -> EvenParts | ShardParts:
         """How batches are divided among the ranks that read them."""
         _, parts = self.roles.reads(self.transport.rank)
-        return shards_of(self.config.shards, self.exchange) or Even(parts, self.grain)
+        return shards_of(self.config.shards, self.exchange) or EvenParts(parts, self.grain)
 
     def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
@@ -205,9 +205,9 @@ def assemble(
     )
 
 
-def shards_of(count: int, exchange: Exchange) -> Shards | None:
+def shards_of(count: int, exchange: Exchange) -> ShardParts | None:
     """This rank's shards of ``count``; None where gradients are not of shards."""
-    return Shards(count, *exchange.shards) if exchange.shards is not None else None
+    return ShardParts(count, *exchange.shards) if exchange.shards is not None else None
 
 
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):

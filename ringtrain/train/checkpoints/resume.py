@@ -8,7 +8,7 @@ from pathlib import Path
 import tomli_w
 
 from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
-from ringtrain.config.resolve import for_continuation, parse_toml, recipe_layer, resolve
+from ringtrain.config.resolve import for_continuation, parse_run_file, recipe_layer, resolve
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
@@ -66,7 +66,7 @@ def find_origin(transport: Transport, options: RunOptions) -> Origin:
 
     def look() -> dict:
         given = options.checked().config
-        with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
+        with transport.activity.holds_gil(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
             seen.append(_origin_of(given.resume, given.out, options.checkpoint))
         return seen[0].as_json()
 
@@ -148,7 +148,7 @@ def _began_so(folder: RunFolder, resume: str) -> bool:
 
 
 def _source_in(config: str | None) -> str | None:
-    resume = parse_toml(config, "it").get("resume") if config else None
+    resume = parse_run_file(config, "it").get("resume") if config else None
     return resume if is_checkpoint(resume) else None
 
 
@@ -189,7 +189,7 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
 
 
 def _laid(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainConfig, ModelSpec]:
-    before = parse_toml(origin.config, texts.FORMER_RUN()) if origin.config else {}
+    before = parse_run_file(origin.config, texts.FORMER_RUN()) if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}
     begun = _beginning(origin, before)
     layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, *begun]

@@ -19,7 +19,7 @@ class RankStatistics:
 
     def sent(self) -> int | None:
         """Bytes that all ranks have sent by the exchange; None where they are not counted. Collective."""
-        return sum(self._transport.gather_json(self._of.exchange.traffic().bytes_sent)) or self._nothing
+        return sum(self._transport.gather_json(self._of.exchange.reducers.traffic().bytes_sent)) or self._nothing
 
     def ranks(self) -> Ranks:
         """Of all ranks; collective."""

@@ -99,7 +99,7 @@ class RunRecords:
         )
 
     def _exchanged(self) -> None:
-        traffic = self._of.exchange.traffic()
+        traffic = self._of.exchange.reducers.traffic()
         self._sink.handle(
             Exchanged(
                 overlap=self._of.config.overlap,

@@ -88,7 +88,7 @@ class Tracer:
         worker, exchange, hooks = self._worker, self._worker.exchange, self._worker.hooks
         self._open = True
         hooks.perform, hooks.before_read, hooks.grad_ready = self._perform, self._need, self._ready
-        self._flights = exchange.reducers()
+        self._flights = exchange.reducers.training
         for what, flight in self._flights.items():
             flight.watch(lambda *told, what=what, flight=flight: self._told(what, flight, *told))
         if worker.ops.records:

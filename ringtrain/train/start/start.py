@@ -70,7 +70,7 @@ def train(transport: Transport, options: RunOptions, stop: StopFlag, recovery: R
             sink.handle(recovery.take_report())
         training.go()
         recovery.end()
-    run.exchange.close()
+    run.exchange.reducers.close()
 
 
 def _close(run: Assembly) -> None:
@@ -100,7 +100,7 @@ def _prepared(
 @contextmanager
 def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter):
     """The sink of a run. At any end: records it, then closes all that the run opened."""
-    sink, drawn, activity = Many(sinks), folder, run.transport.activity
+    sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity
     activity.before_end = outcome.failed
     stop.before_end = partial(outcome.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
     try:

@@ -12,7 +12,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
-from ringtrain.ops.keys import mix
+from ringtrain.ops.keys import additive_key
 from ringtrain.train.step.input import DeviceInput
 
 
@@ -71,7 +71,7 @@ class ModelPasses:
 
     def begin(self, iteration: int) -> None:
         """Set the key of the iteration's random numbers."""
-        self.ctx.ops.upload(np.array([mix(self._seed, iteration)], np.uint64), self.ctx.key)
+        self.ctx.ops.upload(np.array([additive_key(self._seed, iteration)], np.uint64), self.ctx.key)
 
     def load(self, batch: Batch, start: int, stop: int, sums=None) -> None:
         """Bring examples ``start:stop`` of the batch to the device, as the current micro-batch."""
