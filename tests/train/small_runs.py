@@ -4,10 +4,13 @@ import os
 import threading
 from dataclasses import replace
 
+import numpy as np
+
 from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 # A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.
@@ -61,6 +64,17 @@ BATCH_NORM_NET = DROPOUT_NET.replace(
     'kind = "LRN"\nsize = 3\nalpha = 0.001\nbeta = 0.75', 'kind = "BatchNorm"\nghost = 8'
 )
 
+# A net of layers that see one example at a time, and one with ghost batch norm.
+NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
+# Optimizers that need norms of whole parameters; of lars with a learning rate that moves.
+LAYERWISE = {
+    "lars": {"optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv"},
+    "corrected lars": {
+        "optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv", "momentum_correction": True,
+    },
+    "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "trust_limit": 5.0},
+}  # fmt: skip
+
 
 def lasting(daily: int, full: int) -> int:
     """Iterations of a run that is compared with another: ``full`` where `scripts/check-full` asks for it."""
@@ -70,6 +84,7 @@ def lasting(daily: int, full: int) -> int:
 FEW = 297  # examples: with batches of 30, the tenth and the twentieth are tails of 27
 ITERATIONS = lasting(22, 50)  # over both
 OVER_RANKS = lasting(22, 100)
+PAST_A_TAIL = lasting(12, 50)  # where the bits are compared: one difference stays
 
 
 def run_of(transport, model_text, ops=None, examples=FEW, **flags):
@@ -98,6 +113,32 @@ def losses(transport, model_text, iterations, start=0, ops=None, **flags):
     return found, run.arena.hash(ops), ops.to_host(run.arena.weights)
 
 
+def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
+    """Train from ``start``, there taking up ``found``, what :func:`saved` gave. Returns (losses, host weights, what
+    :func:`saved` gives at the end)."""
+    run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
+    if found is not None:
+        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
+    outcomes = []
+    with run.batches(transport, start, iterations) as batches:
+        for batch in batches:
+            outcomes.append(run.worker.iterate(batch, batches.peek))
+            if batch.iteration + 1 in settle_at:
+                run.exchange.serving.drain_peers()
+                outcomes += run.worker.drain()
+                capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+    run.exchange.serving.drain_peers()
+    outcomes += run.worker.drain()
+    losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
+    checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
+    return losses, ops.to_host(run.arena.weights), checkpoint
+
+
+def apart(found, expected):
+    """How far the weights of all ranks are from the expected ones, by the largest of those."""
+    return max(np.max(np.abs(weights - expected)) for _, weights, _ in found) / np.max(np.abs(expected))
+
+
 def everywhere(size, function, **options):
     """``function(transport)`` on ``size`` threads; the values in rank order."""
     return LoopbackWorld(size, **options).run(function)
@@ -122,3 +163,15 @@ def on_ranks(size, work):
     for thread in threads:
         thread.join(120)
     return found
+
+
+_results: dict = {}
+
+
+def results(size, net, iterations, nodes=1, found=None, **flags):
+    """What :func:`trained` returns on each rank of a world of hosts. Each run is made once in a session."""
+    key = (size, net, iterations, str(nodes), id(found), *sorted((name, str(value)) for name, value in flags.items()))
+    if key not in _results:  # with `found`, whose id is then no other's
+        ranks = everywhere(size, lambda t: trained(t, net, iterations, found=found, **flags), nodes=nodes)
+        _results[key] = found, ranks
+    return _results[key][1]

@@ -1,43 +1,337 @@
-"""Runs under a strategy, for the tests that compare them."""
+"""The strategies that the contract in test_strategies.py asks: one row each."""
 
-import numpy as np
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, run_of
+from dataclasses import dataclass, field
 
-from ringtrain.train.checkpoints.state import Progress, capture, place, restore
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, LAYERWISE
 
-# A net of layers that see one example at a time, and one with ghost batch norm.
-NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
-# Optimizers that need norms of whole parameters; of lars with a learning rate that moves.
-LAYERWISE = {
-    "lars": {"optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv"},
-    "corrected lars": {
-        "optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv", "momentum_correction": True,
-    },
-    "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "trust_limit": 5.0},
-}  # fmt: skip
+# Two fully connected layers after the convolution, with columns that no number of ranks divides. Between them: a bias
+# that learns twice as fast, a ReLU that is folded and one that is not, dropout.
+FLAT = '[[layers]]\nname = "flat"\nkind = "Flatten"\n'
+BETWEEN = """[[layers]]
+name = "fc1"
+kind = "Linear"
+units = 21
+bias = { value = 0.1, lr = 2, decay = 0 }
+[[layers]]
+name = "relu2"
+kind = "ReLU"
+[[layers]]
+name = "drop1"
+kind = "Dropout"
+rate = 0.4
+[[layers]]
+name = "relu3"
+kind = "ReLU"
+"""
+# Three fully connected layers, with random numbers by example and (in the ghost net) statistics by ghost batch between.
+LAST = '[[layers]]\nname = "fc"\nkind = "Linear"\nunits = 10\n'
+THREE = """
+[[layers]]
+name = "fc1"
+kind = "Linear"
+units = 24
+[[layers]]
+name = "relu2"
+kind = "ReLU"
+[[layers]]
+name = "drop2"
+kind = "Dropout"
+rate = 0.3
+[[layers]]
+name = "fc2"
+kind = "Linear"
+units = 16
+{more}
+[[layers]]
+name = "fc3"
+kind = "Linear"
+units = 10
+"""
+NORM = '[[layers]]\nname = "norm"\nkind = "BatchNorm"\nghost = 8\n'
+TWO = DROPOUT_NET.replace(FLAT, FLAT + BETWEEN)
+NETS = {
+    "dropout": DROPOUT_NET,
+    "ghost": BATCH_NORM_NET,
+    "whole batch": BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000"),
+    "two": TWO,
+    "two, ghost": BATCH_NORM_NET.replace(FLAT, FLAT + BETWEEN),
+    "all fc": TWO[: TWO.index("[[layers]]")] + TWO[TWO.index(FLAT) :],  # nothing is left to the inner exchange
+    "three": DROPOUT_NET.replace(LAST, THREE.format(more="")),
+    "three, ghost": DROPOUT_NET.replace(LAST, THREE.format(more=NORM)),
+}
+
+# What every strategy is asked to do, but for the options that it names in ``cannot``.
+OPTIONS = {
+    "adamw": {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.01},
+    "nesterov, clipped": {"optimizer": "nesterov", "clip_norm": 0.5},
+    "micro-batches": {"optimizer": "nesterov", "accumulate": 3, "label_smoothing": 0.1, "decay_bias_norm": False},
+    "micro-batches, clipped": {"accumulate": 2, "clip_norm": 0.1},
+    "corrected lars": LAYERWISE["corrected lars"],
+    "clipped lamb": LAYERWISE["clipped lamb"],
+}
 
 
-def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
-    """Train from ``start``, there taking up ``found``, what :func:`saved` gave. Returns (losses, host weights, what
-    :func:`saved` gives at the end)."""
-    run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
-    if found is not None:
-        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
-    outcomes = []
-    with run.batches(transport, start, iterations) as batches:
-        for batch in batches:
-            outcomes.append(run.worker.iterate(batch, batches.peek))
-            if batch.iteration + 1 in settle_at:
-                run.exchange.serving.drain_peers()
-                outcomes += run.worker.drain()
-                capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
-    run.exchange.serving.drain_peers()
-    outcomes += run.worker.drain()
-    losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
-    checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
-    return losses, ops.to_host(run.arena.weights), checkpoint
+@dataclass(frozen=True)
+class World:
+    """A number of ranks and of nodes, the net that they train, their flags besides, and the option that the run on one
+    rank has too."""
+
+    ranks: int
+    net: str
+    flags: dict = field(default_factory=dict)
+    nodes: int = 1
+    option: str = ""
 
 
-def apart(found, expected):
-    """How far the weights of all ranks are from the expected ones, by the largest of those."""
-    return max(np.max(np.abs(weights - expected)) for _, weights, _ in found) / np.max(np.abs(expected))
+def worlds(plain, ghost, **flags):
+    """One to four ranks. The tenth batch has 27 examples: of four ranks with ghosts of 8, one has 3."""
+    return tuple(World(ranks, net, flags) for ranks, net in ((1, plain), (2, ghost), (3, plain), (4, ghost)))
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One row of the table.
+
+    flags     choose it
+    says      its name in the header of a run on one rank; None: it does not run there, or has no name of its own
+    exact     as in the header
+    like      flags of the run on one rank that has the same weights; None: it only has to learn
+    nets      a plain one, and one with ghost batch norm
+    alone     the net of the run on one rank, where it is another one
+    worlds    in which it is compared with that run
+    usual     number of ranks in the other questions
+    least     number of ranks that it needs
+    lockstep  whether ranks wait for one another: else turns decide the result, and tests of its own ask it
+    cannot    names of OPTIONS
+    learns    the share of the first loss to which it comes within 80 iterations
+    near      relative difference of the loss when it goes on at another number of ranks
+    keeps     slots of its optimizer, where all-reduce refuses them
+    devices   flags besides, with which it trains on devices
+    files     whether a run in a folder is stopped and goes on
+    stops     whether all ranks are asked to stop when one is told
+    told      the rank that is told to stop
+    """
+
+    flags: dict
+    says: str | None
+    exact: bool = True
+    like: dict | None = field(default_factory=dict)
+    nets: tuple[str, str] = ("dropout", "ghost")
+    alone: str | None = None
+    worlds: tuple[World, ...] = worlds("dropout", "ghost", bucket_bytes=2000)
+    usual: int = 3
+    least: int = 1
+    lockstep: bool = True
+    cannot: tuple[str, ...] = ()
+    learns: float | None = None
+    near: float = 0.3
+    keeps: str | None = None
+    devices: tuple[dict, ...] = ({},)
+    files: bool = True
+    stops: bool = True
+    told: int = 2
+
+
+def averaging(says, flags, **more):
+    """Averaging now and then."""
+    given = {"sync": "averaging", "average_every": 4, **flags}
+    says = f"averaging every 4, momentum: {says} (ring)"
+    more = {"learns": 0.15, "devices": ({"average_every": 2},), "files": False, "stops": False, **more}
+    return Strategy(given, says, exact=False, like=None, **more)
+
+
+def compressed(says, flags, **more):
+    """Factors and elements go on alike under any optimizer: one is asked."""
+    given = {"exact": False, "like": None, "learns": 1 / 3, "cannot": ("adamw",), "stops": False, **more}
+    return Strategy(flags, f"{says}, error feedback (ring)", **given)
+
+
+def apart(says, flags, **more):
+    """Ranks that do not wait for one another."""
+    return Strategy({"algorithm": "auto", **flags}, says, exact=False, like=None, lockstep=False, **more)
+
+
+TOP_K = {"compress": "top-k", "compress_ratio": 0.05}
+POWER = {"compress": "powersgd", "compress_rank": 2}
+DELAYED = {"sync": "delayed"}
+OUTER = {"outer_momentum": 0.5, "outer_lr": 0.7}
+LATER = {"average_every": 8, "average_from": 1000}
+SERVER = {"sync": "server", "algorithm": "auto"}
+
+STRATEGIES = {
+    "allreduce": Strategy(
+        {},
+        "allreduce (ring)",
+        worlds=(
+            *worlds("dropout", "ghost", overlap="forward", bucket_bytes=2000),
+            World(3, "ghost", {"overlap": "none"}),
+        ),
+        files=False,
+        devices=(
+            {"overlap": "none"},
+            {"clip_norm": 0.5},
+            {"overlap": "forward"},
+            {"overlap": "forward", "accumulate": 3},
+            {"overlap": "forward", "clip_norm": 0.5},
+        ),
+    ),
+    "sharded": Strategy(
+        {"sync": "sharded"},
+        "sharded (ring)",
+        worlds=(
+            *worlds("dropout", "ghost", bucket_bytes=2000),
+            World(3, "ghost", {"overlap": "forward", "bucket_bytes": 2000}),
+            World(3, "dropout", {"overlap": "none"}),
+            World(2, "ghost", {"bucket_bytes": 2000}, option="corrected lars"),
+            World(4, "ghost", {"bucket_bytes": 2000}, option="clipped lamb"),
+        ),
+        devices=(
+            {"clip_norm": 0.5},
+            LAYERWISE["clipped lamb"],
+            {"overlap": "forward", "algorithm": "butterfly"},
+            {"overlap": "forward", "clip_norm": 0.5},
+        ),
+    ),
+    # The mean of updates is the update of the mean only where it is linear.
+    "averaging each iteration": Strategy(
+        {"sync": "averaging", "average_every": 1},
+        "averaging every iteration, momentum: average (ring)",
+        worlds=(
+            *worlds("dropout", "ghost", bucket_bytes=2000),
+            World(3, "ghost", {**LATER, "overlap": "forward"}),
+            World(3, "dropout", {**LATER, "overlap": "none"}),
+        ),
+        cannot=("adamw", "nesterov, clipped", "micro-batches, clipped", "corrected lars", "clipped lamb"),
+        devices=(),
+        files=False,
+        stops=False,
+    ),
+    "averaging": averaging("average", {}, devices=({"average_every": 2, "average_from": 2, "clip_norm": 0.5},)),
+    "averaging, momentum kept": averaging("keep", {"average_momentum": "keep"}),
+    # Of little use where periods are short: momentum never builds up.
+    "averaging, momentum reset": averaging("reset", {"average_momentum": "reset"}, learns=0.3),
+    "averaging, an outer step": averaging(
+        "average, outer momentum 0.5, rate 0.7", OUTER, keeps="momentum, outer_momentum, period_begin, step", files=True
+    ),
+    "delayed": Strategy(
+        DELAYED,
+        "delayed by one iteration (ring)",
+        exact=False,
+        like=DELAYED,
+        keeps="momentum, pending, step",
+        devices=({}, {"clip_norm": 0.5}),
+    ),
+    "gossip": Strategy(
+        {"sync": "gossip"},
+        "gossip up to 8 iterations apart (ring)",
+        exact=False,
+        like=None,
+        learns=0.2,
+        devices=({}, {"clip_norm": 0.5}),
+    ),
+    "top-k": compressed(
+        "allreduce with top-k 5 %",
+        TOP_K,
+        keeps="momentum, residual, step",
+        devices=({"compress_from": 2, "compress_ratio": 0.2},),
+    ),
+    "powersgd": compressed(
+        "allreduce with PowerSGD of rank 2",
+        POWER,
+        near=1e-9,
+        keeps="basis, momentum, residual, step",
+        devices=({"compress_rank": 1}, {"clip_norm": 0.5}),
+    ),
+    "delayed top-k": compressed(
+        "delayed by one iteration, with top-k 5 %", {**DELAYED, **TOP_K}, keeps="momentum, pending, residual, step"
+    ),
+    "delayed powersgd": compressed(
+        "delayed by one iteration, with PowerSGD of rank 2",
+        {**DELAYED, **POWER},
+        keeps="basis, momentum, pending, residual, step",
+        devices=({"clip_norm": 0.5},),
+    ),
+    "master": Strategy(
+        {"sync": "master", "algorithm": "star"},
+        "master on rank 0",
+        devices=({"accumulate": 2}, {"clip_norm": 0.5}),
+    ),
+    "server": Strategy(
+        SERVER,
+        "server on rank 0",
+        worlds=(
+            World(1, "dropout"),
+            World(2, "ghost", {"servers": 2, "overlap": "forward"}),
+            World(3, "dropout", {"servers": 2}),
+            World(4, "ghost", {"servers": 1, "overlap": "none"}),
+            World(4, "dropout", {"servers": 2, "server_levels": 2, "overlap": "forward"}, nodes=2),
+            World(2, "dropout", {"servers": 1, "dedicated": True}),
+            World(4, "dropout", {"servers": 2, "dedicated": True, "overlap": "forward"}),
+            World(5, "dropout", {"servers": 2, "dedicated": True, "overlap": "none"}),
+            World(3, "dropout", {"servers": 2, "overlap": "forward"}, option="adamw"),
+            World(3, "dropout", {"servers": 2, "overlap": "forward"}, option="micro-batches, clipped"),
+        ),
+        devices=(
+            {"servers": 2, "overlap": "forward"},
+            {"dedicated": True, "overlap": "forward"},
+            {"servers": 2, "clip_norm": 0.5, "server_levels": 2},
+        ),
+    ),
+    "dedicated server": apart(None, {**SERVER, "dedicated": True}, told=0),  # which serves
+    "stale server": apart("server on rank 0, staleness 2", {**SERVER, "staleness": 2}),
+    "asynchronous server": apart("server on rank 0, asynchronous", {**SERVER, "asynchronous": True}),
+    "asynchronous averaging": apart(
+        "averaging on rank 0, asynchronous, every 8", {"sync": "averaging", "asynchronous": True}
+    ),
+    "hybrid": Strategy(
+        {"fc": "hybrid"},
+        "allreduce with fc hybrid (ring)",
+        nets=("two", "two, ghost"),
+        worlds=(
+            *worlds("two", "two, ghost"),
+            World(3, "all fc"),
+            World(2, "dropout"),
+            World(3, "two", {"sync": "sharded", "bucket_bytes": 500}),
+            World(3, "two", {"sync": "sharded", "bucket_bytes": 500}, option="nesterov, clipped"),
+            World(3, "two", {"sync": "sharded", "bucket_bytes": 500}, option="clipped lamb"),
+        ),
+        devices=(
+            {"clip_norm": 0.5},
+            {"optimizer": "lars", "accumulate": 2},
+            {"sync": "sharded", "clip_norm": 0.5, "algorithm": "sliced"},
+        ),
+    ),
+    "pipeline": Strategy(
+        {"fc": "pipeline", "fc_ranks": 2, "algorithm": "auto"},
+        None,
+        nets=("three", "three, ghost"),
+        usual=4,
+        least=3,
+        worlds=(
+            World(2, "three", {"fc_ranks": 1, "bucket_bytes": 500}),
+            World(2, "three, ghost", {"fc_ranks": 1, "accumulate": 3, "fc_in_flight": 2}),
+            World(3, "three", {"fc_ranks": 1, "accumulate": 2, "algorithm": "recursive-doubling", "overlap": "none"}),
+            World(4, "three, ghost", {"fc_ranks": 1, "accumulate": 4, "fc_in_flight": 3, "algorithm": "ring"}),
+            World(4, "three", {"accumulate": 4, "fc_in_flight": 1, "bucket_bytes": 500}),
+            World(4, "three, ghost", {"accumulate": 2, "fc_in_flight": 3}),
+            World(4, "three", {"fc_ranks": 3, "accumulate": 3, "fc_in_flight": 3}),
+        ),
+        # One rank with images: then messages that are learnt from at once come in one order, too.
+        devices=({"fc_ranks": 1, "accumulate": 2}, {"clip_norm": 0.5, "accumulate": 2}, {"fc_update": "each"}),
+    ),
+    "whole-batch norm": Strategy(
+        {"batch_norm": "sync"},
+        None,
+        nets=("ghost", "ghost"),
+        alone="whole batch",
+        worlds=(
+            *(World(ranks, "ghost") for ranks in (1, 2, 3, 4)),
+            World(3, "ghost", {"sync": "sharded"}, option="nesterov, clipped"),
+            World(3, "ghost", {"algorithm": "mpi"}),
+            World(3, "ghost", {"fc": "hybrid"}),
+        ),
+        stops=False,
+        cannot=("micro-batches", "micro-batches, clipped"),
+        devices=({}, {"batch": 148}),  # of which the tail leaves ranks without examples
+    ),
+}

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, OVER_RANKS, everywhere, lasting, losses
-from strategies import LAYERWISE
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, LAYERWISE, OVER_RANKS, everywhere, lasting, losses
 
 
 def relative(found, expected):

@@ -2,8 +2,17 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, OVER_RANKS, everywhere, losses
-from strategies import LAYERWISE, apart, trained
+from small_runs import (
+    BATCH_NORM_NET,
+    DROPOUT_NET,
+    ITERATIONS,
+    LAYERWISE,
+    OVER_RANKS,
+    apart,
+    everywhere,
+    losses,
+    trained,
+)
 
 from ringtrain.ops.catalogue import make_ops
 

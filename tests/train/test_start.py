@@ -1,7 +1,6 @@
 """`ringtrain train` from flags to files, in this process: what it leaves, how it goes on, and what it refuses."""
 
 import csv
-import json
 import platform
 import re
 import socket
@@ -42,11 +41,7 @@ from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
-
-
-def records(folder, kind=None):
-    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [record for record in found if kind in (None, record["event"])]
+from tests.runs import records
 
 
 # ── what a run leaves ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,8 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, everywhere, run_of
-from strategies import trained
+from small_runs import BATCH_NORM_NET, everywhere, run_of, trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE

@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
-from strategies import trained
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of, trained
 
 from ringtrain.exchange import texts as exchange_texts
 from tests.fakes.device import FakeDeviceOps
@@ -44,36 +43,6 @@ def test_optimizers_clipping_and_accumulation(flags):
     host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 6, **flags))
     device = everywhere(2, lambda t: on_device(t, DROPOUT_NET, 6, **flags))
     assert [found[:2] for found in device] == [found[:2] for found in host]
-
-
-STRATEGIES = [
-    {"overlap": "forward"},
-    {"overlap": "none"},
-    {"sync": "sharded"},
-    {"sync": "sharded", "overlap": "forward"},
-    {"sync": "server", "overlap": "forward", "servers": 2},
-    {"sync": "delayed"},
-    {"sync": "averaging", "average_every": 2, "outer_momentum": 0.5},
-    {"sync": "gossip"},
-    {"sync": "master"},
-    {"compress": "top-k", "compress_ratio": 0.1},
-    {"batch_norm": "sync"},
-    {"fc": "hybrid"},
-]
-
-
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("flags", STRATEGIES, ids=str)
-def test_every_strategy_with_recorded_passes_and_many_buckets(flags, early):
-    def body(transport, device):
-        ops = FakeDeviceOps(early=early) if device else None
-        transport = DeviceTransport(transport, ops) if device else transport
-        losses, weights, _ = trained(transport, BATCH_NORM_NET, 6, settle_at=(3,), ops=ops, bucket_bytes=1, **flags)
-        assert not device or ops.replays > 0
-        return losses, weights.tobytes()
-
-    host, device = (everywhere(2, lambda t, d=d: body(t, d)) for d in (False, True))
-    assert host == device
 
 
 def of_precision(transport, precision, iterations=20, **flags):
@@ -169,39 +138,17 @@ def test_evaluation():
     assert everywhere(3, lambda t: scored(t, True)) == everywhere(3, lambda t: scored(t, False))
 
 
-# ── every strategy ────────────────────────────────────────────────────────────────────────────────────────────────────
-STRATEGIES = {
+# ── algorithms and wires ──────────────────────────────────────────────────────────────────────────────────────────────
+ALGORITHMS = {
     **{
-        f"all-reduce by {name}": {"algorithm": name}
+        name: {"algorithm": name}
         for name in (
             "ring", "tree", "double-tree", "butterfly", "circulant", "recursive-doubling", "star", "sliced",
             "hierarchical", "hierarchical-leader", "mpi",
         )
     },
-    "none overlaps": {"overlap": "none"},
-    "forward": {"overlap": "forward", "bucket_bytes": 500},
-    "clipped": {"clip_norm": 0.5},
     "a wire": {"wire": "bfloat16", "algorithm": "ring"},
     "another wire": {"wire": "float16", "algorithm": "tree"},
-    "top-k": {"compress": "top-k", "compress_ratio": 0.2, "compress_from": 2},
-    "powersgd": {"compress": "powersgd", "compress_rank": 1},
-    "delayed": {"sync": "delayed", "clip_norm": 0.5},
-    "delayed top-k": {"sync": "delayed", "compress": "top-k"},
-    "sharded": {"sync": "sharded", "overlap": "forward", "algorithm": "butterfly"},
-    "sharded lamb": {"sync": "sharded", "optimizer": "lamb", "lr": 0.01, "algorithm": "ring"},
-    "averaging": {"sync": "averaging", "average_every": 2, "average_from": 2},
-    "averaging, its momentum kept": {"sync": "averaging", "average_every": 2, "average_momentum": "keep"},
-    "averaging, begun anew": {"sync": "averaging", "average_every": 2, "average_momentum": "reset"},
-    "averaging, an outer step": {"sync": "averaging", "average_every": 2, "outer_momentum": 0.5, "outer_lr": 0.7},
-    "gossip": {"sync": "gossip", "clip_norm": 0.5},
-    "master": {"sync": "master", "accumulate": 2},
-    "server": {"sync": "server", "servers": 2},
-    "server, forward": {"sync": "server", "overlap": "forward", "dedicated": True},
-    "server, clipped, of two levels": {"sync": "server", "server_levels": 2, "clip_norm": 0.5},
-    "hybrid": {"fc": "hybrid", "clip_norm": 0.5},
-    "hybrid, sharded": {"fc": "hybrid", "sync": "sharded", "algorithm": "sliced"},
-    "pipeline": {"fc": "pipeline", "accumulate": 2, "algorithm": "ring"},
-    "whole-batch norm": {"batch_norm": "sync"},
 }  # fmt: skip
 
 
@@ -228,10 +175,11 @@ def gives_the_bits_of_hosts(size, flags, mapped=False, nodes=1):
     return host == late and host == early
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy(name):
-    flags = {"bucket_bytes": 2000, "segment_bytes": 256, **STRATEGIES[name]}
-    assert gives_the_bits_of_hosts(4, flags, nodes=[0, 0, 1, 1])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm(name):
+    flags = {"bucket_bytes": 2000, "segment_bytes": 256, **ALGORITHMS[name]}
+    ranks, nodes = (4, [0, 0, 1, 1]) if "hierarchical" in name else (3, 1)
+    assert gives_the_bits_of_hosts(ranks, flags, nodes=nodes)
 
 
 def test_what_auto_takes_on_a_device_trains_alike():

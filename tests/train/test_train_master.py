@@ -1,83 +1,13 @@
-"""Training with a master is training alone: whoever reads, has the loss and updates."""
+"""What is a master's own: rank 0 alone reads, has the loss and updates."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, everywhere, run_of
-from strategies import NETS, apart, trained
-
-from tests.fakes.device import FakeDeviceOps
-from tests.fakes.transports import DeviceTransport
-
-
-def master(size, net=DROPOUT_NET, iterations=ITERATIONS, **flags):
-    return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="master", **flags))
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of, trained
 
 
 def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0]
-
-
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_weights_and_losses_are_those_of_one_rank(net, size):
-    """Iteration 10 has 27 examples in place of 30: of four ranks with ghosts of 8, two then have 8, one 3."""
-    losses, weights, _ = serial(NETS[net])
-    found = master(size, NETS[net], bucket_bytes=2000)
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert apart(found, weights) <= 1e-12
-    for told, *_ in found:
-        np.testing.assert_allclose(told, losses, rtol=1e-11)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"optimizer": "adamw", "lr": 0.002},
-        {"optimizer": "nesterov", "clip_norm": 0.5},
-        {"optimizer": "lars", "trust": 0.1, "label_smoothing": 0.1},
-        {"accumulate": 3, "clip_norm": 0.1},
-        {"accumulate": 2, "net": BATCH_NORM_NET},
-    ],
-)
-def test_optimizers_clipping_and_micro_batches(flags):
-    flags = {**flags, "iterations": 15}
-    assert apart(master(3, **flags), serial(**flags)[1]) <= 1e-12
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_ranks_without_examples(accumulate):
-    """Batches of 5 on 4 ranks; iteration 60 is a tail of 2, which two of them have nothing of."""
-    net = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1")
-    flags = {"batch": 5, "iterations": 63, "start": 53, "lr": 0.01, "net": net}
-    assert apart(master(4, accumulate=accumulate, **flags), serial(**flags)[1]) <= 1e-12
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_it_goes_on_at_another_number_of_ranks(size):
-    flags = {"optimizer": "adamw", "lr": 0.002}
-    begun = master(3, iterations=10, **flags)[0][2]
-    found = master(size, iterations=20, start=10, found=begun, **flags)
-    assert apart(found, serial(iterations=20, **flags)[1]) <= 1e-12
-
-
-def test_a_run_of_all_reduce_goes_on_under_a_master_and_back():
-    begun = everywhere(2, lambda t: trained(t, DROPOUT_NET, 10, dtype="float64"))[0][2]
-    middle = master(4, iterations=20, start=10, found=begun)[0][2]
-    found = everywhere(3, lambda t: trained(t, DROPOUT_NET, 30, 20, middle, dtype="float64"))
-    assert apart(found, serial(iterations=30)[1]) <= 1e-12
-
-
-@pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}, {"accumulate": 2}])
-def test_on_a_device_that_computes_later(flags):
-    def body(t, device):
-        ops = FakeDeviceOps() if device else None
-        transport = DeviceTransport(t, ops) if device else t
-        return trained(transport, NETS["ghost"], 6, ops=ops, sync="master", settle_at=(3,), **flags)
-
-    host, device = (everywhere(3, lambda t, d=d: body(t, d)) for d in (False, True))
-    assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
 
 
 def test_rank_0_alone_reads_and_keeps_a_state():

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
-from strategies import apart, trained
+from small_runs import ITERATIONS, PAST_A_TAIL, apart, everywhere, results, run_of, trained
+from strategies import NETS
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
 from ringtrain.exchange import texts as exchange_texts
@@ -17,53 +17,18 @@ from ringtrain.train.pipeline.fc_stage import BatchCut, StageMessage, TapePool, 
 from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
 from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.device import FakeDeviceOps
-from tests.fakes.transports import DeviceTransport
 
 # Three fully connected layers, with random numbers by example and statistics by ghost batch among them.
-LAST = '[[layers]]\nname = "fc"\nkind = "Linear"\nunits = 10\n'
-FC = """
-[[layers]]
-name = "fc1"
-kind = "Linear"
-units = 24
-[[layers]]
-name = "relu2"
-kind = "ReLU"
-[[layers]]
-name = "drop2"
-kind = "Dropout"
-rate = 0.3
-[[layers]]
-name = "fc2"
-kind = "Linear"
-units = 16
-{more}
-[[layers]]
-name = "fc3"
-kind = "Linear"
-units = 10
-"""
-NORM = '[[layers]]\nname = "norm"\nkind = "BatchNorm"\nghost = 8\n'
-NETS = {
-    "dropout": DROPOUT_NET.replace(LAST, FC.format(more="")),
-    "ghost": DROPOUT_NET.replace(LAST, FC.format(more=NORM)),
-}
 FLAGS = {"lr": 0.01, "dtype": "float64"}
+NET = NETS["three"]
 
 
-def pipeline(size, net="dropout", iterations=ITERATIONS, fc_ranks=1, **flags):
-    given = {**FLAGS, "fc": "pipeline", "fc_ranks": fc_ranks, **flags}
-    return everywhere(size, lambda t: trained(t, NETS[net], iterations, **given))
+def pipeline(size, iterations=PAST_A_TAIL, fc_ranks=1, **flags):
+    return results(size, NET, iterations, **{**FLAGS, "fc": "pipeline", "fc_ranks": fc_ranks, **flags})
 
 
-def serial(net="dropout", iterations=ITERATIONS, **flags):
-    return everywhere(1, lambda t: trained(t, NETS[net], iterations, **{**FLAGS, **flags}))[0]
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return {net: serial(net) for net in NETS}
+def serial(iterations=PAST_A_TAIL, **flags):
+    return results(1, NET, iterations, **{**FLAGS, **flags})[0]
 
 
 def assert_is(found, expected):
@@ -74,47 +39,11 @@ def assert_is(found, expected):
         np.testing.assert_allclose(losses, expected[0], rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("net", "conv", "fc", "micro", "in_flight"),
-    [
-        *(("dropout", 1, 1, 1, 1), ("dropout", 1, 1, 3, 2), ("dropout", 2, 1, 2, 2), ("dropout", 3, 1, 4, 3)),
-        *(("dropout", 2, 2, 3, 2), ("dropout", 2, 2, 4, 1), ("dropout", 1, 3, 3, 3)),
-        *(("ghost", 1, 1, 3, 2), ("ghost", 3, 1, 4, 3), ("ghost", 2, 2, 2, 3)),
-    ],
-)
-def test_weights_are_those_of_one_rank(alone, net, conv, fc, micro, in_flight):
-    found = pipeline(conv + fc, net, fc_ranks=fc, accumulate=micro, fc_in_flight=in_flight, bucket_bytes=500)
-    assert_is(found, alone[net])
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"optimizer": "adamw", "lr": 0.002},
-        {"optimizer": "nesterov", "clip_norm": 0.5, "algorithm": "ring"},
-        {"optimizer": "lamb", "clip_norm": 1.0},
-        {"label_smoothing": 0.1, "algorithm": "recursive-doubling", "overlap": "none"},
-        {"bucket_bytes": 500},
-    ],
-)
-def test_optimizers_clipping_and_schedules(flags):
-    assert_is(pipeline(4, fc_ranks=2, accumulate=2, iterations=12, **flags), serial(iterations=12, **flags))
-
-
-@pytest.mark.parametrize("fc_ranks", [1, 2])
-def test_a_rank_without_examples_in_a_tail(fc_ranks):
-    """Batches of 4, and one of 1 as the 75th."""
-    flags = {"batch": 4, "start": 71, "accumulate": 2, "iterations": 79}
-    assert_is(pipeline(3 + fc_ranks, fc_ranks=fc_ranks, **flags), serial(**flags))
-
-
 def test_sums_are_the_same_in_every_run():
-    once, again = (pipeline(5, fc_ranks=2, accumulate=3, iterations=8, dtype="float32") for _ in range(2))
-    assert once[0][1].tobytes() == again[0][1].tobytes()
+    def run(t):
+        return trained(t, NET, 8, fc="pipeline", fc_ranks=2, accumulate=3, lr=0.01)[1].tobytes()
 
-
-def test_looking_in_between_changes_nothing():
-    assert_is(pipeline(4, fc_ranks=2, accumulate=2, settle_at=(1, 2, 9), iterations=12), serial(iterations=12))
+    assert everywhere(5, run) == everywhere(5, run)
 
 
 @pytest.mark.parametrize(
@@ -127,23 +56,9 @@ def test_it_goes_on_with_other_numbers_of_ranks(conv, fc, more):
     assert apart(found, serial(iterations=12, **flags)[1]) <= 1e-12
 
 
-@pytest.mark.parametrize("flags", [{"clip_norm": 0.5, "accumulate": 2}, {"fc_update": "each"}])
-def test_on_a_device_that_computes_later(flags):
-    """One rank with images: then also messages that are learnt from at once come in one order."""
-
-    def body(t, device):
-        ops = FakeDeviceOps() if device else None
-        transport = DeviceTransport(t, ops) if device else t
-        given = {"fc": "pipeline", "fc_ranks": 2, "settle_at": (3,), **flags}
-        return trained(transport, NETS["ghost"], 6, ops=ops, **given)
-
-    host, device = (everywhere(3, lambda t, d=d: body(t, d)) for d in (False, True))
-    assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
-
-
 def test_the_evaluator_sees_all_weights():
     def body(t, **flags):
-        run, _ = run_of(t, NETS["dropout"], **{**FLAGS, **flags})
+        run, _ = run_of(t, NET, **{**FLAGS, **flags})
         with run.batches(t, 0, 3) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
@@ -163,10 +78,10 @@ def test_each_of_one_message_is_exact(flags):
 
 
 @pytest.mark.parametrize("fc_ranks", [1, 2])
-def test_each_of_several_comes_near(alone, fc_ranks):
-    found = pipeline(3 + fc_ranks - 1, fc_ranks=fc_ranks, accumulate=2, fc_update="each")
+def test_each_of_several_comes_near(fc_ranks):
+    found = pipeline(3 + fc_ranks - 1, ITERATIONS, fc_ranks, accumulate=2, fc_update="each")
     assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert 1e-6 < apart(found, alone["dropout"][1]) < 0.3
+    assert 1e-6 < apart(found, serial(ITERATIONS)[1]) < 0.3
     assert found[0][0][-1] < 0.7 * found[0][0][0]
 
 
@@ -237,7 +152,7 @@ def test_tapes_are_used_again_and_bounded():
 def test_ranks_hold_no_more_tapes_than_may_be_in_flight(in_flight, micro):
     def body(t):
         flags = {"fc": "pipeline", "fc_ranks": 2, "fc_in_flight": in_flight, "accumulate": micro}
-        run, _ = run_of(t, NETS["dropout"], **flags)
+        run, _ = run_of(t, NET, **flags)
         with run.batches(t, 0, 5) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
@@ -256,7 +171,7 @@ def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer():
             DivergedError,
             match=train_texts.LOSS.pattern(loss=math.nan, where=train_texts.FIRST_LAYER(layer="fc2", rank=0)),
         ):
-            run, ops = run_of(t, NETS["dropout"], fc="pipeline", fc_ranks=2)
+            run, ops = run_of(t, NET, fc="pipeline", fc_ranks=2)
             spans = {span.name: span for span in run.arena.spans}
             if t.rank == 2:
                 ops.fill(run.arena.weight(spans["fc2.bias"]), np.nan)
@@ -270,7 +185,7 @@ def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer():
 @pytest.mark.timing
 def test_a_rank_that_does_not_come_is_named():
     def body(t):
-        run, _ = run_of(t, NETS["dropout"], fc="pipeline")
+        run, _ = run_of(t, NET, fc="pipeline")
         run.exchange.mail._deadline_s = 0.05  # from here on nobody comes
         if t.rank == 2:
             with run.batches(t, 0, 1) as batches, pytest.raises(StalledError) as error:

@@ -1,7 +1,6 @@
 """``--reproducible``: bit by bit the same weights, optimizer, losses and scores at any number of ranks."""
 
 import hashlib
-import json
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.runs import records
 
 # 297 = 4·73 + 5: the fifth batch leaves three of eight shards, and ranks, without an example.
 TAILED = {"batch": 73}
@@ -159,11 +159,6 @@ def train(tmp_path, monkeypatch):
         start(LoopbackWorld(1).transport(0), None, given)
 
     return run
-
-
-def records(folder, kind):
-    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [record for record in found if record["event"] == kind]
 
 
 def test_what_is_fixed_is_in_the_header_and_each_epoch_has_its_hash(train, tmp_path, capsys):

@@ -1,11 +1,10 @@
-"""Training by servers is training on one rank."""
+"""What is a server's own: other numbers of servers, and ranks that are apart."""
 
 import math
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
-from strategies import NETS, apart, trained
+from small_runs import DROPOUT_NET, NETS, apart, everywhere, results, run_of, trained
 
 from ringtrain.errors import DivergedError
 from ringtrain.train import texts as train_texts
@@ -13,14 +12,6 @@ from ringtrain.train.run.driver import make_driver
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime
-
-
-def served(size, net=DROPOUT_NET, iterations=ITERATIONS, nodes=1, **flags):
-    return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="server", **flags), nodes=nodes)
-
-
-def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
-    return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
 
 
 @pytest.fixture
@@ -34,63 +25,16 @@ def in_turns(monkeypatch):
     return run
 
 
-@pytest.fixture(scope="module")
-def alone():
-    return {net: serial(text) for net, text in NETS.items()}
-
-
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize(
-    ("size", "flags"),
-    [
-        (1, {}),
-        (2, {"servers": 2, "overlap": "forward"}),
-        (3, {"servers": 2}),
-        (4, {"servers": 1, "overlap": "none"}),
-        (4, {"servers": 2, "server_levels": 2, "nodes": 2, "overlap": "forward"}),
-    ],
-)
-def test_weights_are_those_of_one_rank(alone, net, size, flags):
-    found = served(size, NETS[net], bucket_bytes=2000, **flags)
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert apart(found, alone[net]) <= 1e-12
-
-
-@pytest.mark.parametrize(
-    "flags", [{"optimizer": "adamw", "lr": 0.002}, {"optimizer": "nesterov", "clip_norm": 0.5, "accumulate": 3}]
-)
-def test_optimizers_clipping_and_micro_batches(flags):
-    flags = {**flags, "iterations": 12}
-    assert apart(served(3, servers=2, overlap="forward", **flags), serial(**flags)) <= 1e-12
-
-
 @pytest.mark.parametrize(("size", "servers"), [(1, 1), (2, 2)])
 def test_it_goes_on_at_another_number_of_ranks_and_servers(size, servers):
-    flags = {"optimizer": "adamw", "lr": 0.002}
-    begun = served(3, iterations=8, servers=3, **flags)[0][2]
-    found = served(size, iterations=20, start=8, found=begun, servers=servers, **flags)
-    assert apart(found, serial(iterations=20, **flags)) <= 1e-12
+    flags = {"optimizer": "adamw", "lr": 0.002, "dtype": "float64"}
+    given = {"sync": "server", **flags}
+    begun = results(3, DROPOUT_NET, 5, servers=3, **given)[0][2]
+    found = results(size, DROPOUT_NET, 12, start=5, found=begun, servers=servers, **given)
+    assert apart(found, results(1, DROPOUT_NET, 12, **flags)[0][1]) <= 1e-12
 
 
-@pytest.mark.parametrize("flags", [{"overlap": "forward"}, {"clip_norm": 0.5, "server_levels": 2}])
-def test_on_a_device_that_computes_later(flags):
-    def body(t, device):
-        ops = FakeDeviceOps() if device else None
-        transport = DeviceTransport(t, ops) if device else t
-        return trained(transport, NETS["ghost"], 6, ops=ops, sync="server", servers=2, settle_at=(3,), **flags)
-
-    host, device = (everywhere(4, lambda t, d=d: body(t, d), nodes=2) for d in (False, True))
-    assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
-
-
-# ── ranks that only serve, and ranks that are apart ───────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(("size", "servers", "overlap"), [(2, 1, "backward"), (4, 2, "forward"), (5, 2, "none")])
-def test_dedicated_servers_train_nothing_and_change_nothing(alone, size, servers, overlap):
-    found = served(size, servers=servers, dedicated=True, overlap=overlap)
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert apart(found, alone["dropout"]) <= 1e-12
-
-
+# ── ranks that are apart ──────────────────────────────────────────────────────────────────────────────────────────────
 FLAGS = {"lr": 0.02, "augment": False, "net": NETS["ghost"]}
 
 

@@ -3,8 +3,7 @@ kernels of a GPU that run on the host, against training on the host."""
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere
-from strategies import trained
+from small_runs import DROPOUT_NET, everywhere, trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport

@@ -20,6 +20,7 @@ from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping import reasons, signals
 from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end, stop_reason
 from ringtrain.train.stopping.signals import StopFlag, StopPoll, watching
+from tests.runs import records
 
 
 @pytest.fixture
@@ -32,11 +33,6 @@ def train(alone, tmp_path, monkeypatch):
         start.start(alone, None, flags, stop)
 
     return run
-
-
-def records(folder, kind):
-    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [record for record in found if record["event"] == kind]
 
 
 # ── the flag ──────────────────────────────────────────────────────────────────────────────────────────────────────────
