@@ -15,6 +15,7 @@ import pytest
 
 from ringtrain.train import texts
 from tests.mpi.conftest import PATIENCE_S, ROOT
+from tests.runs import records
 from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
@@ -49,11 +50,6 @@ def net(tmp_path):
 def arguments(net, out, *more):
     given = ["--model", net, "--data", "digits", "--ops", "reference", "--out", out, *more]
     return ["-m", "ringtrain", "train", *map(str, given)]
-
-
-def records(out, kind):
-    lines = (out / "log.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["event"] == kind]
 
 
 def losses(out):

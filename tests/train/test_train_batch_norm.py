@@ -1,7 +1,5 @@
 """``--batch-norm``: statistics of the whole batch are those of one rank that has all of it as one ghost batch."""
 
-import json
-
 import numpy as np
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhere, results, run_of, trained
@@ -12,6 +10,7 @@ from ringtrain.train import texts as train_texts
 from ringtrain.train.agree import take_turns
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.runs import records
 
 ONE_GHOST = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000")
 
@@ -105,8 +104,7 @@ def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, to
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "algorithm": "ring", "iterations": 1}
     alone = LoopbackWorld(1).transport(0)
     start(alone, None, {**flags, "out": "run", "batch_norm": told})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    texts = [line["text"] for line in lines if line["event"] == "note"]
+    texts = [note["text"] for note in records(tmp_path / "run", "note")]
     assert [text for text in texts if "batch norm" in text] == [words]
 
 

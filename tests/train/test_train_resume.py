@@ -1,6 +1,5 @@
 """Where a run begins that ended before its first checkpoint: where it began, whatever it is told then."""
 
-import json
 import tomllib
 
 import pytest
@@ -14,6 +13,7 @@ from ringtrain.train.checkpoints.resume import restart_origin
 from ringtrain.train.options import read_options
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.runs import records
 
 
 @pytest.fixture
@@ -25,10 +25,8 @@ def train(tmp_path, monkeypatch):
 
     def run(run_file=None, out="run", **flags):
         start(LoopbackWorld(1).transport(0), run_file, {"data": "digits", "ops": "reference", "out": out, **flags})
-        found = [json.loads(line) for line in (tmp_path / out / "log.jsonl").read_text().splitlines()]
-        (begun,) = [record["resumed_at"] for record in found if record["event"] == "start"][-1:]
-        (end,) = [record for record in found if record["event"] == "end"][-1:]
-        return begun, end["iterations"], end["weights_sha256"]
+        begun, end = (records(tmp_path / out, kind)[-1] for kind in ("start", "end"))
+        return begun["resumed_at"], end["iterations"], end["weights_sha256"]
 
     return run
 
