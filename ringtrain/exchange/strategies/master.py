@@ -30,7 +30,7 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.root_batches import RootBatches
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.owned_state import OwnedState
-from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.humanize import format_bytes
 from ringtrain.nn.buckets import make_buckets
 
@@ -71,7 +71,7 @@ class Master(Exchange):
         self._update = OwnedUpdate(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
         self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, streams=streams)
         self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, streams=streams)
-        self.owned_state = OwnedState(self._update, self.synchronize)
+        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
         self.reducers = Reducers(
             {"gradients": self._sums, "weights": self._weights},
             messages=[self.batches],
@@ -113,3 +113,7 @@ class Master(Exchange):
 
     def synchronize(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""
+
+    def _gather(self) -> dict:
+        """The state on rank 0; elsewhere the step alone."""
+        return self._update.state() if self._is_root else {STEP: self._update.step}
