@@ -207,7 +207,7 @@ def assemble(
 
 def shards_of(count: int, exchange: Exchange) -> ShardParts | None:
     """This rank's shards of ``count``; None where gradients are not of shards."""
-    return ShardParts(count, *exchange.shards) if exchange.shards is not None else None
+    return ShardParts(count, *exchange.facts.shards) if exchange.facts.shards is not None else None
 
 
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
@@ -233,13 +233,13 @@ def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, s
         key=ops.zeros((1,), "uint64"),
         add_over_ranks=TimedReduction(reduce) if reduce else None,
         recorded=stage is None,
-        waits=meeting.waits() if meeting else frozenset(),
+        waits=meeting.wait_points if meeting else frozenset(),
     )
-    cuts = meeting.cuts() if meeting else frozenset()
+    cuts = meeting.ready_points if meeting else frozenset()
     passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale)
     partition = BatchPartition(exchange, transport.size, transport.rank, grain, config.accumulate, shards)
     rows = shards.count if shards else 1
-    losses = LossAllReduce(ops, transport, stop, exchange.window, rows, config.deadline_s)
+    losses = LossAllReduce(ops, transport, stop, exchange.facts.max_iteration_lag, rows, config.deadline_s)
     return Worker(passes, exchange, transport, partition, losses, rate.at, config.deadline_s, stage)
 
 

@@ -52,7 +52,7 @@ class Synchronous(IterationDriver):
             stopping = self._account_all([outcome] if outcome else [])
             if stopping:
                 break
-        self._exchange.drain_peers()
+        self._exchange.serving.drain_peers()
         return self._account_all(self._worker.drain()) or stopping
 
     def _account_all(self, outcomes: list[IterationLoss]) -> bool:
@@ -82,7 +82,7 @@ class WorkQueueDriver(IterationDriver):
         if self._trains:
             diverged = self._until_divergence(first, stop)
         else:
-            self._exchange.serve(self._account_now_and_then)
+            self._exchange.serving.serve(self._account_now_and_then)
         self._exchange.synchronize()
         everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
         self._account_finished()

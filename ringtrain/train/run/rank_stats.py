@@ -36,7 +36,7 @@ class RankStatistics:
 
     def _lag(self) -> dict | None:
         """How often clocks and versions lagged, by lag; None where nothing can."""
-        lag = self._of.exchange.lag()
+        lag = self._of.exchange.serving.lag()
         return lag and {"clock": lag.clocks, "version": lag.versions}
 
     @property

@@ -171,7 +171,7 @@ class Run:
 
     def _digest(self, settled: bool) -> str | None:
         """The hash of the weights, on rank 0. Ranks whose weights differ do not meet for it."""
-        if not settled and not self._of.exchange.exact:
+        if not settled and not self._of.exchange.facts.exact:
             return None
         self._of.exchange.synchronize()
         return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None

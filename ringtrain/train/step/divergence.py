@@ -59,5 +59,5 @@ class Divergence:
             wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
 
     def _poll(self, pending: Handle) -> bool:
-        self._exchange.poll()
+        self._exchange.serving.poll()
         return pending.test()

@@ -49,7 +49,7 @@ class BatchPartition:
     ):
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
         self.shards = shards
-        self._roles = exchange.roles(size)
+        self._roles = exchange.facts.roles
 
     @property
     def read_elsewhere(self) -> bool:

@@ -67,7 +67,7 @@ class Worker:
         self.passes, self.exchange, self.rate, self.activity = passes, exchange, rate, transport.activity
         self._partition, self._losses, self._stage = partition, losses, stage
         self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, stage is not None)
-        self._instructions = stage.instructions if stage else alone if exchange.dynamic_batches else instructions
+        self._instructions = stage.instructions if stage else alone if exchange.facts.dynamic_batches else instructions
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
         self._batch: RankBatch | None = None
@@ -140,7 +140,7 @@ class Worker:
     def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> None:
         # Where ranks meet within passes, ranks without examples make these passes too.
         ctx = self.passes.ctx
-        empty = self.exchange.within_passes or ctx.add_over_ranks is not None
+        empty = self.exchange.facts.within_passes or ctx.add_over_ranks is not None
         self._batch = RankBatch(batch, self._partition.micro(batch, empty), following)
         self.passes.begin(batch.iteration)
         ctx.total, self.passes.denominator = batch.total, self._denominator()
@@ -167,7 +167,7 @@ class Worker:
                 self._load(micro)
             case Forward(micro):
                 current, loss = self.passes.micro_batch, self.passes.loss_gradient
-                current.dlogits = self.exchange.loss_gradient(micro, self._forward(), current.labels, loss)
+                current.dlogits = self.exchange.batches.loss_gradient(micro, self._forward(), current.labels, loss)
                 self._look_ahead()
             case ReduceLoss():
                 self._losses.share(self._batch.batch)
