@@ -173,7 +173,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence that the user should read once."""
+    """A sentence that the user should read once, in ``text``."""
 
     text: str
 
