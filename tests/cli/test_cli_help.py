@@ -127,7 +127,7 @@ def test_defaults_of_a_recipe_are_not_said_to_be_what_runs():
     assert "Learning rate. [default: the model's recipe, or 0.01]" in text
     assert "Trust coefficient of lars. [default: the model's recipe, or 0.001]" in text
     assert "Approximate gradient bytes of a bucket, which are exchanged together. [default: 4194304]" in text
-    assert "input asks for them. [default: on]" in text
+    assert "Random crops and flips, if the model's input has them. [default: on]" in text
 
 
 def test_every_default_is_in_the_help():
