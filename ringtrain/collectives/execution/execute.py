@@ -116,7 +116,8 @@ class Execution(Reduction):
         for i, waits in enumerate(self._start_waits):
             if not waits:
                 self._tasks[i].queue.append(i)
-        self.test()
+        while self._left and (self._post() or self._collect()):
+            pass
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether the execution is done."""
