@@ -76,7 +76,8 @@ class Pipeline(Exchange):
         self.fc_ranks, self.in_flight, self.each = config.fc_ranks, config.fc_in_flight, config.fc_update == EACH
         self.mail = ActivationChannel(transport, settings.ops, config.deadline_s)
         algorithm = schedule_name(config.algorithm, transport)
-        self._settings = replace(settings, tuning=None).with_options(algorithm=algorithm)
+        # The guard numbers the collectives of all ranks; those of the ranks in front are not among them.
+        self._settings = replace(settings, tuning=None, guard=None).with_options(algorithm=algorithm)
         front = transport.size - self.fc_ranks
         when = texts.AT_EACH_MESSAGE if self.each else texts.ONCE_AN_ITERATION
         self.facts = ExchangeFacts(
