@@ -116,8 +116,7 @@ class Execution(Reduction):
         for i, waits in enumerate(self._start_waits):
             if not waits:
                 self._tasks[i].queue.append(i)
-        while self._left and (self._post() or self._collect()):
-            pass
+        self.test()
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether the execution is done."""
