@@ -1,4 +1,4 @@
-"""A program for test_checkpoint_killed: saves checkpoints into a run's folder, and is killed doing so.
+"""A program for test_storage_killed: saves checkpoints into a run's folder, and is killed doing so.
 
 usage: saves_until_killed.py FOLDER [steps]
 
