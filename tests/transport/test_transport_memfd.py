@@ -48,8 +48,8 @@ def test_no_memory_is_none(monkeypatch):
 
 def test_a_fence_releases_first_and_then_acquires(monkeypatch):
     """A release orders what came before it, an acquire what comes after it; a lane calls the fence between its data and
-    its counts (tests/transport/test_transport_shared_arena.py). No machine could be made to show here what goes wrong without
-    it."""
+    its counts (tests/transport/test_transport_shared_arena.py). No machine could be made to show here what goes wrong
+    without it."""
     done = []
     lock = SimpleNamespace(release=lambda: done.append("release"), acquire=lambda: done.append("acquire"))
     monkeypatch.setattr(memfd, "threading", SimpleNamespace(Lock=lambda: lock))
