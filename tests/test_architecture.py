@@ -11,9 +11,10 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"errors", "parsing", "humanize", "template", "splitmix", "config"}
+LEAF = {"arrays", "errors", "parsing", "humanize", "template", "splitmix", "config"}
 READERS = LEAF | {"storage"}
 ARROWS = {
+    "arrays": set(),
     "errors": set(),
     "parsing": {"template"},
     "humanize": set(),

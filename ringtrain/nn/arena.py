@@ -7,11 +7,17 @@ so an exchange moves contiguous memory and never packs, and an optimizer runs ov
 """
 
 import hashlib
+from collections.abc import Callable
 
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 from ringtrain.nn.base import Parameter, Span
 from ringtrain.nn.shapes import element_count
+from ringtrain.ops.base import Ops
 
 ALIGNMENT = 16  # elements
+Allocate = Callable[[int, DTypeLike], Array]
 
 
 def lay_out(table: tuple[tuple[str, Parameter], ...]) -> tuple[Span, ...]:
@@ -33,21 +39,27 @@ class Arena:
                stay private to this process
     """
 
-    def __init__(self, allocate, table, dtype, exchanged=None):
+    def __init__(
+        self,
+        allocate: Allocate,
+        table: tuple[tuple[str, Parameter], ...],
+        dtype: DTypeLike,
+        exchanged: Allocate | None = None,
+    ):
         self.spans = lay_out(table)
         self.count = self.spans[-1].stop if self.spans else 0
         self.weights = allocate(self.count, dtype)
         self.grads = (exchanged or allocate)(self.count, dtype)
 
-    def weight(self, span: Span):
+    def weight(self, span: Span) -> Array:
         """Return a span of the weights."""
         return self.weights[span.start : span.start + span.count].reshape(span.shape)
 
-    def grad(self, span: Span):
+    def grad(self, span: Span) -> Array:
         """Return a span of the gradients."""
         return self.grads[span.start : span.start + span.count].reshape(span.shape)
 
-    def hash(self, ops) -> str:
+    def hash(self, ops: Ops) -> str:
         """Return the sha256 of the weights by name, shape and bytes: equal for equal networks, whatever the padding."""
         host, digest = ops.to_host(self.weights), hashlib.sha256()
         for span in self.spans:

@@ -1,7 +1,15 @@
 """The machine under the operations: its memory, and the order of its operations."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
+
+Value = TypeVar("Value")
 
 
 class Mark(ABC):
@@ -46,39 +54,43 @@ class MachineOps(ABC):
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
-    def empty(self, shape, dtype=None):
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike | None = None) -> Array:
         """Return a new array, of ``self.dtype`` by default."""
 
     @abstractmethod
-    def pinned(self, shape, dtype):
+    def pinned(self, shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
         """Return an uninitialised NumPy array in memory that a device copies by itself."""
 
     @abstractmethod
-    def upload(self, host, out):
+    def upload(self, host: np.ndarray, out: Array) -> None:
         """Copy a NumPy array into ``out``, of the same shape; converts to its dtype. The host's array has been read on
         return, except one of :meth:`pinned`, or a slice of it, which must not change until a mark after this is done.
         """
 
     @abstractmethod
-    def to_host(self, x):
+    def to_host(self, x: Array) -> np.ndarray:
         """Return a NumPy copy of ``x``; waits for the operations before."""
 
     @abstractmethod
-    def download(self, x, host):
+    def download(self, x: Array, host: np.ndarray) -> None:
         """Copy ``x`` into a NumPy array of the same shape; waits for the operations before."""
 
     @abstractmethod
-    def fetch(self, x, host):
+    def fetch(self, x: Array, host: np.ndarray) -> None:
         """Copy ``x`` into an array of :meth:`pinned`, of the same dtype, without waiting: it is complete when a mark
         after this is done.
         """
 
-    def zeros(self, shape, dtype=None):
+    @abstractmethod
+    def fill(self, x: Array, value: float) -> None:
+        """x = value"""
+
+    def zeros(self, shape: int | Sequence[int], dtype: DTypeLike | None = None) -> Array:
         x = self.empty(shape, dtype)
         self.fill(x, 0)
         return x
 
-    def from_host(self, host):
+    def from_host(self, host: np.ndarray) -> Array:
         x = self.empty(host.shape, host.dtype)
         self.upload(host, x)
         return x
@@ -91,11 +103,11 @@ class MachineOps(ABC):
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Wait until all operations issued so far are done."""
 
     @abstractmethod
-    def segment(self, key: Hashable, run: Callable):
+    def segment(self, key: Hashable, run: Callable[[], Value]) -> Value:
         """Return the value of ``run()``, or its value at an earlier call with this key. Its operations must be the
         same, on the same arrays, for the same key: a device may record them once and replay them without ``run``, which
         must have no other effects. Nothing in it is uploaded, read or allocated, except at the first call for a key.

@@ -8,13 +8,21 @@ messages match first-in-first-out per (ordered pair of ranks, tag).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 from ringtrain.transport.activity import Activity
+from ringtrain.transport.buffers import Raw
 from ringtrain.transport.counters import Counters
 from ringtrain.transport.rows import Rows
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience
+
+Moves = Sequence[tuple[int, Array | Raw]]  # (peer, span)
 
 
 class Handle(ABC):
@@ -56,40 +64,40 @@ class Transport(ABC):
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
-    def allocate(self, count: int, dtype):
+    def allocate(self, count: int, dtype: DTypeLike) -> Array:
         """Return zeroed memory for an arena, of the kind that this transport moves fastest. Collective over the node:
         all of its ranks ask for the same amount.
         """
 
     @abstractmethod
-    def scratch(self, count: int, dtype):
+    def scratch(self, count: int, dtype: DTypeLike) -> Array:
         """Return memory of this rank alone, of the same kind: messages arrive in it before they are added."""
 
     @abstractmethod
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def sends(self, moves: Moves, tag: int) -> Handle:
         """Return a handle that sends each ``span`` of (peer, span)."""
 
     @abstractmethod
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def recvs(self, moves: Moves, tag: int) -> Handle:
         """Return a handle that receives into each ``span`` of (peer, span)."""
 
     @abstractmethod
-    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
         """Run the MPI's own all-reduce, blocking: op sum, max or min, of ``source`` into ``span``, or in place without
         a source. For small sizes, and as a baseline.
         """
 
     @abstractmethod
-    def native_allreduce_start(self, span) -> Handle:
+    def native_allreduce_start(self, span: Array) -> Handle:
         """Start a non-blocking :meth:`native_allreduce` (sum): wait for the handle before reading ``span``."""
 
     @abstractmethod
-    def broadcast(self, span, root: int = 0) -> None:
+    def broadcast(self, span: Array, root: int = 0) -> None:
         """Copy the root's bytes to all ranks; blocking."""
 
     # ── small control messages: JSON-able values, never pickles ───────────────────────────────────────────
     @abstractmethod
-    def gather_json(self, value) -> list:
+    def gather_json(self, value: Any) -> list:
         """Return ``value`` of every rank, in rank order, on every rank."""
 
     @abstractmethod
@@ -101,13 +109,13 @@ class Transport(ABC):
 
     # ── the node ──────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
-    def node_window(self, nbytes: int):
+    def node_window(self, nbytes: int) -> np.ndarray | None:
         """Return a writable NumPy uint8 array that the ranks of this node share, one for each node, zeroed; None
         without shared memory. Collective over the node.
         """
 
     @abstractmethod
-    def peer_views(self, span) -> list | None:
+    def peer_views(self, span: Array) -> list[Array] | None:
         """Return the elements of ``span`` in the memory of each of ``neighbours``, its own included, for this rank to
         read and write; None if ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps.
         """

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 MESSAGE_BYTES = 1 << 30  # counts of many MPIs are 32-bit; 1 GiB stays well inside
 
 
-def aligned_zeros(count: int, dtype) -> np.ndarray:
+def aligned_zeros(count: int, dtype: DTypeLike) -> np.ndarray:
     """Return ``count`` zeros whose first byte lies on a cache line."""
     nbytes = count * np.dtype(dtype).itemsize
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
@@ -32,7 +36,7 @@ class Raw:
         return Raw(self.address + start, stop - start, self.owner)
 
 
-def as_bytes(span):
+def as_bytes(span: Array | Raw) -> Any:
     """Return a contiguous span of any type as unsigned bytes over the same memory."""
     return span if isinstance(span, Raw) else span.reshape(-1).view(np.uint8)
 

@@ -2,11 +2,13 @@
 own all-reduce.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.transport.base import Handle
 
 NATIVE = "mpi"
@@ -17,10 +19,12 @@ class Reduction(Handle):
     :meth:`test` returns True or :meth:`wait` returns. Start several in the same order on all ranks, and either wait for
     them in that order or test them all: a wait progresses only its own.
 
-    algorithm:  name of the algorithm that runs; ``auto:NAME`` if auto chose it why:        reason of that choice; ""
-    without one transport:  the carrier: "messages", "mapped", "routed", or "mpi" blocks:     whether a start is a
-    blocking collective call of the MPI, which all ranks make in one order with all others bytes_sent: bytes that this
-    rank sends to others in a run; None if unknown
+    algorithm:  name of the algorithm that runs; ``auto:NAME`` if auto chose it
+    why:        reason of that choice; "" without one
+    transport:  the carrier: "messages", "mapped", "routed", or "mpi"
+    blocks:     whether a start is a blocking collective call of the MPI, which all ranks make in one order with all
+                others
+    bytes_sent: bytes that this rank sends to others in a run; None if unknown
     """
 
     algorithm: str
@@ -56,11 +60,36 @@ class EmptyReduction(Reduction):
         """Return at once."""
 
 
+class Mark(Protocol):
+    """A point in the order of a device's operations."""
+
+    def done(self) -> bool:
+        """Whether all operations before it are done."""
+
+
+class Device(Protocol):
+    """The device that computes a reduction: part of :class:`ringtrain.ops.base.Ops`."""
+
+    def copy(self, x: Array, y: Array) -> None:
+        """y = x"""
+
+    def add_all(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
+        """Set every target to the sum of the sources, in their order."""
+
+    def mark(self) -> Mark:
+        """Return a point after all operations issued so far."""
+
+
 class Host:
     """The host as a device: every operation is done when it returns, so it is its own mark."""
 
     def copy(self, x, y) -> None:
         np.copyto(y, x)
+
+    def add_all(self, sources, targets) -> None:
+        total = sum(sources[1:], sources[0])
+        for target in targets:
+            np.copyto(target, total)
 
     def mark(self) -> "Host":
         return self
@@ -91,7 +120,7 @@ class WireFormat:
     """
 
     name: str
-    dtype: object
-    pack: Callable
-    unpack: Callable
-    add: Callable
+    dtype: np.dtype
+    pack: Callable[[Array, Array], None]
+    unpack: Callable[[Array, Array], None]
+    add: Callable[[Array, Array], None]
