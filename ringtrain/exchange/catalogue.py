@@ -10,8 +10,7 @@ from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.hybrid import Hybrid
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
-from ringtrain.exchange.servers.async_server import AsyncParameterServer
-from ringtrain.exchange.servers.sync_server import ParameterServer
+from ringtrain.exchange.servers.parameter_server import make_parameter_server
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.strategies.averaging import Averaging
@@ -168,7 +167,7 @@ STRATEGIES = {
         check_replicas=None,
     ),
     "server": Strategy(
-        make=ParameterServer,
+        make=make_parameter_server,
         options=("servers", "dedicated", "asynchronous", "server_levels", "staleness"),
         overlap=None,
         algorithm=Only((AUTO,), texts.ALGORITHM_SERVERS),
@@ -196,6 +195,5 @@ def make_exchange(settings: ExchangeSettings) -> Exchange:
     """The strategy that a configuration names. :func:`ringtrain.exchange.compatibility.check_options` has checked that
     its options go together."""
     config = settings.config
-    apart = config.asynchronous or config.staleness
-    make = AsyncParameterServer if apart else STRATEGIES[config.sync].make
+    make = make_parameter_server if config.asynchronous else STRATEGIES[config.sync].make
     return make(settings) if config.fc == DATA else AROUND[config.fc](settings, make)

@@ -3,7 +3,8 @@
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange.compression import error_feedback
 from ringtrain.exchange.model_parallel import pipeline
-from ringtrain.exchange.servers import async_server, sync_server
+from ringtrain.exchange.servers import parameter_server
+from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
 
@@ -51,9 +52,10 @@ def AllReduce(transport, ops, **options):
     return allreduce.AllReduce(settings_of(transport, ops, **{"algorithm": default, **options}))
 
 
-def AsyncParameterServer(sync, transport, ops, staleness=None, **options):
+def StaleParameterServer(sync, transport, ops, staleness=None, **options):
+    """Workers push changes of weights, with staleness 0 too."""
     options |= {"asynchronous": True} if staleness is None else {"staleness": staleness}
-    return async_server.AsyncParameterServer(settings_of(transport, ops, sync=sync, **options))
+    return parameter_server.ParameterServer(settings_of(transport, ops, sync=sync, **options), ChangePush)
 
 
 Delayed = Maker(delayed.Delayed, sync="delayed", algorithm="ring")
@@ -61,5 +63,5 @@ Sharded = Maker(sharded.Sharded, sync="sharded")
 Averaging = Maker(averaging.Averaging, sync="averaging", algorithm="ring")
 Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
 Master = Maker(master.Master, sync="master")
-ParameterServer = Maker(sync_server.ParameterServer, sync="server")
+ParameterServer = Maker(parameter_server.make_parameter_server, sync="server")
 Pipeline = Maker(pipeline.Pipeline, fc="pipeline")

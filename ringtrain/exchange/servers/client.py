@@ -1,4 +1,4 @@
-"""A worker's side where ranks are apart: to each server updates go, and from each weights come, a bucket at a time."""
+"""A worker's side of a server: pushes go to it, and weights come from it, a bucket at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,45 +12,47 @@ from ringtrain.transport.waiting import peers
 
 
 class ServerClient(ABC):
-    """To the server of ``buckets``, neighbours, the arena's lowest first."""
+    """Pushes to the server of ``buckets``, neighbours, the arena's lowest first, and pulls their weights.
+
+    :meth:`push` and :meth:`goodbye` want :meth:`sent` to be true.
+    """
 
     buckets: Sequence[Bucket]
     bytes_sent: int = 0
 
     @abstractmethod
     def push(self) -> None:
-        """Send the update, and ask for weights. When :meth:`sent` is true."""
+        """Send the change, and ask for weights."""
 
     @abstractmethod
     def arrived(self, place: int) -> bool:
-        """Whether the weights of the bucket at this place have come since the last push."""
-
-    @abstractmethod
-    def sent(self) -> bool:
-        """Whether all that was sent has left."""
-
-    @abstractmethod
-    def goodbye(self) -> None:
-        """No more updates until the next meeting is over. When :meth:`sent` is true."""
+        """Whether the weights of the bucket at this place have arrived since the last push."""
 
     @abstractmethod
     def awaited(self) -> str:
-        """For whom a worker waits whose weights do not come."""
+        """The ranks that delay the weights, in words."""
+
+    def sent(self) -> bool:
+        """Whether all messages have left."""
+        return True
+
+    def goodbye(self) -> None:  # noqa: B027
+        """Tell the server that no change comes until the next meeting is over."""
 
 
 class RemoteServer(ServerClient):
-    """To another rank. update, base: flat arrays over the arena: what is pushed, and what weights come to. Tags from
+    """The server is another rank. change, pulled: flat arrays over the arena, to push and for pulled weights. Tags from
     ``tag`` on."""
 
-    def __init__(self, transport: Transport, server: int, buckets: Sequence[Bucket], update, base, tag: int):
+    def __init__(self, transport: Transport, server: int, buckets: Sequence[Bucket], change, pulled, tag: int):
         self.buckets, self._server = buckets, server
         start, stop = buckets[0].start, buckets[-1].stop
-        self._sender = Sender(transport, server, update[start:stop], tag)
+        self._sender = Sender(transport, server, change[start:stop], tag)
         self._pulls = [
-            transport.recvs([(server, base[bucket.start : bucket.stop])], tag + TAGS + place)
+            transport.recvs([(server, pulled[bucket.start : bucket.stop])], tag + TAGS + place)
             for place, bucket in enumerate(buckets)
         ]
-        self._nbytes = (stop - start) * update.dtype.itemsize
+        self._nbytes = (stop - start) * change.dtype.itemsize
 
     def push(self) -> None:
         for pull in self._pulls:
@@ -72,24 +74,18 @@ class RemoteServer(ServerClient):
 
 
 class LocalServer(ServerClient):
-    """To the server that this rank is itself."""
+    """The server is this rank. change, pulled: as above."""
 
-    def __init__(self, store: ParameterShard, rank: int, buckets: Sequence[Bucket], update, base):
-        self._store, self._rank, self.buckets = store, rank, buckets
-        self._update, self._base = update[store.start : store.stop], base[store.start : store.stop]
+    def __init__(self, shard: ParameterShard, rank: int, buckets: Sequence[Bucket], change, pulled):
+        self._shard, self._rank, self.buckets = shard, rank, buckets
+        self._change, self._pulled = change[shard.start : shard.stop], pulled[shard.start : shard.stop]
 
     def push(self) -> None:
-        self._store.give(self._update, self._base)
+        self._shard.push(self._change, self._pulled)
 
     def arrived(self, place: int) -> bool:
-        return self._store.free
-
-    def sent(self) -> bool:
-        return True
-
-    def goodbye(self) -> None:
-        """It sees for itself that it is at the meeting."""
+        return self._shard.answered
 
     def awaited(self) -> str:
-        clock = self._store.clock
+        clock = self._shard.clock
         return texts.AWAITED_UPDATES(ranks=peers(clock.late(clock.clocks[self._rank])))

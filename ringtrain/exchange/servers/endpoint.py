@@ -1,155 +1,157 @@
-"""One rank's ends where ranks are apart: its store, if it serves, and its links to all servers, if it trains. Whoever
-waits here serves meanwhile."""
+"""One rank's end of a parameter server: its own shard, if it serves, and a client of each server, if it is a worker."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets.streams import StreamPair
 from ringtrain.exchange.servers.client import LocalServer, RemoteServer, ServerClient
-from ringtrain.exchange.servers.ownership import pieces_of
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
+from ringtrain.exchange.servers.shards import Shards
+from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
-from ringtrain.transport.base import Transport
+from ringtrain.ops.machine import Mark
 from ringtrain.transport.waiting import peers, wait_for
 
 
 class Endpoint:
-    """streams:    of the network's operations, in which updates are made and weights taken, and of a server's
-    arena:      updates go from the memory of its gradients
-    parts:      of the arena, a server's each
-    owned:      the buckets of each server, lowest first
-    staleness:  updates that a rank may be ahead of the slowest; None: as many as it likes
-    deadline_s: how long to wait for others that make no progress, before StalledError
-    tag:        the first that is free
+    """Pushes changes from the memory of the arena's gradients, pulls weights, and serves while it waits.
 
-    ``store`` and ``base``, the weights that were taken last, are None on ranks that do not serve, or do not train.
+    ``shard``: None where the rank is no server. ``pulled``: the weights of the last pull; empty where the rank is no
+    worker. ``has_pushed``: whether this rank has pushed since the last meeting. ``exposed_s``: how long the loop was
+    blocked in training.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        streams: StreamPair,
-        arena,
-        roles: Roles,
-        parts: Sequence[Sequence[Span]],
-        owned: Sequence[Sequence[Bucket]],
-        staleness: int | None,
-        deadline_s: float,
-        tag: int,
-    ):
-        self._transport, self._streams, self._ops = transport, streams, streams.network
-        self._arena, self._deadline_s = arena, deadline_s
-        rank, dtype = transport.rank, arena.weights.dtype
-        self.store = self.base = None
+    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena):
+        transport, rank, dtype = settings.transport, settings.transport.rank, arena.weights.dtype
+        self._settings, self._arena, self._shards, self.own_ops = settings, arena, shards, shards.streams.own
+        self.shard = None
         if rank in roles.servers:
-            self.store = ParameterShard(transport, streams.own, owned[rank], roles.trainers, staleness, dtype, tag)
-        self._links: list[ServerClient] = []
-        if rank in roles.trainers:
-            self.base = transport.scratch(arena.count, dtype)
-            self._links = [self._link(server, buckets, tag) for server, buckets in enumerate(owned)]
-        self._coming = [(link, place) for link in self._links for place in range(len(link.buckets))]
-        at = {span.name: at for at, (link, place) in enumerate(self._coming) for span in link.buckets[place].spans}
-        pieces = pieces_of(arena.spans, parts) if at else {}
-        self._home = {name: {at[piece.name] for piece in cut} for name, cut in pieces.items()}
-        self.exposed_s = 0.0  # how long the loop was held up in training
-        self._due: set[int] = set()  # places in _coming of weights that were asked for
+            clock, buckets = StalenessClock(roles.trainers, staleness_of(settings.config)), shards.buckets_of(rank)
+            self.shard = ParameterShard(transport, self.own_ops, buckets, clock, dtype, shards.free_tag)
+        is_worker = rank in roles.trainers
+        self.pulled = transport.scratch(arena.count, dtype) if is_worker else arena.weights[:0]
+        self._clients = [self._client(server) for server in roles.servers if is_worker]
+        self._pulls = [(client, place) for client in self._clients for place in range(len(client.buckets))]
+        self._home = {
+            span.name: at for at, (client, place) in enumerate(self._pulls) for span in client.buckets[place].spans
+        }
+        self._due: set[int] = set()  # places in _pulls of the weights that were asked for
+        self.has_pushed, self.exposed_s = False, 0.0
 
-    def _link(self, server: int, buckets: Sequence[Bucket], tag: int) -> ServerClient:
-        memory = (self._arena.grads, self.base)
-        if server == self._transport.rank:
-            return LocalServer(self.store, server, buckets, *memory)
-        return RemoteServer(self._transport, server, buckets, *memory, tag)
+    def _client(self, server: int) -> ServerClient:
+        buckets, memory = self._shards.buckets_of(server), (self._arena.grads, self.pulled)
+        transport = self._settings.transport
+        if self.shard is not None and server == transport.rank:
+            return LocalServer(self.shard, server, buckets, *memory)
+        return RemoteServer(transport, server, buckets, *memory, self._shards.free_tag)
 
     def open(self) -> None:
-        """The time between two meetings begins; weights are the same on all ranks."""
-        if self.base is not None:
-            self._ops.copy(self._arena.weights, self.base)
-        if self.store is not None:
-            self._streams.own.after(self._ops.mark())
-            self.store.open(self._arena.weights)
+        """Let workers push and pull from now on. All ranks have the same weights."""
+        ops = self._settings.ops
+        if self._clients:
+            ops.copy(self._arena.weights, self.pulled)
+        if self.shard is not None:
+            self.own_ops.after(ops.mark())
+            self.shard.open(self._arena.weights)
 
     # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────
-    def push(self, final) -> None:
-        """Updates go, when the mark ``final`` says that they have been computed, and weights are asked for.
-        :meth:`wait_all` came before."""
+    def push(self, final: Mark) -> None:
+        """Push changes, which are computed when the mark ``final`` is done, and ask for weights. :meth:`pull_all` came
+        before."""
         if not final.done():
-            self.wait(final.done, lambda: texts.AWAITED_UPDATE)
-        for link in self._links:
-            self.wait(link.sent, link.awaited)
-            link.push()
-        self._due = set(range(len(self._coming)))
+            self._wait(final.done, lambda: texts.AWAITED_UPDATE)
+        for client in self._clients:
+            self._wait(client.sent, client.awaited)
+            client.push()
+        self._due = set(range(len(self._pulls)))
+        self.has_pushed = True
 
-    def before_read(self, span: Span) -> None:
-        """Return when the weights of this span have come that were asked for."""
+    def pull(self, span: Span) -> None:
+        """Wait for the weights of this span, if they were asked for."""
         if self._due:
-            for at in sorted(self._home[span.name] & self._due):
-                self._take(at)
+            for piece in self._shards.pieces[span.name]:
+                self._pull(self._home[piece.name])
 
-    def wait_all(self) -> None:
-        """Return when all have."""
+    def pull_all(self) -> None:
+        """Wait for all weights that were asked for."""
         for at in sorted(self._due):
-            self._take(at)
+            self._pull(at)
 
-    def _take(self, at: int) -> None:
-        link, place = self._coming[at]
-        self.wait(lambda: link.arrived(place), link.awaited)
-        bucket = link.buckets[place]
-        self._ops.copy(self.base[bucket.start : bucket.stop], self._arena.weights[bucket.start : bucket.stop])
+    def _pull(self, at: int) -> None:
+        if at not in self._due:
+            return
+        client, place = self._pulls[at]
+        self._wait(lambda: client.arrived(place), client.awaited)
+        start, stop = client.buckets[place].start, client.buckets[place].stop
+        self._settings.ops.copy(self.pulled[start:stop], self._arena.weights[start:stop])
         self._due.remove(at)
 
     def goodbye(self) -> None:
-        """Tell all servers that no update comes until the next meeting is over."""
-        for link in self._links:
-            self.wait(link.sent, link.awaited)
-            link.goodbye()
-        for link in self._links:
-            self.wait(link.sent, link.awaited)
+        """Tell all servers that no change comes until the next meeting is over."""
+        for client in self._clients:
+            self._wait(client.sent, client.awaited)
+            client.goodbye()
+        for client in self._clients:
+            self._wait(client.sent, client.awaited)
 
     # ── a server ──────────────────────────────────────────────────────────────────────────────────────────────
     def serve(self) -> None:
-        """Do what can be done for others without waiting."""
-        if self.store is not None:
-            self.store.serve()
+        """Serve other ranks, without waiting."""
+        if self.shard is not None:
+            self.shard.serve()
 
     def keep_pace(self, made: int) -> None:
-        """A rank that only serves and has made so many iterations goes on as one that trains may: so ranks meet at the
-        same iterations."""
-        clock = self.store.clock
-        self.wait(lambda: clock.allows(made), lambda: texts.AWAITED_UPDATES(ranks=peers(clock.late(made))))
+        """Wait until a worker may have made so many updates: a dedicated server meets the workers at the same
+        iterations."""
+        if self.shard is not None:
+            clock = self.shard.clock
+            self._wait(lambda: clock.allows(made), lambda: texts.AWAITED_UPDATES(ranks=peers(clock.late(made))))
 
-    def until_quiet(self, meanwhile: Callable[[], None]) -> None:
-        """Serve until all that train have said goodbye."""
-        if self.store is None:
+    def serve_until_quiet(self, meanwhile: Callable[[], None]) -> None:
+        """Serve until all workers have said goodbye."""
+        shard = self.shard
+        if shard is None:
             return
 
         def quiet() -> bool:
             meanwhile()
-            return self.store.quiet
+            return shard.quiet
 
-        self.wait(quiet, lambda: texts.AWAITED_MEETING(ranks=peers(self.store.present)))
+        self._wait(quiet, lambda: texts.AWAITED_MEETING(ranks=peers(shard.present)))
 
     def publish(self) -> None:
-        """The store's weights become the arena's."""
-        if self.store is not None:
-            self._ops.copy(self.store.weights, self._arena.weights[self.store.start : self.store.stop])
+        """Copy the shard's weights into the arena."""
+        if self.shard is not None:
+            weights = self._arena.weights[self.shard.start : self.shard.stop]
+            self._settings.ops.copy(self.shard.weights, weights)
 
     # ── both ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def wait(self, test: Callable[[], bool], awaited: Callable[[], str]) -> None:
+    def _wait(self, test: Callable[[], bool], awaited: Callable[[], str]) -> None:
         """Serve until ``test()``."""
 
         def served() -> bool:
             self.serve()
             return test()
 
-        wait_for(served, self._deadline_s, awaited, self._progress, self._transport.patience)
+        settings = self._settings
+        wait_for(served, settings.config.deadline_s, awaited, self._progress, settings.transport.patience)
 
     def _progress(self) -> int:
-        return self.store.clock.version if self.store is not None else 0
+        return 0 if self.shard is None else self.shard.clock.version
+
+    @contextmanager
+    def exposed(self) -> Iterator[None]:
+        """Count the time of this block in ``exposed_s``."""
+        began = time.perf_counter()
+        yield
+        self.exposed_s += time.perf_counter() - began
 
     @property
     def bytes_sent(self) -> int:
-        """In training, not at meetings."""
-        served = self.store.bytes_sent if self.store is not None else 0
-        return served + sum(link.bytes_sent for link in self._links)
+        """By training, not by meetings."""
+        served = 0 if self.shard is None else self.shard.bytes_sent
+        return served + sum(client.bytes_sent for client in self._clients)

@@ -1,7 +1,7 @@
-"""What several peers send to one, each announced: looked at peer by peer, since nothing comes from "any source".
+"""Arrays that several peers send to one rank, each after an announcement. No receive is from "any source".
 
-Only announcements, a number each, are waited for without end. What is announced is received when it is known to come,
-and after a goodbye nothing is: between two meetings nothing is left under way.
+Only announcements, one number each, have a receive posted all the time. The receive of an array is posted after its
+announcement, and none after a goodbye: no message is left under way at a meeting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,37 +11,37 @@ import numpy as np
 
 from ringtrain.transport.base import Handle, Transport
 
-PUSH, GOODBYE = 1, 2  # what an announcement says: an update comes; none comes until the next meeting is over
+PUSH, GOODBYE = 1, 2  # announcements: an array follows; none follows until the next meeting is over
 TAGS = 2  # of a mailbox
 
 
 class MailboxState(Enum):
-    LISTENING = "nothing was announced"
-    COMING = "an update was announced"
-    HERE = "an update has arrived"
+    LISTENING = "nothing is announced"
+    COMING = "an array is announced"
+    HERE = "an array has arrived"
     GONE = "the peer has said goodbye"
 
 
 class Mailbox:
-    """The end that receives. count, dtype: of an update. Tags ``tag`` and ``tag + 1`` are its own."""
+    """Receives from each of ``peers`` arrays of ``count`` elements. Tags ``tag`` and ``tag + 1`` are its own."""
 
     def __init__(self, transport: Transport, peers: Sequence[int], count: int, dtype, tag: int):
         self._boxes = {peer: _Box(transport, peer, count, dtype, tag) for peer in peers}
 
     def open(self) -> None:
-        """Listen to all, who have said goodbye or were never heard."""
+        """Listen to all peers, after their goodbyes or at the start."""
         for peer in self._boxes:
             self.listen(peer)
 
     def listen(self, peer: int) -> None:
-        """What the peer sent last has been read: the next may come."""
+        """Receive the peer's next message; the last one has been read."""
         self._boxes[peer].listen()
 
     def arrivals(self) -> Iterator[tuple[int, object]]:
-        """(peer, update) of those that have arrived since the last look."""
+        """Yield (peer, array) of each array that has arrived since the last call."""
         for peer, box in self._boxes.items():
-            if box.look():
-                yield peer, box.update
+            if box.has_arrived():
+                yield peer, box.array
 
     @property
     def present(self) -> list[int]:
@@ -52,17 +52,17 @@ class Mailbox:
 class _Box:
     def __init__(self, transport: Transport, peer: int, count: int, dtype, tag: int):
         self._word = np.zeros(1, np.int64)
-        self.update = transport.scratch(count, dtype)
+        self.array = transport.scratch(count, dtype)
         self._announced = transport.recvs([(peer, self._word)], tag)
-        self._coming = transport.recvs([(peer, self.update)], tag + 1)
+        self._coming = transport.recvs([(peer, self.array)], tag + 1)
         self.state = MailboxState.GONE
 
     def listen(self) -> None:
         self._announced.start()
         self.state = MailboxState.LISTENING
 
-    def look(self) -> bool:
-        """Whether an update has arrived just now."""
+    def has_arrived(self) -> bool:
+        """Whether an array has arrived since the last call."""
         if self.state == MailboxState.LISTENING and self._announced.test():
             self._hear()
         if self.state == MailboxState.COMING and self._coming.test():
@@ -79,20 +79,19 @@ class _Box:
 
 
 class Sender:
-    """The other end: sends ``update`` to the mailbox of ``peer``, again and again."""
+    """Sends ``array`` to the mailbox of ``peer`` many times. :meth:`push` and :meth:`goodbye` want :meth:`sent` to be
+    true."""
 
-    def __init__(self, transport: Transport, peer: int, update, tag: int):
+    def __init__(self, transport: Transport, peer: int, array, tag: int):
         self._word = np.zeros(1, np.int64)
         self._announcement: Handle = transport.sends([(peer, self._word)], tag)
-        self._update: Handle = transport.sends([(peer, update)], tag + 1)
+        self._array: Handle = transport.sends([(peer, array)], tag + 1)
 
     def push(self) -> None:
-        """:meth:`sent` before."""
         self._announce(PUSH)
-        self._update.start()
+        self._array.start()
 
     def goodbye(self) -> None:
-        """:meth:`sent` before."""
         self._announce(GOODBYE)
 
     def _announce(self, word: int) -> None:
@@ -100,5 +99,5 @@ class Sender:
         self._announcement.start()
 
     def sent(self) -> bool:
-        """Whether all has left, so that memory may change and the next may go."""
-        return self._announcement.test() and self._update.test()
+        """Whether all has left, so that the array may change."""
+        return self._announcement.test() and self._array.test()

@@ -24,9 +24,9 @@ def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
 
 
 def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -> list[list[Span]]:
-    """Neighbours for each server, equally many elements; a parameter that is cut becomes several spans. ``whole``: none
-    is cut, since the optimizer wants their norms, and the largest part is as small as can be. Raises ConfigError for
-    more servers than spans."""
+    """Return the neighbouring spans of each server, equally many elements; a parameter that is cut becomes several
+    spans. ``whole``: no parameter is cut, and the largest part is as small as possible. Raises ConfigError for more
+    servers than spans."""
     if servers > len(spans):
         raise ConfigError(texts.MORE_SERVERS_THAN_PARAMETERS(servers=servers, count=len(spans)))
     return _whole(spans, servers) if whole else _equal(spans, servers)
@@ -50,7 +50,7 @@ def _within(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
 
 
 def pieces_of(spans: Sequence[Span], parts: Sequence[Sequence[Span]]) -> dict[str, list[Span]]:
-    """What each parameter has become, by its name."""
+    """Return the pieces of each parameter, by its name."""
     pieces = [piece for part in parts for piece in part]
     return {span.name: [p for p in pieces if span.start <= p.start and p.stop <= span.stop] for span in spans}
 
@@ -68,7 +68,7 @@ def _whole(spans: Sequence[Span], servers: int) -> list[list[Span]]:
 
 
 def _least_bound(counts: Sequence[int], parts: int) -> int:
-    """The smallest size that no part need exceed."""
+    """The smallest size that no part has to exceed."""
     low, high = max(counts), sum(counts)
     while low < high:
         middle = (low + high) // 2
@@ -89,7 +89,7 @@ def _parts_under(counts: Sequence[int], most: int) -> int:
 
 
 def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int) -> list[tuple[int, Bucket]]:
-    """(server, bucket), from the arena's end to its start: no bucket has two servers."""
+    """Return (server, bucket) from the arena's end to its start: no bucket has two servers."""
     return [
         (server, bucket)
         for server in reversed(range(len(parts)))
@@ -97,12 +97,13 @@ def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int
     ]
 
 
-def say_servers(roles: Roles, dedicated: bool) -> str:
-    """on rank 0 · on ranks 0, 1, dedicated"""
+def format_servers(roles: Roles, dedicated: bool) -> str:
+    """Return "on rank 0" or "on ranks 0, 1, dedicated"."""
     return (texts.ON_DEDICATED if dedicated else texts.ON_SERVERS)(ranks=peers(roles.servers))
 
 
-def say_load(parts, itemsize: int) -> str:
+def format_load(parts: Sequence[Sequence[Span]], itemsize: int) -> str:
+    """Say how many bytes of weights the servers own."""
     sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
     if len(sizes) == 1:
         return texts.ONE_SERVES_ALL(nbytes=format_bytes(sizes[0]))

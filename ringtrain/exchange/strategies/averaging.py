@@ -25,7 +25,7 @@ from there: the period ends when it would have ended, and the outer step waits f
 Bytes: those of an all-reduce every H iterations; twice that where the optimizer keeps one array and it is averaged,
 three times for two. The mean is made in the memory of the gradients, which are not needed between iterations.
 
-Asynchronous averaging has servers, and is another exchange: :mod:`ringtrain.exchange.servers.async_server`.
+Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
 
 Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin et al., Don't use large mini-batches,
 use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).

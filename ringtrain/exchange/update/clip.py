@@ -3,30 +3,19 @@
 import math
 from collections.abc import Callable, Sequence
 
+from ringtrain.exchange.update.ranges import Piece, join
 from ringtrain.nn.base import Span
+from ringtrain.ops.base import Ops
 
 
-def trained_runs(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """(start, stop) of neighbouring parameters that are trained: running statistics have no gradient to
-    clip."""
-    runs: list[tuple[int, int]] = []
-    for span in spans:
-        if span.parameter.role == "statistic":
-            continue
-        if runs and runs[-1][1] == span.start:
-            runs[-1] = (runs[-1][0], span.stop)
-        else:
-            runs.append((span.start, span.stop))
-    return runs
+def trained_runs(spans: Sequence[Span]) -> list[Piece]:
+    """(start, stop) of neighbouring parameters that are trained: running statistics have no gradient to clip."""
+    return join([(span.start, span.stop) for span in spans if span.parameter.role != "statistic"])
 
 
-def _alone(own: float) -> float:
-    return own
-
-
-def clip(ops, grads, runs: Sequence[tuple[int, int]], limit: float, total: Callable[[float], float] = _alone) -> float:
-    """Scale the gradients in ``runs`` by limit/norm where their norm is above ``limit``; the norm before
-    that. ``total``: from the sum of squares in this rank's runs to that of all ranks, where each has its own.
+def clip(ops: Ops, grads, runs: Sequence[Piece], limit: float, total: Callable[[float], float] = float) -> float:
+    """Scale the gradients in ``runs`` by limit/norm where their norm is above ``limit``. Return the norm before that.
+    ``total``: from the sum of squares in this rank's runs to that of all ranks, where each has its own.
 
     Source: Pascanu, Mikolov & Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
     """
@@ -37,7 +26,30 @@ def clip(ops, grads, runs: Sequence[tuple[int, int]], limit: float, total: Calla
     return norm
 
 
-def rehearse_clip(ops, grads) -> None:
+def rehearse_clip(ops: Ops, grads) -> None:
     """Run every operation of it once, on no elements."""
     ops.square_sum(grads[:0])
     ops.scale(grads[:0], 1.0)
+
+
+class Clipping:
+    """Clips the same gradients each time, as :func:`clip` does; a limit of None clips nothing."""
+
+    def __init__(
+        self, ops: Ops, grads, runs: Sequence[Piece], limit: float | None, total: Callable[[float], float] = float
+    ):
+        self._ops, self._grads, self._runs, self._limit, self._total = ops, grads, runs, limit, total
+
+    @property
+    def is_on(self) -> bool:
+        return self._limit is not None
+
+    def rehearse(self) -> None:
+        """Run every operation once, on no elements."""
+        if self.is_on:
+            rehearse_clip(self._ops, self._grads)
+
+    def apply(self) -> None:
+        """Clip the gradients. Collective, if ``total`` is."""
+        if self._limit is not None:
+            clip(self._ops, self._grads, self._runs, self._limit, self._total)

@@ -1,45 +1,40 @@
-"""One optimizer's state for all, where each rank that trains has one of its own: their mean."""
+"""One optimizer state for a checkpoint, where each worker has its own: their mean."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate
-from ringtrain.transport.base import Transport
+from ringtrain.ops.base import Ops
 
 
 class MeanState:
-    """update:   of this rank; it has no state where the rank does not train
-    slots:    names of the state's arrays
-    trainers: the ranks that have one
-    carrier:  flat, over the arena: memory to make means in
+    """Replaces the states of the workers by their mean.
+
+    update:  of this rank; it has no elements where the rank is no worker
+    rank:    this rank
+    workers: the ranks that have a state
+    carrier: flat, over the arena: memory to make means in
+    add:     adds an array over all ranks, in place
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        ops,
-        update: OwnedUpdate,
-        slots: Sequence[str],
-        trainers: Sequence[int],
-        carrier,
-        deadline_s: float,
+        self, ops: Ops, update: OwnedUpdate, rank: int, workers: Sequence[int], carrier, add: Callable[..., None]
     ):
-        self._transport, self._ops, self._update, self._slots = transport, ops, update, slots
-        self._trainers, self._carrier, self._deadline_s = trainers, carrier, deadline_s
+        self._ops, self._update, self._rank, self._workers = ops, update, rank, workers
+        self._carrier, self._add = carrier, add
 
     def take(self, differs: bool) -> dict:
-        """All that train go on with the mean, and all ranks get it. Collective. Where states do not differ it is that
-        of the first, to the last bit."""
+        """Return the mean on all ranks; the workers go on with it. Collective. Where states do not differ it is the
+        first worker's, to the bit."""
         share = self._share(differs)
         step = np.array([share * self._update.step])
-        self._sum(step)
+        self._add(step)
         self._update.step = round(float(step[0]))
-        return {STEP: self._update.step, **{name: self._mean(name, share) for name in self._slots}}
+        return {STEP: self._update.step, **{name: self._mean(name, share) for name in self._update.slots}}
 
     def _share(self, differs: bool) -> float:
-        rank = self._transport.rank
-        return (rank in self._trainers) / len(self._trainers) if differs else float(rank == self._trainers[0])
+        return (self._rank in self._workers) / len(self._workers) if differs else float(self._rank == self._workers[0])
 
     def _mean(self, name: str, share: float) -> np.ndarray:
         ops, update, mean = self._ops, self._update, self._carrier
@@ -47,10 +42,7 @@ class MeanState:
         update.place(name, mean)
         ops.scale(mean, share)
         ops.synchronize()
-        self._sum(mean)
+        self._add(mean)
         if update.pieces:
             ops.copy(mean, update.slots[name])
         return ops.to_host(mean)
-
-    def _sum(self, array) -> None:
-        self._transport.native_allreduce_start(array).wait(self._deadline_s)

@@ -200,7 +200,7 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
         one_iteration(exchange, arena, t.rank, 0)
         first = arena.spans[0]
         exchange.before_read(first)
-        landed = exchange._coming._arrived
+        landed = exchange._push._pulls._arrived
         exchange.synchronize()
         return landed, arena.weights.any()
 
@@ -235,7 +235,7 @@ def test_a_server_sends_its_part_to_each_and_others_send_all_once():
 
 def test_state_lies_with_its_owner_and_the_header_says_so():
     ranks = served(3, servers=2, optimizer="adamw")
-    assert [exchange._update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
+    assert [exchange._push.update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
     exchange = ranks[0][2]
     assert exchange.facts.exact and exchange.facts.header == texts.ON_SERVERS(ranks="ranks 0, 1")
     assert exchange.facts.notes == [texts.SERVERS_HAVE(count=2, least="640 B", most="768 B")]

@@ -11,6 +11,7 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.base import Lag
 from ringtrain.exchange.servers.mailbox import TAGS, Sender
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
+from ringtrain.exchange.servers.staleness import StalenessClock
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.buckets import make_buckets
@@ -19,12 +20,12 @@ from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.strategies import AllReduce, AsyncParameterServer
+from tests.fakes.strategies import AllReduce, StaleParameterServer
 from tests.fakes.transports import Wrapping, delaying
 
 
 def pushing(*args, **options):
-    return AsyncParameterServer("server", *args, **options)
+    return StaleParameterServer("server", *args, **options)
 
 
 # ── weights that say which updates they hold ──────────────────────────────────────────────────────────────────────────
@@ -204,10 +205,10 @@ def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
             arena.grads[...] = t.rank * trains
             exchange.finish(iteration, 0.125)
         exchange.synchronize()
-        own = exchange._update.slots["momentum"].copy()
+        own = exchange._push.update.slots["momentum"].copy()
         state = exchange.owned_state.state()
         again = exchange.owned_state.state()
-        return own, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
+        return own, state, again, exchange._push.update.slots["momentum"].copy(), exchange._push.update.step
 
     (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
     assert none.size == 0 and step == first["step"] == 3
@@ -258,7 +259,7 @@ def test_what_it_sends_and_says():
     assert exchange.facts.notes[1] == texts.OWN_STATE
     alone = LoopbackWorld(1).transport(0)
     terms = texts.EVERY_MORE(terms=texts.ASYNCHRONOUS(servers=texts.ON_SERVERS(ranks="rank 0")), count=4)
-    assert AsyncParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
+    assert StaleParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
     assert Lag({}, {}, {0: 0}).largest == 0
 
 
@@ -284,7 +285,7 @@ def test_weights_do_not_change_while_they_are_sent():
         world.transport(0), lambda handle, verb, *_: Slow(handle, gate) if verb == "send" else handle
     )
     buckets = make_buckets(lay_out((("a", Parameter("weight", (16,), Fill("constant"))),)), 8, 1)
-    store = ParameterShard(servers_own, ReferenceOps("float64"), buckets, (1, 2), None, "float64", 0)
+    store = ParameterShard(servers_own, ReferenceOps("float64"), buckets, StalenessClock((1, 2), None), "float64", 0)
     store.open(np.zeros(16))
     ends = [Sender(world.transport(rank), 0, np.full(16, float(rank)), 0) for rank in (1, 2)]
     pulls = [world.transport(rank).recvs([(0, np.zeros(16))], TAGS) for rank in (1, 2)]

@@ -1,0 +1,130 @@
+"""Workers update alone, push the changes of their weights to servers that add them, and pull weights. Approximate.
+
+1.  A worker computes its gradient, as the mean over its own part of the batch, and makes the optimizer's step with it.
+2.  It pushes the change of its weights since its last pull, times its share of the examples, to the servers: each gets
+    its shard.
+3.  A server adds the change on arrival, and answers with its weights: at once without a bound (asynchronous); with a
+    staleness K when the slowest worker is at most K updates behind (:mod:`ringtrain.exchange.servers.staleness`).
+
+So weights at clock c hold every worker's updates up to clock c - K - 1, and all of this worker's own. *The state of the
+optimizer, momentum included, lives at the workers*: for sgd and nesterov the sum of their steps is the step with the
+sum of their gradients. Clipping is by the norm of a worker's own gradient.
+
+With ``--average-every`` H a worker makes H updates between two pushes: asynchronous averaging.
+
+A change depends on the learning rate and the whole gradient, so nothing travels while backward runs. With ``--overlap
+forward`` each layer waits for its own weights alone, the lowest first.
+
+Bytes: a worker sends n, and a server n/S to each worker for each push. Memory: at a worker the weights of its last pull
+(n); at a server its shard, and a change of it from each worker.
+
+Source: Ho et al., NIPS 2013, and Cui et al., Exploiting bounded staleness to speed up big data analytics, ATC 2014
+(staleness; servers that add); Dean et al., Large scale distributed deep networks, NIPS 2012 (asynchronous); Zhang,
+Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (changes of weights, asynchronously averaged).
+"""
+
+from ringtrain.exchange import texts
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.buckets.deferred_update import FORWARD
+from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.servers.endpoint import Endpoint
+from ringtrain.exchange.servers.meetings import Meetings
+from ringtrain.exchange.servers.shards import Shards
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.example_share import ExampleShare
+from ringtrain.exchange.update.local_update import LocalUpdate
+from ringtrain.exchange.update.mean_state import MeanState
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+
+
+class ChangePush:
+    """Updates all weights alone, pushes the changes to the servers, and pulls weights."""
+
+    updates_at_owner = False
+    ready_points = wait_points = frozenset[str]()
+    notes, state_bytes = (texts.OWN_STATE,), None
+
+    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena, optimizer):
+        config, transport, ops = settings.config, settings.transport, settings.ops
+        self._ops, self._arena, self._forward = ops, arena, config.overlap == FORWARD
+        self._every = config.average_every if config.sync == "averaging" else 1
+        self._is_worker = transport.rank in roles.trainers
+        self.update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena) if self._is_worker else [])
+        self._local = LocalUpdate(ops, arena, self.update, config.clip_norm)
+        add = SumOverRanks(settings)
+        self._mean = MeanState(ops, self.update, transport.rank, roles.trainers, arena.grads, add.add)
+        weights = shards.broadcasts(arena.weights, range(transport.size))
+        self._endpoint = Endpoint(settings, roles, shards, arena)
+        self.serving = Meetings(self._endpoint, weights, add, self._push_rest)
+        self.reducers = Reducers({}, others=[weights], messages=[self._endpoint])
+        self._examples = ExampleShare()
+        self._since = self._made = 0  # updates since the last push; iterations
+
+    def rehearse(self) -> None:
+        nothing = self._arena.grads[:0]
+        for ops in (self._endpoint.own_ops, self._ops):
+            ops.add(nothing, nothing, nothing)
+            ops.copy(nothing, nothing)
+        self._ops.fill(nothing, 0)
+        self._local.rehearse()
+
+    def before(self, examples: int, total: int) -> None:
+        self.serving.begin()
+        with self._endpoint.exposed():
+            self._endpoint.serve()
+            if not examples:  # no forward pass waits for weights, and gradients are zeroed at once
+                self._endpoint.pull_all()
+        self._examples.add(examples, total)
+
+    def before_read(self, span) -> None:
+        with self._endpoint.exposed():
+            self._endpoint.serve()
+            self._endpoint.pull(span)
+
+    def grad_ready(self, span) -> None:
+        with self._endpoint.exposed():
+            self._endpoint.serve()
+
+    def finish(self, lr: float) -> None:
+        self._made += 1
+        if not self._is_worker:
+            with self._endpoint.exposed():
+                self._endpoint.keep_pace(self._made)
+            return
+        if self._examples.here:  # a rank without examples makes no update
+            self.update.step += 1
+            self._local.apply(lr)
+        self._since += 1
+        if self._since == self._every:
+            with self._endpoint.exposed():
+                self._push()
+
+    def _push(self) -> None:
+        """Push the change since the last pull, in the memory of the gradients, which are free now."""
+        ops, change = self._ops, self._arena.grads
+        self._endpoint.pull_all()
+        ops.copy(self._endpoint.pulled, change)
+        ops.scale(change, -1.0)
+        ops.add(self._arena.weights, change, change)
+        ops.scale(change, self._examples.take())
+        self._endpoint.push(ops.mark())
+        self._since = 0
+        if not self._forward:
+            self._endpoint.pull_all()
+
+    def _push_rest(self) -> None:
+        """Push the updates of a period that is not over."""
+        self._endpoint.pull_all()
+        if self._since:
+            self._push()
+            self._endpoint.pull_all()
+
+    def synchronize(self) -> None:
+        self.serving.synchronize()
+
+    def gather(self) -> dict:
+        """Return the mean of the workers' states. All workers go on with it, as a resumed run does."""
+        mean = self._mean.take(self.serving.states_differ)
+        self.serving.states_differ = False
+        return mean

@@ -1,0 +1,125 @@
+"""Workers push gradients; each server sums those of its shard, updates it, and sends the weights back. Exact.
+
+1.  Each bucket's gradients go to its server while backward runs. The server adds them in the order of ranks, whichever
+    arrive first, when all workers have pushed: staleness 0.
+2.  The server updates its shard, and alone keeps the optimizer's state of it.
+3.  The weights go back to all workers.
+
+With two levels the head of a node adds the gradients of its node first, and forwards the weights.
+
+``--overlap`` says what travels meanwhile: ``none``, nothing; ``backward``, gradients as they become final; ``forward``,
+weights too: the lowest layers come first, and each layer of the next forward pass waits for its own alone.
+
+Memory: weights and gradients, a shard of the optimizer's state, and the gradients that wait to be added. Norms are made
+of the sums of squares of all shards.
+
+Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls layer by layer, Das et al., Distributed
+deep learning using synchronous stochastic gradient descent, Intel 2016.
+"""
+
+from collections.abc import Iterable
+
+from ringtrain.exchange.base import Roles, Serving
+from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.exchange.buckets.reducer import InArrivalOrder
+from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.servers.shards import Shards
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.clip import Clipping, trained_runs
+from ringtrain.exchange.update.owned_update import OwnedUpdate
+from ringtrain.exchange.update.ranges import common
+from ringtrain.nn.buckets import Bucket
+
+
+class GradientPush:
+    """Pushes each bucket's gradients to its server, which updates it, and pulls the weights."""
+
+    updates_at_owner = True
+    serving, notes = Serving(), ()
+
+    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena, optimizer):
+        config, ops, grads = settings.config, settings.ops, arena.grads
+        self._ops, self._arena, self._shards, self._overlap = ops, arena, shards, config.overlap
+        self.update = OwnedUpdate(ops, arena, optimizer, grads, shards.piece_of(settings.transport.rank))
+        trained = common(trained_runs(arena.spans), self.update.pieces)
+        self._clipping = Clipping(ops, grads, trained, config.clip_norm, SumOverRanks(settings))
+        self._sums = shards.sums(grads, roles.trainers)
+        forward = self._overlap == FORWARD
+        self._weights = shards.broadcasts(arena.weights, roles.trainers, lowest_first=forward)
+        self._pulls = InArrivalOrder(self._weights)
+        self._missed = shards.broadcasts(arena.weights, roles.servers)
+        self._gathers = shards.broadcasts(grads, range(settings.transport.size))
+        self._dedicated, self._behind = config.dedicated, False  # whether servers lack the weights of other shards
+        self.reducers = Reducers(
+            {"gradients": self._sums, "weights": self._weights},
+            others=[self._gathers, self._missed],
+            before_close=self._pulls.wait_all,
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        return self.update.nbytes
+
+    @property
+    def ready_points(self) -> frozenset[str]:
+        return self._spans_of(self._sums.ready_points) if self._overlap != NONE else frozenset()
+
+    @property
+    def wait_points(self) -> frozenset[str]:
+        return self._spans_of(self._weights.ready_points) if self._overlap == FORWARD else frozenset()
+
+    def _spans_of(self, names: frozenset[str]) -> frozenset[str]:
+        """Names of the spans that have one of these pieces."""
+        pieces = self._shards.pieces
+        return frozenset(name for name in pieces if any(piece.name in names for piece in pieces[name]))
+
+    def rehearse(self) -> None:
+        nothing = self._arena.grads[:0]
+        self._shards.streams.own.add(nothing, nothing, nothing)
+        self._ops.copy(nothing, nothing)
+        self._clipping.rehearse()
+        self.update.rehearse()
+
+    def before(self, examples: int, total: int) -> None:
+        if not examples:  # no forward pass waits for weights, and gradients are zeroed at once
+            self._pulls.wait_all()
+
+    def before_read(self, span) -> None:
+        for piece in self._shards.pieces[span.name]:
+            self._pulls.before_read(piece)
+
+    def grad_ready(self, span) -> None:
+        for piece in self._shards.pieces[span.name] if self._overlap != NONE else ():
+            self._sums.grad_ready(piece)
+
+    def finish(self, lr: float) -> None:
+        """Send each bucket's weights back when they are updated, while other sums arrive; with ``forward`` when all are
+        updated, the lowest first."""
+        self.update.step += 1
+        self._behind = self._dedicated
+        for bucket in self._summed():
+            self.update.apply(lr, bucket.start, bucket.stop)
+            if self._overlap != FORWARD:
+                self._weights.start_next()
+        if self._overlap == FORWARD:
+            self._pulls.start()
+        else:
+            self._weights.wait_all()
+
+    def _summed(self) -> Iterable[Bucket]:
+        """The buckets, each when its sum has arrived; all at once where the norm of the whole gradient is needed."""
+        if not self._clipping.is_on:
+            return self._sums.arrivals()
+        self._sums.wait_all()
+        self._clipping.apply()
+        return self._sums.buckets
+
+    def synchronize(self) -> None:
+        self._pulls.wait_all()
+        if self._behind:
+            self._missed.wait_all()
+            self._behind = False
+
+    def gather(self) -> dict:
+        return self.update.gathered(self._arena.grads, self._gathers.wait_all)

@@ -1,0 +1,100 @@
+"""Servers own shards of the weights: workers push to them, and pull weights from them.
+
+The first ``--servers`` ranks serve. Each owns as many elements as the others, or whole parameters where the optimizer
+needs their norms. Servers are workers too, unless they are dedicated. The staleness K says what workers push, and when
+a server answers:
+
+    K = 0        gradients; the server updates when all workers have pushed
+                 (:mod:`ringtrain.exchange.servers.gradient_push`). Exact
+    K, or none   changes of weights; the server adds each on arrival, and answers a worker that is at most K updates
+                 ahead of the slowest (:mod:`ringtrain.exchange.servers.change_push`). Approximate
+
+Bytes: a worker sends n, and a server n/S to each worker: the server's link is the bottleneck.
+
+Source: Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014.
+"""
+
+from dataclasses import replace
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.exchange import texts
+from ringtrain.exchange.base import Exchange, ExchangeFacts, Roles
+from ringtrain.exchange.servers.change_push import ChangePush
+from ringtrain.exchange.servers.gradient_push import GradientPush
+from ringtrain.exchange.servers.ownership import format_load, format_servers, roles_of
+from ringtrain.exchange.servers.shards import Shards
+from ringtrain.exchange.servers.staleness import staleness_of
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.owned_state import OwnedState
+
+
+def make_parameter_server(settings: ExchangeSettings) -> "ParameterServer":
+    """Return the server of a configuration's staleness."""
+    stale = settings.config.asynchronous or settings.config.staleness
+    return ParameterServer(settings, ChangePush if stale else GradientPush)
+
+
+class ParameterServer(Exchange):
+    """Divides the weights among servers, to which workers push gradients or changes of weights.
+
+    Raises ConfigError for more servers than ranks, or than parameters.
+    """
+
+    def __init__(self, settings: ExchangeSettings, push: type[GradientPush] | type[ChangePush]):
+        config = settings.config
+        self._settings, self._make_push = settings, push
+        staleness = staleness_of(config)
+        roles = roles_of(settings.transport.size, config.servers, config.dedicated)
+        self.facts = ExchangeFacts(
+            name=config.sync,
+            header=_header(config, roles, staleness),
+            roles=roles,
+            exact=push.updates_at_owner,
+            state_is_local=False,
+            max_iteration_lag=staleness + 1 if staleness else 0,
+            dynamic_batches=config.asynchronous,
+            all_reduces=False,
+        )
+
+    def bind(self, arena, optimizer) -> None:
+        whole = self._make_push.updates_at_owner and optimizer.layerwise
+        shards = Shards(self._settings, arena, len(self.facts.roles.servers), whole)
+        push = self._push = self._make_push(self._settings, self.facts.roles, shards, arena, optimizer)
+        self.serving = push.serving
+        self.owned_state = OwnedState(push.update, push.synchronize, gather=push.gather)
+        self.reducers = push.reducers
+        self.ready_points, self.wait_points = push.ready_points, push.wait_points
+        notes = [format_load(shards.parts, arena.weights.dtype.itemsize), *push.notes]
+        self.facts = replace(self.facts, notes=notes, state_bytes=push.state_bytes)
+
+    def rehearse(self) -> None:
+        self._push.rehearse()
+
+    def denominator(self, local: float, total: float) -> float:
+        return total if self._push.updates_at_owner else local
+
+    def before(self, iteration: int, examples: int, total: int) -> None:
+        self._push.before(examples, total)
+
+    def before_read(self, span) -> None:
+        self._push.before_read(span)
+
+    def grad_ready(self, span) -> None:
+        self._push.grad_ready(span)
+
+    def finish(self, iteration: int, lr: float) -> None:
+        self._push.finish(lr)
+
+    def synchronize(self) -> None:
+        self._push.synchronize()
+
+
+def _header(config: TrainConfig, roles: Roles, staleness: int | None) -> str:
+    servers = format_servers(roles, config.dedicated)
+    if staleness == 0:
+        return texts.NODES_FIRST(servers=servers) if config.server_levels == 2 else servers
+    terms = texts.ASYNCHRONOUS(servers=servers)
+    if staleness is not None:
+        terms = texts.STALENESS(servers=servers, staleness=staleness)
+    averages = config.sync == "averaging" and config.average_every > 1
+    return texts.EVERY_MORE(terms=terms, count=config.average_every) if averages else terms

@@ -1,0 +1,91 @@
+"""The shards of the arena that servers own, and the reducers that carry them: gradients to the owner, weights back."""
+
+from collections.abc import Callable, Sequence
+
+from ringtrain.collectives.algorithms import rooted
+from ringtrain.collectives.algorithms.rooted import RootedTree
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.reduction import Reduction
+from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.shared_memory import topology_of
+from ringtrain.exchange import texts
+from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.buckets.streams import stream_pair
+from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.ranges import Piece
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.buckets import Bucket
+from ringtrain.transport.base import Transport
+
+Tree = Callable[[int, Sequence[int]], RootedTree]  # (server, members)
+
+
+class Shards:
+    """The shard of each server, cut into buckets, and reducers along trees to the servers and from them.
+
+    servers: how many there are
+    whole:   no parameter is cut
+
+    ``pieces``: the pieces of each parameter, by its name. ``free_tag``: the first tag that no reducer uses. All ranks
+    ask for the same reducers in the same order.
+    """
+
+    def __init__(self, settings: ExchangeSettings, arena: Arena, servers: int, whole: bool):
+        config, itemsize = settings.config, arena.weights.dtype.itemsize
+        self.parts = divide_ownership(arena.spans, servers, whole)
+        self.pieces = pieces_of(arena.spans, self.parts)
+        self._owned = buckets_of(self.parts, itemsize, config.bucket_bytes)
+        self._settings, self.streams = settings, stream_pair(settings.ops)
+        self._tree = _tree_of(settings.transport, config.server_levels)
+        self.free_tag = 0
+
+    def piece_of(self, rank: int) -> list[Piece]:
+        """The elements that ``rank`` owns: one piece, or none."""
+        return [(part[0].start, part[-1].stop) for part in self.parts[rank : rank + 1]]
+
+    def buckets_of(self, server: int) -> list[Bucket]:
+        """The buckets of one server, the arena's lowest first."""
+        return [bucket for owner, bucket in reversed(self._owned) if owner == server]
+
+    def sums(self, buffer, members: Sequence[int]) -> Reducer:
+        """Return the reducer that brings the sums over ``members`` to the servers."""
+        return self._reducer(texts.SUM_AT_SERVER, rooted.reduce, buffer, members, self._owned)
+
+    def broadcasts(self, buffer, members: Sequence[int], lowest_first: bool = False) -> Reducer:
+        """Return the reducer that brings each server's part of ``buffer`` to ``members``."""
+        owned = self._owned[::-1] if lowest_first else self._owned
+        return self._reducer(texts.SPREAD_FROM_SERVER, rooted.broadcast, buffer, members, owned)
+
+    def _reducer(self, what: str, half, buffer, members: Sequence[int], owned: Sequence[tuple[int, Bucket]]) -> Reducer:
+        schedules = {server: half(self._tree(server, members)) for server in range(len(self.parts))}
+        first, self.free_tag = self.free_tag, self.free_tag + len(owned)
+        reductions = [
+            self._reduction(what, schedules[server], buffer, bucket, first + place)
+            for place, (server, bucket) in enumerate(owned)
+        ]
+        buckets = [bucket for _, bucket in owned]
+        return Reducer(buckets, reductions, self._settings.config.deadline_s, streams=self.streams)
+
+    def _reduction(self, what: str, schedule: Schedule, buffer, bucket: Bucket, tag: int) -> Reduction:
+        transport, own, guard = self._settings.transport, self.streams.own, self._settings.guard
+        execution = Execution(
+            schedule,
+            transport,
+            buffer[bucket.start : bucket.stop],
+            own.add,
+            tag=tag,
+            segment_bytes=self._settings.config.segment_bytes or segment_for(transport),
+            device=own,
+        )
+        if guard is None:
+            return execution
+        return guard.watch(execution, "sum", buffer.dtype, bucket.stop - bucket.start, what, bucket.name)
+
+
+def _tree_of(transport: Transport, levels: int) -> Tree:
+    """Straight trees; with two levels by way of the heads of nodes, and collective."""
+    if levels == 1:
+        return lambda root, members: rooted.straight(root, members, transport.size)
+    node_of = topology_of(transport).node_of()
+    return lambda root, members: rooted.by_nodes(root, members, node_of)
