@@ -1,11 +1,14 @@
 """The update by sums: of each bucket when it has arrived, after backward or in the next forward."""
 
+from collections.abc import Iterable
+
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
+from ringtrain.nn.buckets import Bucket
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 
@@ -87,6 +90,15 @@ class BucketUpdater:
         bucket = self._sums.arrive(place)
         self._update.apply(self._lr, bucket.start, bucket.stop)
         self._owed.remove(place)
+
+
+def summed_buckets(sums: Reducer, update: OwnedUpdate) -> Iterable[Bucket]:
+    """Return the buckets, each when its sum has arrived; where gradients are clipped, all when that is done."""
+    if not update.clips:
+        return sums.arrivals()
+    sums.wait_all()
+    update.clip()
+    return sums.buckets
 
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:

@@ -233,12 +233,3 @@ class InArrivalOrder:
         for _ in self._arrivals or ():
             pass
         self._arrivals, self._arrived = None, len(self._reducer.buckets)
-
-
-def take_mean(ops, array, share: float, sums: Reducer, buffer) -> None:
-    """Replace ``array`` by the mean over ranks, in which this rank weighs ``share``. ``sums`` reduces ``buffer``, which
-    is as long as the array. Collective."""
-    ops.copy(array, buffer)
-    ops.scale(buffer, share)
-    sums.wait_all()
-    ops.copy(buffer, array)

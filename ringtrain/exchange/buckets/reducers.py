@@ -1,7 +1,6 @@
 """The reducers of a strategy: for traces, for the count of bytes and time, and for the end of a run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringtrain.exchange.buckets.reducer import Reducer
@@ -11,14 +10,6 @@ from ringtrain.exchange.buckets.timings import Traffic
 class Counted(Protocol):
     bytes_sent: int
     exposed_s: float
-
-
-@dataclass(slots=True)
-class MessageCount:
-    """Messages that a strategy sends besides those of its reducers."""
-
-    bytes_sent: int = 0
-    exposed_s: float = 0.0
 
 
 class Reducers:

@@ -33,7 +33,6 @@ from ringtrain.exchange.servers.meetings import Meetings
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
-from ringtrain.exchange.update.local_update import LocalUpdate
 from ringtrain.exchange.update.mean_state import MeanState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 
@@ -50,8 +49,8 @@ class ChangePush:
         self._ops, self._arena, self._forward = ops, arena, config.overlap == FORWARD
         self._every = config.average_every if config.sync == "averaging" else 1
         self._is_worker = transport.rank in roles.trainers
-        self.update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena) if self._is_worker else [])
-        self._local = LocalUpdate(ops, arena, self.update, config.clip_norm)
+        pieces = everything(arena) if self._is_worker else []
+        self.update = OwnedUpdate(ops, arena, optimizer, arena.grads, pieces, config.clip_norm)
         add = SumOverRanks(settings)
         self._mean = MeanState(ops, self.update, transport.rank, roles.trainers, arena.grads, add.add)
         weights = shards.broadcasts(arena.weights, range(transport.size))
@@ -67,7 +66,7 @@ class ChangePush:
             ops.add(nothing, nothing, nothing)
             ops.copy(nothing, nothing)
         self._ops.fill(nothing, 0)
-        self._local.rehearse()
+        self.update.rehearse()
 
     def before(self, examples: int, total: int) -> None:
         self.serving.begin()
@@ -94,7 +93,7 @@ class ChangePush:
             return
         if self._examples.here:  # a rank without examples makes no update
             self.update.step += 1
-            self._local.apply(lr)
+            self.update.apply_all(lr)
         self._since += 1
         if self._since == self._every:
             with self._endpoint.exposed():

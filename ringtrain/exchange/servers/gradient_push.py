@@ -17,19 +17,14 @@ Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls 
 deep learning using synchronous stochastic gradient descent, Intel 2016.
 """
 
-from collections.abc import Iterable
-
 from ringtrain.exchange.base import Roles, Serving
-from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, summed_buckets
 from ringtrain.exchange.buckets.reducer import InArrivalOrder
 from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.clip import Clipping, trained_runs
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.exchange.update.ranges import common
-from ringtrain.nn.buckets import Bucket
 
 
 class GradientPush:
@@ -41,9 +36,8 @@ class GradientPush:
     def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena, optimizer):
         config, ops, grads = settings.config, settings.ops, arena.grads
         self._ops, self._arena, self._shards, self._overlap = ops, arena, shards, config.overlap
-        self.update = OwnedUpdate(ops, arena, optimizer, grads, shards.piece_of(settings.transport.rank))
-        trained = common(trained_runs(arena.spans), self.update.pieces)
-        self._clipping = Clipping(ops, grads, trained, config.clip_norm, SumOverRanks(settings))
+        owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings)
+        self.update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
         self._sums = shards.sums(grads, roles.trainers)
         forward = self._overlap == FORWARD
         self._weights = shards.broadcasts(arena.weights, roles.trainers, lowest_first=forward)
@@ -78,7 +72,6 @@ class GradientPush:
         nothing = self._arena.grads[:0]
         self._shards.streams.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
-        self._clipping.rehearse()
         self.update.rehearse()
 
     def before(self, examples: int, total: int) -> None:
@@ -98,7 +91,7 @@ class GradientPush:
         updated, the lowest first."""
         self.update.step += 1
         self._behind = self._dedicated
-        for bucket in self._summed():
+        for bucket in summed_buckets(self._sums, self.update):
             self.update.apply(lr, bucket.start, bucket.stop)
             if self._overlap != FORWARD:
                 self._weights.start_next()
@@ -106,14 +99,6 @@ class GradientPush:
             self._pulls.start()
         else:
             self._weights.wait_all()
-
-    def _summed(self) -> Iterable[Bucket]:
-        """The buckets, each when its sum has arrived; all at once where the norm of the whole gradient is needed."""
-        if not self._clipping.is_on:
-            return self._sums.arrivals()
-        self._sums.wait_all()
-        self._clipping.apply()
-        return self._sums.buckets
 
     def synchronize(self) -> None:
         self._pulls.wait_all()

@@ -26,7 +26,6 @@ from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.compression.catalogue import make_summing
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, everything
 
@@ -54,7 +53,7 @@ class Delayed(Exchange):
     """Applies the sum of an iteration's gradients at the end of the next iteration."""
 
     def __init__(self, settings: ExchangeSettings):
-        self._settings, self._ops, self._clip_norm = settings, settings.ops, settings.config.clip_norm
+        self._settings, self._ops = settings, settings.ops
         self._summing = make_summing(settings)
         self.facts = ExchangeFacts(
             name="delayed",
@@ -66,9 +65,9 @@ class Delayed(Exchange):
         self._in_flight = False  # whether the pending sum may still be under way
 
     def bind(self, arena, optimizer) -> None:
-        self._arena, self._trained = arena, trained_runs(arena.spans)
+        self._arena, config = arena, self._settings.config
         self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
-        self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena))
+        self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), config.clip_norm)
         self._sums = self._summing.bind(arena.spans, buffer)
         self._pending = PendingGradient(self._ops, buffer)
         self.owned_state = OwnedState(
@@ -79,8 +78,7 @@ class Delayed(Exchange):
             arrays=self._arrays,
         )
         self.reducers = Reducers({"gradients": self._sums}, before_close=self.synchronize)
-        late = self._settings.config.overlap == FORWARD
-        notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if late else [])]
+        notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if config.overlap == FORWARD else [])]
         state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
@@ -91,8 +89,6 @@ class Delayed(Exchange):
         nothing = self._buffer[:0]
         self._summing.rehearse(nothing)
         self._ops.copy(nothing, nothing)
-        if self._clip_norm is not None:
-            rehearse_clip(self._ops, nothing)
         self._update.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
@@ -114,9 +110,9 @@ class Delayed(Exchange):
     def _apply(self, lr: float) -> None:
         """Update by the pending gradient, bucket by bucket as they arrive; all at once if its norm is clipped."""
         self._update.step += 1
-        if self._clip_norm is not None:
+        if self._update.clips:
             self.synchronize()
-            clip(self._ops, self._buffer, self._trained, self._clip_norm)
+            self._update.clip()
         for bucket in self._sums.arrivals() if self._in_flight else self._sums.buckets:
             self._update.apply(lr, bucket.start, bucket.stop)
 

@@ -22,13 +22,13 @@ from dataclasses import replace
 from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, Roles
+from ringtrain.exchange.buckets.deferred_update import summed_buckets
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.root_batches import RootBatches
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.humanize import format_bytes
@@ -40,18 +40,14 @@ STAR = "star"
 class Master(Exchange):
     """Sends the batch from rank 0, which adds the gradients, updates, and sends the weights back."""
 
+    batches: RootBatches
+
     def __init__(self, settings: ExchangeSettings):
-        config, transport = settings.config, settings.transport
-        self._settings, self._transport, self._ops = settings, transport, settings.ops
-        self._streams, self._clip_norm, self._deadline_s = (
-            stream_pair(settings.ops),
-            config.clip_norm,
-            config.deadline_s,
-        )
-        self._is_root = transport.rank == ROOT
-        self._copies = transport.size - 1 if self._is_root else 1  # of gradients, or weights, that come in
-        self.batches, self._received = RootBatches(settings), 0
-        others = (rank for rank in range(transport.size) if rank != ROOT)
+        self._settings, self._streams = settings, stream_pair(settings.ops)
+        self._is_root = settings.transport.rank == ROOT
+        self.batches = RootBatches(settings)
+        self._received = 0  # bytes of gradients, or weights
+        others = (rank for rank in range(settings.transport.size) if rank != ROOT)
         self.facts = ExchangeFacts(
             name="master",
             header=texts.ON_ROOT,
@@ -62,15 +58,16 @@ class Master(Exchange):
         )
 
     def bind(self, arena, optimizer) -> None:
-        config, grads, streams = self._settings.config, arena.grads, self._streams
-        self._arena, self._trained = arena, trained_runs(arena.spans)
+        settings, config, grads, streams = self._settings, self._settings.config, arena.grads, self._streams
+        self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
-            STAR, self._transport, streams.own, buckets, config.segment_bytes, self._settings.guard
+            STAR, settings.transport, streams.own, buckets, config.segment_bytes, settings.guard
         )
-        self._update = OwnedUpdate(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
-        self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, streams=streams)
-        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, streams=streams)
+        pieces = everything(arena) if self._is_root else []
+        self._update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, config.clip_norm)
+        self._sums = Reducer(buckets, halves.scatters(grads, 0), config.deadline_s, streams=streams)
+        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), config.deadline_s, streams=streams)
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
         self.reducers = Reducers(
             {"gradients": self._sums, "weights": self._weights},
@@ -85,9 +82,7 @@ class Master(Exchange):
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
         self._streams.own.add(nothing, nothing, nothing)
-        self._ops.copy(nothing, nothing)
-        if self._clip_norm is not None:
-            rehearse_clip(self._ops, nothing)
+        self._settings.ops.copy(nothing, nothing)
         self._update.rehearse()
 
     def grad_ready(self, span) -> None:
@@ -96,20 +91,12 @@ class Master(Exchange):
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are sent as soon as they are updated, while other sums still arrive."""
         self._update.step += 1
-        for bucket in self._summed():
+        for bucket in summed_buckets(self._sums, self._update):
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
         self._weights.wait_all()
-        self._received += self._copies * self._arena.count * self._arena.grads.dtype.itemsize
-
-    def _summed(self):
-        """The buckets whose sums have arrived, one by one; all at once where the norm of the whole decides."""
-        if self._clip_norm is None:
-            return self._sums.arrivals()
-        self._sums.wait_all()
-        if self._is_root:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
-        return self._sums.buckets
+        copies = self._settings.transport.size - 1 if self._is_root else 1
+        self._received += copies * self._arena.count * self._arena.grads.dtype.itemsize
 
     def synchronize(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""

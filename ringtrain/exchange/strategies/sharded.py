@@ -28,11 +28,10 @@ from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.loss_scale import rehearse_unscale, unscale
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.exchange.update.ranges import common, elements
+from ringtrain.exchange.update.ranges import elements
 from ringtrain.humanize import format_bytes
 from ringtrain.nn.buckets import make_buckets
 
@@ -41,10 +40,9 @@ class Sharded(Exchange):
     """Sums gradients by a reduce-scatter, updates this rank's shard, and gathers the weights."""
 
     def __init__(self, settings: ExchangeSettings):
-        config = settings.config
-        self._settings, self._ops, self._streams = settings, settings.ops, stream_pair(settings.ops)
-        self._algorithm = schedule_name(config.algorithm, settings.transport)
-        self._clip_norm, self._scale, self._overlap = config.clip_norm, settings.scale, config.overlap
+        self._settings, self._streams = settings, stream_pair(settings.ops)
+        self._algorithm = schedule_name(settings.config.algorithm, settings.transport)
+        self._overlap = settings.config.overlap
         self._sum_over_ranks = SumOverRanks(settings)
         roles = all_train(settings.transport.size)
         self.facts = ExchangeFacts(name="sharded", roles=roles, exact=True, state_is_local=False)
@@ -57,7 +55,8 @@ class Sharded(Exchange):
         halves = ReduceScatterAllGather(
             self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
         )
-        self._update = OwnedUpdate(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
+        owned, ops = halves.owned(transport.rank), self._settings.ops
+        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, self._total)
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
         deadline_s, streams = config.deadline_s, self._streams
@@ -68,7 +67,6 @@ class Sharded(Exchange):
             self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
         )
         self.reducers = Reducers({"gradients": self._sums, "weights": self._weights}, others=[whole])
-        self._trained = common(trained_runs(arena.spans), self._update.pieces)
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
         notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
         self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
@@ -84,11 +82,9 @@ class Sharded(Exchange):
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
         self._streams.own.add(nothing, nothing, nothing)
-        self._ops.copy(nothing, nothing)
-        if self._clip_norm is not None:
-            rehearse_clip(self._ops, nothing)
-        if self._scale is not None:
-            rehearse_unscale(self._ops, nothing)
+        self._settings.ops.copy(nothing, nothing)
+        if self._settings.scale is not None:
+            rehearse_unscale(self._settings.ops, nothing)
         self._update.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
@@ -121,18 +117,17 @@ class Sharded(Exchange):
     def _summed(self):
         """The buckets, each when its sum has arrived, in the order in which weights are gathered; all at once if norms
         or a loss scale need every gradient; None if gradients have overflowed."""
-        sums, order = self._sums, self._weights.order
-        if self._clip_norm is None and self._scale is None and not self._update.layerwise:
+        sums, order, update, scale = self._sums, self._weights.order, self._update, self._settings.scale
+        if not update.clips and scale is None and not update.layerwise:
             sums.start()
             return (sums.arrive(place) for place in order)
         sums.wait_all()
-        gradients = self._ops, self._arena.grads, self._trained
-        if self._scale is not None and not unscale(*gradients, self._scale, self._sum_over_ranks):
+        gradients = self._settings.ops, self._arena.grads, update.trained
+        if scale is not None and not unscale(*gradients, scale, self._sum_over_ranks):
             return None
-        if self._clip_norm is not None:
-            clip(*gradients, self._clip_norm, self._total)
-        if self._update.layerwise:
-            self._update.prepare(self._sum_over_ranks.add)
+        update.clip()
+        if update.layerwise:
+            update.prepare(self._sum_over_ranks.add)
         return (sums.buckets[place] for place in order)
 
     def _total(self, own: float) -> float:

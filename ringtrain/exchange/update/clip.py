@@ -30,26 +30,3 @@ def rehearse_clip(ops: Ops, grads) -> None:
     """Run every operation of it once, on no elements."""
     ops.square_sum(grads[:0])
     ops.scale(grads[:0], 1.0)
-
-
-class Clipping:
-    """Clips the same gradients each time, as :func:`clip` does; a limit of None clips nothing."""
-
-    def __init__(
-        self, ops: Ops, grads, runs: Sequence[Piece], limit: float | None, total: Callable[[float], float] = float
-    ):
-        self._ops, self._grads, self._runs, self._limit, self._total = ops, grads, runs, limit, total
-
-    @property
-    def is_on(self) -> bool:
-        return self._limit is not None
-
-    def rehearse(self) -> None:
-        """Run every operation once, on no elements."""
-        if self.is_on:
-            rehearse_clip(self._ops, self._grads)
-
-    def apply(self) -> None:
-        """Clip the gradients. Collective, if ``total`` is."""
-        if self._limit is not None:
-            clip(self._ops, self._grads, self._runs, self._limit, self._total)
