@@ -45,7 +45,7 @@ class AllReduce(Exchange):
             exact=self._summing.exact,
             state_is_local=self._summing.state_is_local,
             survives_rank_loss=self._elastic and self._summing.state_is_local,
-            shards=self._parts and self._parts.shards,
+            shards=self._parts.shards if self._parts else None,
         )
 
     def bind(self, arena, optimizer) -> None:
@@ -75,7 +75,8 @@ class AllReduce(Exchange):
         self._updates.before_read(span)
 
     def shard_grad_ready(self, span) -> None:
-        self._parts.shard_grad_ready(span)
+        if self._parts:
+            self._parts.shard_grad_ready(span)
 
     def grad_ready(self, span) -> None:
         self._sums.grad_ready(span)

@@ -26,7 +26,7 @@ class RootBatches(BatchSource):
         self._space = Workspace(settings.ops)
         self._memory: dict[str, np.ndarray] = {}  # for received parts of batches
         self._cuts: dict[int, list[Cut]] = {}
-        self._labels: np.ndarray | None = None  # of the whole batch, on rank 0
+        self._labels = np.empty(0)  # of the whole batch, on rank 0
         self.bytes_sent = self.bytes_received = 0
         self.exposed_s = 0.0
 

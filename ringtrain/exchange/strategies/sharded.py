@@ -126,8 +126,7 @@ class Sharded(Exchange):
         if scale is not None and not unscale(*gradients, scale, self._sum_over_ranks):
             return None
         update.clip()
-        if update.layerwise:
-            update.prepare(self._sum_over_ranks.add)
+        update.prepare(self._sum_over_ranks.add)
         return (sums.buckets[place] for place in order)
 
     def _total(self, own: float) -> float:

@@ -1,4 +1,4 @@
-"""The loss multiplied by a factor, so that gradients of float16 activations are not lost below what float16 has.
+"""The loss multiplied by a factor, so that gradients of float16 activations do not underflow.
 
 Gradients carry the factor to their sum over all ranks, where it is divided out; powers of two change no digit. A sum
 that is not finite has overflowed: the update is left out, and a dynamic factor is halved. All ranks see the same sum,
@@ -9,6 +9,9 @@ Source: Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ringtrain.exchange.update.ranges import Piece
+from ringtrain.ops.base import Ops
+
 START = 2.0**16
 LARGEST = 2.0**24
 GROW_AFTER = 2000  # updates in a row
@@ -17,7 +20,7 @@ NAMES = ("loss_scale", "loss_scale_good", "loss_scale_skipped")
 
 
 class LossScale:
-    """``fixed``: a factor that stays; None: a dynamic one.
+    """The factor of the loss, and its history. ``fixed``: a factor that stays; None: a dynamic one.
 
     ``factor``: of the next loss. ``skipped``: iterations without an update, in all; ``good``: updates since the factor
     last changed, or one was skipped.
@@ -25,11 +28,11 @@ class LossScale:
 
     def __init__(self, fixed: float | None = None):
         self._fixed = fixed is not None
-        self.factor = fixed if self._fixed else START
+        self.factor = START if fixed is None else fixed
         self.good = self.skipped = 0
 
     def judge(self, finite: bool) -> None:
-        """The gradient of an iteration was finite, or its update is left out."""
+        """Count an iteration, whose update is left out unless the gradient is finite, and adapt the factor."""
         if not finite:
             self.skipped, self.good = self.skipped + 1, 0
             if not self._fixed:
@@ -45,19 +48,20 @@ class LossScale:
         return dict(zip(NAMES, (self.factor, self.good, self.skipped), strict=True))
 
     def restore(self, scalars: Mapping[str, float]) -> None:
-        """What :meth:`state` gave; nothing of it, where a run of another precision goes on. A fixed factor stays."""
+        """Take the numbers of :meth:`state`, if a run of the same precision wrote them. A fixed factor stays."""
         if not all(name in scalars for name in NAMES):
             return
-        factor, self.good, self.skipped = (scalars[name] for name in NAMES)
+        factor, good, skipped = (scalars[name] for name in NAMES)
+        self.good, self.skipped = int(good), int(skipped)
         if not self._fixed:
             self.factor = factor
 
 
 def unscale(
-    ops, grads, runs: Sequence[tuple[int, int]], scale: LossScale, total: Callable[[float], float] = float
+    ops: Ops, grads, runs: Sequence[Piece], scale: LossScale, total: Callable[[float], float] = float
 ) -> bool:
-    """Divide the factor out of the summed gradients in ``runs``; whether they are finite, and an update is to be made.
-    ``total``: from the count of others in this rank's runs to that of all ranks, where each has its own."""
+    """Divide the factor out of the summed gradients in ``runs``. Returns whether they are finite: else the update is
+    left out. ``total``: from the count of values in this rank's runs that are not finite to that of all ranks."""
     factor = scale.factor
     finite = not total(float(sum(ops.nonfinite(grads[start:stop]) for start, stop in runs)))
     scale.judge(finite)
@@ -67,7 +71,7 @@ def unscale(
     return finite
 
 
-def rehearse_unscale(ops, grads) -> None:
+def rehearse_unscale(ops: Ops, grads) -> None:
     """Run every operation of it once, on no elements."""
     ops.nonfinite(grads[:0])
     ops.scale(grads[:0], 1.0)

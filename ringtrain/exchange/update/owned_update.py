@@ -12,7 +12,7 @@ from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.ranges import Piece, common, cut, elements
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.base import Ops
-from ringtrain.optim.optimizers import Optimizer
+from ringtrain.optim.optimizers import Layerwise, Optimizer
 
 STEP = "step"
 
@@ -51,6 +51,7 @@ class OwnedUpdate:
         total: Callable[[float], float] = float,
     ):
         self._ops, self._arena, self._optimizer, self._grads = ops, arena, optimizer, grads
+        self._layerwise = optimizer if isinstance(optimizer, Layerwise) else None
         self._clip_norm, self._total = clip_norm, total
         self.pieces, self.trained = pieces, common(trained_runs(arena.spans), pieces)
         size = elements(pieces)
@@ -67,16 +68,18 @@ class OwnedUpdate:
     @property
     def layerwise(self) -> bool:
         """Whether the optimizer needs norms of whole parameters: ranks with parts of some call :meth:`prepare` then."""
-        return self._optimizer.layerwise
+        return self._layerwise is not None
 
     def prepare(self, total: Callable) -> None:
-        """Compute the norms of whole parameters. Collective among the ranks that have parts of them; all gradients are
-        final. ``total`` adds a flat float64 array of sums of squares over these ranks, in place."""
-        squares = self._squares = self._optimizer.squares() if self._squares is None else self._squares
+        """Compute the norms of whole parameters, if the optimizer needs them. Collective among the ranks that have parts
+        of them; all gradients are final. ``total`` adds a flat float64 array of sums of squares over these ranks."""
+        if self._layerwise is None:
+            return
+        squares = self._squares = self._layerwise.squares() if self._squares is None else self._squares
         squares.fill(0.0)
         arrays = self._arena.weights, self._grads
         for (start, stop), slots in self._states():
-            self._optimizer.prepare(self._ops, *arrays, slots, self._counted(), start, stop, squares, first=start)
+            self._layerwise.prepare(self._ops, *arrays, slots, self._counted(), start, stop, squares, first=start)
         total(squares.reshape(-1))
 
     def clip(self) -> None:
@@ -97,10 +100,10 @@ class OwnedUpdate:
 
     def _apply(self, slots, lr: float, start: int, stop: int, first: int) -> None:
         given = self._ops, self._arena.weights, self._grads, slots, lr
-        if self._squares is None:
+        if self._layerwise is None or self._squares is None:
             self._optimizer.apply(*given, self._counted(), start, stop, first)
         else:
-            self._optimizer.move(*given, start, stop, self._squares, first)
+            self._layerwise.move(*given, start, stop, self._squares, first)
 
     def _counted(self) -> int:
         return max(self.step, 1)  # a rehearsal comes before the first update
