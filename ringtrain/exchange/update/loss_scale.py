@@ -57,9 +57,7 @@ class LossScale:
             self.factor = factor
 
 
-def unscale(
-    ops: Ops, grads, runs: Sequence[Piece], scale: LossScale, total: Callable[[float], float] = float
-) -> bool:
+def unscale(ops: Ops, grads, runs: Sequence[Piece], scale: LossScale, total: Callable[[float], float] = float) -> bool:
     """Divide the factor out of the summed gradients in ``runs``. Returns whether they are finite: else the update is
     left out. ``total``: from the count of values in this rank's runs that are not finite to that of all ranks."""
     factor = scale.factor

@@ -71,8 +71,8 @@ class OwnedUpdate:
         return self._layerwise is not None
 
     def prepare(self, total: Callable) -> None:
-        """Compute the norms of whole parameters, if the optimizer needs them. Collective among the ranks that have parts
-        of them; all gradients are final. ``total`` adds a flat float64 array of sums of squares over these ranks."""
+        """Compute the norms of whole parameters, if the optimizer needs them. Collective among ranks that have parts of
+        them; all gradients are final. ``total`` adds a flat float64 array of sums of squares over these ranks."""
         if self._layerwise is None:
             return
         squares = self._squares = self._layerwise.squares() if self._squares is None else self._squares
