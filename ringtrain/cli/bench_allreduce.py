@@ -42,7 +42,11 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
     type=OfRank("delay in seconds", 0, 60, "1:0.01"),
     help="Also delay a rank, and see which algorithm suffers: 1:0.01.",
 )
-@click.option("--guard", is_flag=True, help="Watch over it: a rank that hangs or differs is named. Costs time.")
+@click.option(
+    "--check-collectives",
+    is_flag=True,
+    help="Compare every all-reduce over all ranks, and name a rank that hangs or differs. Costs time.",
+)
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
@@ -93,8 +97,8 @@ def _placed(transport, asked, flags: dict):
 
         return with_device(bare(transport), asked, real_cuda(bare(transport)))
     transport = bare(transport)
-    guarded, asked = _guarded(transport, asked) if flags["guard"] else (transport, asked)
-    return guarded, asked, HostBuffers(guarded), asked.guard.close if flags["guard"] else _nothing
+    guarded, asked = _guarded(transport, asked) if flags["check_collectives"] else (transport, asked)
+    return guarded, asked, HostBuffers(guarded), asked.guard.close if flags["check_collectives"] else _nothing
 
 
 def _nothing() -> None:
@@ -132,7 +136,7 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.errors import UsageError
 
     dtypes = parse_names(flags["dtypes"], TYPES, "type")
-    if flags["device"] == "cuda" and flags["guard"]:
+    if flags["device"] == "cuda" and flags["check_collectives"]:
         raise UsageError(texts.GUARD_ON_DEVICE)
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),

@@ -8,8 +8,8 @@ import click
 from ringtrain.cli import texts
 from ringtrain.errors import nearest
 
-# ringtrain's option, and what torchrun, timm, Keras, Lightning, Horovod, nccl-tests and others call it. Where one has
-# several, it is the first of them that the command has.
+# ringtrain's option, and what torchrun, timm, Keras, Lightning, Horovod, nccl-tests and others, or earlier versions of
+# ringtrain, call it. The first option of the command that has the other name is proposed.
 NAMES = {
     "--batch": ("--batch-size", "--batchsize", "--bs", "-bs", "--global-batch-size", "--train-batch-size"),
     "--lr": ("--learning-rate", "-lr", "--base-lr"),
@@ -42,6 +42,11 @@ NAMES = {
     "--begin": ("--minbytes", "--min-bytes"),
     "--end": ("--maxbytes", "--max-bytes"),
     "--factor": ("--stepfactor",),
+    "--check-collectives": ("--guard",),
+    "--no-check-collectives": ("--no-guard",),
+    "--inject-slowdown": ("--slow",),
+    "--trust-coefficient": ("--trust",),
+    "--gossip-max-lag": ("--gossip-window",),
     "--nodes": ("--nnodes", "--num-nodes"),
     "--gpus": ("--gpus-per-node", "--gres", "--num-gpus"),
     "--ranks-per-node": ("--ntasks-per-node", "--tasks-per-node", "--nproc-per-node", "--ppn", "--np", "-np"),

@@ -12,19 +12,19 @@ from ringtrain.parsing import epochs
 SECTIONS = {
     "Model and data": "run_file model data batch_norm label_smoothing augment synthetic",
     "Batch and length": "batch accumulate epochs iterations seed",
-    "Optimizer": "optimizer momentum beta2 trust trust_limit momentum_correction weight_decay decay_bias_norm "
-    "clip_norm",
+    "Optimizer": "optimizer momentum beta2 trust_coefficient trust_limit momentum_correction "
+    "weight_decay decay_bias_norm clip_norm",
     "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power",
     "Output and checkpoints": "out resume evaluate_every checkpoint_every keep stop_before_s",
     "Device and precision": "device precision loss_scale dtype ops threads mpi_cuda",
     "Strategy": "sync average_every average_momentum average_from outer_momentum outer_lr servers dedicated "
-    "server_levels staleness asynchronous gossip_window",
+    "server_levels staleness asynchronous gossip_max_lag",
     "Model parallel": "fc fc_ranks fc_in_flight fc_update",
     "Exchange of gradients": "algorithm tuning segment_bytes wire compress compress_ratio compress_rank compress_from "
     "reproducible shards",
     "Overlap with computing": "overlap bucket_bytes",
-    "Reliability": "elastic guard deadline_s check_replicas",
-    "Diagnosis": "trace trace_iterations slow",
+    "Reliability": "elastic check_collectives deadline_s check_replicas",
+    "Diagnosis": "trace trace_iterations inject_slowdown",
 }
 
 TERMS = 30  # characters, so that the texts of all sections begin in one column

@@ -3,7 +3,7 @@
 from ringtrain.template import Template
 
 # bench_allreduce.py
-GUARD_ON_DEVICE = Template("--guard checks all-reduces in host memory: leave it out with --device cuda")
+GUARD_ON_DEVICE = Template("--check-collectives works in host memory alone: leave it out with --device cuda")
 NO_SUCH_RANK = Template("--skew delays rank {rank}, but the ranks are 0 to {last}")
 NO_NUMBER = Template("{flag} {value}: wanted a number")
 NCCL_ON_HOST = Template("{nccl} reduces device memory: give --device cuda, or leave {nccl} out")

@@ -51,7 +51,7 @@ class TrainConfig:
     warmup: int | str = option(0, "Iterations of linear warm-up, or epochs: 5ep, 0.5ep.", low=0, epochs=True)
     momentum: float = option(0.9, "Momentum of sgd, nesterov and lars; beta1 of adamw and lamb.", low=0, below=1)
     beta2: float = option(0.999, "Second moment's decay of adamw and lamb.", low=0, below=1)
-    trust: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
+    trust_coefficient: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
     trust_limit: float | None = option(None, "Largest trust ratio of lars and lamb. [no limit]", above=0)
     momentum_correction: bool = option(
         False, "With lars: multiply the momentum by new / old learning rate when the rate changes."
@@ -116,8 +116,8 @@ class TrainConfig:
     fc_update: str = option(
         "accumulate",
         "With --fc pipeline: when fully connected layers are updated: accumulate, once an iteration, which is exact; "
-        "each, after every micro-batch.",
-        choices=("accumulate", "each"),
+        "micro-batch, after every micro-batch.",
+        choices=("accumulate", "micro-batch"),
     )
     average_every: int = option(8, "With averaging: iterations between averages.", low=1)
     average_momentum: str = option(
@@ -142,7 +142,7 @@ class TrainConfig:
         False,
         "With server and averaging: idle ranks fetch parts of batches; each result is added as it arrives.",
     )
-    gossip_window: int = option(8, "With gossip: most iterations between the fastest and the slowest rank.", low=0)
+    gossip_max_lag: int = option(8, "With gossip: most iterations between the fastest and the slowest rank.", low=0)
     algorithm: str = option(
         "auto",
         "All-reduce: auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
@@ -200,7 +200,7 @@ class TrainConfig:
         "each evaluation, checkpoint and epoch's end; 0: only at the start and the end. [no others]",
         low=0,
     )
-    guard: bool = option(True, "Check every collective, and name ranks that differ or are missing.")
+    check_collectives: bool = option(True, "Check every collective, and name ranks that differ or are missing.")
 
     elastic: str | None = option(
         None,
@@ -218,7 +218,7 @@ class TrainConfig:
     trace_iterations: str | None = option(
         None, "With --trace: FIRST:LAST, iterations counted from 1. [the 6th to the 8th of this start]"
     )
-    slow: str | None = option(
+    inject_slowdown: str | None = option(
         None, "Slow a rank's own work down by a factor, to test a strategy: RANK:TIMES, such as 1:2."
     )
 
@@ -249,15 +249,25 @@ FIXED_WHERE_REPRODUCIBLE = ("device", "precision", "threads")
 # The keys of a model file's recipe: how to train it, and not where.
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
-    "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "momentum_correction", "weight_decay",
-    "decay_bias_norm", "clip_norm", "label_smoothing",
+    "lr_power", "warmup", "momentum", "beta2", "trust_coefficient", "trust_limit", "momentum_correction",
+    "weight_decay", "decay_bias_norm", "clip_norm", "label_smoothing",
 )  # fmt: skip
 
 # Keys of one start of a run, not passed to its continuation.
-OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations", "stop_before_s")
+OF_ONE_START = ("out", "resume", "elastic", "tuning", "inject_slowdown", "trace", "trace_iterations", "stop_before_s")
 
-# Keys of earlier versions in stored runs. They change no result, and are ignored.
-FORMER_KEYS = ("stage", "stage_keep", "progress")
+# Keys of earlier versions in run files, checkpoints and recipes, and their names now. None: the key is gone; it changed
+# no result, and is ignored.
+FORMER_KEYS = {
+    "stage": None,
+    "stage_keep": None,
+    "progress": None,
+    "guard": "check_collectives",
+    "slow": "inject_slowdown",
+    "trust": "trust_coefficient",
+    "gossip_window": "gossip_max_lag",
+}
+FORMER_VALUES = {("fc_update", "each"): "micro-batch"}
 
 
 def config_fields(kind=TrainConfig):

@@ -10,9 +10,10 @@ import shlex
 from dataclasses import asdict
 
 from ringtrain import parsing
-from ringtrain.config import texts as texts
+from ringtrain.config import texts
 from ringtrain.config.record import (
     FORMER_KEYS,
+    FORMER_VALUES,
     OF_ONE_START,
     RECIPE_KEYS,
     TrainConfig,
@@ -27,11 +28,18 @@ YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
 
 def parse_run_file(text: str, source: str) -> dict:
-    """Parse the TOML of a run file. Raises ConfigError"""
+    """Parse the TOML of a run file, which may be of an earlier version. Raises ConfigError"""
     try:
-        return parsing.parse_toml(text)
+        table = renamed(parsing.parse_toml(text))
     except ValueError as error:
         raise ConfigError(texts.NOT_TOML(source=source, error=error)) from None
+    return {key: value for key, value in table.items() if FORMER_KEYS.get(key, key) is not None}
+
+
+def renamed(table: dict) -> dict:
+    """Return a table with the names of this version for the keys and values of an earlier one."""
+    named = {FORMER_KEYS.get(key) or key: value for key, value in table.items()}
+    return {key: FORMER_VALUES.get((key, str(value)), value) for key, value in named.items()}
 
 
 def read_run_file(path: str) -> dict:
@@ -68,8 +76,7 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
     values = {}
     for source, given in layers:
         for key, value in given.items():
-            if key not in FORMER_KEYS:
-                values[key] = _checked(source, key, value)
+            values[key] = _checked(source, key, value)
         _one_length(source, given, values)
     return TrainConfig(**values)
 
@@ -176,9 +183,9 @@ def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
     has."""
     source = texts.RECIPE(model=model_name)
     for key in recipe:
-        if key not in RECIPE_KEYS:
+        if FORMER_KEYS.get(key, key) not in RECIPE_KEYS:
             raise ConfigError(texts.NOT_OF_A_RECIPE(source=source, key=key, hint=nearest(key, RECIPE_KEYS)))
-    return source, recipe
+    return source, renamed(recipe)
 
 
 def to_table(config: TrainConfig) -> dict:

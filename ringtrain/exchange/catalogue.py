@@ -136,7 +136,7 @@ STRATEGIES = {
     ),
     "gossip": Strategy(
         make=Gossip,
-        options=("gossip_window",),
+        options=("gossip_max_lag",),
         overlap=Only(("backward",), texts.OVERLAP_GOSSIP),
         algorithm=None,
         tuning=None,

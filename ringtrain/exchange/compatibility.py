@@ -26,7 +26,7 @@ OWNED = {
     "sync": {name: strategy.options for name, strategy in STRATEGIES.items()},
     "fc": {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")},
     "compress": {"top-k": ("compress_ratio", "compress_from"), "powersgd": ("compress_rank", "compress_from")},
-    "optimizer": {"lars": ("trust", "trust_limit", "momentum_correction"), "lamb": ("trust_limit",)},
+    "optimizer": {"lars": ("trust_coefficient", "trust_limit", "momentum_correction"), "lamb": ("trust_limit",)},
 }
 # What a strategy may not go with: a field of its row, an option, those values of it, and another one that is as good.
 OF_STRATEGIES = (
@@ -148,7 +148,7 @@ RULES = (
     Rule("fc", ("pipeline",), "algorithm", (AUTO, *FLAT), texts.ALGORITHM_SOME),
     Rule("fc", ("pipeline",), "tuning", UNSET, texts.TUNING_SOME),
     Rule("fc", ("pipeline",), "overlap", ("none", "backward"), texts.FORWARD_MESSAGES),
-    Rule("fc_update", ("each",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
+    Rule("fc_update", ("micro-batch",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
     # the rest
     Rule("elastic", None, "asynchronous", OFF, texts.HANDED_OUT),

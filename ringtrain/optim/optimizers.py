@@ -49,7 +49,7 @@ class Hyper:
     decay_bias_norm: whether biases, scales and shifts decay too
     beta2:           of adamw and lamb
     eps:             likewise; None: 1e-8 for adamw, 1e-6 for lamb, their authors' values
-    trust:           the trust coefficient of lars
+    trust_coefficient: of lars
     trust_limit:     the largest trust ratio of lars and lamb
     correction:      momentum correction of lars
     """
@@ -59,7 +59,7 @@ class Hyper:
     decay_bias_norm: bool = True
     beta2: float = 0.999
     eps: float | None = None
-    trust: float = 1e-3
+    trust_coefficient: float = 1e-3
     trust_limit: float = math.inf
     correction: bool = False
 
@@ -257,7 +257,7 @@ class LARS(Layerwise):
         """Leave the gradient as it is, without decay."""
 
     def _trust(self, w_norm, g_norm, decay):
-        return self.hyper.trust * w_norm / (g_norm + decay * w_norm)
+        return self.hyper.trust_coefficient * w_norm / (g_norm + decay * w_norm)
 
     def _move(self, ops, w, g, state, lr, ratio, decay):
         inside, outside = (ratio, lr) if self.hyper.correction else (lr * ratio, 1.0)  # of v

@@ -226,8 +226,8 @@ NOT_SAVED = Template(
 )
 
 # slow
-NO_SUCH_RANK = Template("--slow {slow} slows rank {rank}, and ranks are 0 to {last}: name one of those")
-SLOW = Template("--slow is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
+NO_SUCH_RANK = Template("--inject-slowdown {slow} slows rank {rank}, and ranks are 0 to {last}: name one of those")
+SLOW = Template("--inject-slowdown is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
 
 # start
 NO_CURVES = Template("note: no curves: {problem}")

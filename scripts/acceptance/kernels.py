@@ -124,7 +124,7 @@ def product_rate(ops, runtime, stream) -> float:
 def spent_in(options, ops, profile) -> dict[str, Spent]:
     """The median iteration, by the time of all kernels."""
     model = spec.load_model(options.model)
-    flags = {"model": options.model, "synthetic": True, "batch": options.batch, "guard": False}
+    flags = {"model": options.model, "synthetic": True, "batch": options.batch, "check_collectives": False}
     flags["iterations"] = 1_000_000  # longer than any warm-up
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**flags, "augment": False}))
     transport = on_device(connect(), ops.runtime, CudaDecision(STAGED, "", ()))

@@ -25,7 +25,7 @@ def config_of(options, name: str):
     parameter, as one fused call of PyTorch's does."""
     model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": ENDLESS, "accumulate": 1}
-    flags |= {"augment": False, "guard": False, "decay_bias_norm": True, **_of_device(options)}
+    flags |= {"augment": False, "check_collectives": False, "decay_bias_norm": True, **_of_device(options)}
     if model.recipe.get("optimizer") != "nesterov":
         flags["optimizer"] = "sgd"
     if any(type(node.layer).__name__ == "BatchNorm" for node in model.graph().nodes):

@@ -100,7 +100,7 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
             re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
         ),
         (("--algorithm", "nccl"), cli_texts.NCCL_ON_HOST.pattern(nccl="nccl")),
-        (("--device", "cuda", "--guard"), cli_texts.GUARD_ON_DEVICE.pattern()),
+        (("--device", "cuda", "--check-collectives"), cli_texts.GUARD_ON_DEVICE.pattern()),
         (("-d", "float31"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="float31")),
         (
             ("-o", "summ"),

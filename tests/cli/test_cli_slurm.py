@@ -153,8 +153,12 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         ),
         (["--", "--batch-norm", "sync"], "is for networks with batch normalisation, and model 'digits' has none"),
         (
-            ["--", "--trust", "0.1"],
-            re.escape(option_texts.UNUSED(option="--trust 0.1", users="--optimizer lars", given="--optimizer adamw")),
+            ["--", "--trust-coefficient", "0.1"],
+            re.escape(
+                option_texts.UNUSED(
+                    option="--trust-coefficient 0.1", users="--optimizer lars", given="--optimizer adamw"
+                )
+            ),
         ),
         (
             ["--", "--warmup", "100000", "--epochs", "1"],

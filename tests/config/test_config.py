@@ -1,8 +1,8 @@
 import pytest
 
-from ringtrain.config import texts as texts
+from ringtrain.config import texts
 from ringtrain.config.record import FORMER_KEYS, TrainConfig, config_fields
-from ringtrain.config.resolve import for_continuation, parse_run_file, read_run_file, resolve, to_table
+from ringtrain.config.resolve import for_continuation, parse_run_file, read_run_file, recipe_layer, resolve, to_table
 from ringtrain.errors import ConfigError
 
 
@@ -104,7 +104,27 @@ def test_a_written_config_reads_back():
 
 
 def test_keys_of_earlier_versions_that_change_no_result_are_passed_over():
-    assert resolve(("run file r.toml", {"batch": 3, **dict.fromkeys(FORMER_KEYS, "a value")})) == TrainConfig(batch=3)
+    gone = "".join(f'{key} = "a value"\n' for key, now in FORMER_KEYS.items() if now is None)
+    assert resolve(("run file r.toml", parse_run_file(f"batch = 3\n{gone}", "r.toml"))) == TrainConfig(batch=3)
+
+
+def test_keys_and_values_of_earlier_versions_are_read_by_their_names_now():
+    former = 'guard = false\nslow = "1:2"\ntrust = 0.5\ngossip_window = 3\nfc_update = "each"\n'
+    config = resolve(("run file r.toml", parse_run_file(former, "r.toml")))
+    assert config == TrainConfig(
+        check_collectives=False,
+        inject_slowdown="1:2",
+        trust_coefficient=0.5,
+        gossip_max_lag=3,
+        fc_update="micro-batch",
+    )
+    assert set(FORMER_KEYS.values()) - {None} <= set(config_fields())
+
+
+def test_a_recipe_of_an_earlier_version_is_read_by_the_names_now():
+    assert recipe_layer("m", {"trust": 0.5})[1] == {"trust_coefficient": 0.5}
+    with pytest.raises(ConfigError, match=texts.NOT_OF_A_RECIPE.pattern(key="guard")):
+        recipe_layer("m", {"guard": False})
 
 
 def test_a_continuation_does_not_inherit_where_it_was_started():

@@ -17,7 +17,7 @@ VALUES = {
     "fc": ("hybrid", "pipeline"),
     "fc_ranks": (2,),
     "fc_in_flight": (3,),
-    "fc_update": ("each",),
+    "fc_update": ("micro-batch",),
     "average_every": (4,),
     "average_momentum": ("keep", "reset"),
     "average_from": (3,),
@@ -28,7 +28,7 @@ VALUES = {
     "server_levels": (2,),
     "staleness": (2,),
     "asynchronous": (True,),
-    "gossip_window": (0,),
+    "gossip_max_lag": (0,),
     "algorithm": ("mpi", "mapped", "ring", "star", "recursive-doubling", "hierarchical", "canonical"),
     "tuning": ("t.json",),
     "wire": ("float16",),
@@ -50,7 +50,7 @@ VALUES = {
     "ops": ("reference",),
     "dtype": ("float64",),
     "optimizer": ("lars", "lamb"),
-    "trust": (0.1,),
+    "trust_coefficient": (0.1,),
     "trust_limit": (2.0,),
     "momentum_correction": (True,),
     "clip_norm": (2.0,),
@@ -67,7 +67,7 @@ NEEDS = {
     ),
     **dict.fromkeys(("server_levels", "staleness"), "sync=server"),
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), "sync=server sync=averaging"),
-    "gossip_window": "sync=gossip",
+    "gossip_max_lag": "sync=gossip",
     "compress_ratio": "compress=top-k",
     "compress_rank": "compress=powersgd",
     "compress_from": "compress",
@@ -77,7 +77,7 @@ NEEDS = {
     "precision": "device",
     "mpi_cuda": "device",
     "loss_scale": "precision=float16",
-    "trust": "optimizer=lars",
+    "trust_coefficient": "optimizer=lars",
     "momentum_correction": "optimizer=lars",
     "trust_limit": "optimizer=lars optimizer=lamb",
 }
@@ -198,8 +198,8 @@ def _applies(rule, value) -> bool:
             "that. Use --sync allreduce, delayed or sharded, or leave --batch-norm sync out",
         ),
         (
-            {"gossip_window": 4},
-            "--gossip-window 4 is used by --sync gossip alone; this run uses --sync allreduce: leave it out, or use "
+            {"gossip_max_lag": 4},
+            "--gossip-max-lag 4 is used by --sync gossip alone; this run uses --sync allreduce: leave it out, or use "
             "--sync gossip",
         ),
         (

@@ -133,7 +133,7 @@ def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
 
     def body(t):
         arena = Arena(t.scratch, graph.parameters(), "float64", exchanged=t.allocate)
-        exchange = Pipeline(t, ops, update="each", deadline_s=20.0)
+        exchange = Pipeline(t, ops, update="micro-batch", deadline_s=20.0)
         exchange.prepare(graph)
         exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8)))
         assert not exchange.facts.exact
@@ -195,7 +195,7 @@ def test_what_the_header_says():
         "allreduce",
         "with fc pipeline of 4 + 1 ranks, 3 in flight, updated once an iteration",
     )
-    exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="each"))
+    exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="micro-batch"))
     assert exchange.facts.header == texts.WITH_PIPELINE(others=3, fc=2, in_flight=2, when=texts.AT_EACH_MESSAGE)
 
 
@@ -205,11 +205,11 @@ def test_what_the_header_says():
         ({"fc": "pipelin"}, "did you mean 'pipeline'?"),
         ({"fc": "pipeline", "fc_ranks": 0}, "--fc-ranks 0: it wants at least 1"),
         ({"fc": "pipeline", "fc_in_flight": 0}, "--fc-in-flight 0: it wants at least 1"),
-        ({"fc": "pipeline", "fc_update": "eech"}, "did you mean 'each'?"),
+        ({"fc": "pipeline", "fc_update": "microbatch"}, "did you mean 'micro-batch'?"),
         ({"fc_ranks": 2}, opt_texts.UNUSED(option="--fc-ranks 2", users="--fc pipeline", given="--fc data")),
         (
-            {"fc_update": "each"},
-            opt_texts.UNUSED(option="--fc-update each", users="--fc pipeline", given="--fc data"),
+            {"fc_update": "micro-batch"},
+            opt_texts.UNUSED(option="--fc-update micro-batch", users="--fc pipeline", given="--fc data"),
         ),
         (
             {"fc": "pipeline", "sync": "averaging"},
@@ -236,8 +236,8 @@ def test_what_the_header_says():
         ),
         ({"fc": "pipeline", "algorithm": "rign"}, "did you mean 'ring'"),
         (
-            {"fc": "pipeline", "fc_update": "each", "clip_norm": 2},
-            f"--fc-update each {opt_texts.WHOLE_GRADIENT(other='--clip-norm 2')}",
+            {"fc": "pipeline", "fc_update": "micro-batch", "clip_norm": 2},
+            f"--fc-update micro-batch {opt_texts.WHOLE_GRADIENT(other='--clip-norm 2')}",
         ),
     ],
 )

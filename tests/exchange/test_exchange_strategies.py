@@ -438,10 +438,10 @@ def test_names_and_what_the_header_says():
             f"--servers 2 {opt_texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
         ),
         (
-            {"gossip_window": 4},
-            opt_texts.UNUSED(option="--gossip-window 4", users="--sync gossip", given="--sync allreduce"),
+            {"gossip_max_lag": 4},
+            opt_texts.UNUSED(option="--gossip-max-lag 4", users="--sync gossip", given="--sync allreduce"),
         ),
-        ({"gossip_window": -1}, "--gossip-window -1: it wants at least 0"),
+        ({"gossip_max_lag": -1}, "--gossip-max-lag -1: it wants at least 0"),
         ({"sync": "gossip", "wire": "float16"}, opt_texts.WIRE(other="--sync gossip")),
         ({"sync": "master", "wire": "float16"}, opt_texts.WIRE(other="--sync master")),
         (

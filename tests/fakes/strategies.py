@@ -13,7 +13,7 @@ SHORT = {
     "every": "average_every",
     "momentum": "average_momentum",
     "begin": "average_from",
-    "window": "gossip_window",
+    "window": "gossip_max_lag",
     "levels": "server_levels",
     "in_flight": "fc_in_flight",
     "update": "fc_update",

@@ -65,7 +65,20 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
 
 
 def test_a_sweep_may_be_guarded(mpirun):
-    given = ["bench-allreduce", "-b", "1K", "-e", "256K", "-f", "256", "-n", "3", "--algorithm", "mpi,ring", "--guard"]
+    given = [
+        "bench-allreduce",
+        "-b",
+        "1K",
+        "-e",
+        "256K",
+        "-f",
+        "256",
+        "-n",
+        "3",
+        "--algorithm",
+        "mpi,ring",
+        "--check-collectives",
+    ]
     done = mpirun(3, ["-m", "ringtrain", *given])
     assert done.returncode == 0, done.stderr
     assert "checked 4 rows, every element twice: 0 wrong" in done.stdout

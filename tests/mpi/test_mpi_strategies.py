@@ -18,7 +18,7 @@ STRATEGIES = {
     "delayed": (),
     "averaging": ("--average-every", 4, "--outer-momentum", 0.5),
     "allreduce": ("--fc", "hybrid"),
-    "gossip": ("--gossip-window", 3),
+    "gossip": ("--gossip-max-lag", 3),
     "master": ("--optimizer", "adamw", "--accumulate", 2),
     "server": ("--servers", 2, "--overlap", "forward"),
 }
@@ -78,7 +78,7 @@ def assert_is_of_one_rank(alone, net, out, *flags):
 PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
 
 
-@pytest.mark.parametrize("update", ["accumulate", *thorough("each")])
+@pytest.mark.parametrize("update", ["accumulate", *thorough("micro-batch")])
 def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alone, net, tmp_path, update):
     out, double = tmp_path / "out", ("--dtype", "float64")
     net.write_text(TWO_FC)
@@ -146,7 +146,7 @@ def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, 
         "sharded",
         "--optimizer",
         "lars",
-        "--trust",
+        "--trust-coefficient",
         0.05,
         "--momentum-correction",
         "--dtype",

@@ -23,13 +23,13 @@ TABLE = (
 SPANS = lay_out(TABLE)
 COUNT = SPANS[-1].stop
 LRS = [0.1, 0.05, 0.2]
-HYPER = Hyper(0.8, 0.03, beta2=0.95, eps=1e-6, trust=0.02)
+HYPER = Hyper(0.8, 0.03, beta2=0.95, eps=1e-6, trust_coefficient=0.02)
 SLOTS = {"lars": ("velocity",), "lamb": ("mean", "square")}
 
 
 def lars(w, g, state, lr, beta, hyper, adapts, step):
     """You, Gitman & Ginsburg 2017, algorithm 1: "local LR" of equation 6, momentum over global and local rate."""
-    local = hyper.trust * np.linalg.norm(w) / (np.linalg.norm(g) + beta * np.linalg.norm(w))
+    local = hyper.trust_coefficient * np.linalg.norm(w) / (np.linalg.norm(g) + beta * np.linalg.norm(w))
     local = min(local, hyper.trust_limit) if adapts else 1.0
     v = hyper.momentum * state["velocity"] + lr * local * (g + beta * w)
     return w - v, {"velocity": v}
@@ -126,16 +126,16 @@ def assert_same(found, wanted, rtol=1e-12):
 @pytest.mark.parametrize("decay_bias_norm", [True, False])
 @pytest.mark.parametrize("name", PAPERS)
 def test_updates_are_the_papers(name, decay_bias_norm, limit):
-    hyper = Hyper(0.8, 0.03, decay_bias_norm, beta2=0.95, eps=1e-6, trust=0.9, trust_limit=limit)
+    hyper = Hyper(0.8, 0.03, decay_bias_norm, beta2=0.95, eps=1e-6, trust_coefficient=0.9, trust_limit=limit)
     assert_same(by_parameter(*measured(name, hyper)), expected(name, hyper))
 
 
 def test_momentum_correction_scales_what_was_gathered_by_the_new_rate_over_the_old():
     """Goyal et al. 2017, equation 10, beside the rate that is within v in LARS. Rates of the table halve, then grow."""
     corrected, plain = (
-        by_parameter(*measured("lars", Hyper(0.8, 0.03, trust=0.9, correction=on))) for on in (True, False)
+        by_parameter(*measured("lars", Hyper(0.8, 0.03, trust_coefficient=0.9, correction=on))) for on in (True, False)
     )
-    hyper = Hyper(0.8, 0.03, trust=0.9)
+    hyper = Hyper(0.8, 0.03, trust_coefficient=0.9)
     for span in (span for span in SPANS if span.parameter.role == "weight"):
         part, p = slice(span.start, span.start + span.count), span.parameter
         w, v = gradients(0)[part], np.zeros(span.count)
@@ -152,7 +152,7 @@ def test_momentum_correction_scales_what_was_gathered_by_the_new_rate_over_the_o
 def test_with_a_constant_rate_momentum_correction_changes_nothing():
     ends = []
     for on in (True, False):
-        optimizer = make_optimizer("lars", SPANS, Hyper(0.8, 0.03, trust=0.9, correction=on))
+        optimizer = make_optimizer("lars", SPANS, Hyper(0.8, 0.03, trust_coefficient=0.9, correction=on))
         ops, w, slots = make_ops("reference", "float64"), gradients(0), {"velocity": np.zeros(COUNT)}
         for step in (1, 2, 3):
             optimizer.apply(ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
@@ -163,8 +163,8 @@ def test_with_a_constant_rate_momentum_correction_changes_nothing():
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_limit_matters_here(name):
     """Or the test above would not see it."""
-    hyper = Hyper(0.8, 0.03, trust=0.9)
-    free, held = (measured(name, each)[0] for each in (hyper, Hyper(0.8, 0.03, trust=0.9, trust_limit=0.5)))
+    hyper = Hyper(0.8, 0.03, trust_coefficient=0.9)
+    free, held = (measured(name, each)[0] for each in (hyper, Hyper(0.8, 0.03, trust_coefficient=0.9, trust_limit=0.5)))
     assert np.abs(free - held).max() > 1e-3
 
 
@@ -238,7 +238,7 @@ def test_weights_of_zero_can_leave_it_and_no_gradient_divides_nothing(name):
 
 def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
     """What it is for: without decay, a layer moves by lr · trust · |w|, whatever the gradient."""
-    hyper = Hyper(0.0, 0.0, trust=0.01)
+    hyper = Hyper(0.0, 0.0, trust_coefficient=0.01)
     ops, optimizer = make_ops("reference", "float64"), make_optimizer("lars", SPANS[:1], hyper)
     moved = []
     for size in (1e-3, 1e3):

@@ -68,9 +68,9 @@ BATCH_NORM_NET = DROPOUT_NET.replace(
 NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
 # Optimizers that need norms of whole parameters; of lars with a learning rate that moves.
 LAYERWISE = {
-    "lars": {"optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv"},
+    "lars": {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05, "lr_policy": "inv"},
     "corrected lars": {
-        "optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv", "momentum_correction": True,
+        "optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05, "lr_policy": "inv", "momentum_correction": True,
     },
     "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "trust_limit": 5.0},
 }  # fmt: skip
@@ -90,7 +90,7 @@ PAST_A_TAIL = lasting(12, 50)  # where the bits are compared: one difference sta
 def run_of(transport, model_text, ops=None, examples=FEW, **flags):
     """The assembly of a run on the first of the shipped digits."""
     model = spec.parse_model(model_text, "small")
-    flags = {"guard": False, "ops": "reference", "model": "small", "data": "digits", **flags}
+    flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": "digits", **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = ops or make_ops(config.ops, config.dtype)
     data = first_of(open_data(config, model, transport), examples)

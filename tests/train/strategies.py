@@ -317,7 +317,7 @@ STRATEGIES = {
             World(4, "three", {"fc_ranks": 3, "accumulate": 3, "fc_in_flight": 3}),
         ),
         # One rank with images: then messages that are learnt from at once come in one order, too.
-        devices=({"fc_ranks": 1, "accumulate": 2}, {"clip_norm": 0.5, "accumulate": 2}, {"fc_update": "each"}),
+        devices=({"fc_ranks": 1, "accumulate": 2}, {"clip_norm": 0.5, "accumulate": 2}, {"fc_update": "micro-batch"}),
     ),
     "whole-batch norm": Strategy(
         {"batch_norm": "sync"},

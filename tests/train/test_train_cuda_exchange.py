@@ -28,7 +28,7 @@ def on_device(transport, hasty=False):
     [
         {"algorithm": "ring", "overlap": "forward"},
         {"sync": "sharded"},
-        {"sync": "delayed", "guard": True, "algorithm": "sliced", "compress": "top-k"},
+        {"sync": "delayed", "check_collectives": True, "algorithm": "sliced", "compress": "top-k"},
         {"sync": "gossip"},
     ],
     ids=lambda flags: flags.get("sync", "all-reduce"),

@@ -31,7 +31,7 @@ def test_training_is_that_of_the_host_bit_by_bit(size, early, model_text):
     [
         {"optimizer": "adamw"},
         {"optimizer": "nesterov", "clip_norm": 0.5},
-        {"optimizer": "lars", "trust": 0.1},
+        {"optimizer": "lars", "trust_coefficient": 0.1},
         {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},
         {"accumulate": 3},
         {"bucket_bytes": 1},
@@ -209,7 +209,7 @@ GUARDED = [
 def test_ranks_whose_devices_are_not_alike_do_all_in_one_order(flags):
     """One is done whenever it is asked, the other is not: the guard compares what ranks do together, number by
     number."""
-    flags = {"guard": True, "bucket_bytes": 500, **by_one_algorithm(flags), **flags}
+    flags = {"check_collectives": True, "bucket_bytes": 500, **by_one_algorithm(flags), **flags}
 
     def body(transport, ops):
         end = DeviceTransport(transport, ops) if ops else transport

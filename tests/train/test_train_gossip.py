@@ -10,7 +10,7 @@ def gossip(size, **flags):
 
 def test_how_far_ranks_may_be_apart_changes_no_bit():
     for size in (2, 3):
-        whole, window = gossip(size, iterations=10), gossip(size, iterations=10, gossip_window=0)
+        whole, window = gossip(size, iterations=10), gossip(size, iterations=10, gossip_max_lag=0)
         assert whole[0][1].tobytes() == window[0][1].tobytes()
 
 

@@ -74,19 +74,19 @@ def test_the_evaluator_sees_all_weights():
 # ── updates at every message ──────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("flags", [{}, {"optimizer": "adamw", "lr": 0.002}])
 def test_each_of_one_message_is_exact(flags):
-    assert_is(pipeline(2, fc_update="each", iterations=20, **flags), serial(iterations=20, **flags))
+    assert_is(pipeline(2, fc_update="micro-batch", iterations=20, **flags), serial(iterations=20, **flags))
 
 
 @pytest.mark.parametrize("fc_ranks", [1, 2])
 def test_each_of_several_comes_near(fc_ranks):
-    found = pipeline(3 + fc_ranks - 1, ITERATIONS, fc_ranks, accumulate=2, fc_update="each")
+    found = pipeline(3 + fc_ranks - 1, ITERATIONS, fc_ranks, accumulate=2, fc_update="micro-batch")
     assert len({weights.tobytes() for _, weights, _ in found}) == 1
     assert 1e-6 < apart(found, serial(ITERATIONS)[1]) < 0.3
     assert found[0][0][-1] < 0.7 * found[0][0][0]
 
 
 def test_each_goes_on_as_if_it_had_not_stopped():
-    flags = {"optimizer": "adamw", "lr": 0.002, "accumulate": 3, "fc_update": "each", "fc_in_flight": 1}
+    flags = {"optimizer": "adamw", "lr": 0.002, "accumulate": 3, "fc_update": "micro-batch", "fc_in_flight": 1}
     whole = pipeline(2, iterations=12, settle_at=(6,), **flags)
     begun = pipeline(2, iterations=6, **flags)[0][2]
     parts = pipeline(2, iterations=12, start=6, found=begun, **flags)

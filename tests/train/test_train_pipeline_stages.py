@@ -93,7 +93,7 @@ def test_a_run_has_its_files_opened_and_written_under_its_deadline(tmp_path, mon
 
 def test_all_reduces_of_gradients_name_their_spans():
     def body(t):
-        run, _ = run_of(t, DROPOUT_NET, iterations=1, guard=True, algorithm="ring", bucket_bytes=64)
+        run, _ = run_of(t, DROPOUT_NET, iterations=1, check_collectives=True, algorithm="ring", bucket_bytes=64)
         with run.batches(t, 0, 1) as batches:
             run.worker.iterate(next(batches))
         texts = {entry.text for entry in run.guard.recorder.read()[t.rank].entries.values()}

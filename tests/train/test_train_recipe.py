@@ -63,7 +63,7 @@ def test_resnet50_warms_up_for_five_epochs_of_any_batch(batch, base, warmup):
 def test_the_header_of_resnet50_at_a_batch_of_8192():
     """All of a run is put together but the layers, on images of which there is but one."""
     model = replace(spec.parse_model(NO_LAYERS, "resnet50"), recipe=spec.load_model("resnet50").recipe)
-    flags = {"batch": 8192, "ops": "reference", "guard": False, "data": "imagenet.h5"}
+    flags = {"batch": 8192, "ops": "reference", "check_collectives": False, "data": "imagenet.h5"}
     config = resolve(recipe_layer("resnet50", model.recipe), ("flags", flags))
     one = synthetic((224, 224, 3), 1000, 1, seed=0)
     many = (np.broadcast_to(array, (IMAGENET, *array.shape[1:])) for array in (one.train.images, one.train.labels))

@@ -18,7 +18,7 @@ from ringtrain.train.start import start as starting
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 HOST = socket.gethostname()
-NET = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False}
+NET = {"model": "net.toml", "data": "digits", "ops": "reference", "check_collectives": False}
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ ITERATIONS = 6
 CASES = {
     "dropout": (DROPOUT_NET, {}),
     "ghost": (BATCH_NORM_NET, {"optimizer": "nesterov", "clip_norm": 0.5}),
-    "lars": (BATCH_NORM_NET, {"optimizer": "lars", "lr": 0.2, "trust": 0.05}),
+    "lars": (BATCH_NORM_NET, {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05}),
     "lamb": (DROPOUT_NET, {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "overlap": "forward"}),
     "adamw": (DROPOUT_NET, {"optimizer": "adamw", "lr": 0.01, "label_smoothing": 0.1}),
 }

@@ -139,7 +139,14 @@ def test_a_loss_that_is_not_finite_ends_ranks_that_are_behind_and_want_weights()
 
     def run(transport):
         run, _ = run_of(
-            transport, DROPOUT_NET, iterations=12, sync="server", staleness=2, lr=1e9, deadline_s=60.0, slow="2:40"
+            transport,
+            DROPOUT_NET,
+            iterations=12,
+            sync="server",
+            staleness=2,
+            lr=1e9,
+            deadline_s=60.0,
+            inject_slowdown="2:40",
         )
         with (
             run.batches(transport, 0, 12) as batches,

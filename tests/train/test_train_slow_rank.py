@@ -41,6 +41,6 @@ def test_a_rank_that_is_not_there(slow):
 def test_what_is_learnt_does_not_hang_on_it():
     plain, slow = (
         LoopbackWorld(2).run(lambda t, flags=flags: losses(t, DROPOUT_NET, 2, **flags)[:2])
-        for flags in ({}, {"slow": "0:1.5"})
+        for flags in ({}, {"inject_slowdown": "0:1.5"})
     )
     assert plain == slow

@@ -39,7 +39,7 @@ def train(tmp_path, monkeypatch):
             "averaging every 8, momentum: keep, outer momentum 0, rate 0.5 (ring)",
             False,
         ),
-        ({"sync": "gossip", "gossip_window": 3}, "gossip up to 3 iterations apart (ring)", False),
+        ({"sync": "gossip", "gossip_max_lag": 3}, "gossip up to 3 iterations apart (ring)", False),
     ],
 )
 def test_the_header_says_the_options_too(train, tmp_path, capsys, flags, strategy, exact):
@@ -97,7 +97,7 @@ def test_refusals(train, tmp_path):
     ("former", "flags"),
     [
         ({"sync": "server", "staleness": 2, "servers": 1, "algorithm": "auto"}, {"sync": "allreduce"}),
-        ({"sync": "averaging", "average_every": 3}, {"sync": "gossip", "gossip_window": 2}),
+        ({"sync": "averaging", "average_every": 3}, {"sync": "gossip", "gossip_max_lag": 2}),
         ({"sync": "averaging", "asynchronous": True, "algorithm": "auto"}, {"sync": "server", "staleness": 1}),
     ],
 )

@@ -236,7 +236,13 @@ def test_all_ranks_stop_with_a_checkpoint_that_is_good(monkeypatch, tmp_path, na
     row = STRATEGIES[name]
     (tmp_path / "net.toml").write_text(NETS[row.nets[0]])
     given = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run"}
-    rarely = {"guard": False, "deadline_s": 60.0, "iterations": 400, "evaluate_every": 10**6, "checkpoint_every": 10**6}
+    rarely = {
+        "check_collectives": False,
+        "deadline_s": 60.0,
+        "iterations": 400,
+        "evaluate_every": 10**6,
+        "checkpoint_every": 10**6,
+    }
     found = stopped(monkeypatch, row.told, **given, **rarely, **row.flags)
     assert [type(error) for error in found] == [Interrupted] * 3, found
     assert "s before the end of the job after iteration" in str(found[0])

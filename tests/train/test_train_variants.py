@@ -168,7 +168,7 @@ def test_threads_of_a_run_file_do_not_stay_either(tmp_path):
 
 @pytest.mark.parametrize("flags", [{"sync": "server", "dedicated": True}, {"sync": "averaging", "average_every": 2}])
 def test_ranks_that_are_apart_end_together_where_one_diverges(flags):
-    given = variant("hot", lr=1e30, batch=60, iterations=40, asynchronous=True, guard=False, **flags).flags
+    given = variant("hot", lr=1e30, batch=60, iterations=40, asynchronous=True, check_collectives=False, **flags).flags
 
     def end(transport):
         with pytest.raises(DivergedError, match="the loss is") as told:

@@ -17,8 +17,8 @@ Fully connected ranks add the gradients of all messages of an iteration and upda
 of the next one: then an iteration equals one of serial SGD. Messages are taken in one order (micro-batch by
 micro-batch, ranks in order), and sums are the same in every run.
 
-``each`` updates at every message instead, whoever comes first: each is a batch of its own, with the learning rate times
-its share of the batch. Approximate.
+``micro-batch`` updates at every message, in the order of arrival: each is a batch of its own, with the learning rate
+times its share of the batch. Approximate.
 
 Weights of fully connected layers are old on other ranks until :meth:`Pipeline.synchronize`.
 
@@ -47,11 +47,11 @@ from ringtrain.exchange.update.ranges import Piece, common
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import subgraphs
 
-ACCUMULATE, EACH = "accumulate", "each"
+ACCUMULATE, MICRO_BATCH = "accumulate", "micro-batch"
 
 
 class IterationCount:
-    """The iterations of a run: the step of a state, since updates are counted by message with ``each``."""
+    """The iterations of a run: the step of a state, since updates are counted by message with ``micro-batch``."""
 
     required_names, optional_names = (), ()
 
@@ -73,7 +73,7 @@ class Pipeline(Exchange):
         config, transport = settings.config, settings.transport
         self._transport, self._ops, self._clip_norm = transport, settings.ops, config.clip_norm
         self._together = transport if settings.guard is None else GuardedTransport(transport, settings.guard)
-        self.fc_ranks, self.in_flight, self.each = config.fc_ranks, config.fc_in_flight, config.fc_update == EACH
+        self.fc_ranks, self.in_flight, self.each = config.fc_ranks, config.fc_in_flight, config.fc_update == MICRO_BATCH
         self.mail = ActivationChannel(transport, settings.ops, config.deadline_s)
         algorithm = schedule_name(config.algorithm, transport)
         # The guard numbers the collectives of all ranks; those of the ranks in front are not among them.

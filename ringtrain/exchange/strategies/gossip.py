@@ -41,11 +41,11 @@ class Gossip(Exchange):
         self._settings = settings
         self.facts = ExchangeFacts(
             name="gossip",
-            header=texts.ITERATIONS_APART(window=config.gossip_window),
+            header=texts.ITERATIONS_APART(window=config.gossip_max_lag),
             roles=all_train(transport.size),
             exact=False,
             state_is_local=False,
-            max_iteration_lag=config.gossip_window,
+            max_iteration_lag=config.gossip_max_lag,
         )
         self._summing = BucketedAllReduce(settings)
         self._partners = partners(transport.rank, config.seed, transport.size)

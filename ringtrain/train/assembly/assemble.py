@@ -168,7 +168,7 @@ def assemble(
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations, sampler.iterations_per_epoch)
 
-    guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
+    guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
     scale = LossScale(config.loss_scale) if config.precision == "float16" else None
     exchange = make_exchange(
         ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
@@ -180,7 +180,7 @@ def assemble(
     if guard is not None:
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
-    own_feed = slowed(feed, config.slow, transport.rank, transport.size)
+    own_feed = slowed(feed, config.inject_slowdown, transport.rank, transport.size)
     worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, rate, grain, scale, stop)
     return Assembly(
         config=config,

@@ -110,7 +110,11 @@ def hyper_of(config: TrainConfig) -> Hyper:
         decay_bias_norm=config.decay_bias_norm,
         beta2=config.beta2,
         correction=config.momentum_correction,
-        **{key: getattr(config, key) for key in ("trust", "trust_limit") if getattr(config, key) is not None},
+        **{
+            key: getattr(config, key)
+            for key in ("trust_coefficient", "trust_limit")
+            if getattr(config, key) is not None
+        },
     )
 
 

@@ -77,6 +77,6 @@ def _optimizer_words(config: TrainConfig) -> str:
     if config.optimizer in ("adamw", "lamb"):
         memory = texts.BETAS(beta1=config.momentum, beta2=config.beta2)
     words = texts.OPTIMIZER(optimizer=config.optimizer, memory=memory, decay=config.weight_decay)
-    words += texts.TRUST(trust=hyper_of(config).trust) if config.optimizer == "lars" else ""
+    words += texts.TRUST(trust=hyper_of(config).trust_coefficient) if config.optimizer == "lars" else ""
     words += texts.TRUST_LIMIT(limit=config.trust_limit) if config.trust_limit else ""
     return words + (texts.CLIPPED(norm=config.clip_norm) if config.clip_norm else "")

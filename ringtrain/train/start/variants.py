@@ -75,7 +75,7 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     options = read_options(variant.run_file, variant.flags)
     origin = find_origin(own, options)
     config, model = together(own, lambda: resolve_run(origin, options))
-    config = replace(config, guard=False)
+    config = replace(config, check_collectives=False)
     data = together(own, lambda: _data(config, model, shared, opened))
     device = open_device(config, own)
     check_kernels(config, own, device.ops)

@@ -20,9 +20,9 @@ WAYS = {
     "": {},
     "--clip-norm": {"clip_norm": 0.001},  # so that it clips
     "--optimizer adamw": {"optimizer": "adamw", "lr": 0.001},
-    "--optimizer lars": {"optimizer": "lars", "lr": 0.1, "trust": 0.001},
+    "--optimizer lars": {"optimizer": "lars", "lr": 0.1, "trust_coefficient": 0.001},
     "--optimizer lamb --clip-norm": {"optimizer": "lamb", "lr": 0.001, "clip_norm": 0.001},
-    "--sync sharded --optimizer lars": {"sync": "sharded", "optimizer": "lars", "lr": 0.1, "trust": 0.001},
+    "--sync sharded --optimizer lars": {"sync": "sharded", "optimizer": "lars", "lr": 0.1, "trust_coefficient": 0.001},
     "--fc hybrid --optimizer lamb": {"fc": "hybrid", "optimizer": "lamb", "lr": 0.001},
 }
 
