@@ -27,6 +27,16 @@ made plain (:func:`plain`).
 import difflib
 from contextlib import contextmanager
 
+from ringtrain.template import Template
+
+NO_PACKAGE = Template(
+    "the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
+    "`ringtrain doctor` names all that are missing"
+)
+SHORTENED = Template("{start}… ({characters:,} characters are left out here) …{end}")
+NEAREST = Template("did you mean {name!r}? ")
+KNOWN = Template("known: {names}")
+
 LONGEST = 8000  # characters of a message
 LONGEST_NAME = 200
 CLOSE = 0.55  # of difflib's ratio: "mean" is near "min", and "Attention" is not near "Flatten"
@@ -143,10 +153,7 @@ def naming_packages():
         package = (error.name or "").partition(".")[0]
         if package in ("", "ringtrain"):
             raise  # a defect of ringtrain
-        raise UsageError(
-            f"the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
-            "`ringtrain doctor` names all that are missing"
-        ) from error
+        raise UsageError(NO_PACKAGE(package=package)) from error
 
 
 def plain(text: str) -> str:
@@ -164,7 +171,7 @@ def _shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     ends = LONGEST // 2 - 50  # with the note about the middle no longer than LONGEST
-    return f"{text[:ends]}… ({len(text) - 2 * ends:,} characters are left out here) …{text[-ends:]}"
+    return SHORTENED(start=text[:ends], characters=len(text) - 2 * ends, end=text[-ends:])
 
 
 def nearest(name: str, known) -> str:
@@ -172,5 +179,4 @@ def nearest(name: str, known) -> str:
     known = sorted(map(str, known))
     # Longer names are no typing errors, and the search for similar ones would take long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(known)}"
+    return (NEAREST(name=close[0]) if close else "") + KNOWN(names=", ".join(known))

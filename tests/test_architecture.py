@@ -15,7 +15,7 @@ LEAF = {"arrays", "errors", "parsing", "humanize", "template", "splitmix", "conf
 READERS = LEAF | {"storage"}
 ARROWS = {
     "arrays": set(),
-    "errors": set(),
+    "errors": {"template"},
     "parsing": {"template"},
     "humanize": set(),
     "splitmix": set(),

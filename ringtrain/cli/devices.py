@@ -38,7 +38,7 @@ def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Call
 
     buffers, told = device_buffers(transport, cuda)
     if transport.rank == 0:
-        click.echo(f"# {told}")
+        click.echo(texts.DEVICE_LINE(text=told))
     nccl = Nccl(buffers, load_nccl or load_from_cupy)
     return buffers.transport, replace(asked, baselines={NCCL: nccl}), buffers, nccl.close
 

@@ -69,11 +69,11 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
         _limit(topology, SHOWN, texts.SHOWING_ALL, texts.NAME_ONE)
     elif not 0 <= rank < topology.size:
         raise UsageError(texts.NO_RANK(rank=rank, last=topology.size - 1))
-    click.echo(f"{made!r}: {made.goal}")
+    click.echo(texts.SHOWN(schedule=repr(made), goal=made.goal))
     for one in range(topology.size) if rank is None else [rank]:
         click.echo(texts.SENDS(rank=one, sent=made.max_chunks_sent(one), chunks=made.chunks))
         for number, step in enumerate(made.steps(one)):
-            click.echo(f"  {number:3}  {step_text(step, one)}")
+            click.echo(texts.STEP(number=number, step=step_text(step, one)))
     click.echo(collectives_texts.LEGEND)
 
 
@@ -93,13 +93,13 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     _limit(topology, VERIFIED, texts.A_PROOF, texts.PROVE_FEWER)
     in_tree = _shards_of(name, shards)
     proof = prove(made, rounds=rounded) if in_tree is None else _proved(addition_order, made, rounded, in_tree)
-    click.echo(f"{made!r} is proved: {made.goal}" + (", over messages that are rounded" if rounded else ""))
+    over = texts.OVER_ROUNDED if rounded else ""
+    click.echo(texts.PROVED(schedule=repr(made), goal=made.goal, over=over))
     if in_tree is not None:
         where = texts.BOTH_WAYS if name == CANONICAL else ""
-        click.echo(f"shards             {in_tree}, added in one tree{where}")
-    click.echo(f"rounds             {proof.rounds}")
-    click.echo(f"messages a rank    {_range(proof.messages)}")
-    click.echo(f"bytes a rank       {_range([sent / made.chunks for sent in proof.sent])} of the buffer")
+        click.echo(texts.PROVED_SHARDS(shards=in_tree, where=where))
+    sent = _range([sent / made.chunks for sent in proof.sent])
+    click.echo(texts.PROVED_COUNTS(rounds=proof.rounds, messages=_range(proof.messages), sent=sent))
 
 
 @schedule.command()
@@ -168,7 +168,7 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
         picture(made, topology, output)
         click.echo(texts.DRAWN(schedule=repr(made), output=output))
         return
-    click.echo(f"{made!r}")
+    click.echo(repr(made))
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
     _print_table(titles, [(str(number), *row) for number, row in enumerate(schedule_table(made))], lines=True)
     click.echo(collectives_texts.LEGEND)

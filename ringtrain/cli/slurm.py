@@ -120,11 +120,11 @@ def _check_run(job, params: dict):
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
     if config.device == "cuda" and job.gpus is None:
-        raise ConfigError("--device cuda, and the job asks for no GPUs: give --gpus, how many of a node")
+        raise ConfigError(texts.NO_GPUS)
     if config.data is None and not config.synthetic and model.name != "digits":
         raise ConfigError(texts.NO_DATA_SET(model=model.name))
     if config.elastic is not None and job.launcher == "srun":
-        raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
+        raise ConfigError(texts.ELASTIC_BY_SRUN)
     examples = _checked_data(config, model, graph)
     _check_division(job, config, graph, examples)
     _check_schedule(config, options.layers, examples)

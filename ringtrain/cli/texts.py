@@ -31,6 +31,7 @@ PROBLEMS = Template("{file} has {count}:\n{problems}")
 GOOD = Template("{file} is good")
 
 # devices.py
+DEVICE_LINE = Template("# {text}")
 NOT_MAPPED = Template("{choice}; ranks of a node do not map each other's buffers: {why}")
 
 # doctor.py
@@ -72,8 +73,16 @@ SHOWING_ALL = Template("showing all ranks")
 NAME_ONE = Template("name one with --rank")
 NO_RANK = Template("--rank {rank}: the ranks are 0 to {last}")
 SENDS = Template("rank {rank}: sends at most {sent} chunks; the buffer has {chunks}")
+SHOWN = Template("{schedule}: {goal}")
+STEP = Template("  {number:3}  {step}")
 A_PROOF = Template("a proof")
 PROVE_FEWER = Template("prove it for fewer")
+PROVED = Template("{schedule} is proved: {goal}{over}")
+OVER_ROUNDED = Template(", over messages that are rounded")
+PROVED_SHARDS = Template("shards             {shards}, added in one tree{where}")
+PROVED_COUNTS = Template(
+    "rounds             {rounds}\nmessages a rank    {messages}\nbytes a rank       {sent} of the buffer"
+)
 BOTH_WAYS = Template(", by messages and in memory that the ranks share")
 A_PREDICTION = Template("a prediction")
 PREDICT_FEWER = Template("predict for fewer")
@@ -93,6 +102,8 @@ NO_RATE = Template("{flag} {rate:g}: wanted a rate above 0")
 # slurm.py
 SCRIPT_WRITTEN = Template("{output} is written: submit it with sbatch {output}")
 SCRIPT_EXISTS = Template("{path} exists already: name another with --output, or replace it with --force")
+NO_GPUS = Template("--device cuda, but the job asks for no GPUs: give --gpus, the number of a node")
+ELASTIC_BY_SRUN = Template("--elastic needs Open MPI's mpirun, but --launcher is srun: leave one of them out")
 NO_DATA_SET = Template("model {model!r} has no data set of its own: give --data F.h5, or --synthetic")
 GPUS_UNUSED = Template("the job asks for GPUs, but the run does not use them: add --device cuda")
 NOT_HERE = Template("there is no {path} here: make sure that the nodes have it")

@@ -26,6 +26,12 @@ ITERATIONS_APART = Template("up to {window} iterations apart")
 
 # canonical
 REPRODUCIBLE_OVER = Template("reproducible over {shards} shards")
+OTHER_TREE = Template(
+    "--algorithm {algorithm} does not add gradients of {shards} shards as --reproducible does, at {size} ranks: {why}. "
+    "Give {auto}, {mapped} or {canonical}{others}"
+)
+NO_PROOF = Template("there is no proof of the order in which it adds")
+OR_ONE_OF = Template(", or one that does: {names}")
 REPRODUCIBLE = Template("reproducible: gradients of {shards} shards are added in one tree, {how}")
 OVER_MESSAGES = Template("{schedule} over messages: {why}")
 IN_SHARED_MEMORY = Template("in memory that the ranks share")

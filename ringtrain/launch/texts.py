@@ -124,6 +124,7 @@ HELD = Template("a call that keeps the interpreter")
 NO_SCRIPT = Template("there is no script {kind!r}; {hint}")
 TIME_MALFORMED = Template("--time {time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
 MEMORY_MALFORMED = Template("--mem {memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
+CONTAINER_AND_VENV = Template("--container and --venv both bring ringtrain: give one of them")
 NAME_MALFORMED = Template("--{option} {value!r}: wanted a name without blanks and shell characters")
 SBATCH_MALFORMED = Template("--sbatch {line!r}: wanted one option of sbatch, as --sbatch=--constraint=a100")
 

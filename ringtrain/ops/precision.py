@@ -19,10 +19,7 @@ def active_dtype(precision: str, dtype) -> np.dtype:
     if precision not in PRECISIONS:
         raise ConfigError(texts.UNKNOWN_PRECISION(precision=precision, hint=nearest(precision, PRECISIONS)))
     if dtype != np.float32 and precision != "float32":
-        raise ConfigError(
-            f"--precision {precision} with --dtype {dtype}: {dtype} is for checks, which less of the same would spoil; "
-            "leave one of them out"
-        )
+        raise ConfigError(texts.PRECISION_OF_CHECKS(precision=precision, dtype=dtype))
     if precision == "bfloat16":
         return _bfloat16()
     return np.dtype(np.float16) if precision == "float16" else dtype

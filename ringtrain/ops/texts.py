@@ -8,6 +8,10 @@ UNKNOWN_DTYPE = Template("operations {name!r} got dtype {dtype!r}; use float32 o
 
 # precision
 UNKNOWN_PRECISION = Template("unknown precision {precision!r}; {hint}")
+PRECISION_OF_CHECKS = Template(
+    "--precision {precision} with --dtype {dtype}: --precision is for float32 weights, and {dtype} is for checks; "
+    "leave one of them out"
+)
 NO_ML_DTYPES = Template("--precision bfloat16 wants the package ml_dtypes: pip install ml_dtypes")
 
 # cpu/blas

@@ -63,8 +63,8 @@ def _draw(figure, log: dict) -> None:
     tests = sorted(log["epoch"] + log["evaluation"], key=lambda found: found["iteration"])
     _curves(loss, log["iteration"], "loss", tests, "test_loss", 1.0)
     _curves(accuracy, log["iteration"], "accuracy", tests, "test_accuracy", 100.0)
-    loss.set(title="Loss", xlabel="iteration", ylabel="cross-entropy")
-    accuracy.set(title="Accuracy", xlabel="iteration", ylabel="percent")
+    loss.set(title=texts.LOSS_AXES, xlabel=texts.ITERATION_AXIS, ylabel=texts.CROSS_ENTROPY)
+    accuracy.set(title=texts.ACCURACY_AXES, xlabel=texts.ITERATION_AXIS, ylabel=texts.PERCENT)
     loss.set_ylim(bottom=0.0)
     accuracy.set_ylim(bottom=0.0, top=101.0)
     for axes in (loss, accuracy):
@@ -79,23 +79,25 @@ def _draw(figure, log: dict) -> None:
 def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, scale: float) -> None:
     x, y = field_series(trained, train_name, scale)
     axes.plot(*thin_out(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
-    axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label="train, running mean")
+    axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label=texts.TRAIN_CURVE)
     x, y = field_series(tests, test_name, scale)
     if x:
         size = 4 if len(x) < 60 else 2
-        axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label="test")
+        axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label=texts.TEST_CURVE)
 
 
 def _title(log: dict) -> str:
     starts = log["start"][-1:]
     parts = [_of_start(run) for run in starts if not {"model", "data", "ranks", "batch"} - run.keys()]
     ends = [end for end in log["end"][-1:] if end["test_accuracy"] is not None]
-    parts += [f"test accuracy {accuracy_percent(end['test_accuracy'])}" for end in ends]
+    parts += [texts.TEST_ACCURACY(accuracy=accuracy_percent(end["test_accuracy"])) for end in ends]
     return ": ".join(parts)
 
 
 def _of_start(run: dict) -> str:
-    return f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}"
+    return texts.PICTURE_TITLE(
+        model=run["model"], data=run["data"], ranks=plural(run["ranks"], "rank"), batch=run["batch"]
+    )
 
 
 def field_series(found: list[dict], name: str, scale: float) -> tuple[list, list]:

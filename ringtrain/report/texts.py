@@ -76,12 +76,29 @@ LOG_UNWRITABLE = Template(
 # plots
 NO_MATPLOTLIB = Template("matplotlib is not installed: pip install 'ringtrain[plot]' draws the curves of the next run")
 NOTHING_TO_DRAW = Template("{path} has no iteration to draw")
+LOSS_AXES = Template("Loss")
+ACCURACY_AXES = Template("Accuracy")
+ITERATION_AXIS = Template("iteration")
+CROSS_ENTROPY = Template("cross-entropy")
+PERCENT = Template("percent")
+TRAIN_CURVE = Template("train, running mean")
+TEST_CURVE = Template("test")
+TEST_ACCURACY = Template("test accuracy {accuracy}")
+PICTURE_TITLE = Template("{model} on {data}, {ranks}, batch {batch:,}")
 UNDRAWN = Template("{path}: {problem}")
 
 # comparison_plot
 PICTURE_NEEDS_MATPLOTLIB = Template("a picture needs matplotlib: pip install 'ringtrain[plot]'")
 UNKNOWN_PICTURE = Template("--plot {path}: unknown kind of picture {ending!r}; {hint}")
 UNWRITABLE = Template("{path} cannot be written: {error}")
+TIME_AXIS = Template("time, s")
+EXAMPLES_AXIS = Template("examples")
+BYTES_AXIS = Template("sent by all ranks, MB")
+SCORE_AXIS = Template("{score}, {unit}")
+SPEED_AXIS = Template("images a second")
+SENT_AXIS = Template("sent, MB")
+RANK_AXIS = Template("rank")
+MODEL_ON_DATA = Template("{model} on {data}")
 NOT_RECORDED = Template("no run has recorded {what}")
 
 # runs

@@ -70,6 +70,7 @@ NO_JOB_END = Template(
 JOB_END = Template("the job ends at {time:%Y-%m-%d %H:%M:%S %Z}; this run stops {seconds:.0f} s before that")
 
 # recovery_state
+ELASTIC_COMPARED = Template("--elastic {elastic}: runs of a comparison must be alike: leave --elastic out")
 NOT_ELASTIC = Template("--elastic {elastic}: {why}; or leave --elastic out")
 
 # load

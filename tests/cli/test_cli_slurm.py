@@ -128,7 +128,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--", "--model", "lenet"], cli_texts.NO_DATA_SET.pattern(model="lenet")),
         (
             ["--", "--device", "cuda"],
-            re.escape("--device cuda, and the job asks for no GPUs: give --gpus, how many of a node"),
+            cli_texts.NO_GPUS.pattern(),
         ),
         (
             ["-N2", "--ranks-per-node", "3", "--", "--batch", "5"],
@@ -184,11 +184,11 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--sbatch", "-x\nreboot"], launch_texts.SBATCH_MALFORMED.pattern()),
         (
             ["--launcher", "srun", "--", "--elastic"],
-            re.escape("--elastic wants Open MPI's mpirun, and ranks are to be started by srun"),
+            cli_texts.ELASTIC_BY_SRUN.pattern(),
         ),
         (
             ["--container", "i.sif", "--venv", "v"],
-            re.escape("--container holds what --venv would bring: give one of them"),
+            launch_texts.CONTAINER_AND_VENV.pattern(),
         ),
     ],
 )

@@ -221,13 +221,19 @@ def test_slots_are_no_more_than_the_tree_is_high():
     assert [LoopbackWorld(size).run(body)[0] for size in (1, 2, 4, 8)] == [3, 2, 1, 0]
 
 
+WRONG_LANES = collectives_texts.WRONG_LANES(
+    name="sliced(ranks=3, chunks=3)", count=1, arrays="array", rank=1, held=2, ranges="2:4, 4:5", shards=8
+)
+TREES = texts.OR_ONE_OF(names="tree, butterfly, recursive-doubling, sliced")
+
+
 @pytest.mark.parametrize(
     ("size", "algorithm", "message"),
     [
-        (4, "ring", r"--algorithm ring does not add gradients of 8 shards as --reproducible does, at 4 ranks: .* is "
-         r"added as .*Give auto, mapped or canonical, or one that does: tree, butterfly, recursive-doubling, sliced$"),
-        (3, "sliced", r"takes 1 array of rank 1, which has 2: .* Give auto, mapped or canonical$"),
-        (2, "mpi", "--algorithm mpi does not .* at 2 ranks: there is no proof of the order in which it adds. Give"),
+        (4, "ring", texts.OTHER_TREE.pattern(algorithm="ring", shards=8, size=4, others=TREES) + "$"),
+        (4, "ring", collectives_texts.DISORDER.pattern()),
+        (3, "sliced", texts.OTHER_TREE.pattern(size=3, why=WRONG_LANES, canonical="canonical", others="") + "$"),
+        (2, "mpi", texts.OTHER_TREE.pattern(algorithm="mpi", size=2, why=texts.NO_PROOF)),
         (9, "auto", texts.MORE_RANKS_THAN_SHARDS.pattern(shards=8, size=9)),
     ],
 )  # fmt: skip

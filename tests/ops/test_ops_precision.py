@@ -30,5 +30,5 @@ def test_what_is_refused():
         ConfigError, match=texts.UNKNOWN_PRECISION.pattern(precision="bf16", hint=nearest("bf16", PRECISIONS))
     ):
         active_dtype("bf16", "float32")
-    with pytest.raises(ConfigError, match="--precision tf32 with --dtype float64: float64 is for checks"):
+    with pytest.raises(ConfigError, match=texts.PRECISION_OF_CHECKS.pattern(precision="tf32", dtype="float64")):
         active_dtype("tf32", "float64")

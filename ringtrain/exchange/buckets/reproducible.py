@@ -136,7 +136,7 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
     if algorithm in (AUTO, MAPPED, NAME):
         return canonical(size, count)
     check_algorithm(algorithm)
-    why = "there is no proof of the order in which it adds"
+    why = texts.NO_PROOF
     if algorithm != NATIVE and not is_shared(algorithm):
         schedule = schedule_for(algorithm, transport)
         try:
@@ -145,8 +145,7 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
             why = str(error)
         else:
             return schedule
-    others = ", ".join(qualifying(size, count))
-    raise ConfigError(
-        f"--algorithm {algorithm} does not add gradients of {count} shards as --reproducible does, at {size} ranks: "
-        f"{why}. Give {AUTO}, {MAPPED} or {NAME}" + (f", or one that does: {others}" if others else "")
-    )
+    names = ", ".join(qualifying(size, count))
+    others = texts.OR_ONE_OF(names=names) if names else ""
+    known = {"auto": AUTO, "mapped": MAPPED, "canonical": NAME, "others": others}
+    raise ConfigError(texts.OTHER_TREE(algorithm=algorithm, shards=count, size=size, why=why, **known))

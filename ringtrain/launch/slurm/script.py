@@ -67,7 +67,7 @@ def check_job(job: BatchJob) -> None:
         if value is not None and not _NAME.fullmatch(value):
             raise ConfigError(texts.NAME_MALFORMED(option=option, value=value))
     if job.container is not None and job.venv is not None:
-        raise ConfigError("--container holds what --venv would bring: give one of them")
+        raise ConfigError(texts.CONTAINER_AND_VENV)
     for line in job.sbatch:
         if not line.startswith("-") or "\n" in line:
             raise ConfigError(texts.SBATCH_MALFORMED(line=line))

@@ -14,13 +14,13 @@ from ringtrain.report.plots import replace_picture, running_mean, thin_out
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")
 DASHES = ("-", "--", ":")
 AGAINST = (
-    ("seconds", "time, s", lambda point: point.seconds),
-    ("examples", "examples", lambda point: point.examples),
-    ("bytes", "sent by all ranks, MB", lambda point: None if point.nbytes is None else point.nbytes / 1e6),
+    ("seconds", texts.TIME_AXIS, lambda point: point.seconds),
+    ("examples", texts.EXAMPLES_AXIS, lambda point: point.examples),
+    ("bytes", texts.BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
 SCORES = (
-    ("loss", "cross-entropy", lambda point: point.loss),
-    ("accuracy", "percent", lambda point: None if point.accuracy is None else 100 * point.accuracy),
+    ("loss", texts.CROSS_ENTROPY, lambda point: point.loss),
+    ("accuracy", texts.PERCENT, lambda point: None if point.accuracy is None else 100 * point.accuracy),
 )
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
 
@@ -76,7 +76,11 @@ def _width(number: int, count: int) -> float:
 def _title(runs: Sequence[RunLog]) -> str:
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
-    what = [" and ".join(sorted(f"{model} on {data}" for model, data in facts))] if len(facts) < 3 else []
+    what = (
+        [" and ".join(sorted(texts.MODEL_ON_DATA(model=model, data=data) for model, data in facts))]
+        if len(facts) < 3
+        else []
+    )
     where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
     return ", ".join(what + where)
 
@@ -96,7 +100,7 @@ def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple,
             width = _width(number, len(runs))
             axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
         drawn = drawn or bool(x or tested[0])
-    axes.set(xlabel=x_label, ylabel=f"{name}, {unit}")
+    axes.set(xlabel=x_label, ylabel=texts.SCORE_AXIS(score=name, unit=unit))
     axes.grid(color="#dddddd", linewidth=0.6)
     _plain(axes)
     if not drawn:
@@ -140,7 +144,7 @@ def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
         if row["images_per_s"] is not None:
             axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
             axes.text(row["images_per_s"], place, f" {row['images_per_s']:,.0f} ", va="center", ha="left", fontsize=9)
-    axes.set(xlabel="images a second", yticks=[], ylim=(len(rows) - 0.4, -0.6))
+    axes.set(xlabel=texts.SPEED_AXIS, yticks=[], ylim=(len(rows) - 0.4, -0.6))
     axes.margins(x=0.25)
     _plain(axes)
     if not axes.patches:
@@ -155,7 +159,7 @@ def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
     for place, (heights, (_, look)) in enumerate(zip(bars, counted, strict=True)):
         left = [k - 0.4 + width * (place + 0.5) for k in range(len(heights))]
         axes.bar(left, [height / 1e6 for height in heights], width=0.9 * width, color=look["color"])
-    axes.set(ylabel="sent, MB", xticks=range(len(labels)), xticklabels=labels, xlabel="rank")
+    axes.set(ylabel=texts.SENT_AXIS, xticks=range(len(labels)), xticklabels=labels, xlabel=texts.RANK_AXIS)
     _plain(axes)
     if not counted:
         axes.set(xticks=[], yticks=[])
@@ -188,6 +192,6 @@ def _legend(figure, runs: Sequence[RunLog], looks: Sequence[dict]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linewidth=2.5, label=run.name, **look) for run, look in zip(runs, looks, strict=True)]
-    handles.append(Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=4, label="test"))
-    handles.append(Line2D([], [], color="#555555", linewidth=0.9, alpha=0.55, label="train, running mean"))
+    handles.append(Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE))
+    handles.append(Line2D([], [], color="#555555", linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -87,9 +87,7 @@ def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> Non
     if transport.why_not_fault_tolerant:
         raise ConfigError(texts.NOT_ELASTIC(elastic=config.elastic, why=transport.why_not_fault_tolerant))
     if not alone:
-        raise ConfigError(
-            f"--elastic {config.elastic} is of `ringtrain train`: in a comparison runs must be alike, so leave it out"
-        )
+        raise ConfigError(texts.ELASTIC_COMPARED(elastic=config.elastic))
 
 
 def for_devices(config: TrainConfig) -> TrainConfig:
