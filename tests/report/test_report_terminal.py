@@ -76,19 +76,21 @@ def pty():
 
 
 def test_the_header(run):
-    assert words.run_header(run()) == [
-        "ringtrain 0.1.0",
-        "  model      digits, 34,826 parameters, float32",
-        "  data       digits, 1,438 examples to train on, 359 to test with",
-        "  ranks      2 on 1 node, each on CPU (numba)",
-        "  strategy   allreduce (ring), exact: equal to training on one rank",
-        "  batch      64 over all ranks, 23 iterations an epoch",
-        "  optimizer  sgd, momentum 0.9",
-        "  rate       0.05, cosine",
-        "  length     20 epochs, 460 iterations",
-        "  seed       1",
-        "  folder     runs/digits-20260131-235958",
-    ]
+    facts = {
+        "model": texts.MODEL(model="digits", parameters=34_826, dtype="float32", precision=""),
+        "data": texts.DATA(data="digits", train=1_438, tested=texts.TESTED(count=359)),
+        "ranks": texts.RANKS(ranks=2, nodes="1 node", hosts="", device="CPU (numba)"),
+        "strategy": texts.STRATEGY(strategy="allreduce (ring)", exactness=texts.EXACT),
+        "batch": texts.BATCH(batch=64, iterations="23 iterations"),
+        "optimizer": "sgd, momentum 0.9",
+        "rate": texts.RATE(lr=0.05, schedule="cosine"),
+        "length": texts.LENGTH(epochs=texts.EPOCHS(epochs="20 epochs"), iterations="460 iterations", resumed=""),
+        "seed": "1",
+        "folder": "runs/digits-20260131-235958",
+    }
+    lines = [texts.FACT(name=name, text=text) for name, text in facts.items()]
+    assert words.run_header(run()) == [texts.VERSION(version="0.1.0"), *lines]
+    assert lines[-1] == "  folder     runs/digits-20260131-235958"
     assert len(words.run_header(run())) <= words.HEADER_LINES == 12
 
 
@@ -99,10 +101,29 @@ def test_the_header_of_an_unusual_run(run):
         texts.NOT_EXACT(),
         texts.UNTESTED(),
         texts.NO_FOLDER(),
-        "  460 iterations, resumed after iteration 130",
-        "2 on 2 nodes",
+        texts.LENGTH(epochs="  ", iterations="460 iterations", resumed=texts.RESUMED(iteration=130)),
+        texts.RANKS(ranks=2, nodes="2 nodes", hosts="", device="CPU (numba)"),
     ):
         assert part in header
+
+
+SPEED = texts.SPEED(images_per_s=12_346)
+FIRST_ITERATION = texts.ITERATION(
+    iteration=1,
+    iterations=460,
+    epoch=texts.EPOCH_OF(epoch=" 1", epochs=20),
+    scores=texts.SCORES(loss=2.3, accuracy="12.50%"),
+    lr=0.05,
+    images_per_s=12_346,
+)
+
+
+def outcome(reason, ranks):
+    return texts.OUTCOME(reason=reason, iterations="460 iterations", epochs="20 epochs", ranks=ranks, clock="1:02:05")
+
+
+def last_score(best):
+    return texts.TEST(scores=texts.SCORES(loss=0.1, accuracy="97.50%"), best=best)
 
 
 def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
@@ -111,16 +132,18 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
     assert lines[11:] == [
         texts.PREPARING,
         texts.COMPILED(kernels="31 kernels", seconds=4.2),
-        "iteration 30  test loss 0.5000 acc 90.00% *  1:10",
+        texts.EVALUATED(iteration=30, loss=0.5, accuracy="90.00%", best=" *", clock="1:10"),
         texts.NOTE(text="passed over a damaged checkpoint"),
-        "iteration 1/460, epoch  1/20: loss 2.3000, accuracy 12.50%, rate 0.05, 12,346 images/s",
+        FIRST_ITERATION,
         "            train loss     acc  test loss     acc        rate  images/s   time",
         "epoch  1/20     1.5000  50.00%     0.7500  87.50%        0.05    12,346   1:05",
-        "done: 460 iterations, 20 epochs on 2 ranks in 1:02:05",
-        "test loss 0.1000, accuracy 97.50%",
-        "12,346 images/s",
-        "communication: 3.1 % of the time",
-        "run folder runs/digits-20260131-235958, newest checkpoint iteration-00000460.h5",
+        outcome("done", "2 ranks"),
+        last_score(best=""),
+        SPEED,
+        texts.COMMUNICATION(percent=3.1),
+        texts.KEPT(
+            folder="runs/digits-20260131-235958", checkpoint=texts.NEWEST_CHECKPOINT(name="iteration-00000460.h5")
+        ),
     ]
 
 
@@ -135,26 +158,25 @@ def test_a_run_without_a_test_part(run, epoch, ended):
     assert lines[12:] == [
         "        train loss     acc      rate  images/s   time",
         "epoch 1     1.5000  50.00%         -         -   1:05",
-        "interrupted: 460 iterations, 20 epochs on 1 rank in 1:02:05",
-        "12,346 images/s",
+        outcome("interrupted", "1 rank"),
+        SPEED,
     ]
 
 
 def test_communication_is_one_line_where_there_is_any(run, exchanged, ended):
-    assert told([run(), exchanged(), ended()])[-2] == (
-        "communication: 3.1 % of the time; an iteration exchanges 4.0 MiB and waits 42.5 ms for that, 32.5 ms of it for"
-        " conv.weight"
-    )
+    share, held = texts.COMMUNICATION(percent=3.1), texts.EXCHANGED(size="4.0 MiB", held="42.5 ms")
+    most = texts.MOST_FOR(most="32.5 ms", spans="conv.weight")
+    assert told([run(), exchanged(), ended()])[-2] == f"{share}{held}{most}"
     idle = tuple(replace(bucket, total_s=0.0) for bucket in exchanged().buckets)
     for nothing in ((), idle):
         assert told([run(), exchanged(buckets=nothing), ended()]) == told([run(), ended()])
-    assert not any("communication" in line for line in told([run(), exchanged(), ended(ranks=1)]))
+    assert share not in "\n".join(told([run(), exchanged(), ended(ranks=1)]))
     small = (replace(exchanged().buckets[0], nbytes=1536),)
-    assert told([run(), exchanged(buckets=small), ended()])[-2].endswith("exchanges 1.5 KiB and waits 10 ms for that")
+    assert told([run(), exchanged(buckets=small), ended()])[-2] == share + texts.EXCHANGED(size="1.5 KiB", held="10 ms")
 
 
 def test_the_hash_of_weights_is_shown_where_it_is_asked_for(run, epoch, ended):
-    shown = f"weights sha256 {'ab' * 32}"
+    shown = texts.WEIGHTS(sha256="ab" * 32)
     happened = [epoch(weights_sha256="ab" * 32), ended()]
     assert shown not in told([run(), *happened])
     assert told([run(reproducible="the same bits"), *happened]).count(shown) == 2
@@ -166,13 +188,13 @@ def test_the_best_epoch_has_a_mark_and_the_end_names_it(run, epoch, ended):
     rows = [line for line in lines if line.startswith("epoch")]
     assert ["*" in row for row in rows] == [True, True, False, False]
     assert len({row.index(".75") for row in rows}) == len({row.rindex("%") for row in rows}) == 1  # 100.00% is wider
-    assert "test loss 0.1000, accuracy 97.50%; best 100.00% in epoch 2 (*)" in lines
+    assert last_score(texts.BEST_IN(accuracy="100.00%", epoch=2, mark="*")) in lines
     resumed = told([run(best=0.98), epoch(test_accuracy=0.97), ended()])
-    assert "test loss 0.1000, accuracy 97.50%; best 98.00% before (*)" in resumed and resumed[13].count("*") == 0
+    assert last_score(texts.BEST_BEFORE(accuracy="98.00%", mark="*")) in resumed and resumed[13].count("*") == 0
 
 
 def test_kernels_from_the_cache(others):
-    assert words.compiled(type(others[0])(seconds=0.31, kernels=0)) == "kernels loaded from the cache in 0.3 s"
+    assert words.compiled(type(others[0])(seconds=0.31, kernels=0)) == texts.LOADED(seconds=0.3)
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3599.0, "59:59"), (3661.0, "1:01:01")])
@@ -215,9 +237,11 @@ def test_an_epoch_that_is_not_evaluated_keeps_its_columns(run, epoch, iteration)
 
 
 def test_hosts_are_named_where_they_are_few(run):
-    assert "2 on 1 node (node7), each on" in "\n".join(words.run_header(run(hosts=["node7", "node7"])))
+    named = texts.RANKS(ranks=2, nodes="1 node", hosts=texts.HOSTS(names="node7"), device="CPU (numba)")
+    assert texts.FACT(name="ranks", text=named) in words.run_header(run(hosts=["node7", "node7"]))
     many = run(ranks=5, nodes=5, hosts=[f"node{k}" for k in range(5)])
-    assert "  ranks      5 on 5 nodes, each on CPU (numba)" in words.run_header(many)
+    unnamed = texts.RANKS(ranks=5, nodes="5 nodes", hosts="", device="CPU (numba)")
+    assert texts.FACT(name="ranks", text=unnamed) in words.run_header(many)
 
 
 # Plain lines.
@@ -236,7 +260,7 @@ def test_every_slow_iteration_is_shown(run, iteration):
 def test_no_control_characters(run, iteration, epoch, ended):
     lines = told([run(model="bad\x1b[31m\rname"), iteration(), Note(text="two\nlines\x07"), epoch(), ended()])
     assert "".join(lines).isprintable()
-    assert "note: two lines " in lines
+    assert texts.NOTE(text="two lines ") in lines
 
 
 def test_an_encoding_that_lacks_a_letter(run):
@@ -311,7 +335,8 @@ def test_the_lines_that_change(run, iteration):
     assert bar.startswith("epoch  6/20 ━━━━━━")
     assert bar.endswith(" 25%")
     assert len(bar) == 100
-    assert line.rstrip() == "loss 2.3000   accuracy 12.50%   1:09 left   12,346 images/s   iteration 115/460"
+    parts = [texts.LOSS(loss=2.3), texts.ACCURACY(accuracy="12.50%"), texts.LEFT(clock="1:09"), SPEED]
+    assert line.rstrip() == "   ".join([*parts, texts.ITERATIONS(iteration=115, iterations=460)])
     assert [each.strip() for each in rest] == ["", ""]  # mpirun shows a line only when the next has begun
 
 
@@ -322,7 +347,7 @@ def test_narrow_terminals(run, iteration, width):
     lines = shown(status, width)
     assert max(map(len, lines)) <= width
     assert len(lines) <= 4
-    assert lines[1].startswith("loss 2.3000")
+    assert lines[1].startswith(texts.LOSS(loss=2.3))
 
 
 def test_before_the_first_iteration(run):
@@ -330,7 +355,7 @@ def test_before_the_first_iteration(run):
 
 
 def test_the_time_left_is_unknown_at_first(run, iteration):
-    assert status_parts(iteration(), iteration(), run())[2] == "-:-- left"
+    assert status_parts(iteration(), iteration(), run())[2] == texts.LEFT(clock="-:--")
 
 
 def test_parts_that_fit():
@@ -352,8 +377,8 @@ def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, en
     assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l") >= 0
     (row,) = (line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).splitlines() if "0.7500" in line)
     assert len(row.strip()) <= 40
-    assert written.index("epoch  1/20") < written.index("done: 460 iterations")
-    assert "\x1b[" not in written[written.index("done:") :]
+    end = written.index(outcome("done", "2 ranks")[:30])  # the rest may be on the next line
+    assert written.index("epoch  1/20") < end and "\x1b[" not in written[end:]
 
 
 def test_the_cursor_is_never_left_hidden(pty, run):
