@@ -21,9 +21,9 @@ def width_of(table: Table) -> int:
 
 def plain_lines(table: Table) -> list[str]:
     """Return the lines of a table, as wide as its cells, without colours and trailing blanks."""
-    console = Console(file=io.StringIO(), width=width_of(table), color_system=None)
-    console.print(table)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    file = io.StringIO()
+    Console(file=file, width=width_of(table), color_system=None).print(table)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def print_whole(table: Table) -> None:

@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Fraction, OfRank, Size
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 
@@ -66,7 +70,7 @@ def bench_allreduce(**flags):
     return in_world(lambda transport: _bench(transport, flags))
 
 
-def _bench(transport, flags: dict) -> int:
+def _bench(transport: "Transport", flags: dict) -> int:
     from ringtrain.bench.sweep.sweep import sweep
     from ringtrain.train.agree import on_root, together
 
@@ -86,7 +90,7 @@ def _bench(transport, flags: dict) -> int:
     return 1 if complaints else 0
 
 
-def _placed(transport, asked, flags: dict):
+def _placed(transport: "Transport", asked, flags: dict):
     """The transport, the sweep and its buffers, on a device or in host memory, there under a guard where one is wanted;
     and what gives back what was made for it. Raises DeviceError."""
     from ringtrain.bench.measure.buffers import HostBuffers
@@ -105,7 +109,7 @@ def _nothing() -> None:
     """There is nothing to give back."""
 
 
-def _guarded(transport, asked):
+def _guarded(transport: "Transport", asked):
     """The transport and the sweep under a guard."""
     from ringtrain.monitor.guard import Guard
     from ringtrain.monitor.guarded_transport import GuardedTransport
@@ -114,7 +118,7 @@ def _guarded(transport, asked):
     return GuardedTransport(transport, guard), replace(asked, guard=guard)
 
 
-def _tuned(transport, flags: dict, asked):
+def _tuned(transport: "Transport", flags: dict, asked):
     """The sweep with the tuning table of its ``auto``, if that takes part. Raises UsageError, on all ranks."""
     from ringtrain.allreduce.catalogue import AUTO
     from ringtrain.allreduce.tuning_file import find_tuning
@@ -235,7 +239,8 @@ def _watcher(rank: int, flags: dict):
     if rank != 0:
         return Watcher()
 
-    columns, so_far, unwritten = list(tables.COLUMNS), Result({}), []
+    columns, so_far = list(tables.COLUMNS), Result({})
+    unwritten: list[RingtrainError] = []
 
     def begun(header: dict) -> None:
         so_far.header = header

@@ -4,11 +4,15 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.variants import folders_of, variants_of
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 PLAIN_WIDTH = 120  # of a file or a pipe
 
@@ -53,7 +57,7 @@ def compare(arguments, strategies, variants, out, **paths):
 
 
 # ── runs that are there ───────────────────────────────────────────────────────────────────────────────────────────────
-def _compare_folders(transport, folders: tuple[str, ...], out: str | None, paths: dict) -> None:
+def _compare_folders(transport: "Transport", folders: tuple[str, ...], out: str | None, paths: dict) -> None:
     from ringtrain.train.agree import on_root
 
     on_root(transport, lambda: _tell_folders(folders, out, paths))
@@ -86,7 +90,7 @@ def _names(places: list[Path]) -> list[str]:
 
 
 # ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _compare_variants(transport, asked: list, out: str | None, paths: dict) -> int:
+def _compare_variants(transport: "Transport", asked: list, out: str | None, paths: dict) -> int:
     from dataclasses import replace
 
     from ringtrain.train.agree import on_root
@@ -143,10 +147,10 @@ def _tell_begin(variant, asked: list) -> None:
 def _read(ran: list) -> list:
     """The logs of the variants; for one that failed before it had a log, the reason."""
     from ringtrain.errors import UsageError
-    from ringtrain.report.comparison.logs import read_run
+    from ringtrain.report.comparison.logs import RunLog, read_run
     from ringtrain.report.comparison.rows import FailedVariant
 
-    runs = []
+    runs: list[RunLog | FailedVariant] = []
     for each in ran:
         try:
             runs.append(read_run(each.variant.flags["out"], each.variant.name))

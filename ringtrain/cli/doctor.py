@@ -1,8 +1,13 @@
 """``ringtrain doctor``"""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ringtrain.cli import texts
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 
 @click.command()
@@ -44,7 +49,7 @@ def doctor(device, mpi_cuda, path, quick, strict, as_json):
     return in_world(lambda transport: _doctor(transport, device, mpi_cuda, Path(path), quick, strict, as_json))
 
 
-def _doctor(transport, device: str, mpi_cuda: str, path, quick: bool, strict: bool, as_json: bool) -> int:
+def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: bool, strict: bool, as_json: bool) -> int:
     import os
 
     from ringtrain.launch.doctor import checks

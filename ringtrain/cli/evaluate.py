@@ -1,10 +1,14 @@
 """``ringtrain evaluate``"""
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 
 @click.command()
@@ -21,7 +25,7 @@ def evaluate(target, split, best, as_json, **given):
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
 
-    def action(transport) -> None:
+    def action(transport: "Transport") -> None:
         from ringtrain.train.load import load, score_of
 
         trained = load(transport, target, best, only_given(given), split)

@@ -100,11 +100,11 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
 def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
     """ringtrain's name of the option; None where it is no option of other tools, or another mistake."""
     asked = _asked(error, arguments)
-    if asked is None:
+    if asked is None or not isinstance(error, click.UsageError) or error.ctx is None:
         return None
     command = error.ctx.command
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
-    told = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name)
+    told = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name or "")
     return told and texts.UNKNOWN_OPTION(asked=asked, hint=told)
 
 

@@ -1,7 +1,5 @@
 """Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
 
-import re
-
 import click
 
 from ringtrain.cli import texts
@@ -103,8 +101,8 @@ def given(flags: dict) -> dict:
 
 def _option(spec):
     name = spec.name.replace("_", "-")
-    default, kind = default_of(spec), kind_of(spec)
-    help = _help(spec)
+    default, help = default_of(spec), _help(spec)
+    kind: type | click.ParamType = kind_of(spec)
     if kind is bool:
         return click.option(f"--{name}/--no-{name}", spec.name, default=None, help=help)
     if spec.metadata["choices"]:
@@ -117,9 +115,9 @@ def _option(spec):
 
 
 def _help(spec) -> str:
-    """The help text of an option, with its default."""
-    words, shown = re.fullmatch(r"(.*?)(?: \[([^][]*)\])?", spec.metadata["help"], re.DOTALL).groups()
-    if shown is None and default_of(spec) not in (None, ()):
+    """Return the help text of an option, with its default."""
+    words, bracket, shown = spec.metadata["help"].removesuffix("]").partition(" [")
+    if not bracket and default_of(spec) not in (None, ()):
         shown = _plain(default_of(spec))
     if spec.name in RECIPE_KEYS:
         shown = "the model's recipe" + (f", or {shown}" if shown else "")

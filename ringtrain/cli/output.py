@@ -36,9 +36,10 @@ def prepare_streams() -> None:
         io.BufferedWriter(Output(old.fileno(), "w", closefd=False)),
         encoding=old.encoding,
         errors="backslashreplace",
-        line_buffering=old.line_buffering,
+        line_buffering=bool(old.line_buffering),
     )
-    sys.stderr.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
 
 
 def _nowhere() -> io.TextIOWrapper:

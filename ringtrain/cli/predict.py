@@ -1,10 +1,14 @@
 """``ringtrain predict``"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 
 @click.command()
@@ -24,7 +28,7 @@ def predict(target, out, split, layer, best, force, **given):
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
 
-    def action(transport) -> None:
+    def action(transport: "Transport") -> None:
         from ringtrain.train.load import load
         from ringtrain.train.predict import predict
 

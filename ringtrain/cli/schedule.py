@@ -183,7 +183,7 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
 
     topology = requested(ranks, nodes)
     if name == CANONICAL:
-        made = _canonical(topology, goal, rounded, _shards_of(name, shards))
+        made = _canonical(topology, goal, rounded, shards or SHARDS)
     elif shards is None:
         made = make_schedule(name, topology, goal, rounded)
     else:

@@ -1,10 +1,14 @@
 """``ringtrain time``"""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 
 @click.command()
@@ -30,7 +34,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
     return in_world(lambda transport: _time(transport, model, given, iterations, warm_up, json_path))
 
 
-def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
+def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
     from ringtrain.bench.layers.layers import keys_of, measure_layers
     from ringtrain.train.agree import agree, on_root, take_turns, together
@@ -73,7 +77,7 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-def _rig(transport, config, graph, ops):
+def _rig(transport: "Transport", config, graph, ops):
     """The net on this rank's share of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
     from ringtrain.data.batches.sampler import batch_part
@@ -92,7 +96,7 @@ def _check_file(path: str | None) -> None:
         check_writable(path)
 
 
-def _header(transport, config, iterations: int, warm_up: int) -> dict:
+def _header(transport: "Transport", config, iterations: int, warm_up: int) -> dict:
     from ringtrain.bench.header import make_header
     from ringtrain.bench.measure.timing import START
 

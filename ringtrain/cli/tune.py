@@ -1,12 +1,16 @@
 """``ringtrain tune``"""
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Size, Sizes
+
+if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
 
@@ -43,7 +47,7 @@ def tune(**flags):
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _tune(transport, flags: dict) -> int:
+def _tune(transport: "Transport", flags: dict) -> int:
     from ringtrain.allreduce.catalogue import find_candidates
     from ringtrain.allreduce.machine import inspect_machine
     from ringtrain.bench.sweep.sweep import sweep
@@ -58,7 +62,7 @@ def _tune(transport, flags: dict) -> int:
     with transport.activity.during("a sweep"):
         result = sweep(bare(transport), asked, _watcher(transport.rank))
     table = table_from(result, layout)
-    on_root(transport, lambda: _keep(*kept[0], table))
+    on_root(transport, lambda: _keep(kept[0], table))
     for dtype, op in table.groups():
         here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
@@ -76,7 +80,7 @@ def _storage(name: str):
     return TYPES[name].storage
 
 
-def _asked(transport, flags: dict):
+def _asked(transport: "Transport", flags: dict):
     """The sweep to make. Raises UsageError."""
     from ringtrain.allreduce import catalogue
     from ringtrain.allreduce.dtypes import TYPES
@@ -106,7 +110,7 @@ def _asked(transport, flags: dict):
     )
 
 
-def _running(transport, dtypes: list[str]) -> list[str]:
+def _running(transport: "Transport", dtypes: list[str]) -> list[str]:
     """The algorithms that run here on some of the types; collective."""
     from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates
 
@@ -138,9 +142,10 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
     return place, tuning
 
 
-def _keep(place, tuning, table) -> None:
+def _keep(opened: tuple, table) -> None:
     from ringtrain.storage import files
 
+    place, tuning = opened
     files.write(place.path, tuning.with_table(table).text().encode())
 
 
@@ -151,7 +156,7 @@ def _watcher(rank: int):
 
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
-def _explain(transport, flags: dict) -> int:
+def _explain(transport: "Transport", flags: dict) -> int:
     """Show the choices of this layout under mpirun, and in one process those of every layout of the file."""
     from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.sweep.sizes import parse_names
@@ -188,7 +193,7 @@ def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
             click.echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
 
 
-def _explain_here(transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
+def _explain_here(transport: "Transport", flags: dict, pairs: list[tuple[str, str]]) -> None:
     from ringtrain.allreduce.catalogue import find_candidates
     from ringtrain.allreduce.tuning_file import find_tuning
     from ringtrain.bench.tune import choice_lines

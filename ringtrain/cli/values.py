@@ -53,8 +53,8 @@ class OfRank(click.ParamType):
 
     def convert(self, value, param, ctx):
         match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
-        rank = match and whole_number(match[1])
-        if rank is None or not self._above < float(match[2]) <= self._most:
+        rank = whole_number(match[1]) if match else None
+        if match is None or rank is None or not self._above < float(match[2]) <= self._most:
             self.fail(
                 texts.NO_RANK_VALUE(
                     value=value, what=self._what, above=self._above, most=self._most, example=self._example

@@ -15,6 +15,7 @@ from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, Transp
 from ringtrain.transport.launch_environment import read_launch
 
 if TYPE_CHECKING:
+    from ringtrain.transport.base import Transport
     from ringtrain.transport.world import World
 
 
@@ -64,11 +65,12 @@ def _joined(activity, ender: "Ender") -> "World":
     activity.lost = roll_of(os.environ)
     with activity.holds_gil(texts.STARTING):
         try:
-            ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
+            world = World(lambda transport: watched(transport, activity), activity.deadline_s)
         except TransportError as error:  # this rank prints it: the others may have met
             ender.end(error)
-    activity.lost = no_words
-    return ender.world
+            raise
+    ender.world, activity.lost = world, no_words
+    return world
 
 
 @contextmanager
@@ -94,7 +96,7 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
         raise
 
 
-def _meet(transport) -> bool:
+def _meet(transport: "Transport") -> bool:
     """Wait for the other ranks, since an exit code that is an error makes mpirun end them; whether one has died. Any
     other error is printed, and ends all ranks."""
     try:
@@ -111,7 +113,8 @@ class Ender:
     """Ends a process that hangs, from a thread: this process alone before it has joined a world, else all ranks."""
 
     def __init__(self, rank: int, activity):
-        self.rank, self.world, self._activity = rank, None, activity
+        self.rank, self._activity = rank, activity
+        self.world: World | None = None
 
     def end(self, error: RingtrainError) -> None:
         from ringtrain.transport.fault_tolerance import end_job
@@ -154,7 +157,7 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
     if launch.size > 1 and not alone:
         from ringtrain.train.agree import together_json
 
-        def tell_all(transport) -> None:
+        def tell_all(transport: "Transport") -> None:
             together_json(transport, lambda: _raise(error))
 
         try:

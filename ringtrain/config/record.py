@@ -4,6 +4,8 @@ Every field is a flag and a key of a TOML run file. :mod:`ringtrain.config.resol
 """
 
 from dataclasses import MISSING, dataclass, field, fields
+from types import UnionType
+from typing import get_args
 
 
 def option(
@@ -282,4 +284,4 @@ def default_of(spec):
 
 def kind_of(spec) -> type:
     """Return the scalar type of a field annotated ``T`` or ``T | None``."""
-    return spec.type.__args__[0] if isinstance(spec.type, type(int | None)) else spec.type
+    return get_args(spec.type)[0] if isinstance(spec.type, UnionType) else spec.type

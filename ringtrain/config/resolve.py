@@ -5,6 +5,7 @@ flags. Later ones win, and an error names the source of the bad value.
 """
 
 import json
+import math
 import re
 import shlex
 from dataclasses import asdict
@@ -136,12 +137,12 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
         return _in_epochs(where, rules, value)
     if type(value) is not kind:
         raise _wanted(where, value, texts.IN_EPOCHS if rules["epochs"] else _WORDS[kind])
-    if kind is float and value - value != 0:
+    if isinstance(value, float) and not math.isfinite(value):
         raise _wanted(where, value, texts.A_FINITE_NUMBER)
-    if kind is str:
+    if isinstance(value, str):
         _check_text(where, value)
-    if rules["choices"] and value not in rules["choices"]:
-        raise _refused(where, value, nearest(value, rules["choices"]))
+        if rules["choices"] and value not in rules["choices"]:
+            raise _refused(where, value, nearest(value, rules["choices"]))
     _check_bounds(where, rules, value)
     return value
 

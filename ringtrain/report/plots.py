@@ -49,7 +49,7 @@ def has_iterations(log_path) -> bool:
 
 def read_log(log_path) -> dict[str, list[dict]]:
     """Return the records of a log by kind; malformed lines are passed over."""
-    kinds = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}
+    kinds: dict[str, list[dict]] = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}
     with open(log_path, "rb") as log:
         for line in log:
             found = read_record(line)

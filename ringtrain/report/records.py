@@ -62,7 +62,7 @@ def _fits(value, kind) -> bool:
         return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
     if get_origin(kind) in (list, tuple):
         return isinstance(value, list) and all(_fits(each, get_args(kind)[0]) for each in value)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return isinstance(value, dict) and _has_fields(value, kind)
     return isinstance(value, kind)
 

@@ -13,6 +13,8 @@ from ringtrain.report import texts
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
 from ringtrain.report.records import parse_record
 
+CLOSED = -1  # in place of a file's number
+
 
 class Sink(ABC):
     """A receiver of events."""
@@ -57,7 +59,7 @@ class JsonLines(Sink):
     :func:`truncate_log`). Without, the file is made anew. ``again``: the records that follow that iteration (its
     epoch's end, evaluation, checkpoint) are written again, too.
 
-    A full or failing disk does not end a run: ``tell(text)`` reports it once, training continues, and a note in the log
+    A full or failing disk does not end a run: ``warn(text)`` reports it once, training continues, and a note in the log
     gives the number of missing records when there is room again.
 
     Raises: RingtrainError if the file cannot be opened, with the reason.
@@ -67,11 +69,11 @@ class JsonLines(Sink):
         self,
         path,
         resumed_at: int | None = None,
-        tell: Callable[[str], None] = lambda text: None,
+        warn: Callable[[str], None] = lambda text: None,
         again: bool = False,
     ):
-        self._path, self._tell, self._lost = os.fspath(path), tell, 0
-        self._file: int | None = None
+        self._path, self._warn, self._lost = os.fspath(path), warn, 0
+        self._file = CLOSED
         try:
             if resumed_at is not None and os.path.exists(self._path):
                 truncate_log(self._path, resumed_at, again)
@@ -91,14 +93,14 @@ class JsonLines(Sink):
             return
         self._lost += 1
         if self._lost == 1:
-            self._tell(texts.LOG_UNWRITTEN(path=self._path, problem=problem))
+            self._warn(texts.LOG_UNWRITTEN(path=self._path, problem=problem))
 
     def close(self) -> None:
-        if self._file is not None:
+        if self._file != CLOSED:
             os.close(self._file)
-            self._file = None
+            self._file = CLOSED
         if self._lost:
-            self._tell(texts.LOG_MISSING(path=self._path, missing=self._missing()))
+            self._warn(texts.LOG_MISSING(path=self._path, missing=self._missing()))
             self._lost = 0
 
     def _missing(self) -> str:
@@ -112,7 +114,7 @@ class JsonLines(Sink):
                 return None
             problem = os.strerror(errno.ENOSPC)  # there was room for a part
         except OSError as error:
-            problem = error.strerror
+            problem = error.strerror or str(error)
         with suppress(OSError):
             os.ftruncate(self._file, before)
         return problem

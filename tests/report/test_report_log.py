@@ -214,7 +214,7 @@ def test_a_line_that_is_a_record(iteration):
 
 def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_room(tmp_path, iteration):
     told, path = [], tmp_path / "log"
-    log = JsonLines(path, tell=told.append)
+    log = JsonLines(path, warn=told.append)
     log.handle(iteration(iteration=1))
     whole = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -233,7 +233,7 @@ def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_roo
 
 def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration):
     told = []
-    log = JsonLines("/dev/full", tell=told.append)
+    log = JsonLines("/dev/full", warn=told.append)
     log.handle(iteration())
     log.handle(iteration())
     log.close()

@@ -37,7 +37,7 @@ def read_small_file(file: Path) -> str:
 
 
 def read_limits(root: Path) -> Limits:
-    cores = [found for folder in _folders(root, "cpu") if (found := _cores(folder))]
+    cores = [share for folder in _folders(root, "cpu") if (share := _cores(folder))]
     held = [found for folder in _folders(root, "memory") if (found := _held(folder))]
     limits, free = zip(*held, strict=True) if held else ((), ())
     return Limits(min(cores, default=None), min(limits, default=None), min(free, default=None))

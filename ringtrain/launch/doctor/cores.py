@@ -15,8 +15,9 @@ MOST_LISTED = 8  # ranks whose cores are listed one by one
 
 def cores(context: DoctorContext) -> list[Line]:
     """Check that there are enough cores for the ranks, and list those of each rank; collective."""
-    own = {"host": context.host, "cores": sorted(os.sched_getaffinity(0))}
-    placements = context.transport.gather_json(own | {"whole": whole_cores(context.root, own["cores"])})
+    cpus = sorted(os.sched_getaffinity(0))
+    own = {"host": context.host, "cores": cpus, "whole": whole_cores(context.root, cpus)}
+    placements = context.transport.gather_json(own)
     text = _cores_text([ranges(placement["cores"]) for placement in placements])
     crowd = why_cores_are_shared(placements)
     if crowd:

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringtrain.errors import RingtrainError, naming_packages
 from ringtrain.launch import texts
 from ringtrain.transport.base import Transport
+
+if TYPE_CHECKING:  # the doctor loads the CUDA half only if a device is checked
+    from ringtrain.ops.cuda.runtime import Runtime
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SEVERITY = (OK, WARN, FAIL)
@@ -51,7 +55,7 @@ class DoctorContext:
     device: str
     mpi_cuda: str
     visible: Callable[[], int]
-    make: Callable[[int], object]
+    make: Callable[[int], "Runtime"]
     maker: str
     root: Path = Path("/")
     path: Path = Path("runs")
@@ -68,7 +72,7 @@ def examine(
 ) -> list[Line]:
     """Return the lines of all ranks, on every rank; collective. ``within``: a context manager around each check, by its
     name."""
-    own = []
+    own: list[Line] = []
     for check in checks:
         with within(check.__name__):
             own += _attempt(check, context)
@@ -93,7 +97,7 @@ def from_first(context: DoctorContext, lines: Sequence[Line]) -> list[Line]:
 
 def scarcest_host(reported: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
     """Return the (host, amount, ranks) with the least amount for each rank; None if every amount is unknown."""
-    known = [each for each in reported if each[1] is not None]
+    known = [(host, amount, ranks) for host, amount, ranks in reported if amount is not None]
     return min(known, key=lambda each: each[1] / each[2], default=None)
 
 

@@ -81,8 +81,9 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 def total_tasks(text: str) -> int | None:
     """Return the sum of "2(x3),1": 7; None for anything else."""
-    parts = [re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part) for part in text.split(",")]
-    return sum(int(part[1]) * int(part[2] or 1) for part in parts) if all(parts) else None
+    parts = text.split(",")
+    found = [match for part in parts if (match := re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part))]
+    return sum(int(part[1]) * int(part[2] or 1) for part in found) if len(found) == len(parts) else None
 
 
 def scheduler(context: DoctorContext) -> list[Line]:
@@ -109,7 +110,7 @@ def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
         job = read_job(environ, ask_squeue, time.time())
     except UsageError as error:
         return str(error), None
-    return "", job and asdict(job)
+    return "", None if job is None else asdict(job)
 
 
 def _words(job: RunningJob) -> str:
@@ -125,7 +126,7 @@ def _span(seconds: float) -> str:
 
 def _findings(job: RunningJob, nodes: int, size: int, cores: int) -> list[tuple[str, str]]:
     """Return (problems, advice)."""
-    found = []
+    found: list[tuple[str, str]] = []
     if job.nodes is not None and nodes < job.nodes:
         found.append((texts.NODES_UNUSED(nodes=nodes), texts.USE_ALL_NODES))
     elif job.tasks is not None and size < job.tasks:

@@ -136,7 +136,8 @@ def _finished(processes: Sequence[_Process]) -> int:
 def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
     train: list[Point] = []
     test: list[Point] = []
-    seconds, examples, nbytes = 0.0, 0, 0.0
+    seconds, examples = 0.0, 0
+    nbytes: float | None = 0.0  # None: not counted
     for process in processes:
         origin = _origin(process) - seconds
         seen = _examples(process, examples)
@@ -183,9 +184,10 @@ def _bytes(process: _Process, seen: dict[int, int], examples: int, nbytes: float
     if seen and "ranks" in process.last:
         by_rank = process.last["ranks"]["bytes_sent"]
         points.append((max(seen.values()), None if None in by_rank else sum(by_rank)))
-    if nbytes is None or not points or any(sent is None for _, sent in points):
+    counted = [(at, sent) for at, sent in points if sent is not None]
+    if nbytes is None or not points or len(counted) < len(points):
         return []
-    return [(examples, nbytes), *((at, nbytes + sent) for at, sent in points)]
+    return [(examples, nbytes), *((at, nbytes + sent) for at, sent in counted)]
 
 
 def _between(known: Sequence[tuple[int, float]], at: int) -> float | None:

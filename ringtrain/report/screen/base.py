@@ -3,16 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from ringtrain.report.events import (
-    Iteration,
-    RunStarted,
-)
+from ringtrain.report.events import Iteration, RunStarted
 
 
 class Screen(ABC):
-    """A screen. ``width``: of a line, in characters; None if lines may have any length."""
+    """A place for the lines of a run."""
 
-    width: int | None = None
+    @property
+    def width(self) -> int | None:
+        """Return the characters of a line; None if lines may have any length."""
+        return None
 
     @abstractmethod
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ class Epochs:
     """The epoch table of one run."""
 
     def __init__(self, run: RunStarted):
-        self._run = run
+        self.run = run
         self._shown: list[str] = []  # columns of the last head
 
     def lines(self, event: EpochEnded, last: Iteration | None, best: bool, width: int | None) -> Iterator[str]:
@@ -40,10 +40,10 @@ class Epochs:
         yield _joined(cells)
 
     def _cells(self, event: EpochEnded, last: Iteration | None, best: bool) -> dict[str, tuple[str, int]]:
-        number = epoch_of(event.epoch, self._run)
+        number = epoch_of(event.epoch, self.run)
         cells = {"epoch": (number, 1 + len(number)), "train loss": (_loss(event.train_loss), 11)}
         cells["train acc"] = (accuracy_percent(event.train_accuracy), 8)
-        if self._run.test_examples:
+        if self.run.test_examples:
             cells["test loss"] = (_loss(event.test_loss), 11)
             cells["test acc"] = ("-" if event.test_accuracy is None else accuracy_percent(event.test_accuracy), 8)
             cells["best"] = (BEST if best else "", 2)

@@ -58,7 +58,8 @@ class LiveScreen(Screen):
         self._console.print(Text(plain(text)))
 
     def progress(self, event: Iteration) -> None:
-        self._status.note(event)
+        if self._status is not None:
+            self._status.note(event)
 
     def close(self) -> None:
         if self._live is not None:
@@ -85,7 +86,7 @@ class Status:
     def __rich_console__(self, console, options):
         with self._lock:
             first, last = self._first, self._last
-        if last is None:
+        if first is None or last is None:
             yield self._spinner
         else:
             yield self._bar(last)

@@ -36,7 +36,7 @@ class PlainScreen(Screen):
             self._stream = None
 
     def progress(self, event: Iteration) -> None:
-        if event.seconds >= self._next_s:
+        if self._run is not None and event.seconds >= self._next_s:
             self._next_s = event.seconds + self._interval_s
             self.line(words.iteration(event, self._run))
 

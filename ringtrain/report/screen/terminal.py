@@ -5,7 +5,8 @@ display under the lines.
 """
 
 import os
-from typing import TextIO
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from ringtrain.report import texts
 from ringtrain.report.events import (
@@ -34,15 +35,14 @@ class Terminal(Sink):
 
     def __init__(self, screen: Screen):
         self._screen = screen
-        self._run: RunStarted | None = None
-        self._epochs: Epochs | None = None
+        self._epochs: Epochs | None = None  # of the run that has started
         self._last: Iteration | None = None
         self._best: float | None = None
         self._best_in: int | None = None  # epoch; None where an earlier start of the run had it
         self._saved: str | None = None
         self._exchange: Exchanged | None = None
         self._apart: str | None = None
-        self._tell = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._started,
             Compiled: lambda event: screen.line(words.compiled(event)),
             Iteration: self._progress,
@@ -58,9 +58,9 @@ class Terminal(Sink):
         }
 
     def handle(self, event: Event) -> None:
-        self._tell[type(event)](event)
+        self._handlers[type(event)](event)
 
-    def tell(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Show a line outside the events."""
         self._screen.line(text)
 
@@ -68,7 +68,7 @@ class Terminal(Sink):
         self._screen.close()
 
     def _started(self, run: RunStarted) -> None:
-        self._run, self._epochs = run, Epochs(run)
+        self._epochs = Epochs(run)
         self._best, self._best_in = run.best, None
         self._screen.begin(run, words.run_header(run))
 
@@ -77,10 +77,15 @@ class Terminal(Sink):
         self._screen.progress(event)
 
     def _epoch_ended(self, event: EpochEnded) -> None:
-        for line in self._epochs.lines(event, self._last, self._is_best(event), self._screen.width):
+        epochs = self._started_epochs()
+        for line in epochs.lines(event, self._last, self._is_best(event), self._screen.width):
             self._screen.line(line)
-        if self._run.reproducible and event.weights_sha256:
+        if epochs.run.reproducible and event.weights_sha256:
             self._screen.line(words.weights(event))
+
+    def _started_epochs(self) -> Epochs:
+        assert self._epochs is not None, "RunStarted comes before every other event"
+        return self._epochs
 
     def _is_best(self, event: EpochEnded | Evaluated) -> bool:
         accuracy = event.test_accuracy
@@ -101,10 +106,11 @@ class Terminal(Sink):
 
     def _ended(self, event: Ended) -> None:
         self._screen.close()
-        better = event.test_accuracy is not None and self._best is not None and self._best > event.test_accuracy
-        best = words.best_of(self._best, self._best_in) if better else ""
-        weights = words.weights(event) if self._run.reproducible else None
-        kept = words.folder_line(self._run.folder, self._saved)
+        run, best = self._started_epochs().run, ""
+        if event.test_accuracy is not None and self._best is not None and self._best > event.test_accuracy:
+            best = words.best_of(self._best, self._best_in)
+        weights = words.weights(event) if run.reproducible else None
+        kept = words.folder_line(run.folder, self._saved)
         for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):
             self._screen.line(line)
 

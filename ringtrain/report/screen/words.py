@@ -159,7 +159,7 @@ def _lag(name: str, counts: Mapping[int, int]) -> str:
 def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list[str]:
     """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     lines = [_outcome(event)]
-    if event.test_accuracy is not None:
+    if event.test_loss is not None and event.test_accuracy is not None:
         lines.append(texts.TEST(scores=_scores(event.test_loss, event.test_accuracy), best=best))
     lines.append(texts.SPEED(images_per_s=event.images_per_s))
     return [*lines, *filter(None, more)]

@@ -13,6 +13,7 @@ from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
+from ringtrain.data.file.info import DatasetForm
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
@@ -244,7 +245,7 @@ def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, s
 
 
 # ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
-def check_images(model: ModelSpec, data: DataSet) -> None:
+def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
     """Raises DataError where the network does not take images of this shape."""
     (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
     pad = model.input.pad

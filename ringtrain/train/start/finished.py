@@ -61,5 +61,5 @@ def _tell(end: Ended, folder: str, config: TrainConfig) -> None:
     longer = texts.EPOCHS(epochs=2 * epochs) if epochs else texts.ITERATIONS(iterations=2 * iterations)
     shown = terminal(sys.stdout)
     for line in (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None)):
-        shown.tell(line)
+        shown.show_line(line)
     shown.close()

@@ -151,7 +151,7 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.log, folder.curves)
-    sinks[-1].tell(texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves))
+    sinks[-1].show_line(texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves))
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
