@@ -1,9 +1,11 @@
-"""Text tables: rich lays them out, for a terminal or as plain lines."""
+"""Text tables, for a terminal or as plain lines: whole ones by rich, growing ones row by row."""
 
 import io
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 GAP = 2
 ENDLESS = 10_000  # characters: no line is as long
@@ -12,6 +14,22 @@ ENDLESS = 10_000  # characters: no line is as long
 def plain_table() -> Table:
     """Return an empty table whose columns are two characters apart, without a frame."""
     return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+
+
+def text_lines(rows: Iterable[Iterable[str]], left: str = "") -> list[str]:
+    """Return rows as plain lines without a head. ``left``: a letter a column, "l" or "r", for its side."""
+    table = plain_table()
+    table.show_header = False
+    for side in left:
+        table.add_column(justify="left" if side == "l" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return plain_lines(table)
+
+
+def fixed_line(cells: Iterable[tuple[str, int]]) -> str:
+    """Return one row of a growing table. ``cells``: (text, characters of its column); a longer text stays whole."""
+    return " ".join(f"{text:>{width}}" for text, width in cells).rstrip()
 
 
 def width_of(table: Table) -> int:

@@ -14,6 +14,7 @@ from ringtrain.bench.measure.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.model.fit import model_of
 from ringtrain.bench.sweep.sweep import Result
 from ringtrain.humanize import format_bytes, format_seconds
+from ringtrain.tables import text_lines
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes
 LOOKS = 4  # of them are made even where both ends take the same
@@ -70,10 +71,11 @@ def choice_lines(
 ) -> list[str]:
     """Return a line a size, then the sizes at which the choice changes. ``whole``: with the times of all candidates."""
     choices = {nbytes: select_algorithm(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
+    cells = ((format_bytes(nbytes), choice.algorithm, choice.why) for nbytes, choice in choices.items())
     lines = [f"{dtype} {op}, {here.layout.words()}:"]
-    for nbytes, choice in choices.items():
-        lines.append(f"  {format_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
-        lines += [f"  {'':10}  {_all_times(choice)}"] if whole and choice.times_s else []
+    for line, choice in zip(text_lines(cells, "rll"), choices.values(), strict=True):
+        lines.append(f"  {line}")
+        lines += [f"    {_all_times(choice)}"] if whole and choice.times_s else []
 
     @cache
     def name_at(nbytes: int) -> str:

@@ -10,6 +10,7 @@ memory. Algorithms over messages are measured in each way that can run; the othe
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from ringtrain.allreduce.catalogue import AUTO, NATIVE, check_native
 from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.bench import texts
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
-from ringtrain.collectives.execution.reduction import HOST
+from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import MAPPED
+from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda.runtime import Runtime, Stream
 from ringtrain.transport.base import Transport
 
 NO_WAY = ""  # of algorithms without messages, or with one way only
@@ -27,6 +30,19 @@ SHARED, ORDINARY, OF_DEVICE = "shared", "ordinary", "device"  # kinds of memory
 NCCL = "nccl"  # an external baseline, on devices
 DEVICE_TYPES = ("float32", "float64")  # that a device adds
 NO_OTHERS: Mapping = {}
+
+
+class AnyArray(Protocol):
+    """An array in host memory or on a device."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    @property
+    def size(self) -> int: ...
 
 
 class Buffers(ABC):
@@ -91,7 +107,7 @@ class Buffers(ABC):
         """Return the reason why no algorithm here reduces such numbers; None if one does."""
 
     @abstractmethod
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Host | Ops]:
         """Return (combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
 
     @abstractmethod
@@ -110,7 +126,7 @@ class HostBuffers(Buffers):
     def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], np.ndarray]] = NO_OTHERS):
         self.transport = transport
         own = {SHARED: self._shared, ORDINARY: self._ordinary} if _shares(transport) else {ORDINARY: self._ordinary}
-        self._allocations = own | others
+        self._allocations = {**own, **others}
         self.memories = tuple(self._allocations)
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
@@ -158,7 +174,7 @@ class HostBuffers(Buffers):
     def lacking(self, numbers: NumberType, op: str) -> str | None:
         return texts.MEAN_OF_INTEGERS if op == "mean" and numbers.integral else None
 
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Host]:
         return numbers.combine(op), HOST
 
     def check_native(self, numbers: NumberType, op: str) -> None:
@@ -176,25 +192,22 @@ class DeviceBuffers(Buffers):
     """Buffers in the memory of this rank's device.
 
     runtime: the device's (:mod:`ringtrain.ops.cuda.runtime`)
-    ops_of:  ops_of(dtype): its operations for numbers of that type (:class:`ringtrain.ops.base.Ops`)
+    ops_of:  ops_of(dtype): its operations for numbers of that type
     ways:    transports by the names of their ways, of the same ranks
-    stream:  for its own copies; a new one by default
+    stream:  for its own copies
     """
 
-    runtime: object
-    ops_of: Callable
+    runtime: Runtime
+    ops_of: Callable[[str], Ops]
     ways: Mapping[str, Transport]
-    stream: object = None
+    stream: Stream = field(init=False)
+    transport: Transport = field(init=False)
     device: str = CUDA
     memories: Sequence[str] = (OF_DEVICE,)
-    _ops: dict = field(default_factory=dict)
+    _ops: dict[str, Ops] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.stream = self.stream or self.runtime.stream()
-
-    @property
-    def transport(self) -> Transport:
-        return next(iter(self.ways.values()))
+        self.stream, self.transport = self.runtime.stream(), next(iter(self.ways.values()))
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
         alone = algorithm in (NATIVE, AUTO, NCCL, MAPPED)
@@ -245,14 +258,14 @@ class DeviceBuffers(Buffers):
             return texts.TYPE_NOT_ON_DEVICE(known=" and ".join(DEVICE_TYPES), dtype=numbers.name)
         return None if op == "sum" else texts.OPERATION_NOT_ON_DEVICE(op=op)
 
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Ops]:
         ops = self.ops(numbers.storage)
         return ops.add, ops
 
     def check_native(self, numbers: NumberType, op: str) -> None:
         """Accept all: any MPI adds the types that a device adds."""
 
-    def ops(self, dtype):
+    def ops(self, dtype) -> Ops:
         """Return the operations for a type, made once: each has a stream of its own, and all work on one buffer has one
         order.
         """

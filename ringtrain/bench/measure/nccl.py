@@ -2,6 +2,8 @@
 
 import base64
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import DEVICE_TYPES, DeviceBuffers
@@ -9,58 +11,96 @@ from ringtrain.bench.measure.trials import MeasuredAllReduce, Refusal
 from ringtrain.transport.waiting import peers
 
 
+class NcclCommunicator(Protocol):
+    """CuPy's communicator of NCCL."""
+
+    def allReduce(self, source: int, target: int, count: int, kind: int, op: int, stream: int) -> None: ...
+
+    def destroy(self) -> None: ...
+
+
+class NcclModule(Protocol):
+    """CuPy's module of NCCL."""
+
+    NCCL_FLOAT32: int
+    NCCL_FLOAT64: int
+    NCCL_SUM: int
+
+    def get_unique_id(self) -> bytes: ...
+
+    def NcclCommunicator(self, size: int, name: bytes, rank: int) -> NcclCommunicator: ...
+
+
+class NcclStream(Protocol):
+    """CuPy's stream."""
+
+    ptr: int
+
+    def synchronize(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    library: NcclModule
+    stream: NcclStream
+    communicator: NcclCommunicator
+
+
 class Nccl:
     """Prepares jobs (:data:`ringtrain.bench.measure.trials.Baseline`), with one communicator for all of them.
 
-    load: () → (CuPy's module of NCCL, a new stream of CuPy's); raises ImportError if they are missing
+    load: raises ImportError if NCCL is missing
     """
 
-    def __init__(self, buffers: DeviceBuffers, load: Callable):
+    def __init__(self, buffers: DeviceBuffers, load: Callable[[], tuple[NcclModule, NcclStream]]):
         self._buffers, self._load = buffers, load
-        self._communicator = self._library = self._stream = None
-        self._refusal: str | None = None
+        self._connected: _Connected | None = None
+        self._refusal = ""
 
     def __call__(self, job: MeasuredAllReduce) -> Callable[[], None]:
         """Prepare a job. Collective. Raises Refusal, on all ranks alike."""
-        if self._communicator is None and self._refusal is None:
-            self._refusal = self._connect()
         if self._refusal:
             raise Refusal(self._refusal)
+        if self._connected is None:
+            self._connected = self._connect()
+        library, stream, communicator = (
+            self._connected.library,
+            self._connected.stream,
+            self._connected.communicator,
+        )
         target = self._buffers.runtime.address(job.target)
         source = target if job.source is None else self._buffers.runtime.address(job.source)
-        kinds = (self._library.NCCL_FLOAT32, self._library.NCCL_FLOAT64)
-        kind = kinds[DEVICE_TYPES.index(job.numbers.name)]
+        kind = (library.NCCL_FLOAT32, library.NCCL_FLOAT64)[DEVICE_TYPES.index(job.numbers.name)]
 
         def run() -> None:
-            self._communicator.allReduce(
-                source, target, job.target.size, kind, self._library.NCCL_SUM, self._stream.ptr
-            )
-            self._stream.synchronize()
+            communicator.allReduce(source, target, job.target.size, kind, library.NCCL_SUM, stream.ptr)
+            stream.synchronize()
 
         return run
 
-    def _connect(self) -> str:
-        """Connect. Returns the reason why NCCL cannot run here; "" if it can. Collective."""
+    def _connect(self) -> _Connected:
+        """Connect. Collective. Raises Refusal, on all ranks alike, and remembers why."""
         transport = self._buffers.transport
+        loaded, lacking = None, ""
         try:
-            self._library, self._stream = self._load()
-            lacking = ""
+            loaded = self._load()
         except ImportError as error:
             lacking = texts.NO_NCCL(error=error)
-        told = transport.gather_json([lacking, self._buffers.runtime.facts.uuid])
-        first = next((lacking for lacking, _ in told if lacking), None) or _shared([device for _, device in told])
-        if first:
-            return first
-        own = self._library.get_unique_id() if transport.rank == 0 else b""
+        answers = transport.gather_json([lacking, self._buffers.runtime.facts.uuid])
+        self._refusal = next((why for why, _ in answers if why), "") or _shared([device for _, device in answers])
+        if loaded is None or self._refusal:
+            raise Refusal(self._refusal)
+        library, stream = loaded
+        own = library.get_unique_id() if transport.rank == 0 else b""
         (name, *_) = transport.gather_json(base64.b64encode(bytes(own)).decode())
-        self._communicator = self._library.NcclCommunicator(transport.size, base64.b64decode(name), transport.rank)
-        return ""
+        communicator = library.NcclCommunicator(transport.size, base64.b64decode(name), transport.rank)
+        return _Connected(library, stream, communicator)
 
     def close(self) -> None:
         """Close the communicator. Collective."""
-        if self._communicator is not None:
-            self._communicator.destroy()
-            self._communicator = None
+        if self._connected is not None:
+            self._connected.communicator.destroy()
+            self._connected = None
 
 
 def _shared(devices: list[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.timing import timed
-from ringtrain.transport.base import Transport
+from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0
 WARM_UP = 2
@@ -68,7 +68,7 @@ def stream(transport: Transport, to: int | None, source: int | None, out, into, 
     ends += [] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]]
 
     def play(count: int) -> None:
-        flying = [deque() for _ in ends]
+        flying: list[deque[Handle]] = [deque() for _ in ends]
         for number in range(count + WINDOW):
             for handles, queue in zip(ends, flying, strict=True):
                 if number >= WINDOW:

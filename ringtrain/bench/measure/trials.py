@@ -14,7 +14,7 @@ from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
-from ringtrain.bench.measure.buffers import NO_WAY, Buffers
+from ringtrain.bench.measure.buffers import NO_WAY, AnyArray, Buffers
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.errors import RingtrainError, UsageError
@@ -39,8 +39,8 @@ class MeasuredAllReduce:
     buffers: Buffers
     numbers: NumberType
     op: str
-    target: object
-    source: object = None
+    target: AnyArray
+    source: AnyArray | None = None
     guard: Guard | None = None
     memory: str | None = None
 
@@ -49,7 +49,7 @@ class MeasuredAllReduce:
         return self.buffers.transport
 
     @property
-    def contribution(self):
+    def contribution(self) -> AnyArray:
         """The array that holds the input before a run."""
         return self.target if self.source is None else self.source
 
@@ -144,9 +144,19 @@ def _reduction(
     job: MeasuredAllReduce, algorithm: str, tag: int, segment_bytes: int, wire: WireFormat | None, way: str
 ) -> Reduction:
     combine, device = job.buffers.combining(job.numbers, job.op)
-    how = {"op": _summed(job.op), "tag": tag, "segment_bytes": segment_bytes, "wire": wire, "guard": job.guard}
     try:
-        reduction = catalogue.make_allreduce(job.buffers.by(way), job.target, algorithm, combine, device=device, **how)
+        reduction = catalogue.make_allreduce(
+            job.buffers.by(way),
+            job.target,
+            algorithm,
+            combine,
+            op=_summed(job.op),
+            tag=tag,
+            segment_bytes=segment_bytes,
+            device=device,
+            wire=wire,
+            guard=job.guard,
+        )
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:

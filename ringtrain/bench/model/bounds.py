@@ -2,7 +2,7 @@
 
 import math
 
-from ringtrain.bench.measure.buffers import CPU, NO_WAY, Buffers
+from ringtrain.bench.measure.buffers import NO_WAY, Buffers, DeviceBuffers
 from ringtrain.bench.measure.trials import PreparedTrial
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, calibrate
 from ringtrain.bench.model.copies import mapped_bound_s, measure_copies
@@ -38,7 +38,7 @@ class Bounds:
         ways = buffers.ways_of("ring")
         self._links = {way: calibrate(buffers.by(way), tag + place, buffers) for place, way in enumerate(ways)}
         self.calibration = next(iter(self._links.values()))
-        self._copies = None if buffers.device == CPU else measure_copies(buffers)
+        self._copies = measure_copies(buffers) if isinstance(buffers, DeviceBuffers) else None
 
     def as_dict(self) -> dict:
         """Return the header's entries. ``calibration`` is that of the first way."""

@@ -125,49 +125,52 @@ def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
     memory = message_buffers(buffers, max(*RATE_BYTES, *STREAM_BYTES))
     rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
     links = {
-        kind: LinkClass(_alpha_s(transport, layout, kind, memory, tag), *rates[kind](transport, layout, memory, tag))
+        kind: LinkClass(_alpha_s(transport, pair, memory, tag), *rates[kind](transport, pair, layout, memory, tag))
         for kind in (INSIDE, BETWEEN)
-        if layout.pair(kind)
+        if (pair := layout.pair(kind))
     }
     return Calibration(links, _gamma(transport, buffers, memory), layout.sharing)
 
 
-def _alpha_s(transport: Transport, layout: LinkLayout, kind: str, memory: tuple, tag: int) -> float:
-    small = [span[:ALPHA_BYTES] for span in memory]
-    turns = ping_pong(transport, *layout.pair(kind), *small, tag)
+def _alpha_s(transport: Transport, pair: tuple[int, int], memory: tuple, tag: int) -> float:
+    out, into = (span[:ALPHA_BYTES] for span in memory)
+    turns = ping_pong(transport, *pair, out, into, tag)
     return slowest_s(transport, repeated(turns, ALPHA_ROUNDS), REPEATS) / ALPHA_ROUNDS / 2
 
 
-def _message_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag: int) -> tuple[float, float, float]:
+def _message_rates(
+    transport: Transport, pair: tuple[int, int], layout: LinkLayout, memory: tuple, tag: int
+) -> list[float]:
     """Return the rates of a pair, of both directions, and of all ranks at once, inside nodes: the best over message
     sizes.
     """
-    pair = layout.pair(INSIDE)
     peer = dict((pair, pair[::-1])).get(transport.rank)
     prepared = (
-        (2, lambda parts: ping_pong(transport, *pair, *parts, tag)),  # two messages that follow one another
-        (1, lambda parts: shift(transport, peer, peer, *parts, tag)),
-        (1, lambda parts: shift(transport, *layout.neighbours(INSIDE, transport.rank), *parts, tag)),
+        (2, lambda out, into: ping_pong(transport, *pair, out, into, tag)),  # two messages that follow one another
+        (1, lambda out, into: shift(transport, peer, peer, out, into, tag)),
+        (1, lambda out, into: shift(transport, *layout.neighbours(INSIDE, transport.rank), out, into, tag)),
     )
 
     def rate(moves: int, prepare: Callable, nbytes: int) -> float:
-        return moves * nbytes / slowest_s(transport, prepare([span[:nbytes] for span in memory]), REPEATS)
+        return moves * nbytes / slowest_s(transport, prepare(*(span[:nbytes] for span in memory)), REPEATS)
 
-    return tuple(max(rate(*how, nbytes) for nbytes in RATE_BYTES) for how in prepared)
+    return [max(rate(*how, nbytes) for nbytes in RATE_BYTES) for how in prepared]
 
 
-def _stream_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag: int) -> tuple[float, float, float]:
+def _stream_rates(
+    transport: Transport, pair: tuple[int, int], layout: LinkLayout, memory: tuple, tag: int
+) -> list[float]:
     """Return the same rates between nodes, of streams."""
-    first, second = layout.pair(BETWEEN)
+    first, second = pair
     one_way = {first: (second, None), second: (None, first)}.get(transport.rank, (None, None))
     peer = {first: second, second: first}.get(transport.rank)
     ends = one_way, (peer, peer), layout.neighbours(BETWEEN, transport.rank)
 
     def rate(to: int | None, source: int | None, nbytes: int) -> float:
-        play = stream(transport, to, source, *(span[:nbytes] for span in memory), tag)
-        return nbytes / sustained_s(transport, play)
+        out, into = (span[:nbytes] for span in memory)
+        return nbytes / sustained_s(transport, stream(transport, to, source, out, into, tag))
 
-    return tuple(max(rate(*own, nbytes) for nbytes in STREAM_BYTES) for own in ends)
+    return [max(rate(*own, nbytes) for nbytes in STREAM_BYTES) for own in ends]
 
 
 def _gamma(transport: Transport, buffers: Buffers, memory: tuple) -> float:

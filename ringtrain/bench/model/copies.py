@@ -34,7 +34,8 @@ def measure_copies(buffers: DeviceBuffers) -> Copies:
     here, there = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
     views = transport.peer_views(here)
     own = _rate(buffers, here, there)
-    if not all(transport.gather_json(views is not None and len(views) > 1)):
+    mapped = all(transport.gather_json(views is not None and len(views) > 1))
+    if views is None or not mapped:
         return Copies(own, None)
     place = transport.neighbours.index(transport.rank)
     return Copies(own, _rate(buffers, views[(place + 1) % len(views)], there))

@@ -15,7 +15,7 @@ One line cannot fit both caches and memory, nor a network that lets a first burs
 regime belongs to the model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, pairwise
 
@@ -166,7 +166,7 @@ def _errors(model: FittedModel, points: Points) -> list[tuple[int, float]]:
 LARGEST = 1 << 50  # no buffer is longer
 
 
-def crossovers(models: dict[str, FittedModel], points: dict[str, Points]) -> list[dict]:
+def crossovers(models: dict[str, FittedModel], points: Mapping[str, Points]) -> list[dict]:
     """Return, for every two algorithms, the sizes at which the faster one changes: predicted by their models, and
     measured between neighbouring sizes.
     """

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
@@ -46,7 +44,7 @@ def plot_sweep(header: dict, rows: list[dict], path) -> None:
     curves = _curves([row for row in rows if _kind(row) == kind])
     beside = {name: own for name, own in curves.items() if all(row["speedup"] for row in own)}
     figure = Figure(figsize=(12, 5) if beside else (8, 5), layout="constrained")
-    bandwidth, *faster = np.atleast_1d(figure.subplots(1, 2 if beside else 1))
+    bandwidth, *faster = figure.subplots(1, 2 if beside else 1, squeeze=False)[0]
     _draw_bandwidth(bandwidth, curves)
     for axes in faster:
         _draw_speedup(axes, beside, list(curves), _band(header))

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ringtrain.bench import texts
@@ -47,7 +48,7 @@ def of_buckets(spans, itemsize: int, bucket_bytes: int) -> list[int]:
     return sorted({(b.stop - b.start) * itemsize for b in make_buckets(spans, itemsize, bucket_bytes)})
 
 
-def whole_elements(sizes: list[int], itemsize: int) -> list[int]:
+def whole_elements(sizes: Sequence[int], itemsize: int) -> list[int]:
     """Return the sizes cut to whole elements, at least one; each once."""
     return sorted({max(size // itemsize, 1) * itemsize for size in sizes})
 

@@ -202,6 +202,7 @@ class _Bench:
         self._buffers, self._transport, self._asked, self._bounds = buffers, buffers.transport, asked, bounds
         self._crowded, self._watcher = crowded, watcher
         self._contenders = asked.contenders(buffers)
+        self._segment_bytes = asked.segment_bytes or segment_for(buffers.transport)
         self._wires = _wires(buffers.transport, asked.wires)
         self.tested: list[list[str]] = []
         room, copies = _room(asked), 2 if asked.out_of_place else 1
@@ -218,18 +219,28 @@ class _Bench:
                 yield {memory: self._job(memory, nbytes, numbers, op, count) for memory in self._spans}
 
     def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> MeasuredAllReduce:
-        spans = [self._buffers.typed(span, nbytes, numbers) for span in self._spans[memory][:count]]
-        return MeasuredAllReduce(self._buffers, numbers, op, *spans, guard=self._asked.guard, memory=memory)
+        target, *rest = (self._buffers.typed(span, nbytes, numbers) for span in self._spans[memory][:count])
+        source = rest[0] if rest else None
+        return MeasuredAllReduce(self._buffers, numbers, op, target, source, self._asked.guard, memory)
 
     def prepare(self, jobs: dict[str, MeasuredAllReduce]) -> _Ready:
         """Return all contenders ready to run the job, and judged."""
         asked, entries, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
             algorithm, wire, way = each
-            how = (tag, asked.segment_bytes, asked.baselines, asked.tuning, self._wires[wire], way)
             own = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
+            ready = partial(
+                prepare,
+                algorithm=algorithm,
+                tag=tag,
+                segment_bytes=self._segment_bytes,
+                baselines=asked.baselines,
+                tuning=asked.tuning,
+                wire=self._wires[wire],
+                way=way,
+            )
             try:
-                entries[each] = [ContenderTrial(job, prepare(job, algorithm, *how)) for job in own]
+                entries[each] = [ContenderTrial(job, ready(job)) for job in own]
             except Refusal as reason:
                 refusals[each] = rows.refused(rows.identity(own[0], algorithm, None, wire, way), str(reason))
         verdicts = [self._judge(*entry, tag) for tag, own in enumerate(entries.values()) for entry in own]
@@ -273,7 +284,7 @@ class _Bench:
     def _other_segment(self, job: MeasuredAllReduce) -> int:
         """Return another segment size: about three segments a rank, if that is another size."""
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
-        return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
+        return other if other < self._segment_bytes else self._segment_bytes // 2
 
     def _row(self, entry: ContenderTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
         (job, trial), protocol = entry, self._asked.protocol
@@ -287,4 +298,5 @@ class _Bench:
 
 def _busiest(sent: Sequence[int | None]) -> int | None:
     """Return the bytes of the rank that sends most; ``sent`` by rank."""
-    return None if None in sent else max(sent)
+    known = [nbytes for nbytes in sent if nbytes is not None]
+    return max(known) if len(known) == len(sent) else None

@@ -9,6 +9,7 @@ from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED
 from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
+from ringtrain.tables import fixed_line, text_lines
 
 # Title, width, and text of a row; the first seven columns are those of nccl-tests, with times in µs.
 COLUMNS = (
@@ -64,9 +65,9 @@ def table_columns(header: dict) -> tuple:
 
 def titles(columns=COLUMNS) -> list[str]:
     """Return the two lines of titles."""
-    names = " ".join(f"{title:>{width}}" for title, width, _ in columns)
-    units = " ".join(f"{UNITS.get(title, ''):>{width}}" for title, width, _ in columns)
-    return [f"# {names}", f"# {units.rstrip()}"]
+    names = fixed_line((title, width) for title, width, _ in columns)
+    units = fixed_line((UNITS.get(title, ""), width) for title, width, _ in columns)
+    return [f"# {names}", f"# {units}"]
 
 
 def row_line(row: dict, columns=COLUMNS) -> str:
@@ -79,7 +80,7 @@ def row_line(row: dict, columns=COLUMNS) -> str:
 
 
 def _cells(row: dict, columns) -> str:
-    return " ".join(f"{show(row):>{width}}" for _, width, show in columns)
+    return fixed_line((show(row), width) for _, width, show in columns)
 
 
 def header_lines(header: dict) -> list[str]:
@@ -153,15 +154,12 @@ def _calibration(calibration: dict) -> list[str]:
 def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
     if not rows:
         return []
-    lines = [
-        f"pair {row['first']:>3} {row['second']:>3}: {format_seconds(row['latency_s']):>10} "
-        f"{format_rate(row['bytes_per_s']):>10}"
-        for row in rows
-    ]
+    pairs = ((row["first"], row["second"], row["latency_s"], row["bytes_per_s"]) for row in rows)
+    cells = (("pair", f"{a}", f"{b}:", format_seconds(latency), format_rate(rate)) for a, b, latency, rate in pairs)
     found = worst_pairs(rows)
     slow, thin = ((found[kind]["first"], found[kind]["second"]) for kind in ("latency", "bandwidth"))
     return [
-        *lines,
+        *text_lines(cells, "lrrrr"),
         texts.WORST_PAIRS(first=slow[0], second=slow[1], third=thin[0], fourth=thin[1]),
         *(sick(rows, hosts) or [texts.NONE_STANDS_OUT]),
     ]

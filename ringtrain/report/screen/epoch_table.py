@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ringtrain.report.events import EpochEnded, Iteration, RunStarted
 from ringtrain.report.screen.words import BEST, accuracy_percent, clock, epoch_of
+from ringtrain.tables import fixed_line
 
 HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
 DROPPED = ("images/s", "rate", "train acc", "time", "train loss", "test loss")  # for a narrow screen, in this order
@@ -58,4 +59,4 @@ def _loss(loss: float | None) -> str:
 
 
 def _joined(cells: Cells) -> str:
-    return "".join(f" {text}".rjust(size) for text, size in cells.values())[1:].rstrip()
+    return fixed_line((text, size - 1) for text, size in cells.values())
