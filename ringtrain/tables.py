@@ -2,25 +2,28 @@
 
 import io
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:  # rich takes 50 ms to load, and runs on many ranks print no whole table
+    from rich.table import Table
 
 GAP = 2
 ENDLESS = 10_000  # characters: no line is as long
 
 
-def plain_table() -> Table:
-    """Return an empty table whose columns are two characters apart, without a frame."""
-    return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+def plain_table(**settings) -> "Table":
+    """Return an empty table whose columns are two characters apart, without a frame. ``settings``: rich's."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), **settings)
 
 
-def text_lines(rows: Iterable[Iterable[str]], left: str = "") -> list[str]:
-    """Return rows as plain lines without a head. ``left``: a letter a column, "l" or "r", for its side."""
-    table = plain_table()
-    table.show_header = False
-    for side in left:
+def text_lines(rows: Iterable[Iterable[str]], sides: str) -> list[str]:
+    """Return rows as plain lines without a head. ``sides``: a letter a column, "l" or "r", for its alignment."""
+    from rich.text import Text
+
+    table = plain_table(show_header=False)
+    for side in sides:
         table.add_column(justify="left" if side == "l" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
@@ -32,19 +35,25 @@ def fixed_line(cells: Iterable[tuple[str, int]]) -> str:
     return " ".join(f"{text:>{width}}" for text, width in cells).rstrip()
 
 
-def width_of(table: Table) -> int:
+def width_of(table: "Table") -> int:
     """Return the characters of a line that shows all cells as they are."""
+    from rich.console import Console
+
     return Console(width=ENDLESS).measure(table).maximum
 
 
-def plain_lines(table: Table) -> list[str]:
+def plain_lines(table: "Table") -> list[str]:
     """Return the lines of a table, as wide as its cells, without colours and trailing blanks."""
-    file = io.StringIO()
-    Console(file=file, width=width_of(table), color_system=None).print(table)
-    return [line.rstrip() for line in file.getvalue().splitlines()]
+    from rich.console import Console
+
+    output = io.StringIO()
+    Console(file=output, width=width_of(table), color_system=None).print(table)
+    return [line.rstrip() for line in output.getvalue().splitlines()]
 
 
-def print_whole(table: Table) -> None:
+def print_whole(table: "Table") -> None:
     """Print a table as wide as its cells; a narrower terminal wraps its lines, and cuts none."""
+    from rich.console import Console
+
     console = Console()
     Console(width=max(console.width, width_of(table))).print(table, soft_wrap=True)

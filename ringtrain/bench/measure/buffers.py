@@ -10,7 +10,7 @@ memory. Algorithms over messages are measured in each way that can run; the othe
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from ringtrain.bench import texts
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import MAPPED
-from ringtrain.ops.base import Ops
-from ringtrain.ops.cuda.runtime import Runtime, Stream
 from ringtrain.transport.base import Transport
+
+if TYPE_CHECKING:  # a host loads no code of devices
+    from ringtrain.ops.base import Ops
+    from ringtrain.ops.cuda.runtime import Runtime, Stream
 
 NO_WAY = ""  # of algorithms without messages, or with one way only
 CPU, CUDA = "cpu", "cuda"
@@ -107,7 +109,7 @@ class Buffers(ABC):
         """Return the reason why no algorithm here reduces such numbers; None if one does."""
 
     @abstractmethod
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Host | Ops]:
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, "Host | Ops"]:
         """Return (combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
 
     @abstractmethod
@@ -197,14 +199,14 @@ class DeviceBuffers(Buffers):
     stream:  for its own copies
     """
 
-    runtime: Runtime
-    ops_of: Callable[[str], Ops]
+    runtime: "Runtime"
+    ops_of: "Callable[[str], Ops]"
     ways: Mapping[str, Transport]
-    stream: Stream = field(init=False)
+    stream: "Stream" = field(init=False)
     transport: Transport = field(init=False)
     device: str = CUDA
     memories: Sequence[str] = (OF_DEVICE,)
-    _ops: dict[str, Ops] = field(default_factory=dict)
+    _ops: "dict[str, Ops]" = field(default_factory=dict)
 
     def __post_init__(self):
         self.stream, self.transport = self.runtime.stream(), next(iter(self.ways.values()))
@@ -258,14 +260,14 @@ class DeviceBuffers(Buffers):
             return texts.TYPE_NOT_ON_DEVICE(known=" and ".join(DEVICE_TYPES), dtype=numbers.name)
         return None if op == "sum" else texts.OPERATION_NOT_ON_DEVICE(op=op)
 
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Ops]:
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, "Ops"]:
         ops = self.ops(numbers.storage)
         return ops.add, ops
 
     def check_native(self, numbers: NumberType, op: str) -> None:
         """Accept all: any MPI adds the types that a device adds."""
 
-    def ops(self, dtype) -> Ops:
+    def ops(self, dtype) -> "Ops":
         """Return the operations for a type, made once: each has a stream of its own, and all work on one buffer has one
         order.
         """
