@@ -1,4 +1,4 @@
-"""Batch scripts for Slurm, written from one text: those in scripts/, and those of users.
+"""Batch scripts for Slurm.
 
 A script is its #SBATCH lines, then site-specific settings as variables, then the text of ``batch/``. sbatch's command
 line, the environment, or the site decide about unset options.
@@ -81,26 +81,16 @@ def script(job: BatchJob) -> str:
 
 # ── its head ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 ABOUT = {
-    "train": (
-        "Train under Slurm: stops in time, is queued again, goes on; outlives a node that dies.",
-        "sbatch [options] scripts/train.sbatch --model resnet20 --data cifar10.h5",
-    ),
-    "bench": (
-        "Measure the all-reduce over the nodes of a job, and tune `--algorithm auto` for them.",
-        "sbatch [options] scripts/bench.sbatch --end 64M",
-    ),
+    "train": "Train under Slurm: stops in time, is queued again, goes on; outlives a node that dies.",
+    "bench": "Measure the all-reduce over the nodes of a job, and tune `--algorithm auto` for them.",
 }
 
 
 def _about(job: BatchJob) -> list[str]:
-    what, usage = ABOUT[job.kind]
     return [
-        f"# {what}",
-        "#",
-        f"#   {usage}",
-        "#",
+        f"# {ABOUT[job.kind]}",
         "# Options of sbatch win over the #SBATCH lines here, and flags after the script's name go to ringtrain.",
-        "# `ringtrain slurm` writes this script for a job of your own; docs/slurm.md explains it.",
+        "# Written by `ringtrain slurm`; docs/slurm.md explains it.",
         "",
     ]
 
