@@ -4,10 +4,8 @@ A wheel that is yet to be installed counts as its package.
 """
 
 import importlib.util
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +64,11 @@ SANITIZER = Need(
 
 
 def lacking(needs: Sequence[Need], wheels: Path | None) -> list[str]:
-    """A line for each thing that is missing, wheels that cannot be installed here first."""
-    able, unable = fitting(wheels) if wheels else (frozenset(), [])
-    return [*unable, *(str(need) for need in dict.fromkeys(needs) if not need.is_met(able))]
+    """Return a line for each thing that is missing. pip names wheels of another Python."""
+    brought = {path.name.split("-")[0] for path in wheels.glob("*.whl")} if wheels else set()
+    if wheels and not brought:
+        return [f"wheels: {wheels} has none: scripts/gpu-wheels {wheels}, where there is a network"]
+    return [str(need) for need in dict.fromkeys(needs) if not need.is_met(brought)]
 
 
 def has_module(name: str) -> bool:
@@ -86,31 +86,3 @@ def gpu() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
-
-
-# ── wheels ────────────────────────────────────────────────────────────────────────────────────────────────────────
-WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-[^-]+\.whl")
-
-
-def fitting(folder: Path) -> tuple[frozenset[str], list[str]]:
-    """(the distributions that wheels of a folder bring to this Python, what is wrong with the others)"""
-    paths = sorted(folder.glob("*.whl"))
-    if not paths:
-        return frozenset(), [f"wheels: {folder} has none: scripts/gpu-wheels {folder}, where there is a network"]
-    able, wrong = set(), []
-    for path in paths:
-        found = WHEEL.fullmatch(path.name)
-        if found and _is_for(found["python"].split("."), found["abi"]):
-            able.add(found["name"])
-        else:
-            here = f"{sys.version_info.major}.{sys.version_info.minor}"
-            wrong.append(f"{path.name} is not for this Python, {here}: scripts/gpu-wheels --python {here} {folder}")
-    return frozenset(able), wrong
-
-
-def _is_for(pythons: list[str], abi: str) -> bool:
-    own = sys.version_info.minor
-    if {"py3", f"py3{own}", f"cp3{own}"} & set(pythons):
-        return True
-    least = [int(each[3:]) for each in pythons if each.startswith("cp3") and each[3:].isdigit()]
-    return abi == "abi3" and any(minor <= own for minor in least)

@@ -21,74 +21,54 @@ class Reading:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def rows_of(folder: Path, name: str = "rows.json") -> list[dict]:
-    """None where a stage left none. A file that was cut while it was written is told as a row, and ends nothing."""
-    path = folder / name
-    try:
-        return json.loads(path.read_text()) if path.exists() else []
-    except ValueError as error:
-        return [{"unreadable": f"{name}: {error}"}]
-
-
-def _told(rows: list[dict]) -> tuple[list[dict], str]:
-    """(rows that can be read, what is said of others)"""
-    bad = [row["unreadable"] for row in rows if "unreadable" in row]
-    return [row for row in rows if "unreadable" not in row], "; ".join(bad)
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(filter(None, parts))
-
-
-def nothing(folder: Path) -> Reading:
-    return Reading()
+def content_of(folder: Path, name: str = "rows.json"):
+    """Return the content of a stage's file, which is written whole or not at all; no rows without one."""
+    return json.loads((folder / name).read_text()) if (folder / name).exists() else []
 
 
 def rows_alone(folder: Path) -> Reading:
-    rows, bad = _told(rows_of(folder))
-    return Reading(rows, bad)
+    return Reading(content_of(folder))
 
 
 def sanitizer(folder: Path) -> Reading:
-    """Files that no time was left for are told: a stage that did not look at all of them has not passed."""
-    rows, bad = _told(rows_of(folder))
+    """A stage that left out a file has not passed."""
+    rows = content_of(folder)
     late = [f"{row['tool']} of {row['file']}" for row in rows if row["status"] in ("not reached", "not done")]
-    return Reading(rows, _joined(bad, f"no time was left for {len(late)}: {', '.join(late[:4])}" if late else ""))
+    return Reading(rows, f"no time was left for {len(late)}: {', '.join(late[:4])}" if late else "")
 
 
 def losses(folder: Path) -> Reading:
-    rows, bad = _told(rows_of(folder))
+    rows = content_of(folder)
     apart = [f"{row['what']} at {row['ranks']} ranks" for row in rows if not row["apart"] <= row["allowed"]]
-    return Reading(rows, _joined(bad, f"further apart than allowed: {', '.join(apart)}" if apart else ""))
+    return Reading(rows, f"further apart than allowed: {', '.join(apart)}" if apart else "")
 
 
 def ratios(folder: Path) -> Reading:
     """Of training beside PyTorch. Refused nets end the program, so each row is of nets that compute the same."""
-    kept, bad = _told([*rows_of(folder, EXACT), *rows_of(folder)])
     rows, figures = [], {}
-    for row in kept:
+    for row in content_of(folder, EXACT) + content_of(folder):
         told = {key: row[key] for key in SAID_OF_NETS}
         told |= {f"{side}, images/s": rate for side, rate in row.get("images_per_s", {}).items()}
         told |= {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()}
         rows.append(told | {"left out": row["left_out"]})
         name = f"{row['model']} {row['precision']} batch {row['batch']}"
         figures |= {f"{name}, × {side}": ratio for side, ratio in row.get("ratio", {}).items()}
-    return Reading(rows, _joined(bad, "" if figures else "nothing was timed"), figures)
+    return Reading(rows, "" if figures else "nothing was timed", figures)
 
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def layers(folder: Path) -> Reading:
     """Of each pass of each shape the fastest way, beside PyTorch's time; every way is in rows.json. cuDNN may be unable
     to do some; where it did none, it was not there."""
-    kept, bad = _told(rows_of(folder))
-    groups = defaultdict(list)
+    kept, groups = content_of(folder), defaultdict(list)
     for row in kept:
         groups[row["precision"], row["pass"], row["shape"]].append(row)
     wrong = [_name(row) for row in kept if _is_wrong(row)]
     rows = [_fastest(key, ways) for key, ways in groups.items()]
-    told = f"{len(wrong)} ways are wrong: {', '.join(wrong[:5])}" if wrong else ""
-    missing = "" if any(row["way"] == CUDNN_WAY and "us" in row for row in kept) else "cuDNN did none"
-    return Reading(rows, _joined(bad, told, missing if rows else "nothing was measured"), _speeds(rows))
+    short = [f"{len(wrong)} ways are wrong: {', '.join(wrong[:5])}"] if wrong else []
+    if not any(row["way"] == CUDNN_WAY and "us" in row for row in kept):
+        short.append("cuDNN did none" if rows else "nothing was measured")
+    return Reading(rows, "; ".join(short), _speeds(rows))
 
 
 def _name(row: dict) -> str:
@@ -128,21 +108,14 @@ def _speeds(rows: list[dict]) -> dict[str, float]:
 def allreduce(folder: Path) -> Reading:
     """Every algorithm's time by size, how many times faster than through the host by the MPI, and for ``mapped`` what
     share of a copy's bandwidth its reads and writes reach: of every rank its buffer is read once and written once."""
-    rows, bad = [], ""
-    for ranks in (2, 4):
-        found = rows_of(folder, f"{ranks}-ranks.json")
-        swept, unreadable = ([], found[0]["unreadable"]) if isinstance(found, list) and found else ([], "")
-        swept = found["rows"] if isinstance(found, dict) else swept
-        rows += [_reduced(row) for row in swept]
-        bad = _joined(bad, unreadable)
-    ceilings = rows_of(folder, "ceilings.json")
-    copy = ceilings.get("copy, TB/s") if isinstance(ceilings, dict) else None
-    _compare(rows, copy)
+    sweeps = filter(None, (content_of(folder, f"{ranks}-ranks.json") for ranks in (2, 4)))
+    rows = [_reduced(row) for sweep in sweeps for row in sweep["rows"]]
+    _compare(rows, dict(content_of(folder, "ceilings.json")).get("copy, TB/s"))
     missing = [f"at {n} ranks" for n in (2, 4) if not any(_is_mapped(row) and row["ranks"] == n for row in rows)]
     wrong = [f"{row['algorithm']} at {row['ranks']} ranks" for row in rows if row.get("wrong")]
-    short = f"mapped was not measured {' and '.join(missing)}" if missing else ""
-    wrong = f"wrong sums: {', '.join(dict.fromkeys(wrong))}" if wrong else ""
-    return Reading(rows, _joined(bad, short, wrong), _reduced_figures(rows))
+    short = [f"mapped was not measured {' and '.join(missing)}"] if missing else []
+    short += [f"wrong sums: {', '.join(dict.fromkeys(wrong))}"] if wrong else []
+    return Reading(rows, "; ".join(short), _reduced_figures(rows))
 
 
 def _reduced(row: dict) -> dict:

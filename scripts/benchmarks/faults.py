@@ -1,5 +1,6 @@
 """Kill one rank of a short training at a random moment, again and again, and check the outcome.
 
+\b
     scripts/bench faults --runs 50                     all ranks must end within 10 s, non-zero; the run then goes on
                                                        from its checkpoint to the losses of an unbroken run
     scripts/bench faults --runs 50 --elastic shrink    the survivors must go on to the same losses
@@ -11,17 +12,17 @@ death. Runs are in float64, so that losses with fewer ranks differ by rounding o
 next iteration is in the log, or until all processes have ended. Exits with 1 if a run broke a rule. Needs Open MPI 5.
 """
 
-import argparse
 import random
-import signal
 import statistics
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
-from worlds import LIMIT_S, POLL_S, Leftovers, World, losses, records, scratch, send, tagged
+import click
+from worlds import LIMIT_S, POLL_S, Leftovers, World, end, losses, newest, records, scratch, tagged
 
 from ringtrain.storage.run_folder import outcome
 
@@ -62,14 +63,12 @@ def kill(given, out: Path, draw: random.Random, begins_s: float, wanted: dict[in
     if draw.random() < EARLY:
         time.sleep(draw.uniform(0.0, begins_s))
     else:
-        world.until(lambda: max(losses(out), default=0) >= after)
+        world.until(lambda: newest(out) >= after)
         time.sleep(draw.uniform(0.0, LATEST_S))
     world.until(lambda: rank in world.pids())
-    run, seen = Killed(phase_of(out)), max(losses(out), default=0)
-    died = time.monotonic()
-    if rank in (pids := world.pids()):
-        send(pids[rank], signal.SIGKILL)
-    went_on = given.elastic and world.until(lambda: max(losses(out), default=0) > seen)
+    run, seen, died = Killed(phase_of(out)), newest(out), time.monotonic()
+    end(pid for number, pid in world.pids().items() if number == rank)
+    went_on = given.elastic and world.until(lambda: newest(out) > seen)
     went_on_s, run.status = time.monotonic() - died, world.wait()
     while not went_on and tagged() and time.monotonic() - died < LIMIT_S:
         time.sleep(POLL_S)
@@ -115,14 +114,14 @@ def differences(out: Path, wanted: dict[int, float], once: bool) -> list[str]:
     return [f"its losses are {apart:.1e} from those of the unbroken run"] if not apart <= SAME else []
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--elastic", choices=("shrink", "replace"))
-    parser.add_argument("--seed", type=int, default=0, help="of ranks and moments")
-    given, killed = parser.parse_args(), []
+@click.command(help=__doc__)
+@click.option("--runs", default=50, show_default=True)
+@click.option("--ranks", default=4, show_default=True)
+@click.option("--epochs", default=6, show_default=True)
+@click.option("--elastic", type=click.Choice(["shrink", "replace"]))
+@click.option("--seed", default=0, show_default=True, help="Of ranks and moments.")
+def faults(**flags):
+    given, killed = SimpleNamespace(**flags), []
     with scratch("faults") as place:
         draw, left = random.Random(given.seed), Leftovers()
         begins_s, wanted = unbroken(given, Path(place) / "unbroken")
@@ -135,8 +134,8 @@ def main() -> int:
     for (phase, became), count in sorted(Counter((run.phase, run.became) for run in killed).items()):
         seconds = [run.seconds for run in killed if (run.phase, run.became) == (phase, became)]
         print(f"{phase}: {became} {count}, s: median {statistics.median(seconds):.2f}, most {max(seconds):.2f}")
-    return int(any(run.wrong for run in killed))
+    sys.exit(any(run.wrong for run in killed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    faults()

@@ -1,5 +1,6 @@
 """Start, watch and end one mpirun from outside, and find the processes and files that it leaves."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,21 +12,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-TAG = "RINGTRAIN_WORLD"  # in the environment of every process that we start
+TAG = "RINGTRAIN_WORLD"  # in the environment of every process of a world
+OURS = f"{TAG}={os.getpid()}."
 LIMIT_S = 300.0  # far more than any run takes: a run that is not over then hangs
 PATIENCE_S = 10.0  # the last of mpirun's helpers may need a moment
 POLL_S = 0.005
 SHARED_MEMORY = Path("/dev/shm")
+NUMBERS = itertools.count()
 
 
 class World:
-    """``arguments``: of Python, on every rank; ``output``: the file of what ranks print; ``launcher``: more options of
-    mpirun. MPI's own files go beside the output."""
+    """One mpirun. ``arguments``: of Python, on every rank; ``output``: the file for its output; ``launcher``: more
+    options of mpirun.
+    """
 
     def __init__(self, ranks: int, arguments: Sequence, output: Path, launcher: Sequence[str] = ()):
-        self.began, self._output = time.monotonic(), output
+        self.began, self._output, self._tag = time.monotonic(), output, f"{OURS}{next(NUMBERS)}\0"
         line = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *launcher, sys.executable]
-        environ = {**os.environ, TAG: str(os.getpid()), "TMPDIR": str(output.parent)}
+        environ = {**os.environ, TAG: self._tag.partition("=")[2][:-1], "TMPDIR": str(output.parent)}
         with open(output, "ab") as file:
             self._process = subprocess.Popen(
                 [*line, *map(str, arguments)], stdout=file, stderr=file, env=environ, start_new_session=True
@@ -36,15 +40,15 @@ class World:
         return self._process.poll() is None
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def processes(self) -> set[int]:
+        """The numbers of mpirun, its helpers and all ranks."""
+        return tagged(self._tag).keys()
 
     def wait(self) -> int | None:
-        """Its exit status; None if it hangs, after which it is ended."""
+        """Return its exit status; None if it hangs, after which it is ended."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(LIMIT_S)
-        for pid in [*self.pids().values(), self._process.pid]:
-            send(pid, signal.SIGKILL)
+        end(self.processes)
         self._process.wait()
         return None
 
@@ -62,63 +66,50 @@ class World:
         self._process.send_signal(number)
 
     def pids(self) -> dict[int, int]:
-        """The process of each rank: the oldest one with its number below this mpirun."""
+        """Return the process of each rank: the oldest one with its number."""
         found: dict[int, int] = {}
-        for pid, environ in sorted(tagged().items()):
-            if "OMPI_COMM_WORLD_RANK" in environ and self._process.pid in _above(pid):
-                found.setdefault(int(environ["OMPI_COMM_WORLD_RANK"]), pid)
+        for pid, environ in sorted(tagged(self._tag).items()):
+            with suppress(StopIteration):
+                rank = next(each for each in environ.split("\0") if each.startswith("OMPI_COMM_WORLD_RANK="))
+                found.setdefault(int(rank.partition("=")[2]), pid)
         return found
 
     def last_words(self) -> str:
         return self._output.read_text(errors="replace")[-300:]
 
 
-def send(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it has just ended
-        os.kill(pid, number)
+def end(pids, number: signal.Signals = signal.SIGKILL) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
-def tagged() -> dict[int, dict[str, str]]:
-    """Running processes that we started, directly or not, with their environment."""
+def tagged(tag: str = OURS) -> dict[int, str]:
+    """Return the environment of each running process of a world, or of all worlds that this program started."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended, or belongs to someone else
+        with suppress(OSError):  # it has just ended, or belongs to another user
             text = (folder / "environ").read_text(errors="replace")
-            if f"{TAG}={os.getpid()}\0" in text and status(int(folder.name))["State"][0] != "Z":
-                found[int(folder.name)] = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
-    return found
-
-
-def status(pid: int) -> dict[str, str]:
-    """/proc/PID/status"""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-
-
-def _above(pid: int) -> list[int]:
-    found = []
-    with suppress(OSError):
-        while pid > 1:
-            pid = int(status(pid)["PPid"])
-            found.append(pid)
+            if tag in text:
+                found[int(folder.name)] = text
     return found
 
 
 class Leftovers:
-    """Processes and files of shared memory that were not there when this was made. A segment that Open MPI leaves when
-    ranks are killed (docs/hangs.md) is not counted."""
+    """Processes and files of shared memory that appear after this was made. A segment that Open MPI leaves when ranks
+    are killed (docs/hangs.md) is not counted.
+    """
 
     def __init__(self):
         self._known = self._files()
 
-    def __call__(self, spared: set[int] = frozenset()) -> list[str]:
-        """Describe what is left, and end those processes. ``spared``: processes of worlds that still run."""
-        limit = time.monotonic() + PATIENCE_S
-        while tagged().keys() - spared and time.monotonic() < limit:
+    def __call__(self, spared: World | None = None) -> list[str]:
+        """Describe them, and end these processes. ``spared``: a world that still runs."""
+        limit, running = time.monotonic() + PATIENCE_S, spared.processes if spared else set()
+        while tagged().keys() - running and time.monotonic() < limit:
             time.sleep(POLL_S)
-        stray, files = tagged().keys() - spared, self._files() - self._known
-        for pid in stray:
-            send(pid, signal.SIGKILL)
+        stray, files = tagged().keys() - running, self._files() - self._known
+        end(stray)
         self._known |= files
         return [f"process {pid}" for pid in sorted(stray)] + [f"{SHARED_MEMORY}/{name}" for name in sorted(files)]
 
@@ -127,7 +118,7 @@ class Leftovers:
 
 
 def records(out: Path) -> list[dict]:
-    """The complete records of a run's log."""
+    """Return the complete records of a run's log."""
     with suppress(FileNotFoundError):
         lines = (out / "log.jsonl").read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -135,8 +126,13 @@ def records(out: Path) -> list[dict]:
 
 
 def losses(out: Path) -> dict[int, float]:
-    """Losses by iteration."""
+    """Return losses by iteration."""
     return {record["iteration"]: record["loss"] for record in records(out) if record["event"] == "iteration"}
+
+
+def newest(out: Path) -> int:
+    """Return the last iteration of the log; 0 before the first."""
+    return max(losses(out), default=0)
 
 
 def scratch(name: str) -> tempfile.TemporaryDirectory:

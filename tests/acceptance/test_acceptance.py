@@ -161,12 +161,6 @@ def test_the_archive_has_logs_and_no_weights(main, tmp_path):
         assert archive.getnames() == ["a/run/checkpoints/log.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["rows_alone", "losses", "ratios", "layers"])
-def test_rows_that_were_cut_while_they_were_written_are_told(readings, tmp_path, name):
-    (tmp_path / "rows.json").write_text('[{"what": "le')
-    assert getattr(readings, name)(tmp_path).short.startswith("rows.json: Unterminated string")
-
-
 # ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_figure_is_judged_by_what_this_gpu_did_before(acceptance):
     bars = acceptance("bars")

@@ -1,9 +1,7 @@
-"""Programs of `scripts/bench` that start ranks, and what they make of the figures: their tables."""
+"""`scripts/bench allreduce`: it starts ranks, and makes a table and a picture of the figures."""
 
 import json
-import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +9,7 @@ from ringtrain.bench import texts as bench_texts
 from tests.mpi.conftest import ROOT, run
 
 pytestmark = pytest.mark.mpi
-FOLDER = ROOT / "scripts" / "benchmarks"
-PROGRAM = FOLDER / "allreduce.py"
+PROGRAM = ROOT / "scripts" / "benchmarks" / "allreduce.py"
 
 
 def test_launches_become_one_table(mpirun_command, tmp_path):
@@ -73,45 +70,3 @@ def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(t
 def test_mistakes_are_told_before_anything_is_launched(arguments, message):
     done = run([sys.executable, str(PROGRAM), *arguments], 60)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
-
-
-def cells(text: str) -> list[list[str]]:
-    """The cells of its table, by line."""
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"]
-
-
-@pytest.fixture
-def script(mpirun_command):
-    """script(name, arguments) → CompletedProcess; mpirun is found as it is for other tests."""
-    beside = str(Path(mpirun_command(1, [])[0]).parent)
-
-    def start(name, *arguments):
-        path = os.pathsep.join((beside, os.environ["PATH"]))
-        more = {"PYTHONPATH": str(ROOT), "PATH": path, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-        return run([sys.executable, str(FOLDER / f"{name}.py"), *arguments], 300, **more)
-
-    return start
-
-
-@pytest.mark.thorough
-def test_the_guards_cost_is_a_table(script):
-    done = script("guard", "--pairs", "3")
-    assert done.returncode in (0, 1), done.stderr  # three pairs say nothing of its limits
-    heads, _, *rows = cells(done.stdout)
-    assert heads[:2] == ["algorithm", "bytes"]
-    sizes = ("4,096", "32,768", "1,048,576", "16,777,216")
-    assert [row[1] for row in rows] == 3 * list(sizes)
-    assert [row[0].partition(":")[0] for row in rows] == [name for name in ("auto", "mpi", "ring") for _ in sizes]
-
-
-@pytest.mark.thorough
-def test_slopes_are_a_table_and_a_picture_beside_the_formulas(script, tmp_path):
-    pytest.importorskip("matplotlib")
-    done = script("slopes", "--mib", "0.1", "--ranks", "3", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    rows = cells(done.stdout)
-    assert [row[0].partition(",")[0] for row in rows] == [
-        *("K", "---", "star", "2(K-1)·n/b", "2(K-1)·n/b", "ring", "2(1-1/K)·n/b", "2(1-1/K)·n/b")
-    ]
-    assert all(float(cell) > 0 for row in rows[2:] for cell in row[1:]) and rows[0] == ["K", "2", "3"]
-    assert (tmp_path / "slopes.png").read_bytes().startswith(b"\x89PNG")
