@@ -122,11 +122,13 @@ def program(monkeypatch):
 def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program, swept, monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     found = iter([launch(swept, 1e-6), launch(swept, 1e-6), launch(swept, 4e-6), None])
-    monkeypatch.setattr(program, "launch", lambda options, ranks, folder: next(found))
+    monkeypatch.setattr(program, "launch", lambda words: next(found))
     out, figures = tmp_path / "out", tmp_path / "figures"
     asked = ["--launches", "3", "--ranks", "2,3", "-n", "3", "--launch", "sh {ranks}"]
     monkeypatch.setattr(sys, "argv", ["allreduce", "--out", str(out), *asked, f"--figures={figures}"])
-    assert program.main() == 1
+    with pytest.raises(SystemExit) as ended:
+        program.allreduce()
+    assert ended.value.code == 1
     assert capsys.readouterr().err == "allreduce: launch 2 of 3, 3 ranks, failed: no more are started\n"
     launches = {n: files.read_json(out / f"allreduce-{n}-ranks.json")["header"]["launches"] for n in (2, 3)}
     assert {ranks: len(own) for ranks, own in launches.items()} == {2: 2, 3: 1}
