@@ -126,7 +126,7 @@ def _fastest(found: dict[str, tuple[float, str]], group: str) -> AlgorithmChoice
     measured type and operation, if they are others.
     """
     times = {name: time for name, (time, _) in found.items()}
-    least = min(times, key=times.get)
+    least = min(times, key=times.__getitem__)
     chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
     basis, time = found[chosen][1], format_seconds(times[chosen])
     why = texts.CHOSEN_AS_FOR(basis=basis, group=group, time=time) if group else texts.CHOSEN(basis=basis, time=time)

@@ -4,7 +4,6 @@ own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` selects
 Training, the benchmark and the Python API all use this catalogue, and so have the same names and the same algorithms.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -14,9 +13,10 @@ from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorit
 from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.machine import RankLayout, rank_layout
 from ringtrain.allreduce.tuning_table import Table
+from ringtrain.arrays import Array
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execution.execute import Execution, segment_for
-from ringtrain.collectives.execution.reduction import HOST, NATIVE, Reduction, WireFormat
+from ringtrain.collectives.execution.reduction import HOST, NATIVE, Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import (
     MAPPED,
@@ -39,14 +39,14 @@ NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u")
 
 def make_allreduce(
     transport: Transport,
-    buffer,
+    buffer: Array,
     algorithm: str,
-    combine: Callable,
+    combine: Combine,
     *,
     op: str = "sum",
     tag: int = 0,
     segment_bytes: int | None = None,
-    device=HOST,
+    device: ReductionDevice = HOST,
     wire: WireFormat | None = None,
     dtype: str | None = None,
     tuning: Table | None = None,
@@ -82,7 +82,7 @@ def make_allreduce(
     return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size, of=of)
 
 
-def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
+def _chosen(transport: Transport, buffer: Array, dtype, tuning: Table | None, how: tuple) -> Reduction:
     """Return the reduction that auto chooses, with its name and reason."""
     (_, op, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
     choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
@@ -91,7 +91,17 @@ def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
     return made
 
 
-def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, device, wire) -> Reduction:
+def _prepare(
+    transport: Transport,
+    buffer: Array,
+    algorithm: str,
+    combine: Combine,
+    op: str,
+    tag: int,
+    segment_bytes: int,
+    device: ReductionDevice,
+    wire: WireFormat | None,
+) -> Reduction:
     if algorithm == NATIVE:
         return NativeAllReduce(transport, buffer, op, device)
     if is_shared(algorithm):
@@ -106,7 +116,7 @@ class NativeAllReduce(Reduction):
     algorithm = transport = NATIVE
     bytes_sent, blocks = None, True
 
-    def __init__(self, transport: Transport, buffer, op: str, device=HOST):
+    def __init__(self, transport: Transport, buffer: Array, op: str, device: ReductionDevice = HOST):
         self._reduce, self._buffer, self._op, self._device = transport.native_allreduce, buffer, op, device
 
     def start(self) -> None:

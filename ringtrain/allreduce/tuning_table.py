@@ -181,6 +181,7 @@ def _get(where: str, found: dict, name: str, kind: type):
     if kind is float and type(value) is int:
         value = float(value)
     least = 1 if kind is int else 1e-12 if name == "median_s" else 0
-    if type(value) is not kind or (kind in (int, float) and not least <= value <= MOST):
+    in_range = kind not in (int, float) or (isinstance(value, int | float) and least <= value <= MOST)
+    if type(value) is not kind or not in_range:
         raise UsageError(texts.WRONG_FIELD(where=where, name=name, value=value, wanted=KINDS[kind]))
     return value

@@ -36,7 +36,8 @@ def compiled_wire(name: str) -> WireFormat | None:
         return None
     ops = make_ops("cpu")
     wire = make_wire(name, ops)
-    warm_up(wire, ops)
+    if wire is not None:
+        warm_up(wire, ops)
     return wire
 
 

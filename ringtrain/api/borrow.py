@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class BorrowedArray:
 
     host: np.ndarray
     dtype: str
-    like: Callable[[np.ndarray], object]
+    like: Callable[[np.ndarray], Any]
     settle: Callable[[], None] = _nothing
 
 

@@ -225,9 +225,9 @@ class Communicator:
             part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size
         )
 
-    def _began(self, reduction: PersistentAllReduce) -> None:
+    def _began(self, started: PersistentAllReduce) -> None:
         self._check_open()
-        self._flying.add(reduction)
+        self._flying.add(started)
 
     def _check_idle(self, call: str) -> None:
         if self._flying:

@@ -20,7 +20,7 @@ class Memory:
 
     def allocate(self, count: int, storage: np.dtype) -> np.ndarray:
         """Return ``count`` zeros."""
-        block = self._transport.allocate(count, storage)
+        block = np.asarray(self._transport.allocate(count, storage))
         self._blocks.append((array_address(block), block.nbytes))
         self._held.append(block)
         return block
@@ -30,7 +30,7 @@ class Memory:
         time; at most :data:`STAGING_BYTES`.
         """
         if self._staging is None:
-            self._staging = self._transport.allocate(STAGING_BYTES, np.uint8)
+            self._staging = np.asarray(self._transport.allocate(STAGING_BYTES, np.uint8))
         return self._staging[: count * storage.itemsize].view(storage)
 
     def place(self, array: np.ndarray) -> tuple[int, int] | None:

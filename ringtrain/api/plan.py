@@ -94,7 +94,9 @@ class AllReducePlan:
     def segments(self) -> Iterator[tuple[int, int, PreparedReduction]]:
         for start in range(0, self.count, self.length):
             stop = min(start + self.length, self.count)
-            yield start, stop, self.whole if stop - start == self.length else self.rest
+            part = self.whole if stop - start == self.length else self.rest
+            if part is not None:
+                yield start, stop, part
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""

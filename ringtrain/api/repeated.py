@@ -61,19 +61,19 @@ class PersistentAllReduce:
             return True
         if not self._prepared.reduction.test():
             return False
-        self._finish()
+        self._finish(self._loan)
         return True
 
     def wait(self):
         """Wait for the result and return the array. Raises StalledError if others make no progress."""
         if self._loan is not None:
             self._prepared.reduction.wait(self._deadline_s)
-            self._finish()
+            self._finish(self._loan)
         return self._array
 
-    def _finish(self) -> None:
+    def _finish(self, loan: BorrowedArray) -> None:
         self._prepared.finish()
-        loan, self._loan = self._loan, None
+        self._loan = None
         np.copyto(loan.host, self._prepared.span.reshape(loan.host.shape))
         loan.settle()
         self._ended(self)

@@ -92,7 +92,8 @@ def check_name(name: str, rounded: bool = False) -> None:
         raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, SCHEDULES)))
     if pair and (kind != "hierarchical" or len(pair) != 2):
         raise UsageError(texts.NOT_A_PAIR(name=name))
-    for part, known, place in zip(pair, (HALVES, FLAT), (texts.WITHIN_NODES, texts.ACROSS_NODES), strict=False):
+    places = ((sorted(HALVES), texts.WITHIN_NODES), (sorted(FLAT), texts.ACROSS_NODES))
+    for part, (known, place) in zip(pair, places, strict=False):
         if part not in known:
             raise UsageError(texts.UNKNOWN_PART(part=part, place=place, name=name, hint=nearest(part, known)))
     owning = PAIRS[name][1] if name in PAIRS else name.split(":")[-1]

@@ -4,10 +4,12 @@ Composed schedules are proved like all others: nothing here needs to be trusted.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, Move, Schedule, Step
+from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, Move, Owner, Schedule, Step, without_owner
 
 Span = tuple[int, int]
+Places = Sequence[Sequence[Span]]
 
 
 def all_reduce(name: str, scatter: Schedule, gather: Schedule) -> Schedule:
@@ -29,24 +31,20 @@ def rounded(gather: Schedule) -> Schedule:
     return concat(gather.name, [first, gather], ALL_GATHER, gather.owner)
 
 
-def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner=None) -> Schedule:
+def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner: Owner = without_owner) -> Schedule:
     """Return the parts one after the other, for each rank. The parts have the same ranks and the same chunks."""
 
     def steps(rank: int) -> Iterator[Step]:
         for part in parts:
             yield from part.make(rank)
 
-    first = parts[0]
-    return Schedule(
-        name, first.size, first.chunks, steps, lambda rank: _total(parts, rank), goal, owner, first.inputs_per_rank
-    )
+    def wire(rank: int) -> int:
+        return sum(part.max_chunks_sent(rank) for part in parts)
+
+    return replace(parts[0], name=name, make=steps, max_chunks_sent=wire, goal=goal, owner=owner)
 
 
-def _total(parts: Sequence[Schedule], rank: int) -> int:
-    return sum(part.max_chunks_sent(rank) for part in parts)
-
-
-def embed(part: Schedule, ranks: Sequence[int], places: Sequence[Sequence[int]], size: int, chunks: int) -> Schedule:
+def embed(part: Schedule, ranks: Sequence[int], places: Places, size: int, chunks: int) -> Schedule:
     """Return ``part``, run by ``ranks`` in a world of ``size`` ranks, whose buffer has ``chunks`` chunks. The other
     ranks take no part. Chunk c of ``part`` is the world's chunks ``places[c]``: one move becomes several if those are
     not neighbours, and none if there are none.
@@ -78,7 +76,7 @@ def embed(part: Schedule, ranks: Sequence[int], places: Sequence[Sequence[int]],
     return Schedule(part.name, size, chunks, steps, wire)
 
 
-def _spans(move: Move, inner: int, places: Sequence[Sequence[Span]], chunks: int) -> list[Span]:
+def _spans(move: Move, inner: int, places: Places, chunks: int) -> list[Span]:
     """Return the spans of a move's chunks in the world, with neighbours joined. ``inner`` and ``chunks``: the number of
     chunks of the part and of the world; scratch stays the same number of buffers further on.
     """

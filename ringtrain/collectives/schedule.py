@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
+Owner = Callable[[int], int]  # the owner of a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Step:
 
     sends: tuple[Move, ...] = ()
     recvs: tuple[Move, ...] = ()
+
+
+def without_owner(chunk: int) -> int:
+    """Return nothing: the owner function of an all-reduce."""
+    raise ValueError("an all-reduce ends on all ranks: its chunks have no owners")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Schedule:
     make: Callable[[int], Iterable[Step]]
     max_chunks_sent: Callable[[int], int]
     goal: str = ALL_REDUCE
-    owner: Callable[[int], int] | None = None
+    owner: Owner = without_owner
     inputs_per_rank: Callable[[int], int] | None = None
 
     def inputs_of(self, rank: int) -> int:

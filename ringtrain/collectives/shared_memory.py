@@ -2,15 +2,16 @@
 or ``routed:OUTER`` with a schedule other than the ring between nodes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
+from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan, one_pass_plan, two_shot_plan
 from ringtrain.collectives.execution.mapped import Mapped, on_host
-from ringtrain.collectives.execution.reduction import Reduction, WireFormat
+from ringtrain.collectives.execution.reduction import Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_pipeline, slice_segments
 from ringtrain.collectives.topology import Topology, topology_from_nodes
 from ringtrain.errors import UsageError, nearest
@@ -46,21 +47,21 @@ def check_shared(algorithm: str, wired: bool) -> None:
 
 def prepare_shared(
     transport: Transport,
-    buffer,
+    buffer: Array,
     algorithm: str,
-    combine: Callable,
+    combine: Combine,
     tag: int,
     segment_bytes: int,
-    device,
+    device: ReductionDevice,
     wire: WireFormat | None,
 ) -> Reduction:
     """Prepare a reduction as :func:`ringtrain.allreduce.catalogue.make_allreduce` does. ``routed`` on one node is
     ``mapped``. Raises Unavailable.
     """
     why = unavailable(transport, buffer, algorithm, [tag])
-    if why is not None:
-        raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
     counter, views = transport.signal_counter(tag), transport.peer_views(buffer)
+    if why is not None or counter is None or views is None:
+        raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
     fused = fused_plan(transport.local_size) if on_host(views) else one_pass_plan(transport.local_size)
     if transport.nodes == 1:
         return Mapped(fused, transport, views, counter, combine, device)
@@ -73,7 +74,7 @@ def prepare_shared(
     return Routed(pipelines, transport, counter, device)
 
 
-def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
+def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Sequence[int]) -> str | None:
     """Return the reason why an algorithm in shared memory cannot run on this buffer under these tags; None if it can.
     Collective.
     """
@@ -85,7 +86,7 @@ def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int
     return first and texts.ON_RANKS(why=first, peers=alike)
 
 
-def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
+def _lacking(transport: Transport, buffer: Array, tags: Sequence[int]) -> str | None:
     """Return the reason of this rank. It always asks for counters, because that is collective over the node."""
     counters = [transport.signal_counter(tag) for tag in tags]
     views = transport.peer_views(buffer)
@@ -97,7 +98,7 @@ def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
 
 
 def or_nearest_over_messages(
-    transport: Transport, buffer, algorithm: str, tags: Sequence[int]
+    transport: Transport, buffer: Array, algorithm: str, tags: Sequence[int]
 ) -> tuple[str, str | None]:
     """Return the algorithm and None; or, if it needs shared memory that this buffer does not have, the nearest
     algorithm over messages and a sentence about it. Collective.

@@ -22,9 +22,9 @@ class Topology:
         for number, ranks in enumerate(self.nodes):
             if not ranks:
                 raise UsageError(texts.EMPTY_NODE(node=number))
-        ranks = sorted(rank for node in self.nodes for rank in node)
-        if ranks != list(range(len(ranks))):
-            raise UsageError(texts.NOT_EACH_ONCE(ranks=ranks, last=len(ranks) - 1))
+        every = sorted(rank for node in self.nodes for rank in node)
+        if every != list(range(len(every))):
+            raise UsageError(texts.NOT_EACH_ONCE(ranks=every, last=len(every) - 1))
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 and the last collectives of every rank."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.flight_recorder import RankRecord, RecordedCollective
@@ -57,12 +58,12 @@ def _whom(rows: Sequence[RankRecord], number: int, quiet: Callable[[int], float 
     known = {row.rank: row.entries.get(number) for row in rows}
     text = next(entry.text for entry in known.values() if entry)
     absent = [row for row in rows if row.last < number]
-    silent = [row for row in rows if row not in absent and quiet(row.rank) is not None]
+    silent = [(row, seconds) for row in rows if row not in absent and (seconds := quiet(row.rank)) is not None]
     waiting = [rank for rank, entry in known.items() if entry and not entry.done and quiet(rank) is None]
     named = [
         _joined(quiet(row.rank))(rank=_placed(rows, [row.rank]), whereabouts=_whereabouts(row, quiet)) for row in absent
     ]
-    named += [texts.SILENT_IN(rank=_placed(rows, [row.rank]), silence=_life(quiet(row.rank))) for row in silent]
+    named += [texts.SILENT_IN(rank=_placed(rows, [row.rank]), silence=_life(seconds)) for row, seconds in silent]
     if not named and some:
         named = [texts.SEEN_JOINED]
     if not named:
@@ -97,8 +98,9 @@ def _whereabouts(row: RankRecord, quiet: Callable[[int], float | None]) -> str:
         where += texts.IN_ITERATION(iteration=row.iteration)
     if row.left:
         return texts.HAS_ENDED(whereabouts=where)
-    if quiet(row.rank) is not None:
-        return texts.LAST_SEEN(whereabouts=where + _doing(row, False), silence=_life(quiet(row.rank)))
+    silent_s = quiet(row.rank)
+    if silent_s is not None:
+        return texts.LAST_SEEN(whereabouts=where + _doing(row, False), silence=_life(silent_s))
     return where + _doing(row, True)
 
 
@@ -132,7 +134,7 @@ def whereabouts(
 ) -> list[str]:
     """A line for each rank with its stage, for ranks that wait outside of collectives. ``gap``: the ranks whose rows
     ``rank`` cannot see."""
-    lines = [texts.ACTIVITIES]
+    lines: list[str] = [texts.ACTIVITIES]
     for row in rows[:RANKS]:
         silent_s = quiet(row.rank)
         lines.append(
@@ -159,15 +161,19 @@ def last_collectives(rows: Sequence[RankRecord], quiet: Callable[[int], float | 
     """A line for each of the last collectives: for each call, the ranks on which it is done, those on which it is under
     way, with their moves, and those that have not begun it."""
     newest = max(row.last for row in rows)
-    lines = [texts.LAST_COLLECTIVES]
+    lines: list[str] = [texts.LAST_COLLECTIVES]
     for number in range(max(1, newest - TOLD + 1), newest + 1):
         absent = [row.rank for row in rows if row.last < number]
-        calls = _grouped(rows, lambda row, number=number: row.entries[number].text if number in row.entries else None)
+        calls = _grouped(rows, partial(_call_text, number))
         states = [
             texts.CALL_STATES(call=text, states=_states(rows, ranks, number)) for text, ranks in calls.items() if text
         ]
         lines.append(texts.COLLECTIVE(number=number, states="; ".join([*states, *_absent(absent, quiet)])))
     return lines
+
+
+def _call_text(number: int, row: RankRecord) -> str | None:
+    return row.entries[number].text if number in row.entries else None
 
 
 def _absent(ranks: list[int], quiet: Callable[[int], float | None]) -> list[str]:
@@ -189,9 +195,9 @@ def _states(rows: Sequence[RankRecord], ranks: list[int], number: int) -> str:
     return ", ".join(states)
 
 
-def _grouped(rows: Sequence[RankRecord], key: Callable[[RankRecord], str | None]) -> dict:
+def _grouped(rows: Sequence[RankRecord], key: Callable[[RankRecord], str | None]) -> dict[str | None, list[int]]:
     """Ranks by key."""
-    groups: dict = {}
+    groups: dict[str | None, list[int]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row.rank)
     return groups

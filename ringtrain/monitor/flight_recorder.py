@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.transport import texts
+from ringtrain.transport.base import Transport
 
 RING = 256  # collectives that a row remembers
 MASK = RING - 1
@@ -87,7 +88,7 @@ class RankRecord:
 class FlightRecorder:
     """One rank's view of the rows. Making one is collective; all ranks number their collectives alike, from 1."""
 
-    def __init__(self, transport):
+    def __init__(self, transport: Transport):
         memory = transport.board(ROW_BYTES)
         self.rank, self.size, self.gap = transport.rank, transport.size, memory.gap
         self._rows = memory.rows

@@ -11,7 +11,6 @@ by that handler.
 
 import faulthandler
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,14 +20,14 @@ from ringtrain.monitor import stack_dump
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.watchdog import SuspendDetector
 from ringtrain.transport.activity import Activity, NoHardTimeout
-from ringtrain.transport.deadline import Deadline
+from ringtrain.transport.deadline import STDERR, Deadline
 
 EVERY_S = 0.25
 SHOW = signal.SIGUSR2  # on which stacks are shown
 LATER_S = 2.0  # the thread has so long to report first: it knows more
 
 
-class HardTimeout:
+class HardTimeout(NoHardTimeout):
     """Ends the process when a library holds the GIL for longer than a stage may take. For the main thread.
 
     who:   "rank 3 (node7)"
@@ -67,7 +66,7 @@ class HangDetector:
 
     def __enter__(self) -> "HangDetector":
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
-        faulthandler.register(SHOW, file=sys.__stderr__, all_threads=True)
+        faulthandler.register(SHOW, file=STDERR, all_threads=True)
         self._activity.hard_timeout = HardTimeout(texts.RANK(rank=self._rank, host=self._activity.host))
         self._thread.start()
         self._started.wait()
@@ -82,7 +81,8 @@ class HangDetector:
     def __exit__(self, *_) -> None:
         self._ending.set()
         self.listen()
-        signal.pthread_kill(self._thread.ident, SHOW)
+        if self._thread.ident is not None:
+            signal.pthread_kill(self._thread.ident, SHOW)
         self._thread.join()
         self._activity.hard_timeout = NoHardTimeout()
         faulthandler.unregister(SHOW)

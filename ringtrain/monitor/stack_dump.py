@@ -8,6 +8,7 @@ from types import FrameType
 
 from ringtrain.monitor import texts as texts
 from ringtrain.transport.activity import Activity
+from ringtrain.transport.deadline import STDERR
 
 WATCHERS = ("hang detector", "watchdog")  # threads of this room
 BENEATH = threading.__file__  # the outermost calls of every thread
@@ -16,7 +17,7 @@ BENEATH = threading.__file__  # the outermost calls of every thread
 def show(activity: Activity, rank: int) -> None:
     """Write the stacks to stderr, in one piece: several ranks write to one terminal at once."""
     sys.stderr.flush()
-    os.write(sys.__stderr__.fileno(), compose(activity, rank).encode(errors="backslashreplace"))
+    os.write(STDERR, compose(activity, rank).encode(errors="backslashreplace"))
 
 
 def compose(activity: Activity, rank: int) -> str:

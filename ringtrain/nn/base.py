@@ -8,9 +8,16 @@ views into the arena, by the parameter's short name ("weight", "bias").
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 from ringtrain.ops.base import Ops
 
+AddOverRanks = Callable[[np.ndarray], None]
+Views = dict[str, Array]  # of a layer's parameters, by their short names
 Shape = tuple[int, ...]  # of one example, without N
 
 
@@ -49,10 +56,10 @@ class Workspace:
 
     def __init__(self, ops: Ops):
         self._ops = ops
-        self._arrays: dict = {}
+        self._arrays: dict[str, Array] = {}
         self.replaced = 0
 
-    def __call__(self, name: str, shape: Shape, dtype=None):
+    def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
         held = self._arrays.get(name)
         if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
             self.replaced += held is not None
@@ -90,11 +97,11 @@ class Pass:
     ops: Ops
     space: Workspace
     training: bool = True
-    examples: object = None
+    examples: Array | None = None
     total: int = 0
-    key: object = None
+    key: Array | None = None
     accumulate: bool = False
-    add_over_ranks: Callable | None = None
+    add_over_ranks: AddOverRanks | None = None
     recorded: bool = False
     waits: frozenset[str] = frozenset()
     cuts: frozenset[str] = frozenset()
@@ -126,13 +133,22 @@ class Layer(ABC):
         return True
 
     @abstractmethod
-    def forward(self, ctx: Pass, weights: dict, xs: Sequence) -> tuple[object, object]: ...
+    def forward(self, ctx: Pass, weights: Views, xs: Sequence[Array]) -> tuple[Array, Any]: ...
 
     @abstractmethod
-    def backward(self, ctx: Pass, weights: dict, grads: dict, dy, tape, wanted: Sequence[bool]) -> Sequence:
+    def backward(
+        self, ctx: Pass, weights: Views, grads: Views, dy: Array, tape: Any, wanted: Sequence[bool]
+    ) -> Sequence[Array | None]:
         """Return the gradient of each input, or None if it is not wanted. ``dy`` belongs to this layer, which may
         overwrite it; each returned array belongs to its receiver: no two may share memory.
         """
+
+
+@dataclass(frozen=True)
+class Fusable(Layer):
+    """A layer that can end with max(·, 0); ``relu`` is not a key of model files."""
+
+    relu: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

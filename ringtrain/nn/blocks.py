@@ -27,7 +27,7 @@ def expand_blocks(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dic
     """
     plain: list[dict] = []
     for entry in layers:
-        before = plain[-1].get("name") if plain else "input"
+        before = str(plain[-1].get("name")) if plain else "input"
         plain.extend(_use(entry, blocks, before) if "block" in entry else [entry])
         if len(plain) > MOST_LAYERS:
             raise ModelError(texts.TOO_MANY_LAYERS(most=MOST_LAYERS))

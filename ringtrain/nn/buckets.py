@@ -28,7 +28,8 @@ def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> lis
     """Group whole spans into buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end
     to its start: the order in which backward finishes them.
     """
-    buckets, held = [], []
+    buckets: list[Bucket] = []
+    held: list[Span] = []
     for span in reversed(spans):
         held.insert(0, span)
         if (held[-1].stop - held[0].start) * itemsize >= bucket_bytes:

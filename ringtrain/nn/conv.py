@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from ringtrain.nn import shapes, texts
-from ringtrain.nn.base import Layer
+from ringtrain.nn.base import Fusable
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
 from ringtrain.ops.base import ConvGeometry
 
 
 @dataclass(frozen=True)
-class Conv2D(Layer):
+class Conv2D(Fusable):
     """Cross-correlation with ``channels`` square kernels, in ``groups``.
 
     Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]
@@ -22,7 +22,6 @@ class Conv2D(Layer):
     groups: int = whole(1, 1)
     weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
     bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
-    relu: bool = False
 
     @property
     def geometry(self) -> ConvGeometry:

@@ -9,12 +9,9 @@ without the ReLU.
 
 from dataclasses import replace
 
-from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.base import Fusable
 from ringtrain.nn.graph_checks import Node, reader_counts
-from ringtrain.nn.layers import Add, Linear, ReLU
-from ringtrain.nn.norm import BatchNorm
-
-ABSORBING = (Conv2D, Linear, BatchNorm, Add)
+from ringtrain.nn.layers import ReLU
 
 
 def fold_relus(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -31,13 +28,13 @@ def foldable_relus(nodes: tuple[Node, ...]) -> dict[str, str]:
         node.name: node.inputs[0]
         for node in nodes
         if isinstance(node.layer, ReLU)
-        and isinstance(layers.get(node.inputs[0]), ABSORBING)
+        and isinstance(layers.get(node.inputs[0]), Fusable)
         and read[node.inputs[0]] == 1
     }
 
 
 def _rewire(node: Node, into: dict[str, str], relus: dict[str, str]) -> Node:
     inputs = tuple(into.get(source, source) for source in node.inputs)
-    if node.name not in relus:
-        return Node(node.layer, inputs)
-    return Node(replace(node.layer, relu=True), inputs, relus[node.name])
+    if node.name in relus and isinstance(node.layer, Fusable):
+        return Node(replace(node.layer, relu=True), inputs, relus[node.name])
+    return Node(node.layer, inputs)

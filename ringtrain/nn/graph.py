@@ -6,17 +6,20 @@ the arena exactly from last to first, and an exchange may start on each as it co
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from ringtrain.arrays import Array
 from ringtrain.errors import ModelError, nearest
 from ringtrain.nn import capture_segments, describe, graph_checks, texts
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Parameter, Pass, Shape, Span
+from ringtrain.nn.base import Fusable, Parameter, Pass, Shape, Span, Views
 from ringtrain.nn.capture_segments import CaptureSegment
 from ringtrain.nn.fuse import fold_relus
 from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.ops.machine import Value
 
 
 @dataclass(slots=True)
@@ -24,17 +27,17 @@ class Tapes:
     """One forward pass: each computed output, and each layer's tape for its backward. ``dx``: after backward, the
     gradient of the input, if the graph computes it."""
 
-    outputs: dict = field(default_factory=dict)
-    kept: dict = field(default_factory=dict)
-    dx: object = None
+    outputs: dict[str, Array] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+    dx: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Views:
-    """A layer's part of the arena; the dictionaries are by the parameter's short name."""
+class ArenaPart:
+    """A layer's part of the arena."""
 
-    weights: dict
-    grads: dict
+    weights: Views
+    grads: Views
     spans: tuple[Span, ...]
 
 
@@ -45,14 +48,14 @@ class Graph:
     Raises: ModelError if names or shapes do not fit
     """
 
-    def __init__(self, nodes, input_shape: Shape, fused: bool = True, wants_dx: bool = False):
+    def __init__(self, nodes: Iterable[Node], input_shape: Shape, fused: bool = True, wants_dx: bool = False):
         self.nodes: tuple[Node, ...] = tuple(nodes)
         graph_checks.check_graph(self.nodes)
         self.shapes = graph_checks.infer_shapes(self.nodes, input_shape)
         self.plan = fold_relus(self.nodes) if fused else self.nodes
         self.output = self.nodes[-1].name
         self._needing = graph_checks.gradients_needed(self.plan, self.shapes, {INPUT} if wants_dx else ())
-        self._views: dict[str, Views] = {}
+        self._views: dict[str, ArenaPart] = {}
         self._plans: dict[tuple, list[CaptureSegment]] = {}
 
     @property
@@ -79,24 +82,27 @@ class Graph:
         for layer, held in spans.items():
             weights = {span.parameter.name: arena.weight(span) for span in held}
             grads = {span.parameter.name: arena.grad(span) for span in held}
-            self._views[layer] = Views(weights, grads, tuple(held))
+            self._views[layer] = ArenaPart(weights, grads, tuple(held))
 
-    def forward(self, ctx: Pass, x, upto: str | None = None, need: Callable[[Span], None] | None = None):
+    def forward(
+        self, ctx: Pass, x: Array, upto: str | None = None, need: Callable[[Span], None] | None = None
+    ) -> tuple[Array, Tapes]:
         """Return the last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
         is called with each span before it is read.
         """
         tapes, key = Tapes({INPUT: x}), ("forward", upto, ctx.waits)
         plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, self._until(upto)))
         for number, segment in enumerate(plan):
-            for span in self._spans(segment) if need else ():
-                need(span)
+            if need is not None:
+                for span in self._spans(segment):
+                    need(span)
             run = partial(self._through, ctx, segment, tapes.outputs)
             made = self._recorded(ctx, (*key, number), segment, x.shape[0], run)
             tapes.outputs.update(made.outputs)
             tapes.kept.update(made.kept)
         return tapes.outputs[plan[-1][-1].name], tapes
 
-    def _through(self, ctx: Pass, segment: CaptureSegment, before: dict) -> Tapes:
+    def _through(self, ctx: Pass, segment: CaptureSegment, before: Views) -> Tapes:
         """Return the outputs of a segment's layers, from the outputs ``before`` it."""
         made = Tapes()
         known = ChainMap(made.outputs, before)
@@ -114,7 +120,7 @@ class Graph:
             self._plans[alike] = make()
         return self._plans[alike]
 
-    def _recorded(self, ctx: Pass, key: tuple, segment: CaptureSegment, count: int, run: Callable):
+    def _recorded(self, ctx: Pass, key: tuple, segment: CaptureSegment, count: int, run: Callable[[], Value]) -> Value:
         """Return the result of ``run()``, recorded if possible. ``key``, ``count``: identify its operations, beside the
         pass."""
         if not capture_segments.is_recordable(ctx, segment):
@@ -131,12 +137,12 @@ class Graph:
         for i, node in enumerate(self.plan):
             if upto == (node.folded_relu or node.name):
                 return self.plan[: i + 1]
-            if upto == node.name:  # the layer of this name has no ReLU in the file
+            if upto == node.name and isinstance(node.layer, Fusable):  # it has no ReLU in the file
                 return (*self.plan[:i], Node(replace(node.layer, relu=False), node.inputs))
         names = [node.name for node in self.nodes]
         raise ModelError(texts.UNKNOWN_LAYER(layer=upto, hint=nearest(upto, names)))
 
-    def backward(self, ctx: Pass, dlogits, tapes: Tapes) -> Iterator[Span]:
+    def backward(self, ctx: Pass, dlogits: Array, tapes: Tapes) -> Iterator[Span]:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
         may be overwritten. The pass must have been a training one.
         """
@@ -151,7 +157,7 @@ class Graph:
                 yield from reversed(self._views[node.name].spans)
         tapes.dx = owed.get(INPUT)
 
-    def _back(self, ctx: Pass, segment: CaptureSegment, before: dict, kept: dict) -> dict:
+    def _back(self, ctx: Pass, segment: CaptureSegment, before: Views, kept: dict[str, Any]) -> Views:
         """Return the gradients of outputs that are still incomplete after a segment, from those ``before`` it."""
         owed = dict(before)
         for node in segment:
@@ -160,13 +166,13 @@ class Graph:
             wanted = [source in self._needing for source in node.inputs]
             dxs = node.layer.backward(ctx, views.weights, views.grads, dy, kept[node.name], wanted)
             for source, dx in zip(node.inputs, dxs, strict=True):
-                if source in self._needing:
+                if source in self._needing and dx is not None:
                     # Each array belongs to its receiver, so the second reader's gradient is added in place.
                     owed[source] = self._added(ctx, owed.get(source), dx)
         return owed
 
     @staticmethod
-    def _added(ctx: Pass, held, dx):
+    def _added(ctx: Pass, held: Array | None, dx: Array) -> Array:
         if held is not None:
             ctx.ops.add(held, dx, held)
         return dx if held is None else held

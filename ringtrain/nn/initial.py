@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import additive_key, name_key
 
 
@@ -48,7 +50,7 @@ def initial(parameter: Parameter, name: str, seed: int) -> np.ndarray:
     return draw_values(parameter.fill, additive_key(seed, name_key(name)), count).reshape(parameter.shape)
 
 
-def initialise(arena, ops, seed: int) -> None:
+def initialise(arena: Arena, ops: Ops, seed: int) -> None:
     """Fill an arena's weights; padding and gradients become zero."""
     ops.fill(arena.weights, 0)
     ops.fill(arena.grads, 0)

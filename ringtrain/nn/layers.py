@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from ringtrain.nn import shapes, texts
-from ringtrain.nn.base import Layer
+from ringtrain.nn.base import Fusable, Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, whole
 from ringtrain.ops.keys import name_key
 
 
 @dataclass(frozen=True)
-class Linear(Layer):
+class Linear(Fusable):
     """y = x · weight + bias
 
     Shapes: x [N,D] → y [N,K]; weight [D,K], bias [K]
@@ -18,7 +18,6 @@ class Linear(Layer):
     units: int = whole(1)
     weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
     bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
-    relu: bool = False
 
     def shape(self, inputs):
         shapes.features(self, inputs)
@@ -119,10 +118,8 @@ class Flatten(Layer):
 
 
 @dataclass(frozen=True)
-class Add(Layer):
+class Add(Fusable):
     """The sum of its inputs, which have one shape."""
-
-    relu: bool = False
 
     def shape(self, inputs):
         given = shapes.several(self, inputs)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringtrain.nn import shapes, texts, whole_batch
-from ringtrain.nn.base import Fill, Layer, Parameter
+from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
 from ringtrain.nn.settings import WordSetting, number, setting, whole
 
 
@@ -53,7 +53,7 @@ class LRN(Layer):
 
 
 @dataclass(frozen=True)
-class BatchNorm(Layer):
+class BatchNorm(Fusable):
     """y = gamma · (x - mean)/sqrt(variance + eps) + beta, channel by channel. In training mean and variance
     are those of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on the
     size of a rank's batch; in evaluation they are the running averages, which move by ``rate`` an iteration.
@@ -71,7 +71,6 @@ class BatchNorm(Layer):
     eps: float = number(1e-5, least=0, open_least=True)
     rate: float = number(0.1, least=0, most=1, open_least=True)
     gamma: float = number(1.0)
-    relu: bool = False
 
     def shape(self, inputs):
         shape = shapes.single(self, inputs)
@@ -103,7 +102,7 @@ class BatchNorm(Layer):
             ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, None
         if ctx.add_over_ranks is not None:
-            found = whole_batch.batch_statistics(ctx, self.name, x)
+            found = whole_batch.batch_statistics(ctx, self.name, x, ctx.add_over_ranks)
             mean_C, var_C = whole_batch.device_moments(ctx, self.name, found)
             ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, (x, y, mean_C, var_C, found)

@@ -8,21 +8,15 @@ from ringtrain.nn.settings import Flag, setting, whole
 from ringtrain.ops.base import PoolGeometry
 
 
-def pooled(layer, inputs):
-    """Return the shape after pooling with windows that may extend past the edge, but never lie in padding alone."""
-    if layer.pad >= layer.kernel:
-        raise shapes.misfit(layer, inputs, texts.PADDING(kernel=layer.kernel, pad=layer.pad))
-    return (*shapes.windows(layer, layer.geometry, inputs), inputs[0][2])
-
-
 @dataclass(frozen=True)
-class MaxPool(Layer):
-    """The maximum of each window. ``ceil``: Caffe's rule: a last window that is only partly inside counts.
+class WindowPool(Layer):
+    """Pooling with windows that may extend past the edge, but never lie in padding alone. ``ceil``: Caffe's rule: a
+    last window that is only partly inside counts.
 
     Shapes: x [N,H,W,C] → y [N,P,Q,C]
     """
 
-    kernel: int = whole(1, most=15)
+    kernel: int = whole(1)
     stride: int = whole(1)
     pad: int = whole(0, 0)
     ceil: bool = setting(Flag(), False)
@@ -32,10 +26,19 @@ class MaxPool(Layer):
         return PoolGeometry(self.kernel, self.stride, self.pad, self.ceil)
 
     def shape(self, inputs):
-        return pooled(self, inputs)
+        if self.pad >= self.kernel:
+            raise shapes.misfit(self, inputs, texts.PADDING(kernel=self.kernel, pad=self.pad))
+        return (*shapes.windows(self, self.geometry, inputs), inputs[0][2])
 
     def flops(self, inputs):
         return shapes.element_count(self.shape(inputs)) * self.kernel**2
+
+
+@dataclass(frozen=True)
+class MaxPool(WindowPool):
+    """The maximum of each window."""
+
+    kernel: int = whole(1, most=15)
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
@@ -53,26 +56,8 @@ class MaxPool(Layer):
 
 
 @dataclass(frozen=True)
-class AvgPool(Layer):
-    """The mean of each window; as in Caffe, its divisor counts padding, but no element beyond it.
-
-    Shapes: x [N,H,W,C] → y [N,P,Q,C]
-    """
-
-    kernel: int = whole(1)
-    stride: int = whole(1)
-    pad: int = whole(0, 0)
-    ceil: bool = setting(Flag(), False)
-
-    @property
-    def geometry(self) -> PoolGeometry:
-        return PoolGeometry(self.kernel, self.stride, self.pad, self.ceil)
-
-    def shape(self, inputs):
-        return pooled(self, inputs)
-
-    def flops(self, inputs):
-        return shapes.element_count(self.shape(inputs)) * self.kernel**2
+class AvgPool(WindowPool):
+    """The mean of each window; as in Caffe, its divisor counts padding, but no element beyond it."""
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs

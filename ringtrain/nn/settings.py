@@ -6,6 +6,7 @@ setting (``relu``) is not a key of the model file.
 """
 
 from dataclasses import MISSING, dataclass, field, replace
+from typing import Any
 
 from ringtrain.errors import ModelError, nearest
 from ringtrain.nn import texts
@@ -127,7 +128,8 @@ class Tuned:
         for key, given in table.items():
             if key not in known:
                 raise ModelError(texts.UNKNOWN_FILL_KEY(key=key, hint=nearest(key, ["fill", *known])))
-            spec = replace(spec, **{known[key]: self._number(key, given)})
+            changed: dict[str, Any] = {known[key]: self._number(key, given)}
+            spec = replace(spec, **changed)
         return spec
 
     @staticmethod

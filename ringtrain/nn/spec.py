@@ -131,7 +131,7 @@ def _known(owner: str, table: dict, keys) -> None:
             raise ModelError(texts.UNKNOWN_KEY(owner=owner, key=key, hint=nearest(key, keys)))
 
 
-TYPES = {str: texts.A_TEXT(), dict: texts.A_TABLE(), list: texts.A_LIST_OF_TABLES()}
+TYPES: dict[type, str] = {str: texts.A_TEXT(), dict: texts.A_TABLE(), list: texts.A_LIST_OF_TABLES()}
 
 
 def _typed(table: dict, key: str, kind: type, default):

@@ -3,6 +3,7 @@
 A cut is possible if a single array crosses it: that array travels from part to part, and its gradient back.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -23,7 +24,7 @@ def fc_starts(graph: Graph) -> list[int]:
     """Return the places of the plan at which a part of fully connected layers may begin: Linear layers with no image
     after them.
     """
-    found = []
+    found: list[int] = []
     for place in reversed(range(len(graph.plan))):
         node = graph.plan[place]
         if len(graph.shapes[node.name]) != 1:
@@ -38,6 +39,8 @@ def subgraph(graph: Graph, start: int, stop: int) -> Graph:
     the gradient of that input, unless it is the images.
     """
     source = crossing_output(graph, start)
+    if source is None:
+        raise ValueError(f"several outputs cross place {start} of the plan")
     nodes = [_read_input(node, source) for node in graph.plan[start:stop]]
     return Graph(nodes, graph.shapes[source], fused=False, wants_dx=source != INPUT)
 
@@ -57,7 +60,7 @@ def balanced_starts(graph: Graph, starts: list[int], parts: int) -> list[int]:
     starts, beginning with the first part's."""
     end = len(graph.plan)
 
-    def largest(chosen: tuple[int, ...]) -> int:
+    def largest(chosen: Iterable[int]) -> int:
         edges = (*chosen, end)
         return max(subgraph_flops(graph, a, b) for a, b in pairwise(edges))
 

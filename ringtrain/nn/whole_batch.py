@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.nn.base import Pass
+from ringtrain.arrays import Array
+from ringtrain.nn.base import AddOverRanks, Pass, Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ overflowing = np.errstate(over="ignore", invalid="ignore")
 
 
 @overflowing
-def batch_statistics(ctx: Pass, name: str, x) -> BatchStatistics:
+def batch_statistics(ctx: Pass, name: str, x: Array, add_over_ranks: AddOverRanks) -> BatchStatistics:
     """Compute the statistics of the whole batch; collective."""
     C = x.shape[-1]
     here = x.size // C
@@ -43,7 +44,7 @@ def batch_statistics(ctx: Pass, name: str, x) -> BatchStatistics:
     ctx.ops.batch_moments(x, moments_2C)
     mean_C, var_C = ctx.ops.to_host(moments_2C)
     sums = np.concatenate([here * mean_C, here * (var_C + mean_C**2), [here]])
-    ctx.add_over_ranks(sums)
+    add_over_ranks(sums)
     count = int(sums[-1])
     mean_C = sums[:C] / count
     var_C = np.maximum(sums[C:-1] / count - mean_C**2, 0)  # rounding must not make it negative; a NaN stays one
@@ -51,7 +52,7 @@ def batch_statistics(ctx: Pass, name: str, x) -> BatchStatistics:
 
 
 @overflowing
-def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
+def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple[Array, Array]:
     """Return (mean, variance) as arrays on the device."""
     shape, dtype = found.mean_C.shape, ctx.ops.dtype
     mean_C, var_C = (ctx.space(f"{name}.{what}", shape, dtype) for what in ("mean", "variance"))
@@ -61,7 +62,9 @@ def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
 
 
 @overflowing
-def parameter_gradients(ctx: Pass, found: BatchStatistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
+def parameter_gradients(
+    ctx: Pass, found: BatchStatistics, eps: float, grads: Views, sums_2C: Array, wanted: bool
+) -> None:
     """Compute the gradients of gamma and beta, and this rank's share of the running statistics' targets, from its own
     sums of :meth:`Ops.batch_norm_sums`. If the input's gradient is ``wanted``, the sums of all ranks replace its
     own; collective then.
@@ -71,6 +74,6 @@ def parameter_gradients(ctx: Pass, found: BatchStatistics, eps: float, grads: di
     ops.upload(sums[1] / np.sqrt(found.var_C + eps), grads["gamma"])
     ops.upload(found.share * found.mean_C, grads["mean"])
     ops.upload(found.share * found.var_C * (found.count / max(found.count - 1, 1)), grads["variance"])
-    if wanted:
+    if wanted and ctx.add_over_ranks is not None:
         ctx.add_over_ranks(sums.reshape(-1))
         ops.upload(sums, sums_2C)

@@ -60,7 +60,12 @@ class LearningRate:
 
 def iterations_in(given: int | str, per_epoch: int) -> int:
     """Convert a number of iterations, or of epochs ("5ep") of ``per_epoch`` iterations, to iterations; rounds up."""
-    return given if isinstance(given, int) else math.ceil(parsing.epochs(given) * per_epoch)
+    if isinstance(given, int):
+        return given
+    epochs = parsing.epochs(given)
+    if epochs is None:
+        raise ValueError(f"{given!r} is no number of epochs")
+    return math.ceil(epochs * per_epoch)
 
 
 def scaled(lr: float, batch: int, base_batch: int) -> float:

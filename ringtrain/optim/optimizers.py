@@ -28,15 +28,19 @@ Goyal et al. 2017, section 3 (momentum correction)
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Protocol
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.ops.base import Ops
 from ringtrain.optim import texts as texts
 
+Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 
 
@@ -64,6 +68,30 @@ class Hyper:
     correction: bool = False
 
 
+class ParameterRule(Protocol):
+    """The role of a parameter, its multipliers of learning rate and weight decay, and the rate of a statistic."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def decay(self) -> float: ...
+    @property
+    def rate(self) -> float: ...
+
+
+class ParameterSpan(Protocol):
+    """Elements ``start:stop`` of the arena: one parameter."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def parameter(self) -> ParameterRule: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateRange:
     """Elements ``start:stop`` of the arena with one kind of update. lr multiplies the learning rate, decay is
@@ -79,10 +107,11 @@ class UpdateRange:
     norm: int | None = None
 
 
-def update_ranges(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
+def update_ranges(spans: Sequence[ParameterSpan], hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
     """Merge neighbouring spans with equal multipliers. ``layerwise``: keep spans apart whose own norms scale their
     updates."""
-    merged, norms = [], count()
+    merged: list[UpdateRange] = []
+    norms = count()
     for span in spans:
         run = _run(span, hyper)
         if layerwise and span.parameter.role == "weight":
@@ -95,7 +124,7 @@ def update_ranges(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tup
     return tuple(merged)
 
 
-def _run(span, hyper: Hyper) -> UpdateRange:
+def _run(span: ParameterSpan, hyper: Hyper) -> UpdateRange:
     p = span.parameter
     if p.role == "statistic":
         return UpdateRange(span.start, span.stop, 0.0, 0.0, p.rate)
@@ -115,13 +144,22 @@ class Optimizer(ABC):
     linear: bool
     layerwise: bool
 
-    def __init__(self, spans: Sequence, hyper: Hyper):
+    def __init__(self, spans: Sequence[ParameterSpan], hyper: Hyper):
         self.hyper = hyper
         self.runs = update_ranges(spans, hyper, self.layerwise)
 
     @abstractmethod
     def apply(
-        self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int, first: int = 0
+        self,
+        ops: Ops,
+        weights: Array,
+        grads: Array,
+        slots: Slots,
+        lr: float,
+        step: int,
+        start: int,
+        stop: int,
+        first: int = 0,
     ) -> None:
         """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
         Gradients may be overwritten. lr is that of this iteration, before multipliers; step counts updates from 1."""
@@ -133,7 +171,7 @@ class Optimizer(ABC):
             elif run.start < stop and run.stop > start:
                 yield replace(run, start=max(run.start, start), stop=min(run.stop, stop))
 
-    def _state(self, run: UpdateRange, slots: dict, first: int) -> list:
+    def _state(self, run: UpdateRange, slots: Slots, first: int) -> list[Array]:
         return [slots[name][run.start - first : run.stop - first] for name in self.slots]
 
 
@@ -142,7 +180,7 @@ class ElementwiseOptimizer(Optimizer):
 
     layerwise = False
 
-    def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
+    def apply(self, ops: Ops, weights, grads, slots, lr, step, start, stop, first=0):
         for run in self._within(start, stop):
             w, g = weights[run.start : run.stop], grads[run.start : run.stop]
             if run.rate:
@@ -151,32 +189,35 @@ class ElementwiseOptimizer(Optimizer):
                 self._update(ops, w, g, self._state(run, slots, first), lr * run.lr, run.decay, step)
 
     @abstractmethod
-    def _update(self, ops, w, g, state: list, lr: float, decay: float, step: int) -> None: ...
+    def _update(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, decay: float, step: int) -> None: ...
 
 
 class SGD(ElementwiseOptimizer):
     slots = ("momentum",)
     linear = True
 
-    def _update(self, ops, w, g, state, lr, decay, step):
-        ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, False)
+    def _update(self, ops: Ops, w, g, state, lr, decay, step):
+        (v,) = state
+        ops.sgd(w, g, v, lr, self.hyper.momentum, decay, False)
 
 
 class Nesterov(ElementwiseOptimizer):
     slots = ("momentum",)
     linear = True
 
-    def _update(self, ops, w, g, state, lr, decay, step):
-        ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, True)
+    def _update(self, ops: Ops, w, g, state, lr, decay, step):
+        (v,) = state
+        ops.sgd(w, g, v, lr, self.hyper.momentum, decay, True)
 
 
 class AdamW(ElementwiseOptimizer):
     slots = ("mean", "square")
     linear = False
 
-    def _update(self, ops, w, g, state, lr, decay, step):
+    def _update(self, ops: Ops, w, g, state, lr, decay, step):
         eps = 1e-8 if self.hyper.eps is None else self.hyper.eps
-        ops.adamw(w, g, *state, lr, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
+        m, v = state
+        ops.adamw(w, g, m, v, lr, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
 
 
 class Layerwise(Optimizer):
@@ -190,11 +231,11 @@ class Layerwise(Optimizer):
     linear = False
     layerwise = True
 
-    def __init__(self, spans: Sequence, hyper: Hyper):
+    def __init__(self, spans: Sequence[ParameterSpan], hyper: Hyper):
         super().__init__(spans, hyper)
         self._whole = self.squares()
 
-    def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
+    def apply(self, ops: Ops, weights, grads, slots, lr, step, start, stop, first=0):
         self._check_whole(start, stop)
         squares = self._whole
         squares.fill(0.0)
@@ -205,7 +246,18 @@ class Layerwise(Optimizer):
         """Return zeros, float64 [parameters with norms, 2], for the sums of squares of weights and direction."""
         return np.zeros((sum(run.norm is not None for run in self.runs), 2))
 
-    def prepare(self, ops, weights, grads, slots, step, start, stop, squares, first=0) -> None:
+    def prepare(
+        self,
+        ops: Ops,
+        weights: Array,
+        grads: Array,
+        slots: Slots,
+        step: int,
+        start: int,
+        stop: int,
+        squares: np.ndarray,
+        first: int = 0,
+    ) -> None:
         """Turn the gradient of elements ``start:stop``, in place, into a direction, and add the squares of both."""
         for run in self._within(start, stop):
             if run.rate:
@@ -215,14 +267,26 @@ class Layerwise(Optimizer):
             if run.norm is not None:
                 squares[run.norm] += ops.square_sum(w), ops.square_sum(g)
 
-    def move(self, ops, weights, grads, slots, lr, start, stop, squares, first=0) -> None:
+    def move(
+        self,
+        ops: Ops,
+        weights: Array,
+        grads: Array,
+        slots: Slots,
+        lr: float,
+        start: int,
+        stop: int,
+        squares: np.ndarray,
+        first: int = 0,
+    ) -> None:
         """Update elements ``start:stop`` in their direction, by the squares of whole parameters."""
         for run in self._within(start, stop):
             w, g = weights[run.start : run.stop], grads[run.start : run.stop]
             if run.rate:
                 ops.approach(w, g, run.rate)
                 continue
-            ratio = 1.0 if run.norm is None else self._limited(*np.sqrt(squares[run.norm]), run.decay)
+            w_norm, g_norm = (0.0, 0.0) if run.norm is None else np.sqrt(squares[run.norm])
+            ratio = 1.0 if run.norm is None else self._limited(w_norm, g_norm, run.decay)
             self._move(ops, w, g, self._state(run, slots, first), lr * run.lr, ratio, run.decay)
 
     def _check_whole(self, start: int, stop: int) -> None:
@@ -239,51 +303,53 @@ class Layerwise(Optimizer):
         return min(float(ratio), self.hyper.trust_limit)
 
     @abstractmethod
-    def _direct(self, ops, w, g, state: list, decay: float, step: int) -> None:
+    def _direct(self, ops: Ops, w: Array, g: Array, state: list[Array], decay: float, step: int) -> None:
         """Turn the gradient, in place, into the vector of the trust ratio; advance moments."""
 
     @abstractmethod
     def _trust(self, w_norm: float, g_norm: float, decay: float) -> float: ...
 
     @abstractmethod
-    def _move(self, ops, w, g, state: list, lr: float, ratio: float, decay: float) -> None:
+    def _move(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, ratio: float, decay: float) -> None:
         """Update the weights; lr has been multiplied by the parameter's own."""
 
 
 class LARS(Layerwise):
     slots = ("velocity",)
 
-    def _direct(self, ops, w, g, state, decay, step):
+    def _direct(self, ops: Ops, w, g, state, decay, step):
         """Leave the gradient as it is, without decay."""
 
     def _trust(self, w_norm, g_norm, decay):
         return self.hyper.trust_coefficient * w_norm / (g_norm + decay * w_norm)
 
-    def _move(self, ops, w, g, state, lr, ratio, decay):
+    def _move(self, ops: Ops, w, g, state, lr, ratio, decay):
         inside, outside = (ratio, lr) if self.hyper.correction else (lr * ratio, 1.0)  # of v
         ops.scale(g, inside)
-        ops.sgd(w, g, *state, outside, self.hyper.momentum, inside * decay, False)
+        (v,) = state
+        ops.sgd(w, g, v, outside, self.hyper.momentum, inside * decay, False)
 
 
 class LAMB(Layerwise):
     slots = ("mean", "square")
 
-    def _direct(self, ops, w, g, state, decay, step):
+    def _direct(self, ops: Ops, w, g, state, decay, step):
         eps = 1e-6 if self.hyper.eps is None else self.hyper.eps
-        ops.adam_direction(w, g, *state, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
+        m, v = state
+        ops.adam_direction(w, g, m, v, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
 
     def _trust(self, w_norm, g_norm, decay):
         return w_norm / g_norm
 
-    def _move(self, ops, w, g, state, lr, ratio, decay):
+    def _move(self, ops: Ops, w, g, state, lr, ratio, decay):
         ops.scale(g, -lr * ratio)
         ops.add(w, g, w)
 
 
-OPTIMIZERS = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW, "lars": LARS, "lamb": LAMB}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW, "lars": LARS, "lamb": LAMB}
 
 
-def make_optimizer(name: str, spans: Sequence, hyper: Hyper) -> Optimizer:
+def make_optimizer(name: str, spans: Sequence[ParameterSpan], hyper: Hyper) -> Optimizer:
     if name not in OPTIMIZERS:
         raise ConfigError(texts.UNKNOWN_OPTIMIZER(name=name, hint=nearest(name, OPTIMIZERS)))
     return OPTIMIZERS[name](spans, hyper)

@@ -8,7 +8,8 @@ messages match first-in-first-out per (ordered pair of ranks, tag).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -44,16 +45,46 @@ class Handle(ABC):
         """Release its resources; it is not started again. The end of the transport frees the rest."""
 
 
-class Transport(ABC):
-    """One rank's end of a world of ``size`` ranks. ``local_rank`` of ``local_size`` counts within the node."""
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of a rank in its world.
+
+    node:       the index of this rank's node, from 0, of ``nodes``
+    local_rank: counts within the node, which has ``local_size`` ranks
+    neighbours: the ranks of this node, in order, this one among them
+    """
 
     rank: int
     size: int
-    node: int  # index of this rank's node, from 0
+    node: int
     nodes: int
     local_rank: int
     local_size: int
-    neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
+    neighbours: tuple[int, ...]
+
+
+class PointToPoint(Protocol):
+    """Messages between ranks: the part of a transport that schedules need."""
+
+    patience: Patience
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    def scratch(self, count: int, dtype: DTypeLike) -> Array: ...
+
+    def sends(self, moves: Moves, tag: int) -> Handle: ...
+
+    def recvs(self, moves: Moves, tag: int) -> Handle: ...
+
+
+class Transport(ABC):
+    """One rank's end of a world."""
+
+    seat: Seat
     patience: Patience  # how to wait here
     links: LinkTraffic  # bytes that left the node
     before_closing: list[Callable[[], None]]  # collective close callbacks, run before the transport closes
@@ -61,6 +92,38 @@ class Transport(ABC):
     why_not_fault_tolerant: str  # why the death of a rank ends the run, and what to do; empty if ranks can survive it
     activity: Activity  # this rank's current activity
     why_not_shared: str = ""  # why ranks of a node may lack peer views here, in words, if it is known
+
+    @property
+    def rank(self) -> int:
+        return self.seat.rank
+
+    @property
+    def size(self) -> int:
+        return self.seat.size
+
+    @property
+    def node(self) -> int:
+        return self.seat.node
+
+    @property
+    def nodes(self) -> int:
+        return self.seat.nodes
+
+    @property
+    def local_rank(self) -> int:
+        return self.seat.local_rank
+
+    @property
+    def local_size(self) -> int:
+        return self.seat.local_size
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        return self.seat.neighbours
+
+    def has_lost(self) -> bool:
+        """Whether a rank of this world is known to have died: any error may then come from that."""
+        return False
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -148,3 +211,67 @@ class Transport(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Return one line for people: library and version, or its replacement."""
+
+
+class ForwardingTransport(Transport):
+    """A transport over another one, ``inner``, to which it forwards every call."""
+
+    def __init__(self, inner: Transport):
+        self._inner, self.seat, self.patience, self.links = inner, inner.seat, inner.patience, inner.links
+        self.before_closing, self.before_leaving = inner.before_closing, inner.before_leaving
+        self.why_not_fault_tolerant, self.why_not_shared = inner.why_not_fault_tolerant, inner.why_not_shared
+        self.activity = inner.activity
+
+    def allocate(self, count: int, dtype: DTypeLike) -> Array:
+        return self._inner.allocate(count, dtype)
+
+    def scratch(self, count: int, dtype: DTypeLike) -> Array:
+        return self._inner.scratch(count, dtype)
+
+    def sends(self, moves: Moves, tag: int) -> Handle:
+        return self._inner.sends(moves, tag)
+
+    def recvs(self, moves: Moves, tag: int) -> Handle:
+        return self._inner.recvs(moves, tag)
+
+    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
+        self._inner.native_allreduce(span, op, source)
+
+    def native_allreduce_start(self, span: Array) -> Handle:
+        return self._inner.native_allreduce_start(span)
+
+    def broadcast(self, span: Array, root: int = 0) -> None:
+        self._inner.broadcast(span, root)
+
+    def gather_json(self, value: Any) -> list:
+        return self._inner.gather_json(value)
+
+    def barrier(self) -> None:
+        self._inner.barrier()
+
+    def node_barrier(self) -> None:
+        self._inner.node_barrier()
+
+    def node_window(self, nbytes: int) -> np.ndarray | None:
+        return self._inner.node_window(nbytes)
+
+    def peer_views(self, span: Array) -> list[Array] | None:
+        return self._inner.peer_views(span)
+
+    def signal_counter(self, tag: int) -> SignalCounter | None:
+        return self._inner.signal_counter(tag)
+
+    def board(self, nbytes: int) -> Rows:
+        return self._inner.board(nbytes)
+
+    def counters(self, count: int) -> Counters:
+        return self._inner.counters(count)
+
+    def abort(self, code: int) -> None:
+        self._inner.abort(code)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def describe(self) -> str:
+        return self._inner.describe()

@@ -38,7 +38,7 @@ class Raw:
 
 def as_bytes(span: Array | Raw) -> Any:
     """Return a contiguous span of any type as unsigned bytes over the same memory."""
-    return span if isinstance(span, Raw) else span.reshape(-1).view(np.uint8)
+    return span if isinstance(span, Raw) else np.asarray(span).reshape(-1).view(np.uint8)
 
 
 def message_bounds(nbytes: int, limit: int = MESSAGE_BYTES) -> Iterator[tuple[int, int]]:

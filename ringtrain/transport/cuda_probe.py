@@ -16,6 +16,7 @@ import numpy as np
 
 from ringtrain.errors import RingtrainError
 from ringtrain.transport import texts
+from ringtrain.transport.base import Transport
 from ringtrain.transport.cuda_aware.trial import MARK
 from ringtrain.transport.deadline import Deadline
 
@@ -47,7 +48,7 @@ def probe(arguments: list[str]) -> int:
     return 0
 
 
-def _try(transport, runtime) -> dict:
+def _try(transport: Transport, runtime) -> dict:
     """Return the last line of rank 0."""
     from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 

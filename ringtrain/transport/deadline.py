@@ -9,7 +9,6 @@ calls one function of the C library with one argument: ``warnx`` writes a text, 
 import ctypes
 import faulthandler
 import os
-import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +16,7 @@ from functools import cache
 GAP_S = 0.5  # between the stacks, the text and the end: each is written by then
 GRACE_S = 30.0  # for `first` to end the process: an abort of all ranks may take 10 s
 TEXT_BYTES = 1023
+STDERR = 2
 CLOCK_MONOTONIC, SIGEV_THREAD = 1, 2
 
 
@@ -44,7 +44,7 @@ class Deadline:
             self._set_thread(at, self._first)
             at += GRACE_S
         if self._stacks:
-            faulthandler.dump_traceback_later(at, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(at, file=STDERR)
             at += GAP_S
         try:
             self._set_timers(at)
@@ -83,7 +83,7 @@ class Deadline:
 
     def _end(self) -> None:
         if self._text:
-            os.write(2, f"ringtrain: {self._text}\n".encode(errors="backslashreplace"))
+            os.write(STDERR, f"ringtrain: {self._text}\n".encode(errors="backslashreplace"))
         if self._code < 0:
             os.kill(os.getpid(), -self._code)
         os._exit(self._code)

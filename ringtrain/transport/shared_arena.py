@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.arrays import Array
+
 LINE_BYTES = 64  # a cache line: ranks with counters on one line would invalidate one another's caches
 LANES_AT_ONCE = 64
 
@@ -26,7 +28,7 @@ class SharedArena:
     arrays: Sequence[np.ndarray]
     own: int
 
-    def peer_views(self, span: np.ndarray) -> list[np.ndarray] | None:
+    def peer_views(self, span: np.ndarray) -> list[Array] | None:
         """Return the span's elements in every array, its own included; None if the span is not in this rank's array, or
         has gaps, because no rank may touch the bytes in a gap.
         """
@@ -38,7 +40,7 @@ class SharedArena:
         return [array[start : start + span.nbytes].view(span.dtype) for array in self.arrays]
 
 
-def find_peer_views(arenas: Sequence[SharedArena], span) -> list | None:
+def find_peer_views(arenas: Sequence[SharedArena], span: Array) -> list[Array] | None:
     """Return the span's elements on every rank of the node, if it lies in one of the arenas."""
     if not isinstance(span, np.ndarray):
         return None
@@ -52,8 +54,8 @@ class SignalCounter:
     """
 
     def __init__(self, counters: Sequence[np.ndarray], own: int, sync: Callable[[], None]):
-        self._own = memoryview(counters[own])
-        self._others = [memoryview(counter) for place, counter in enumerate(counters) if place != own]
+        self._own = counters[own].data
+        self._others = [counter.data for place, counter in enumerate(counters) if place != own]
         self._places = [place for place in range(len(counters)) if place != own]
         self._sync = sync
 
@@ -100,7 +102,8 @@ class SignalCounters:
         number, index = divmod(tag, LANES_AT_ONCE)
         if number not in self._blocks:
             self._blocks[number] = self._window(LANES_AT_ONCE * self._size * LINE_BYTES)
-        if self._blocks[number] is None:
+        block = self._blocks[number]
+        if block is None:
             return None
-        counts = self._blocks[number].view(np.int64).reshape(LANES_AT_ONCE, self._size, -1)
+        counts = block.view(np.int64).reshape(LANES_AT_ONCE, self._size, -1)
         return SignalCounter([counts[index, place, :1] for place in range(self._size)], self._own, self._sync)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from ringtrain.transport.buffers import as_bytes
+from ringtrain.arrays import Array
+from ringtrain.transport.buffers import Raw, as_bytes
 
 
 class LinkTraffic:
@@ -12,7 +13,7 @@ class LinkTraffic:
         self._neighbours = neighbours
         self.between_bytes = 0
 
-    def counting(self, start: Callable[[], None], moves: Sequence[tuple[int, object]]) -> Callable[[], None]:
+    def counting(self, start: Callable[[], None], moves: Sequence[tuple[int, Array | Raw]]) -> Callable[[], None]:
         """Return ``start``, which starts the sends of these (peer, span), with the counting added; ``start`` itself if
         none leaves the node.
         """

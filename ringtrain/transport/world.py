@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
 from ringtrain.transport import texts
@@ -21,6 +22,9 @@ from ringtrain.transport.fault_tolerance import MARK, is_fault_tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.mpi.openmpi import starting
 from ringtrain.transport.threads.loopback import LoopbackWorld
+
+if TYPE_CHECKING:  # the module loads an MPI
+    from ringtrain.transport.mpi.ulfm_recovery import Intercommunicator, RecoveredWorld
 
 JOIN_S = 120  # from the start of a replacement until it is one of the others
 MAPS = Path("/proc/self/maps")
@@ -92,7 +96,10 @@ class World:
 
     def __init__(self, dress: Callable[[Transport], Transport], patience_s: float = JOIN_S):
         self.joined = os.environ.pop(MARK, None) is not None
-        self.survived, self._bridge, self._dress = None, None, dress
+        self._dress = dress
+        self.survived: RecoveredWorld | None = None
+        self._bridge: Intercommunicator | None = None
+        self._bare: Transport
         if self.joined:
             self._bare, self._bridge = _join(patience_s)
         else:
@@ -107,11 +114,13 @@ class World:
     def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
         """Leave a world that has lost a rank for a world of the survivors
         (:mod:`ringtrain.transport.mpi.ulfm_recovery`). Collective over the survivors."""
+        from ringtrain.transport.mpi.messages import Messages
         from ringtrain.transport.mpi.ulfm_recovery import survive
 
-        self.survived = survive(self._bare, facts, order, wanted, command, expired)
-        self.transport = self._bare = self.survived.transport
-        self._bridge = self.survived.bridge
+        assert isinstance(self._bare, Messages), "only a world of an MPI outlives its ranks"
+        recovered = survive(self._bare, facts, order, wanted, command, expired)
+        self.survived, self._bridge = recovered, recovered.bridge
+        self.transport = self._bare = recovered.transport
 
     def is_of_a_death(self, error: RingtrainError) -> bool:
         """Whether a death caused the error: a call that a death has broken may raise another error first."""
@@ -141,7 +150,8 @@ class World:
         from mpi4py import MPI
 
         self.transport.close()
-        self._bridge.take_down()
+        if self._bridge is not None:
+            self._bridge.take_down()
         if self.joined:
             MPI.Finalize()
 

@@ -12,7 +12,7 @@ from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.allreduce.wire_formats import make_wire
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution import routed
-from ringtrain.collectives.execution.mapped import COMING
+from ringtrain.collectives.execution.node_reduction import COMING
 from ringtrain.collectives.execution.routed import slice_segments
 from ringtrain.collectives.topology import topology_from_nodes
 from ringtrain.errors import StalledError, TransportError, UsageError

@@ -13,7 +13,8 @@ from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.fused_plan import two_shot_plan
-from ringtrain.collectives.execution.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, segment_bytes_for
+from ringtrain.collectives.execution.mapped import Mapped, segment_bytes_for
+from ringtrain.collectives.execution.node_reduction import COMING, FINAL, LEAVING, WORKING
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts as transport_texts

@@ -15,9 +15,10 @@ from data_makers import content, part
 from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import Content, Part
-from ringtrain.data.file import dataset, metadata
+from ringtrain.data.file import contents, metadata
 from ringtrain.data.file.check import check_file
-from ringtrain.data.file.dataset import HEADER_BYTES, NodeMemory, open_dataset
+from ringtrain.data.file.contents import HEADER_BYTES
+from ringtrain.data.file.dataset import DIGITS, NodeMemory, open_dataset
 from ringtrain.data.file.format import write_dataset
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError, nearest
@@ -85,7 +86,7 @@ def test_digits_are_those_that_were_shipped():
     assert digits.train.checksum == "271b1757f5f04922eb9be9c5958c97dfac36412fb80943a9f4bc4b0a3a1c7e0c"
     assert digits.test.checksum == "143787d8e6c1eaa8cbb3fc9ae156862a03cebb9a92c75af4cd1fb463de046c87"
     assert digits.licence == "CC BY 4.0" and "doi:10.24432/C50P49" in digits.source
-    assert dataset.DIGITS.stat().st_size < 150_000
+    assert DIGITS.stat().st_size < 150_000
     assert check_file("digits") == []
     together = np.concatenate([digits.train.images, digits.test.images]).reshape(1797, 64)
     assert len(np.unique(together, axis=0)) == 1797
@@ -307,7 +308,7 @@ def test_check_finds_every_problem(tiny):
 def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
     with h5py.File(tiny, "r+") as file:
         file["test/images"][0, 0, 0, 0] ^= 1
-    monkeypatch.setattr(dataset, "VERIFY_BYTES", 100)
+    monkeypatch.setattr(contents, "VERIFY_BYTES", 100)
     open_dataset(tiny)
     assert len(check_file(tiny)) == 1
 
@@ -415,13 +416,13 @@ def open_on(size, path, windows=True):
 
 def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
     readers = []
-    read_images = dataset.read_images
+    read_images = contents.read_images
 
     def noted(*args):
         readers.append(threading.current_thread())
         return read_images(*args)
 
-    monkeypatch.setattr(dataset, "read_images", noted)
+    monkeypatch.setattr(contents, "read_images", noted)
     results, errors = open_on(3, tiny)
     assert errors == [None] * 3 and [r.held for r in results] == ["node window"] * 3
     assert len({r.train.images.ctypes.data for r in results}) == 1
@@ -451,7 +452,7 @@ def test_a_long_complaint_is_cut_and_still_raised(tiny, monkeypatch):
     def fail(*args):
         raise DataError("…" * HEADER_BYTES)
 
-    monkeypatch.setattr(dataset, "read_images", fail)
+    monkeypatch.setattr(contents, "read_images", fail)
     _, errors = open_on(2, tiny)
     assert errors[1].startswith("………") and len(errors[1].encode()) <= HEADER_BYTES
 

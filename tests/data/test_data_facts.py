@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.data import texts as data_texts
 from ringtrain.data.content import difference
-from ringtrain.data.file import dataset
+from ringtrain.data.file import contents
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import DataError
@@ -86,7 +86,7 @@ def test_so_are_its_mean_and_std(tiny, key):
 
 def test_statistics_of_a_large_set_are_verified_by_their_checksum_alone(tiny, monkeypatch):
     """As its examples are not: that would take long."""
-    monkeypatch.setattr(dataset, "VERIFY_BYTES", 0)
+    monkeypatch.setattr(contents, "VERIFY_BYTES", 0)
     with h5py.File(tiny, "r+") as file:
         file["mean_image"][0, 0, 0] += 1
     with pytest.raises(DataError, match=data_texts.FACTS_CHANGED.pattern()):

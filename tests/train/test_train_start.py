@@ -484,7 +484,7 @@ def test_a_resumed_run_on_other_data(train, tmp_path):
 
 def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
     """Of a set too large to be verified when it is opened, whose file has no checksum of its statistics."""
-    monkeypatch.setattr("ringtrain.data.file.dataset.VERIFY_BYTES", 0)
+    monkeypatch.setattr("ringtrain.data.file.contents.VERIFY_BYTES", 0)
     (tmp_path / "net.toml").write_text(
         'summary = "s"\ninput = { shape = [8, 8, 1], mean = "image" }\n'
         'layers = [{ name = "flat", kind = "Flatten" }, { name = "fc", kind = "Linear", units = 10 }]\n'

@@ -121,7 +121,7 @@ def timetable(size: int) -> dict[Edge, int]:
     edges = [edge for tree in (0, 1) for edge in edges_of(tree, size)]
     colours = _coloured(edges)
     times: dict[Edge, int] = {}
-    had = {}  # (tree, rank) → when the first segment arrives
+    had: dict[tuple[int, int], int] = {}  # (tree, rank) → when the first segment arrives
     for edge in edges:  # parents come before children
         earliest = had.get((edge.tree, edge.parent), -1) + 1
         times[edge] = had[edge.tree, edge.child] = earliest + (earliest + colours[edge]) % 2

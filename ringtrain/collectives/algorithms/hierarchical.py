@@ -75,7 +75,7 @@ def _chunk_of(number: int, part: Schedule) -> int:
 
 def _places(part: Schedule, slices: int, width: int) -> list[list[tuple[int, int]]]:
     """Return, for each chunk of a node's schedule, the spans of its slices, each ``width`` chunks of the whole."""
-    places = [[] for _ in range(part.chunks)]
+    places: list[list[tuple[int, int]]] = [[] for _ in range(part.chunks)]
     for number in range(slices):
         places[_chunk_of(number, part)].append((number * width, (number + 1) * width))
     return places

@@ -37,14 +37,13 @@ def pipelined(schedule: Schedule, segments: int) -> Schedule:
     if segments < 1:
         raise UsageError(texts.NO_PIECES(pieces=segments))
     entries = _entries(schedule, segments)
-    owner = schedule.owner and (lambda chunk: schedule.owner(chunk % schedule.chunks))
     return replace(
         schedule,
         name=f"{schedule.name}*{segments}",
         chunks=segments * schedule.chunks,
         make=lambda rank: timed_steps(rank, entries[rank]),
         max_chunks_sent=lambda rank: segments * schedule.max_chunks_sent(rank),
-        owner=owner,
+        owner=lambda chunk: schedule.owner(chunk % schedule.chunks),
     )
 
 

@@ -76,8 +76,9 @@ def reduce(tree: RootedTree) -> Schedule:
         for child in children:
             if child > rank:
                 yield Step(recvs=(Move(child, OWN, OWN + 1, add=True),))
-        if tree.parents[rank] is not None:
-            yield Step(sends=(Move(tree.parents[rank], OWN, OWN + 1),))
+        parent = tree.parents[rank]
+        if parent is not None:
+            yield Step(sends=(Move(parent, OWN, OWN + 1),))
 
     def wire(rank: int) -> int:
         return int(tree.parents[rank] is not None)
@@ -101,8 +102,9 @@ def broadcast(tree: RootedTree) -> Schedule:
     """Return the second half: the members end with the buffer of the root."""
 
     def steps(rank: int) -> Iterator[Step]:
-        if tree.parents[rank] is not None:
-            yield Step(recvs=(Move(tree.parents[rank], OWN, OWN + 1),))
+        parent = tree.parents[rank]
+        if parent is not None:
+            yield Step(recvs=(Move(parent, OWN, OWN + 1),))
         children = tree.children(rank)
         if children:
             yield Step(sends=tuple(Move(child, OWN, OWN + 1) for child in children))

@@ -57,7 +57,8 @@ def folds(start: int, stop: int, shards: int) -> tuple[list[Fold], list[Node]]:
     """Return the fold of each of the shards ``start:stop``, in order, and the nodes that are left: the partials. All of
     those but the last lie in slots 0, 1 and so on. It works like the carry of a binary counter.
     """
-    made, held = [], []
+    made: list[Fold] = []
+    held: list[Node] = []
     for shard in range(start, stop):
         node, adds = (shard, shard + 1), []
         while held and are_siblings(held[-1], node, shards):

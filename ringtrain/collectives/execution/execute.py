@@ -11,16 +11,28 @@ travels, and neither waits for the other.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Task, TaskGraph, make_task_graph
-from ringtrain.collectives.execution.reduction import HOST, Reduction, WireFormat
+from ringtrain.collectives.execution.reduction import (
+    HOST,
+    Combine,
+    DeviceMark,
+    EmptyReduction,
+    Reduction,
+    ReductionDevice,
+    WireFormat,
+)
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import Handle, PointToPoint
 from ringtrain.transport.waiting import peers, wait_for
 
 SEGMENT_BYTES = 1 << 18
@@ -28,9 +40,10 @@ SEGMENT_BYTES = 1 << 18
 # queues behind what travels the other way: links then carry little more than half of what they could.
 BETWEEN_BYTES = 60_000
 MESSAGES = "messages"
+Allocate = Callable[[int, DTypeLike], Array]
 
 
-def segment_for(transport: Transport) -> int:
+def segment_for(transport: PointToPoint) -> int:
     """Return the default length of segments in bytes."""
     return SEGMENT_BYTES if transport.nodes == 1 else BETWEEN_BYTES
 
@@ -43,31 +56,31 @@ class Execution(Reduction):
     add:           add(a, b, y): y = a + b
     tag:           separates this execution's messages from others in flight; the same on all ranks
     segment_bytes: longest segment of a move; the same on all ranks
-    device:        the device of ``add`` and ``wire``, with copy(x, y) and mark() as in :class:`ringtrain.ops.base.Ops`.
-                   Operations issued to it before a start come before the execution
+    device:        the device of ``add`` and ``wire``. Operations issued to it before a start come before the execution
     allocate:      allocate(count, dtype): memory for staging and scratch; the transport's own by default
     wire:          packs the messages; None sends them unpacked. A wire that rounds needs a schedule for it
     chunk_bounds:  start of each chunk, and the end; None: even chunks. A move needs chunks of equal length at both ends
     inputs:        this rank's further input arrays, if the schedule has any: as long as the buffer, and overwritten
     """
 
+    bytes_sent: int
+
     def __init__(
         self,
         schedule: Schedule,
-        transport: Transport,
-        buffer,
-        add: Callable,
+        transport: PointToPoint,
+        buffer: Array,
+        add: Combine,
         tag: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
-        device=HOST,
-        allocate: Callable | None = None,
+        device: ReductionDevice = HOST,
+        allocate: Allocate | None = None,
         wire: WireFormat | None = None,
         chunk_bounds: Sequence[int] | None = None,
-        inputs: Sequence = (),
+        inputs: Sequence[Array] = (),
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
-        self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
-        self._device, self._patience = device, transport.patience
+        self._name, self._rank, self._tag, self._patience = repr(schedule), transport.rank, tag, transport.patience
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
         graph = make_task_graph(
@@ -75,47 +88,39 @@ class Execution(Reduction):
         )
         spans, messages = _views(graph, [buffer, *inputs], travels, allocate or transport.scratch)
         self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in graph.tasks if p.kind == SEND)
-        self._graph = graph
-        self._sends, self._recvs, self._local = deque(), deque(), deque()  # numbers of tasks that may start
-        self._held_back: deque[tuple] = deque()  # (mark, task): a task may start when its mark is done
-        self._handles: list[Handle] = []
+        self._queues, self._gate = _Queues(graph), _DeviceGate(device)
         self._in_flight: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
         self._tasks = [
-            self._prepare(transport, *each, add, wire) for each in zip(graph.tasks, spans, messages, strict=True)
+            self._prepare(transport, *each, add, wire, device.copy)
+            for each in zip(graph.tasks, spans, messages, strict=True)
         ]
         self._left = self._moved = 0
-        self._arrived: set[int] = set()  # tasks whose message has arrived, but whose addition or unpacking still waits
-        self._computing = False  # whether an operation was issued to the device since its last mark
-        self._device_mark = None  # the mark that must be done before a message starts; None: none
 
     def _prepare(
-        self, transport: Transport, task: Task, span, message, add: Callable, wire: WireFormat | None
+        self,
+        transport: PointToPoint,
+        task: Task,
+        span: Array,
+        message: Array,
+        add: Combine,
+        wire: WireFormat | None,
+        copy: Callable[[Array, Array], None],
     ) -> "_TaskState":
+        work = None if task.kind == SEND else _work(task.kind, message, span, add, copy, wire)
         if task.kind in LOCAL:
-            work = _work(task.kind, message, span, add, self._device.copy, wire)
-            return _TaskState(self._local, None, None, None, None, work)
-        if task.kind == SEND:
-            handle = self._kept(transport.sends([(task.peer, message)], self._tag))
-            pack = wire and partial(wire.pack, span, message)
-            return _TaskState(self._sends, self._in_flight[True, task.peer], pack, handle.start, handle.test, None)
-        handle = self._kept(transport.recvs([(task.peer, message)], self._tag))
-        work = _work(task.kind, message, span, add, self._device.copy, wire)
-        return _TaskState(self._recvs, self._in_flight[False, task.peer], None, handle.start, handle.test, work)
-
-    def _kept(self, handle: Handle) -> Handle:
-        self._handles.append(handle)
-        return handle
+            return _TaskState(EmptyReduction(), deque(), None, work)
+        prepare = transport.sends if task.kind == SEND else transport.recvs
+        pack = partial(wire.pack, span, message) if wire and task.kind == SEND else None
+        handle = prepare([(task.peer, message)], self._tag)
+        return _TaskState(handle, self._in_flight[task.kind == SEND, task.peer], pack, work)
 
     def start(self) -> None:
         """Begin: the buffer is final on this rank. It belongs to the execution until :meth:`test` returns True."""
         if self._left:
             raise TransportError(texts.STARTED_AGAIN(name=texts.EXECUTION(schedule=self._name, tag=self._tag)))
         self._left, self._moved = len(self._tasks), 0
-        self._start_waits, self._add_waits = self._graph.start_waits.copy(), self._graph.add_waits.copy()
-        self._computing = True
-        for i, waits in enumerate(self._start_waits):
-            if not waits:
-                self._tasks[i].queue.append(i)
+        self._gate.computing = True
+        self._queues.restart()
         self.test()
 
     def test(self) -> bool:
@@ -129,9 +134,8 @@ class Execution(Reduction):
         wait_for(self.test, deadline_s, self.awaited, lambda: self._moved, self._patience)
 
     def free(self) -> None:
-        for handle in self._handles:
-            handle.free()
-        self._handles = []
+        for task in self._tasks:
+            task.handle.free()
 
     @property
     def moved(self) -> int:
@@ -139,54 +143,41 @@ class Execution(Reduction):
 
     def _post(self) -> bool:
         """Start every task that may start, receives before sends. Returns whether there was one."""
-        local, recvs, sends, held_back = self._local, self._recvs, self._sends, self._held_back
-        if not (recvs or sends or local or held_back):
+        queues, gate = self._queues, self._gate
+        local, recvs, sends = queues.local, queues.recvs, queues.sends
+        if not (recvs or sends or local or gate.held):
             return False
         moved = self._moved
         while local:
             self._moved += 1
             self._finish(local.popleft())
-        if held_back:
-            self._start_held()
+        for i in gate.released():
+            self._start_message(i)
         while recvs or sends:
             i = (recvs or sends).popleft()
-            task = self._tasks[i]
-            if task.pack:
-                task.pack()
-                self._computing = True
-            if self._computing:  # operations issued so far must be done before this task, or any later one, starts
-                mark, self._computing = self._device.mark(), False
-                self._device_mark = mark if held_back or not mark.done() else None
-            if self._device_mark is not None:
-                held_back.append((self._device_mark, i))
-                continue
-            task.start()
-            task.channel.append(i)
-            self._moved += 1
-            self._release(self._graph.started[i])
+            pack = self._tasks[i].pack
+            if pack:
+                pack()
+                gate.computing = True
+            if not gate.holds(i):
+                self._start_message(i)
         return self._moved != moved
 
-    def _start_held(self) -> None:
-        held_back = self._held_back
-        while held_back and held_back[0][0].done():
-            _, i = held_back.popleft()
-            self._tasks[i].start()
-            self._tasks[i].channel.append(i)
-            self._moved += 1
-            self._release(self._graph.started[i])
-        if not held_back:
-            self._device_mark = None
+    def _start_message(self, i: int) -> None:
+        task = self._tasks[i]
+        task.handle.start()
+        task.channel.append(i)
+        self._moved += 1
+        self._queues.release(self._queues.graph.started[i])
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Returns whether there was one."""
         moved, tasks = self._moved, self._tasks
         for channel in self._in_flight.values():
-            while channel and tasks[channel[0]].test():
+            while channel and tasks[channel[0]].handle.test():
                 i = channel.popleft()
                 self._moved += 1
-                if self._add_waits[i]:
-                    self._arrived.add(i)
-                else:
+                if not self._queues.waits_to_add(i):
                     self._finish(i)
         return self._moved != moved
 
@@ -198,26 +189,9 @@ class Execution(Reduction):
             work = self._tasks[i].work
             if work:
                 work()
-                self._computing = True
+                self._gate.computing = True
             self._left -= 1
-            self._release(self._graph.done_start[i])
-            ready += self._release_additions(self._graph.done_add[i])
-
-    def _release_additions(self, followers: list[int]) -> list[int]:
-        """Return the followers that have arrived and now wait for nothing more."""
-        free = []
-        for follower in followers:
-            self._add_waits[follower] -= 1
-            if not self._add_waits[follower] and follower in self._arrived:
-                self._arrived.remove(follower)
-                free.append(follower)
-        return free
-
-    def _release(self, followers: list[int]) -> None:
-        for follower in followers:
-            self._start_waits[follower] -= 1
-            if not self._start_waits[follower]:
-                self._tasks[follower].queue.append(follower)
+            ready += self._queues.finish(i)
 
     def awaited(self) -> str:
         """Return the peers that this rank waits for, in words."""
@@ -231,20 +205,97 @@ class Execution(Reduction):
 
 @dataclass(frozen=True, slots=True)
 class _TaskState:
-    """A task at run time. ``queue``: the queue in which it waits to start; ``channel``: its messages in flight.
-    ``pack`` is None if nothing happens before the start, ``work`` if nothing happens after the arrival.
+    """A task at run time. ``channel``: its messages in flight. ``pack`` is None if nothing happens before the start,
+    ``work`` if nothing happens after the arrival.
     """
 
-    queue: deque
-    channel: deque | None
+    handle: Handle
+    channel: deque[int]
     pack: Callable[[], None] | None
-    start: Callable[[], None] | None
-    test: Callable[[], bool] | None
     work: Callable[[], None] | None
 
 
+class _Queues:
+    """The numbers of the tasks that may start, and the waits of all others."""
+
+    def __init__(self, graph: TaskGraph):
+        self.graph = graph
+        self.sends: deque[int] = deque()
+        self.recvs: deque[int] = deque()
+        self.local: deque[int] = deque()
+        self._queue_of = [
+            self.local if task.kind in LOCAL else self.sends if task.kind == SEND else self.recvs
+            for task in graph.tasks
+        ]
+        self._arrived: set[int] = set()  # tasks whose message has arrived, but whose addition or unpacking still waits
+
+    def restart(self) -> None:
+        """Queue the tasks that wait for no other."""
+        self._start_waits, self._add_waits = self.graph.start_waits.copy(), self.graph.add_waits.copy()
+        for i, waits in enumerate(self._start_waits):
+            if not waits:
+                self._queue_of[i].append(i)
+
+    def release(self, followers: list[int]) -> None:
+        """Take one wait from each follower, and queue those without another."""
+        for follower in followers:
+            self._start_waits[follower] -= 1
+            if not self._start_waits[follower]:
+                self._queue_of[follower].append(follower)
+
+    def waits_to_add(self, i: int) -> bool:
+        """Return whether the task, whose message has arrived, still waits for others."""
+        if self._add_waits[i]:
+            self._arrived.add(i)
+            return True
+        return False
+
+    def finish(self, i: int) -> list[int]:
+        """Release the followers of a task. Returns those that have arrived and now wait for nothing more."""
+        self.release(self.graph.done_start[i])
+        free = []
+        for follower in self.graph.done_add[i]:
+            self._add_waits[follower] -= 1
+            if not self._add_waits[follower] and follower in self._arrived:
+                self._arrived.remove(follower)
+                free.append(follower)
+        return free
+
+
+class _DeviceGate:
+    """Holds messages back until the device has done the operations that were issued before them."""
+
+    def __init__(self, device: ReductionDevice):
+        self._device = device
+        self.computing = False  # whether an operation was issued to the device since its last mark
+        self.held: deque[tuple[DeviceMark, int]] = deque()  # a task may start when its mark is done
+        self._mark: DeviceMark | None = None  # the mark that must be done before a message starts; None: none
+
+    def holds(self, i: int) -> bool:
+        """Return whether the task must wait, and keep it if so."""
+        if self.computing:  # operations issued until now must be done before this task, or any later one, starts
+            mark, self.computing = self._device.mark(), False
+            self._mark = mark if self.held or not mark.done() else None
+        if self._mark is None:
+            return False
+        self.held.append((self._mark, i))
+        return True
+
+    def released(self) -> Iterator[int]:
+        """Yield the tasks whose marks are done."""
+        while self.held and self.held[0][0].done():
+            yield self.held.popleft()[1]
+        if not self.held:
+            self._mark = None
+
+
 def _work(
-    kind: str, message, span, add: Callable, copy: Callable, wire: WireFormat | None
+    kind: str,
+    message: Array,
+    span: Array,
+    add: Combine,
+    copy: Callable[[Array, Array], None],
+    wire: WireFormat | None,
 ) -> Callable[[], None] | None:
     """Return the operation on the elements ``span`` after the arrival of ``message``; None if there is none."""
     if kind == FOLD or (kind == ADD and wire is None):
@@ -258,28 +309,30 @@ def _work(
     return partial(wire.add if kind == ADD else wire.unpack, message, span)
 
 
-def _round(wire: WireFormat, message, span) -> None:
+def _round(wire: WireFormat, message: Array, span: Array) -> None:
     wire.pack(span, message)
     wire.unpack(message, span)
 
 
-def _views(graph: TaskGraph, inputs: Sequence, travels, allocate: Callable) -> tuple[list, list]:
+def _views(
+    graph: TaskGraph, inputs: Sequence[Array], travels: np.dtype, allocate: Allocate
+) -> tuple[list[Array], list[Array]]:
     """For each task return (target view, message view). Targets lie in an input array or in scratch; a message is the
     target itself, a staging slot of the wire type ``travels``, or another local range.
     """
     count = inputs[0].size
-    scratch = allocate(graph.scratch, inputs[0].dtype) if graph.scratch else None
-    staging = allocate(graph.slots * graph.segment, travels) if graph.segment else None
-    held_back = [*inputs, scratch]
+    scratch = [allocate(graph.scratch, inputs[0].dtype)] if graph.scratch else []
+    staging = allocate(graph.slots * graph.segment, travels) if graph.segment else inputs[0][:0]
+    arrays = [*inputs, *scratch]
 
-    def elements(start: int, stop: int):
+    def elements(start: int, stop: int) -> Array:
         place = min(start // count, len(inputs))
-        return held_back[place][start - place * count : stop - place * count]
+        return arrays[place][start - place * count : stop - place * count]
 
-    def message(task: Task):
+    def message(task: Task) -> Array:
         if task.slot >= 0:
             start = task.slot * graph.segment
             return staging[start : start + task.stop - task.start]
-        return elements(*(task.read or task.written))
+        return elements(*(task.read or (task.start, task.stop)))
 
     return [elements(task.start, task.stop) for task in graph.tasks], [message(task) for task in graph.tasks]

@@ -54,7 +54,7 @@ class TwoShotPlan:
 def two_shot_plan(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
     """Return the plan of the two halves of an all-reduce in shared memory. Raises ScheduleError for other schedules."""
     steps = all_steps(scatter)
-    tasks = [[] for _ in range(scatter.size)]
+    tasks: list[list[ChunkOperation]] = [[] for _ in range(scatter.size)]
     for rank, home in enumerate(_homes(scatter, steps)):
         tasks[rank] += _additions(steps[rank], rank, home)
     for message in messages(gather, all_steps(gather)):

@@ -9,55 +9,53 @@ from itertools import pairwise
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.fused_plan import ChunkOperation, Place, TwoShotPlan, addition_order, is_one_pass
-from ringtrain.collectives.execution.reduction import HOST, Reduction
+from ringtrain.collectives.execution.node_reduction import NodeReduction
+from ringtrain.collectives.execution.reduction import HOST, Combine, ReductionDevice
 from ringtrain.collectives.schedule import bounds
-from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
-from ringtrain.transport.waiting import peers, wait_for
 
 WORK_BYTES = 1 << 18  # of all views of a segment: the sum is then still in the cache when it is written to the others
 LEAST_BYTES = 1 << 14  # of each view: below that, calls cost more than the bytes that they move
-# What a rank waits for: nothing; its buffer to be final; all ranks to come; messages between nodes, if there are
-# several; its own operations; all ranks to be done.
-IDLE, FINAL, COMING, MOVING, WORKING, LEAVING = range(6)
 
 
-Work = list[tuple[Callable, tuple]]  # functions with their arguments
+Work = list[tuple[Callable[..., None], tuple]]  # functions with their arguments
 
 
-class Mapped(Reduction):
+class Mapped(NodeReduction):
     """One two-shot plan on one buffer in memory that the node shares. Collective over the node.
 
     views:         the buffer on every rank of the node, by place (:meth:`Transport.peer_views`)
     counter:       signal counter, used only here at the time
     combine:       combine(a, b, y): y = a op b
-    device:        computes, as for :class:`ringtrain.collectives.execution.execute.Execution`. For a buffer outside
-                   host memory it adds by its add_all(sources, targets), and ``combine`` is that addition
+    device:        computes. For a buffer outside host memory it adds by its add_all, and ``combine`` is that addition
     segment_bytes: longest segment of a chunk, added and written at once on a host; None: as suits the caches
     inputs:        further input arrays, if the plan has any: the views of each, as of the buffer. They are overwritten
     """
 
     algorithm = transport = "mapped"
+    _called = texts.SHARED
 
     def __init__(
         self,
         fused: TwoShotPlan,
         transport: Transport,
-        views: Sequence,
+        views: Sequence[Array],
         counter: SignalCounter,
-        combine: Callable,
-        device=HOST,
+        combine: Combine,
+        device: ReductionDevice = HOST,
         segment_bytes: int | None = None,
-        inputs: Sequence[Sequence] = (),
+        inputs: Sequence[Sequence[Array]] = (),
     ):
+        super().__init__(transport, counter, device)
         place = transport.neighbours.index(transport.rank)
         start, stop = spans(views[place].size, fused.chunks)[place]
-        arrays = [views, *inputs]
+        arrays, itemsize = [views, *inputs], views[place].dtype.itemsize
         if on_host(views):
-            longest = (segment_bytes or segment_bytes_for(sum(fused.inputs_of))) // views[place].itemsize
+            longest = (segment_bytes or segment_bytes_for(sum(fused.inputs_of))) // itemsize
             self._work = [
                 action
                 for a, b in segments(start, stop, longest)
@@ -67,61 +65,25 @@ class Mapped(Reduction):
             self._work = device_operations(device, fused, place, chunk_views(arrays, fused.chunks, start, stop))
         # The rank reads the others' contributions to its chunk, and writes the sum to their buffers.
         moved = sum(fused.inputs_of) - fused.inputs_of[place] + len(views) - 1
-        self.bytes_sent = moved * (stop - start) * views[place].dtype.itemsize
-        self._counter, self._device, self._patience = counter, device, transport.patience
-        self._neighbours, self._rank = transport.neighbours, transport.rank
-        self._state = IDLE
+        self.bytes_sent = moved * (stop - start) * itemsize
 
-    def start(self) -> None:
-        if self._state != IDLE:
-            raise TransportError(texts.STARTED_AGAIN(name=texts.SHARED))
-        self._mark = self._device.mark()
-        self._state = FINAL
-        self.test()
-
-    def test(self) -> bool:
-        if self._state == FINAL and self._mark.done():
-            self._counter.advance()
-            self._state = COMING
-        if self._state == COMING and self._counter.reached():
-            for function, arguments in self._work:
-                function(*arguments)
-            self._mark = self._device.mark()
-            self._state = WORKING
-        if self._state == WORKING and self._mark.done():
-            self._counter.advance()
-            self._state = LEAVING
-        if self._state == LEAVING and self._counter.reached():
-            self._state = IDLE
-        return self._state == IDLE
-
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, self._progress, self._patience)
-
-    def _progress(self) -> int:
-        return self._state
-
-    @property
-    def moved(self) -> int:
-        return self._state
-
-    def _awaited(self) -> str:
-        late = peers([self._neighbours[place] for place in self._counter.late()])
-        return awaited_text(self._state, late, texts.SHARED, self._rank)
+    def _move(self) -> bool:
+        run(self._work)
+        return True
 
 
-def awaited_text(state: int, late: str, name: str, rank: int) -> str:
-    """Return the text for a wait. ``late``: the ranks that have advanced less often than ``rank``."""
-    awaited = texts.AWAITED_START if state in (FINAL, COMING) else texts.AWAITED_END
-    return awaited(whom=texts.ITS_DEVICE if state in (FINAL, WORKING) else late, name=name, rank=rank)
+def run(work: Work) -> None:
+    """Call the functions with their arguments."""
+    for function, arguments in work:
+        function(*arguments)
 
 
-def on_host(views: Sequence) -> bool:
+def on_host(views: Sequence[Array]) -> bool:
     """Whether the views lie in host memory."""
     return isinstance(views[0], np.ndarray)
 
 
-def sum_into(device, sources: Sequence, targets: Sequence) -> Work:
+def sum_into(device: ReductionDevice, sources: Sequence[Array], targets: Sequence[Array]) -> Work:
     """Return the sum of the sources into every target, as one device operation: as :func:`host_operations`."""
     return [(device.add_all, (sources, targets))] if sources[0].size and targets else []
 
@@ -141,23 +103,23 @@ def segments(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
     return [(at, min(at + longest, stop)) for at in range(start, stop, longest)]
 
 
-def chunk_views(arrays: Sequence[Sequence], chunks: int, start: int, stop: int) -> Callable[[Place], object]:
+def chunk_views(arrays: Sequence[Sequence[Array]], chunks: int, start: int, stop: int) -> Callable[[Place], Array]:
     """Return a function from a place to the elements ``start:stop`` of its chunk. ``arrays[input][rank]``: all
     arrays.
     """
     return lambda place: arrays[place[1] // chunks][place[0]][start:stop]
 
 
-def host_operations(tasks: Sequence[ChunkOperation], at: Callable[[Place], object], combine: Callable) -> Work:
+def host_operations(tasks: Sequence[ChunkOperation], at: Callable[[Place], Array], combine: Combine) -> Work:
     """Return the tasks on a segment of a chunk, whose elements in a place are ``at(place)``."""
-    made = []
+    made: Work = []
     for task in tasks:
         a, b = at(task.target), at(task.source)
         made.append((combine, (a, b, a)) if task.add else (np.copyto, (a, b)))
     return made
 
 
-def device_operations(device, fused: TwoShotPlan, rank: int, at: Callable[[Place], object]) -> Work:
+def device_operations(device: ReductionDevice, fused: TwoShotPlan, rank: int, at: Callable[[Place], Array]) -> Work:
     """Return the tasks on a device: one operation if the plan adds one contribution after another; otherwise one for
     each addition, of which the last writes the sum to all targets.
     """

@@ -86,7 +86,7 @@ class TaskGraph:
     def __post_init__(self):
         count = len(self.tasks)
         self.start_waits, self.add_waits = [0] * count, [0] * count
-        self.started, self.done_start, self.done_add = ([[] for _ in range(count)] for _ in range(3))
+        self.started, self.done_start, self.done_add = ([list[int]() for _ in range(count)] for _ in range(3))
 
 
 class BufferLayout:

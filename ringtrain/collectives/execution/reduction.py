@@ -12,6 +12,7 @@ from ringtrain.arrays import Array
 from ringtrain.transport.base import Handle
 
 NATIVE = "mpi"
+Combine = Callable[[Array, Array, Array], None]  # combine(a, b, y): y = a op b
 
 
 class Reduction(Handle):
@@ -60,14 +61,17 @@ class EmptyReduction(Reduction):
         """Return at once."""
 
 
-class Mark(Protocol):
+class DeviceMark(Protocol):
     """A point in the order of a device's operations."""
 
     def done(self) -> bool:
         """Whether all operations before it are done."""
 
+    def wait(self) -> None:
+        """Block until all operations before it are done."""
 
-class Device(Protocol):
+
+class ReductionDevice(Protocol):
     """The device that computes a reduction: part of :class:`ringtrain.ops.base.Ops`."""
 
     def copy(self, x: Array, y: Array) -> None:
@@ -76,7 +80,7 @@ class Device(Protocol):
     def add_all(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Set every target to the sum of the sources, in their order."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> DeviceMark:
         """Return a point after all operations issued so far."""
 
 

@@ -15,34 +15,21 @@ segment that waits for the network changes nothing about it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan, addition_order
-from ringtrain.collectives.execution.mapped import (
-    COMING,
-    FINAL,
-    IDLE,
-    LEAVING,
-    MOVING,
-    WORKING,
-    awaited_text,
-    host_operations,
-    on_host,
-    segments,
-    spans,
-    sum_into,
-)
-from ringtrain.collectives.execution.reduction import HOST, Reduction, WireFormat
+from ringtrain.collectives.execution.mapped import Work, host_operations, on_host, run, segments, spans, sum_into
+from ringtrain.collectives.execution.node_reduction import IDLE, MOVING, NodeReduction
+from ringtrain.collectives.execution.reduction import HOST, Combine, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
-from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
-from ringtrain.transport.waiting import peers, wait_for
 
 SEGMENTS = 32  # of a slice, at most: the first addition and the last copy are then a small fraction of the time
 LEAST_BYTES = 1 << 18  # of a segment, but for the last: below that, messages cost more than their bytes
@@ -79,17 +66,15 @@ def slice_segments(topology: Topology, rank: int, count: int, least: int, tag: i
 class SegmentPipeline:
     """The three steps of one segment: this rank's additions, the messages between nodes, its copies."""
 
-    def __init__(self, additions: list, outer: Execution, copies: list):
+    def __init__(self, additions: Work, outer: Execution, copies: Work):
         self._additions, self.outer, self._copies = additions, outer, copies
 
     def start(self) -> None:
-        for function, arguments in self._additions:
-            function(*arguments)
+        run(self._additions)
         self.outer.start()
 
     def push(self) -> None:
-        for function, arguments in self._copies:
-            function(*arguments)
+        run(self._copies)
 
 
 def make_pipeline(
@@ -97,11 +82,11 @@ def make_pipeline(
     fused: TwoShotPlan,
     outer: Schedule,
     transport: Transport,
-    peer_views: Sequence,
-    combine: Callable,
+    peer_views: Sequence[Array],
+    combine: Combine,
     segment_bytes: int,
     wire: WireFormat | None = None,
-    device=HOST,
+    device: ReductionDevice = HOST,
 ) -> SegmentPipeline:
     """Return the pipeline of one segment.
 
@@ -130,7 +115,7 @@ def make_pipeline(
     return SegmentPipeline(additions, messages, copies)
 
 
-class Routed(Reduction):
+class Routed(NodeReduction):
     """The hierarchical all-reduce of one buffer. Collective.
 
     pipelines: the segments that this rank carries, in order
@@ -139,42 +124,27 @@ class Routed(Reduction):
     """
 
     algorithm = transport = "routed"
+    _called = texts.ROUTED
 
-    def __init__(self, pipelines: list[SegmentPipeline], transport: Transport, counter: SignalCounter, device=HOST):
-        self._segments, self._counter, self._device = pipelines, counter, device
+    def __init__(
+        self,
+        pipelines: list[SegmentPipeline],
+        transport: Transport,
+        counter: SignalCounter,
+        device: ReductionDevice = HOST,
+    ):
+        super().__init__(transport, counter, device)
+        self._segments, self._begun, self._pushed = pipelines, 0, 0
         self.bytes_sent = sum(segment.outer.bytes_sent for segment in pipelines)
-        self._neighbours, self._rank, self._patience = transport.neighbours, transport.rank, transport.patience
-        self._state, self._begun, self._pushed = IDLE, 0, 0
         self._in_flight: deque[SegmentPipeline] = deque()
 
     def start(self) -> None:
-        if self._state != IDLE:
-            raise TransportError(texts.STARTED_AGAIN(name=texts.ROUTED))
-        self._begun = self._pushed = 0
-        self._mark = self._device.mark()
-        self._state = FINAL
-        self.test()
-
-    def test(self) -> bool:
-        if self._state == FINAL and self._mark.done():
-            self._counter.advance()
-            self._state = COMING
-        if self._state == COMING and self._counter.reached():
-            self._state = MOVING
-        if self._state == MOVING and self._move():
-            self._mark = self._device.mark()
-            self._state = WORKING
-        if self._state == WORKING and self._mark.done():
-            self._counter.advance()
-            self._state = LEAVING
-        if self._state == LEAVING and self._counter.reached():
-            self._state = IDLE
-        return self._state == IDLE
+        if self._state == IDLE:
+            self._begun = self._pushed = 0
+        super().start()
 
     def _move(self) -> bool:
-        """Write the segments that have come back, progress those in flight, and begin more. Returns whether all are
-        written.
-        """
+        """Write the segments that have come back, progress those in flight, and begin more."""
         while self._in_flight and self._in_flight[0].outer.test():
             self._in_flight.popleft().push()
             self._pushed += 1
@@ -186,9 +156,6 @@ class Routed(Reduction):
             self._in_flight.append(segment)
             self._begun += 1
         return self._pushed == len(self._segments)
-
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._patience)
 
     def free(self) -> None:
         for segment in self._segments:
@@ -203,5 +170,4 @@ class Routed(Reduction):
             return texts.AWAITED_PIECE(
                 piece=self._pushed, pieces=len(self._segments), awaited=self._in_flight[0].outer.awaited()
             )
-        late = peers([self._neighbours[place] for place in self._counter.late()])
-        return awaited_text(self._state, late, texts.ROUTED, self._rank)
+        return super()._awaited()

@@ -86,7 +86,7 @@ class _Play:
         self.steps = all_steps(schedule)
         self.met = messages(schedule, self.steps)
         self.home = topology.node_of()
-        self.free = defaultdict(float)  # port → when it is free again
+        self.free: dict[tuple[str, int], float] = defaultdict(float)  # port → when it is free again
         self.sent, self.interface = [0.0] * schedule.size, [0.0] * len(topology.nodes)
         self.touching = defaultdict(list)  # (rank, step) → messages with an end there
         for number, message in enumerate(self.met):
@@ -94,7 +94,7 @@ class _Play:
                 self.touching[end].append(number)
         self.begun: dict[tuple[int, int], float] = {}
         self.left = {end: len(numbers) for end, numbers in self.touching.items()}
-        self.until = defaultdict(float)  # (rank, step) → end of its last finished message
+        self.until: dict[tuple[int, int], float] = defaultdict(float)  # (rank, step) → end of its last finished message
         self.ready: list = []
 
     def run(self) -> Cost:

@@ -5,6 +5,7 @@ equally long.
 """
 
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 from ringtrain.collectives import texts
@@ -108,8 +109,8 @@ def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> Non
 def _draw_legend(axes, schedule: Schedule) -> None:
     from matplotlib.lines import Line2D
 
-    styles = (("received, and added", "-"), ("received, and kept", DASHED))
-    entries = [Line2D([], [], color="#444444", linewidth=1.2, linestyle=style, label=label) for label, style in styles]
+    line = partial(Line2D, [], [], color="#444444", linewidth=1.2)
+    entries = [line(linestyle="-", label="received, and added"), line(linestyle=DASHED, label="received, and kept")]
     first = min(schedule.chunks, MOST_CHUNKS)
     entries += [Line2D([], [], color=_colour(k, schedule), linewidth=3, label=f"chunk {k}") for k in range(first)]
     axes.legend(handles=entries, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")

@@ -68,9 +68,10 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
 
 def _folded(sums: SymbolicSums, start: int, stop: int, shards: int) -> list[int]:
     """Return the result of the folds of these shards in the buffer, and in further inputs."""
-    held, made = {}, folds(start, stop, shards)[0]
+    held: dict[int | None, int] = {}
+    made, left = folds(start, stop, shards)
     for value, fold in enumerate(made, start):
         for slot in fold.adds:
             value = sums.add(held.pop(slot), value)
         held[fold.keep] = value
-    return [held.pop(None), *(held[slot] for slot in sorted(held))]
+    return [held[None], *(held[slot] for slot in range(len(left) - 1))]

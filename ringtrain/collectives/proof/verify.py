@@ -72,9 +72,9 @@ def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contribut
     run = _Run(
         schedule, steps, needs, rounds, brought or contributions(list(map(schedule.inputs_of, range(schedule.size))))
     )
-    rounds = run.to_the_end()
+    count = run.to_the_end()
     run.check_result()
-    return Proof(rounds, sent, tuple(len(_wired(rank, own)) for rank, own in enumerate(steps)))
+    return Proof(count, sent, tuple(len(_wired(rank, own)) for rank, own in enumerate(steps)))
 
 
 def _wired(rank: int, own: tuple[Step, ...]) -> list[Move]:
@@ -118,7 +118,7 @@ def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
 
 def _needs(steps: Steps, met: list[MatchedMessage]) -> list[list[set[tuple[int, int]]]]:
     """Return, for every step of every rank, the (peer, step) pairs that must have begun before it can end."""
-    needs = [[set() for _ in own] for own in steps]
+    needs: list[list[set[tuple[int, int]]]] = [[set() for _ in own] for own in steps]
     for message in met:
         needs[message.source][message.sent].add((message.target, message.received))
         needs[message.target][message.received].add((message.source, message.sent))

@@ -7,7 +7,8 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
-from ringtrain.data.file.dataset import IGNORE, Split
+from ringtrain.data.content import IGNORE
+from ringtrain.data.file.dataset import Split
 
 
 @dataclass(frozen=True, slots=True)

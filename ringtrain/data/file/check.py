@@ -6,16 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, no_progress
+from ringtrain.data.content import Checksum, Progress, no_progress
+from ringtrain.data.file.contents import checksum_problems, label_problems, read_images
 from ringtrain.data.file.dataset import (
     DIGITS,
     DataSet,
     Split,
-    checksum_problems,
     hdf5_errors,
-    label_problems,
     open_hdf5,
-    read_images,
 )
 from ringtrain.data.file.layout import layout_problems
 from ringtrain.data.file.metadata import DatasetMetadata, read_metadata, seal_problems, statistic_problems
@@ -54,7 +52,9 @@ def _split_problems(file, name: str, metadata: DatasetMetadata, progress: Progre
     labels = group["labels"][...]
     yield from label_problems(name, labels, len(metadata.classes))
     images = np.empty(group["images"].shape, np.uint8)
-    yield from checksum_problems(name, group.attrs["checksum"], read_images(group["images"], images, labels, progress))
+    running = Checksum(images.shape)
+    read_images(group["images"], images, progress, running)
+    yield from checksum_problems(name, group.attrs["checksum"], running.finish(labels))
     if name == "train":
         yield from statistic_problems(metadata, images, progress)
 

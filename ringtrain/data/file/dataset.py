@@ -17,24 +17,20 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, no_progress, row_blocks
+from ringtrain.data.content import BESIDE, Progress, no_progress
+from ringtrain.data.file.contents import HEADER_BYTES, arrays_of, content_problems, places_of
 from ringtrain.data.file.heaps import heap_problem
 from ringtrain.data.file.layout import layout_problems
 from ringtrain.data.file.metadata import (
     DatasetMetadata,
-    is_sealed,
     metadata_checksum,
     read_metadata,
     seal_problems,
-    statistic_problems,
 )
 from ringtrain.errors import DataError, nearest, plain
 from ringtrain.storage.hdf5 import is_own, open_file
 
 DIGITS = Path(__file__).parents[1] / "digits.h5"
-VERIFY_BYTES = 256 << 20
-HEADER_BYTES = 4096
-ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +109,9 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = no_p
             for problem in seal_problems(file, metadata):
                 raise DataError(texts.IN_FILE(path=path, problem=problem))
             names = [name for name in ("train", "test") if is_own(file, name)]
-            nbytes = _places(file, names)[1]
+            nbytes = places_of(file, names)[1]
         window = node.window(nbytes) if node else None
-        if window is None:
+        if node is None or window is None:
             memory = _private_memory(path, nbytes)
             _fill(path, file, names, memory, metadata, progress)
         else:
@@ -170,17 +166,6 @@ def _why_not_opened(path: Path, error: str) -> str:
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _places(file, names) -> tuple[dict, int]:
-    """Return the place of each array in the window, {(split, key): (start, stop)} in bytes, and the window's size."""
-    places, end = {}, HEADER_BYTES
-    for name in names:
-        for key in ("images", "labels"):
-            start = -(-end // ALIGN) * ALIGN
-            end = start + file[name][key].size * file[name][key].dtype.itemsize
-            places[name, key] = (start, end)
-    return places, end
-
-
 def _private_memory(path: Path, nbytes: int):
     try:
         return np.empty(nbytes, np.uint8)
@@ -188,18 +173,9 @@ def _private_memory(path: Path, nbytes: int):
         raise DataError(texts.NEEDS_MEMORY(path=path, gigabytes=nbytes / 1e9)) from error
 
 
-def _array(file, memory, place, name: str, key: str):
-    start, stop = place
-    return memory[start:stop].view(file[name][key].dtype).reshape(file[name][key].shape)
-
-
-def _arrays(file, names, memory) -> dict:
-    places, _ = _places(file, names)
-    return {(name, key): _array(file, memory, place, name, key) for (name, key), place in places.items()}
-
-
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _fill_for_node(path, file, names, memory, metadata: DatasetMetadata, node: NodeMemory, progress: Progress) -> None:
+def _fill_for_node(
+    path: Path, file, names: list[str], memory, metadata: DatasetMetadata, node: NodeMemory, progress: Progress
+) -> None:
     """Fill the window on the owner; the other ranks wait, and raise the owner's error."""
     if node.owner:
         try:
@@ -229,66 +205,13 @@ def _fill(path, file, names, memory, metadata: DatasetMetadata, progress: Progre
     Raises: DataError if a label, a checksum or a statistic is wrong, or reading fails.
     """
     with hdf5_errors(path):
-        problem = next(_content_problems(file, names, memory, metadata, progress), None)
+        problem = next(content_problems(file, names, memory, metadata, progress), None)
     if problem:
         raise DataError(texts.IN_FILE(path=path, problem=problem))
 
 
-def _content_problems(file, names, memory, metadata: DatasetMetadata, progress: Progress):
-    arrays = _arrays(file, names, memory)
-    verify = sum(array.nbytes for array in arrays.values()) <= VERIFY_BYTES
-    for name in names:
-        images, labels = arrays[name, "images"], arrays[name, "labels"]
-        file[name]["labels"].read_direct(labels)
-        yield from label_problems(name, labels, len(metadata.classes))
-        found = read_images(file[name]["images"], images, labels if verify else None, progress)
-        if verify:
-            yield from checksum_problems(name, file[name].attrs["checksum"], found)
-    if verify and not is_sealed(file):
-        yield from statistic_problems(metadata, arrays["train", "images"], progress)
-
-
-def read_images(array, out, labels, progress: Progress = no_progress) -> str | None:
-    """Read a dataset into ``out``, a block at a time.
-
-    Returns the checksum with ``labels``, or None if those are None.
-    """
-    running = Checksum(array.shape)
-    for rows in row_blocks(array.shape[0], out[0].nbytes, array.chunks[0] if array.chunks else 1):
-        array.read_direct(out, rows, rows)
-        if labels is not None:
-            running.add(out[rows])
-        progress("reading", rows.stop, array.shape[0])
-    return None if labels is None else running.finish(labels)
-
-
-def label_problems(name: str, labels, classes: int):
-    """Yield a problem if labels are not class numbers."""
-    wrong = np.flatnonzero((labels < IGNORE) | (labels >= classes))
-    if wrong.size:
-        yield (
-            texts.LABELS_OUT_OF_RANGE(
-                wrong=wrong.size,
-                count=labels.size,
-                name=name,
-                label=labels[wrong[0]],
-                example=wrong[0],
-                low=labels.min(),
-                high=labels.max(),
-                classes=classes,
-                last=classes - 1,
-            )
-        )
-
-
-def checksum_problems(name: str, noted: str, found: str):
-    """Yield a problem if the examples differ from the written ones."""
-    if noted != found:
-        yield (texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12]))
-
-
 def _assemble(file, names, memory, metadata: DatasetMetadata, held: str) -> DataSet:
-    arrays = _arrays(file, names, memory)
+    arrays = arrays_of(file, names, memory)
     for array in arrays.values():
         array.flags.writeable = False
     splits = {

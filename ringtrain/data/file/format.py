@@ -20,7 +20,8 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, checksum, no_progress, row_blocks
-from ringtrain.data.file.dataset import hdf5_errors, label_problems, open_hdf5
+from ringtrain.data.file.contents import label_problems
+from ringtrain.data.file.dataset import hdf5_errors, open_hdf5
 from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
 from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_problems
 from ringtrain.data.file.statistics import pixel_statistics

@@ -25,7 +25,7 @@ def layout_problems(file) -> Iterator[str]:
         yield fatal
         return
     yield from _attribute_problems(file)
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name in ("train", "test"):
         if name == "test" and not file.id.links.exists(b"test"):
             continue

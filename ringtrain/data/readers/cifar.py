@@ -62,8 +62,9 @@ def _fits(layout: CifarVariant, names) -> bool:
 
 def read(path: Path, size, progress: Progress) -> Content:
     """Read all of it. Raises: DataError"""
-    if path.is_dir():
-        folder, layout = _layout_in(path)
+    found = _layout_in(path) if path.is_dir() else None
+    if found is not None:
+        folder, layout = found
         return _assemble(folder, layout, read_members(folder, layout.files, progress), progress)
     members = read_members(path, {name for layout in LAYOUTS for name in layout.files}, progress)
     for layout in LAYOUTS:

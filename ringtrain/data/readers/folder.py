@@ -113,7 +113,8 @@ def _open(file: Path):
 
 def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     """Return the shape [H, W, C] of all examples, from the headers alone, and notes about them."""
-    sizes, grey = {}, 0
+    sizes: dict[tuple[int, int], Path] = {}
+    grey = 0
     for file in files:
         with _open(file) as image:
             sizes.setdefault(image.size, file)

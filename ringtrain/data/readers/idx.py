@@ -62,9 +62,9 @@ def read(path: Path, size, progress: Progress) -> Content:
                 known=", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes),
             )
         )
-    train, test = (_read_split(path, named, prefixes[0], names) for names in SPLITS.values())
-    if train is None:
-        train, test = test, None
+    read = (_read_split(path, named, prefixes[0], names) for names in SPLITS.values())
+    train, *tests = [part for part in read if part is not None]
+    test = tests[0] if tests else None
     folder = path if path.is_dir() else path.parent
     return Content(
         name=prefixes[0].rstrip("-_.") or folder.resolve().name,

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def make_dataset(
     content = read_source(source, size, progress)
     _check_shapes(content)
     _check_classes(str(source), content)
-    given = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
+    given: dict[str, Any] = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
     content = dataclasses.replace(content, **given)
     _check_texts(str(source), content)
     if test_fraction is not None:

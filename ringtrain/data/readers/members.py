@@ -42,7 +42,8 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     total = path.stat().st_size
     # As a stream: a compressed archive returns to an earlier member only by starting again.
-    with open(path, "rb") as file, tarfile.open(fileobj=_Ending(file), mode="r|*") as archive:
+    # The stub of tarfile wants a file that writes and seeks, but a stream is only read.
+    with open(path, "rb") as file, tarfile.open(fileobj=_Ending(file), mode="r|*") as archive:  # type: ignore[call-overload]
         for member in archive:
             name = PurePosixPath(member.name).name
             if member.isfile() and name in wanted:

@@ -10,7 +10,11 @@ from ringtrain.data.content import Content, Part, Progress, make_part, numbered_
 from ringtrain.data.readers.decoding import decoding
 from ringtrain.errors import DataError
 
-PAIRS = (("x_train", "y_train", "x_test", "y_test"), ("x", "y", None, None), ("images", "labels", None, None))
+PAIRS: tuple[tuple[str, str, str | None, str | None], ...] = (
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("x", "y", None, None),
+    ("images", "labels", None, None),
+)
 
 
 def accepts(path: Path) -> bool:
@@ -19,8 +23,8 @@ def accepts(path: Path) -> bool:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
-    # NumPy leaves a file open that it opened and could not read.
     """Read all of it. Raises: DataError"""
+    # NumPy leaves a file open that it opened and could not read.
     with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as file:
         if not zipfile.is_zipfile(file):  # which NumPy would read as an array, or a pickle
             raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
@@ -34,7 +38,7 @@ def _parts(path: Path, archive) -> tuple[Part, Part | None]:
     for x, y, test_x, test_y in PAIRS:
         if x in archive and y in archive:
             train = make_part(_array(path, archive, x), _array(path, archive, y), f"{path}: {x}, {y}")
-            if test_x is None or (test_x not in archive and test_y not in archive):
+            if test_x is None or test_y is None or (test_x not in archive and test_y not in archive):
                 return train, None
             if test_x in archive and test_y in archive:
                 test = _array(path, archive, test_x), _array(path, archive, test_y)

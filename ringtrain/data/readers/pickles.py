@@ -62,4 +62,4 @@ def _array(data, code: str, order: str, shape) -> np.ndarray:
     dtype = np.dtype(code)
     if dtype.kind not in "biuf":
         raise ValueError(f"it has an array of type {code}")
-    return np.frombuffer(data, dtype).reshape(shape, order=order)
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if order == "F" else "C")

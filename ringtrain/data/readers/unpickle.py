@@ -1,6 +1,7 @@
 """The child program of :mod:`ringtrain.data.readers.pickles`, which unpickles a file with the standard library alone.
 
-A pickle may name the functions of ALLOWED, which put a NumPy array together; Array and Dtype only keep their arguments.
+A pickle may name the functions of ALLOWED, which put a NumPy array together; PickledArray and Dtype only keep their
+arguments.
 Input is the pickle. Output is a line of JSON, then the bytes of all arrays and byte strings in their order:
 
     ["value", tree]          lists in it are ["list", item…], ["dict", key, value…], ["bytes", length]
@@ -32,7 +33,7 @@ class Dtype:
         self.order = decode_text(state[1]).strip("|=")
 
 
-class Array:
+class PickledArray:
     """The description and bytes of a NumPy array in a pickle."""
 
     def __init__(self, *_):
@@ -44,14 +45,14 @@ class Array:
 
 def from_buffer(data, dtype, shape, order):
     """Make an array as protocol 5 does: directly, without an empty array and its state."""
-    array = Array()
+    array = PickledArray()
     array.__setstate__((1, shape, dtype, order == "F", data))
     return array
 
 
 ALLOWED = {
-    "numpy.core.multiarray._reconstruct": Array,
-    "numpy._core.multiarray._reconstruct": Array,
+    "numpy.core.multiarray._reconstruct": PickledArray,
+    "numpy._core.multiarray._reconstruct": PickledArray,
     "numpy.core.numeric._frombuffer": from_buffer,
     "numpy._core.numeric._frombuffer": from_buffer,
     "numpy.ndarray": None,  # an argument of _reconstruct
@@ -90,7 +91,7 @@ def value_tree(value, blobs: list, left: list[int], depth: int = 0):
         ]
     if type(value) in (list, tuple):
         return ["list", *(value_tree(x, blobs, left, depth + 1) for x in value)]
-    kind = "array" if type(value) is Array else "bytes"
+    kind = "array" if type(value) is PickledArray else "bytes"
     blobs.append(memoryview(value.data if kind == "array" else value))
     layout = (value.dtype.order + value.dtype.code, "CF"[value.fortran], value.shape) if kind == "array" else ()
     return [kind, blobs[-1].nbytes, *layout]
@@ -98,7 +99,7 @@ def value_tree(value, blobs: list, left: list[int], depth: int = 0):
 
 def run_pickle(data: bytes, memory_bytes: int) -> tuple[str, list]:
     """Run the pickle; return the line of JSON, and the bytes after it."""
-    blobs = []
+    blobs: list[memoryview] = []
     try:
         value = Unpickler(io.BytesIO(data), encoding="bytes").load()
         tree = value_tree(value, blobs, [MOST])

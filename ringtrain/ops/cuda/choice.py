@@ -99,7 +99,7 @@ class Choice:
             if device.recording:
                 return _recordable(able)
             seconds = {} if self._fixed or len(able) == 1 else self._time_all(device, able, trial, factors)
-            names = sorted(seconds, key=seconds.get) or [way.name for way in able]
+            names = sorted(seconds, key=seconds.__getitem__) or [way.name for way in able]
             self.table[work] = Chosen(tuple(names), seconds, flops)
         by_name = {way.name: way for way in able}
         ordered = [by_name[name] for name in self.table[work].names] + list(able)

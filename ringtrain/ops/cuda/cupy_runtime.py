@@ -72,7 +72,8 @@ class CupyRuntime(Runtime):
         try:
             return allocate(nbytes)
         except (MemoryError, RuntimeError) as error:
-            raise DeviceFullError(lacking(nbytes, *self.memory(), self.device.index)) from error
+            free, total = self.memory()
+            raise DeviceFullError(lacking(nbytes, free, total, self.device.index)) from error
 
     def view(self, array, dtype):
         dtype = np.dtype(dtype)
@@ -156,9 +157,11 @@ class CupyRuntime(Runtime):
     @contextmanager
     def record(self, stream):
         self.device.refuse_while_recording("another recording was begun")
-        graphs, device = [], self.device
+        graphs: list = []
+        kept: list = []
+        device = self.device
         stream.begin()
-        device.kept = kept = []
+        device.kept = kept
         try:
             yield graphs
         except BaseException:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from ringtrain.arrays import Array
+
 
 class Event(ABC):
     """A point in the work of a stream."""
@@ -88,7 +90,7 @@ class Matrix:
     matrix in the product, and each of its columns is a row of memory.
     """
 
-    array: object
+    array: Array
     rows: int
     columns: int
     stride: int

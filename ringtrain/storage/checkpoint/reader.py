@@ -49,10 +49,9 @@ class CheckpointReader:
             "best": self.best(),
         }
         for name in SHOWN:
-            if not hdf5.is_text(
-                found.get(name, "")
-            ):  # Checkpoint's constructor reports required fields that are missing
-                raise seal.damaged(self.path, texts.NAME_NOT_PRINTABLE(name=name, found=found[name][:60]))
+            text = found.get(name, "")  # Checkpoint's constructor reports required fields that are missing
+            if not hdf5.is_text(text):
+                raise seal.damaged(self.path, texts.NAME_NOT_PRINTABLE(name=name, found=str(text)[:60]))
         return found
 
     def count(self, name: str) -> int:
@@ -121,5 +120,5 @@ class CheckpointReader:
 def array_digest(name: str, array: np.ndarray) -> str:
     """Return the sha256 of an array's name, type, shape and values."""
     sha = hashlib.sha256(f"{name} {array.dtype.str} {array.shape} ".encode())
-    sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return sha.hexdigest()

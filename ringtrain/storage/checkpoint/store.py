@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import h5py
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ringtrain.errors import CheckpointError
 from ringtrain.storage import files, texts
@@ -169,7 +170,7 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
         _write_arrays(slots, slot, arrays)
 
 
-def _write_arrays(parent: h5py.Group, name: str, arrays: Arrays) -> None:
+def _write_arrays(parent: h5py.Group, name: str, arrays: Mapping[str, ArrayLike]) -> None:
     group = parent.create_group(name, track_order=True)
     for key, value in arrays.items():
         array = np.asarray(value, order="C")

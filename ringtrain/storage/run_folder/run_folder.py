@@ -242,7 +242,7 @@ def _file_in_the_way(path: Path) -> Path:
 
 
 def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
-    skipped = []
+    skipped: list[str] = []
     for path in filter(os.path.lexists, paths):
         try:
             return FoundCheckpoint(path, _loaded(path), tuple(skipped))
@@ -281,4 +281,4 @@ def _is_until(path: Path, iteration: int) -> bool:
 
 def _iteration(path: Path) -> int:
     """Return the iteration in a numbered checkpoint's name."""
-    return int(_NUMBERED.fullmatch(path.name)[1])
+    return int(path.stem.rpartition("-")[2])

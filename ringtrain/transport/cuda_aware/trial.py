@@ -117,9 +117,8 @@ def _text(file) -> str:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 def read_trial(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
     """Return the meaning of an outcome."""
-    told = [_record(line) for line in outcome.output.splitlines() if MARK in line]
-    told = [record for record in told if record is not None]
-    last = told[-1] if told else {}
+    lines = (_record(line) for line in outcome.output.splitlines() if MARK in line)
+    last: dict = next(filter(None, reversed(list(lines))), {})
     if "device" in last:
         return CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error=last["device"]))
     if "direct_gbs" in last and "staged_gbs" in last:

@@ -21,6 +21,7 @@ import os
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.errors import DeviceError, StalledError
 from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
@@ -68,7 +69,7 @@ class SharedAllocation:
         self._runtime, self._arrays, self._own, self.names = runtime, arrays, own, names
         self._start = runtime.address(arrays[own])
 
-    def peer_views(self, span) -> list | None:
+    def peer_views(self, span: Array) -> list[Array] | None:
         """Return the span's elements in every array; None if the span does not lie in this rank's array."""
         nbytes, start = span.size * span.dtype.itemsize, self._runtime.address(span) - self._start
         if not 0 <= start <= self._arrays[self._own].size - nbytes:
@@ -88,19 +89,18 @@ class CudaIpc:
     def __init__(self, transport: Transport, runtime):
         self._transport, self._runtime = transport, runtime
         self._own = transport.neighbours.index(transport.rank)
-        self._opened, self._shared = OpenedAllocations(runtime), []
+        self._opened = OpenedAllocations(runtime)
+        self._shared: list[SharedAllocation] = []
         self._stream = runtime.stream()
         self.why = ""
         transport.before_closing.append(self.close)
         if transport.local_size > 1:
-            self._counter, board = (
-                transport.signal_counter(TAG),
-                transport.node_window(transport.local_size * ROW_BYTES),
-            )
-            if board is None or self._counter is None:
+            counter = transport.signal_counter(TAG)
+            board = transport.node_window(transport.local_size * ROW_BYTES)
+            if board is None or counter is None:
                 self.why = texts.NO_HOST_MEMORY
             else:
-                self._board = board.reshape(transport.local_size, ROW_BYTES)
+                self._counter, self._board = counter, board.reshape(transport.local_size, ROW_BYTES)
                 self.why = self._probe()
 
     def share(self, memory) -> str:
@@ -114,7 +114,7 @@ class CudaIpc:
             self._shared.append(shared)
         return why
 
-    def peer_views(self, span) -> list | None:
+    def peer_views(self, span: Array) -> list[Array] | None:
         """Return the span's elements on every rank of the node, by place, its own included; None if it does not lie in
         memory of :meth:`share`.
         """
@@ -157,7 +157,8 @@ class CudaIpc:
 
     def _open_all(self, names: list[bytes], memory) -> tuple[list, list[bytes], str]:
         """Return the arrays, the names that were opened for them, and the error."""
-        arrays, opened = [], []
+        arrays: list = []
+        opened: list[bytes] = []
         for place, name in enumerate(names):
             if place == self._own:
                 arrays.append(memory)
@@ -207,7 +208,7 @@ class CudaIpc:
         shared, why = self._exchange(memory)
         if shared is None:
             return why
-        views, why = shared.peer_views(memory), ""
+        views = shared.peer_views(memory) or []
         for what, trial in ((texts.READ, self._read), (texts.WRITE, self._write), (texts.READ_WRITTEN, self._written)):
             rows = self._tell({"error": _tried(trial, views)}, what)
             why = _first(rows, self._transport.neighbours)

@@ -5,13 +5,15 @@ and its own copies within collectives, as host code.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ringtrain.transport import texts
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import Handle, Moves, Transport
 from ringtrain.transport.buffers import Raw
+from ringtrain.transport.device.staging import Prepare
 
 
 class DirectHandle(Handle):
@@ -47,17 +49,17 @@ class Direct:
         self._inner, self._runtime = inner, runtime
         self._threads = threading.local()
 
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def sends(self, moves: Moves, tag: int) -> Handle:
         return self._handle(self._inner.sends, moves, tag)
 
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def recvs(self, moves: Moves, tag: int) -> Handle:
         return self._handle(self._inner.recvs, moves, tag)
 
-    def _handle(self, prepare: Callable, moves, tag: int) -> Handle:
+    def _handle(self, prepare: Prepare, moves: Moves, tag: int) -> Handle:
         self._enter()
         return DirectHandle(prepare([(peer, self._raw(span)) for peer, span in moves], tag), self._enter)
 
-    def _raw(self, span):
+    def _raw(self, span: Any) -> np.ndarray | Raw:
         if isinstance(span, np.ndarray):
             return span
         return Raw(self._runtime.address(span), span.size * span.dtype.itemsize, span)

@@ -10,9 +10,10 @@ from collections import deque
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.device.staging import CopyEngine
+from ringtrain.transport.device.staging import CopyEngine, CopyEvent
 from ringtrain.transport.waiting import wait_for
 
 # MPIs have no bfloat16: they take it for whole numbers, or for bytes, add those, and report success. Few have float16.
@@ -27,7 +28,7 @@ class StagedAllReduces:
         self._waiting: deque[StagedSum] = deque()
         self._lock = threading.Lock()
 
-    def blocking(self, span, op: str, source) -> None:
+    def blocking(self, span: Array, op: str, source: Array | None) -> None:
         memory = self.engine.pinned.take(_nbytes(span))
         self.engine.copy_down(span if source is None else source, memory).wait()
         host = _wide(memory, span.dtype)
@@ -36,7 +37,7 @@ class StagedAllReduces:
         self.engine.copy_up(memory, span).wait()
         self.engine.pinned.give(memory)
 
-    def started(self, span) -> Handle:
+    def started(self, span: Array) -> Handle:
         handle = StagedSum(self, span)
         handle.start()
         return handle
@@ -61,13 +62,16 @@ class StagedAllReduces:
 class StagedSum(Handle):
     """One all-reduce in flight: copied to the host, summed by the MPI, copied back."""
 
-    def __init__(self, sums: StagedAllReduces, span):
-        self._sums, self._span = sums, span
-        self._memory = self._host = self._inner = self._up = None
+    def __init__(self, sums: StagedAllReduces, span: Array):
+        self._sums, self._span, self._done = sums, span, True
+        self._memory: np.ndarray
+        self._host: np.ndarray
 
     def start(self) -> None:
         self._memory = self._sums.engine.pinned.take(_nbytes(self._span))
-        self._inner = self._up = None
+        self._inner: Handle | None = None
+        self._up: CopyEvent | None = None
+        self._done = False
         self.copied = self._sums.engine.copy_down(self._span, self._memory)
         self._sums.wait_in_line(self)
 
@@ -77,7 +81,7 @@ class StagedSum(Handle):
 
     def test(self) -> bool:
         self._sums.engine.progress()
-        if self._memory is None:
+        if self._done:
             return True
         self._sums.begin_ready()
         if self._inner is None or (self._up is None and not self._inner.test()):
@@ -88,14 +92,14 @@ class StagedSum(Handle):
         if not self._up.done():
             return False
         self._sums.engine.pinned.give(self._memory)
-        self._memory = None
+        self._done = True
         return True
 
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._sums.inner.patience)
 
 
-def _nbytes(span) -> int:
+def _nbytes(span: Array) -> int:
     return span.size * span.dtype.itemsize
 
 

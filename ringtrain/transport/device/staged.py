@@ -1,10 +1,8 @@
 """Device memory staged through host memory: for an MPI that cannot read device memory, or is slow at it."""
 
-from collections.abc import Sequence
-
 from ringtrain.transport import texts
-from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.device.staging import CopyEngine, StagedMessage
+from ringtrain.transport.base import Handle, Moves, Transport
+from ringtrain.transport.device.staging import CopyEngine, Prepare, StagedMessage
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 
@@ -39,13 +37,13 @@ class Staged:
     def __init__(self, inner: Transport, engine: CopyEngine):
         self._inner, self._engine = inner, engine
 
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def sends(self, moves: Moves, tag: int) -> Handle:
         return self._handle(True, moves, tag, self._inner.sends, "receive")
 
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def recvs(self, moves: Moves, tag: int) -> Handle:
         return self._handle(False, moves, tag, self._inner.recvs, "send")
 
-    def _handle(self, sending: bool, moves, tag: int, prepare, verb: str) -> StagedHandle:
+    def _handle(self, sending: bool, moves: Moves, tag: int, prepare: Prepare, verb: str) -> StagedHandle:
         channels = [(self._engine.channel(sending, peer, tag, prepare), span) for peer, span in moves]
         messages = [message for channel, span in channels for message in channel.messages(span)]
         return StagedHandle(self._engine, messages, verb, tag, self._inner.patience)

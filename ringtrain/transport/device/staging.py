@@ -17,17 +17,28 @@ down and one up, since devices have an engine for each; no stream of the caller 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 
-from ringtrain.transport.base import Handle
-from ringtrain.transport.buffers import message_bounds
+from ringtrain.arrays import Array
+from ringtrain.transport.base import Handle, Moves
+from ringtrain.transport.buffers import Raw, message_bounds
 from ringtrain.transport.device.pinned import Pinned
 
 # A copy of 1 MiB takes 20 to 50 µs at the 20 to 50 GB/s of PCIe, several times as long as issuing it and its message:
 # smaller segments would wait for the interpreter, and with larger ones the network would wait longer for the first.
 SEGMENT_BYTES = 1 << 20
+Prepare = Callable[[Moves, int], Handle]
 BUFFERS = 4  # of a length: one is copied to, one copied from, and two travel, so that the network always has the next
+
+
+class CopyEvent(Protocol):
+    """The end of a copy."""
+
+    def done(self) -> bool: ...
+
+    def wait(self) -> None: ...
 
 
 class HostBuffer:
@@ -52,7 +63,7 @@ class CopyEngine:
         self._active: dict[Channel, None] = {}
         self._lock = threading.Lock()
 
-    def channel(self, sending: bool, peer: int, tag: int, prepare: Callable) -> "Channel":
+    def channel(self, sending: bool, peer: int, tag: int, prepare: Prepare) -> "Channel":
         """Return the channel. ``prepare(moves, tag)`` prepares messages of the inner transport in that direction."""
         key = (sending, peer, tag)
         if key not in self._channels:
@@ -86,12 +97,12 @@ class CopyEngine:
             for channel in self._active:
                 channel.settle()
 
-    def copy_down(self, array, memory: np.ndarray):
+    def copy_down(self, array: Array, memory: np.ndarray) -> CopyEvent:
         """Start a copy to the host and return the event of its end."""
         self.runtime.download(array, memory, self.down)
         return self.down.record()
 
-    def copy_up(self, memory: np.ndarray, array):
+    def copy_up(self, memory: np.ndarray, array: Array) -> CopyEvent:
         """Start a copy to the device and return the event of its end."""
         self.runtime.upload(memory, array, self.up)
         return self.up.record()
@@ -100,13 +111,13 @@ class CopyEngine:
 class Channel:
     """The queue of all messages to one peer by one tag, or from it."""
 
-    def __init__(self, engine: CopyEngine, sending: bool, peer: int, tag: int, prepare: Callable):
+    def __init__(self, engine: CopyEngine, sending: bool, peer: int, tag: int, prepare: Prepare):
         self.engine, self.sending, self.peer, self.tag, self._prepare = engine, sending, peer, tag, prepare
         self._buffers: dict[int, list[HostBuffer]] = {}
         self._waiting: deque[StagedMessage] = deque()  # not yet with the inner transport
         self._posted: list[StagedMessage] = []
 
-    def messages(self, span) -> "list[StagedMessage]":
+    def messages(self, span: Array | Raw) -> "list[StagedMessage]":
         """Return the messages of a span."""
         if isinstance(span, np.ndarray):
             return [StagedMessage(self, None, self._prepare([(self.peer, span)], self.tag))]
@@ -141,15 +152,15 @@ class Channel:
                 break  # no host buffer is free, and later messages must not be posted before this one
         while self._waiting and self._waiting[0].ready():
             message = self._waiting.popleft()
-            message.message.start()
+            message.start()
             self._posted.append(message)
         if self._posted:
             self._posted = [message for message in self._posted if not message.finish()]
 
     def settle(self) -> None:
         self.progress()
-        while self._waiting and self._waiting[0].copied is not None:
-            self._waiting[0].copied.wait()
+        while self._waiting and (copied := self._waiting[0].copied) is not None:
+            copied.wait()
             self.progress()
 
 
@@ -162,11 +173,12 @@ class StagedMessage:
 
     def __init__(self, channel: Channel, array, message: Handle | None = None):
         self.channel, self.array, self.message = channel, array, message
-        self._buffer = self.copied = None
+        self.rewind()
         self.done = True
 
     def rewind(self) -> None:
-        self._buffer = self.copied = None
+        self._buffer: HostBuffer | None = None
+        self.copied: CopyEvent | None = None
         self.done = False
 
     def begin(self) -> bool:
@@ -187,18 +199,21 @@ class StagedMessage:
             return True
         return self._buffer is not None and (self.copied is None or self.copied.done())
 
+    def start(self) -> None:
+        """Start its message, once it is ready."""
+        if self.message is not None:
+            self.message.start()
+
     def finish(self) -> bool:
         """Whether it is done: its message, and the copy of a receive to the device."""
-        if self._awaits_message() and not self.message.test():
+        awaits_message = self.channel.sending or self.copied is None
+        if self.message is None or (awaits_message and not self.message.test()):
             return False
-        if self.array is not None and not self.channel.sending:
-            self.copied = self.copied or self.channel.engine.copy_up(self._buffer.memory, self.array)
-            if not self.copied.done():
-                return False
         if self._buffer is not None:
+            if not self.channel.sending:
+                self.copied = self.copied or self.channel.engine.copy_up(self._buffer.memory, self.array)
+                if not self.copied.done():
+                    return False
             self._buffer.busy = False
         self.done = True
         return True
-
-    def _awaits_message(self) -> bool:
-        return self.channel.sending or self.copied is None

@@ -4,13 +4,12 @@ Messages know no streams: the caller starts a send when the data is computed, an
 device uses the span any more. When a handle is done, so are its copies.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ringtrain.transport import texts
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
 from ringtrain.transport.buffers import ALIGNMENT, message_bounds
 from ringtrain.transport.counters import Counters
 from ringtrain.transport.device.cuda_ipc import CudaIpc, grown
@@ -19,7 +18,6 @@ from ringtrain.transport.device.host_collectives import StagedAllReduces
 from ringtrain.transport.device.staged import Staged
 from ringtrain.transport.device.staging import SEGMENT_BYTES, CopyEngine
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import Patience, wait_for
 
 DIRECT, STAGED = "direct", "staged"
@@ -43,7 +41,7 @@ class PollingHandle(Handle):
         wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._patience)
 
 
-class DeviceTransport(Transport):
+class DeviceTransport(ForwardingTransport):
     """``inner``'s world, with arrays of ``runtime`` as spans.
 
     way: :data:`DIRECT` hands their addresses to the MPI, :data:`STAGED` copies them through pinned host memory. Host
@@ -54,21 +52,12 @@ class DeviceTransport(Transport):
     def __init__(
         self, inner: Transport, runtime, way: str, segment_bytes: int = SEGMENT_BYTES, ipc: CudaIpc | None = None
     ):
-        self._inner, self._runtime, self._ipc = inner, runtime, ipc
+        super().__init__(inner)
+        self._runtime, self._ipc, self._engine = runtime, ipc, CopyEngine(runtime, segment_bytes)
         self.why_not_shared = "" if ipc is None else ipc.why
-        self._engine = CopyEngine(runtime, segment_bytes)
-        self._pieces = way == STAGED
         self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
+        self._staged = way == STAGED
         self._sums = StagedAllReduces(inner, self._engine)
-        self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
-        self.local_rank, self.local_size = inner.local_rank, inner.local_size
-        self.neighbours, self.links = inner.neighbours, inner.links
-        self.before_closing, self.before_leaving, self.why_not_fault_tolerant = (
-            inner.before_closing,
-            inner.before_leaving,
-            inner.why_not_fault_tolerant,
-        )
-        self.activity = inner.activity
         self.patience = replace(inner.patience, poll=self._poll)
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -92,10 +81,10 @@ class DeviceTransport(Transport):
     def _cut(self, memory, count: int, dtype):
         return self._runtime.view(memory[: count * np.dtype(dtype).itemsize], dtype)
 
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def sends(self, moves: Moves, tag: int) -> Handle:
         return self._moves.sends(moves, tag)
 
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def recvs(self, moves: Moves, tag: int) -> Handle:
         return self._moves.recvs(moves, tag)
 
     # ── collectives ───────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +94,7 @@ class DeviceTransport(Transport):
         order.
         """
         self._hand_over()
-        if self._pieces and self.size > 1:
+        if self._staged and self.size > 1:
             handle = self._inner.native_allreduce_start(np.zeros(1))
             wait_for(lambda: self._advances(handle), FOREVER_S, lambda: texts.AWAITED_MEETING, patience=self.patience)
 
@@ -161,18 +150,12 @@ class DeviceTransport(Transport):
         self._inner.node_barrier()
 
     # ── the node ──────────────────────────────────────────────────────────────────────────────────────────
-    def node_window(self, nbytes: int):
-        return self._inner.node_window(nbytes)
-
     def peer_views(self, span) -> list | None:
         if isinstance(span, np.ndarray):
             return self._inner.peer_views(span)
         if self.local_size == 1:
             return [span]
         return None if self._ipc is None else self._ipc.peer_views(span)
-
-    def signal_counter(self, tag: int) -> SignalCounter | None:
-        return self._inner.signal_counter(tag)
 
     def board(self, nbytes: int) -> Rows:
         self._meet()
@@ -187,12 +170,6 @@ class DeviceTransport(Transport):
         self._engine.progress()
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
-    def abort(self, code: int) -> None:
-        self._inner.abort(code)
-
-    def close(self) -> None:
-        self._inner.close()
-
     def describe(self) -> str:
         mapped = self._ipc is not None and self.local_size > 1 and not self.why_not_shared
         described = texts.DEVICE_MEMORY_MAPPED if mapped else texts.DEVICE_MEMORY

@@ -8,35 +8,28 @@ TransportError that names the peers it concerns.
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
+from ringtrain.arrays import Array
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.buffers import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, message_bounds
+from ringtrain.transport.base import Handle, Moves, Seat, Transport
+from ringtrain.transport.buffers import MESSAGE_BYTES, as_bytes, message_bounds
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait_until_read, why_not_fault_tolerant
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
-from ringtrain.transport.mpi.memfd import Fence
-from ringtrain.transport.mpi.node import (
-    free,
-    gather_text,
-    has_too_few_cores,
-    leaders,
-    shared_window,
-    split_by_node,
-    window_arrays,
-)
-from ringtrain.transport.mpi.node_memory import shared_arrays
-from ringtrain.transport.mpi.requests import PersistentHandle, ReduceHandle, has_lost, naming_peers
+from ringtrain.transport.mpi.node import gather_text, has_too_few_cores, leaders, split_by_node
+from ringtrain.transport.mpi.node_memory import Allocate, NodeSharedMemory
+from ringtrain.transport.mpi.requests import PersistentMessages, ReduceHandle, has_lost, naming_peers
 from ringtrain.transport.mpi.rma_counters import RmaCounters
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, find_peer_views
+from ringtrain.transport.shared_arena import SignalCounter, find_peer_views
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import SPIN_S, Patience
 
@@ -51,11 +44,6 @@ OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 REDUCES_KEPT = 16  # more than are ever under way at once
 
 
-def _given(data):
-    """Return the bytes in the form that mpi4py takes."""
-    return MPI.buffer.fromaddress(data.address, data.size) if isinstance(data, Raw) else data
-
-
 class Messages(Transport):
     """This rank's end of a communicator. Collective to make.
 
@@ -63,94 +51,65 @@ class Messages(Transport):
     message_bytes: longest message
     """
 
-    def __init__(self, comm, claims: dict, allocate=None, message_bytes: int = MESSAGE_BYTES):
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        claims: dict[str, int],
+        allocate: Allocate | None = None,
+        message_bytes: int = MESSAGE_BYTES,
+    ):
         self._comm = comm.Dup()
         self._node_comm = split_by_node(self._comm)
-        self._allocate, self._limit = allocate or aligned_zeros, message_bytes
-        self._shares = allocate is None and self._node_comm.size > 1
-        self._handles: set[PersistentHandle] = set()
-        self._windows: list = []
-        self._tolerant = is_fault_tolerant(os.environ)
-        self._fence = Fence()
-        self._arenas: list[SharedArena] = []
-        self._signal_counters = SignalCounters(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
+        self._memory = NodeSharedMemory(self._comm, self._node_comm, allocate)
         self._relays: list[RowRelay] = []
         self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
-        self.before_closing: list[Callable[[], None]] = []
-        self.before_leaving: list[Callable[[], None]] = []
-        self.activity = Activity()
         self._tallies: list[RmaCounters] = []
-        self.rank, self.size = self._comm.rank, self._comm.size
-        node_of = number_nodes(leaders(self._comm, self._node_comm))
-        self.node, self.nodes = node_of[self.rank], max(node_of) + 1
-        self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
-        self.local_size = node_of.count(self.node)
-        self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
+        self.before_closing, self.before_leaving = [], []
+        self.activity = Activity()
+        self.seat = self._find_seat(claims)
         self.links = LinkTraffic(self.neighbours)
         self.why_not_fault_tolerant = why_not_fault_tolerant(os.environ, mpi_library())
         self.patience = Patience(0.0 if has_too_few_cores(self._node_comm) else SPIN_S, poll=self._poll)
+        self._requests = PersistentMessages(self._comm, self.patience, message_bytes)
 
-    def allocate(self, count: int, dtype):
+    def _find_seat(self, claims: dict[str, int]) -> Seat:
+        rank, node_of = self._comm.rank, number_nodes(leaders(self._comm, self._node_comm))
+        neighbours = tuple(other for other, node in enumerate(node_of) if node == node_of[rank])
+        local_rank = choose_local_ranks(self.gather_json(claims), node_of)[rank]
+        return Seat(rank, self._comm.size, node_of[rank], max(node_of) + 1, local_rank, len(neighbours), neighbours)
+
+    def allocate(self, count: int, dtype: DTypeLike) -> Array:
         """Return memory in a shared window of the node, if the system has one."""
-        nbytes = count * np.dtype(dtype).itemsize
-        arrays = self._share([nbytes] * self.local_size) if self._shares and nbytes else None
-        if arrays is None:
-            return self._allocate(count, dtype)
-        self._arenas.append(SharedArena(arrays, self._node_comm.rank))
-        return arrays[self._node_comm.rank].view(dtype)
+        return self._memory.allocate(count, dtype)
 
-    def _share(self, sizes: Sequence[int]) -> list | None:
-        """Return arrays of these sizes in bytes, by place in the node, that all of its ranks read and write."""
-        if self._tolerant:
-            with naming_peers(texts.SHARING_MEMORY, self._comm):
-                return shared_arrays(self._node_comm, sizes)
-        # The memory is the window's: it is gone after close, also for arrays that still point to it.
-        window = shared_window(self._node_comm, sizes[self._node_comm.rank])
-        if window is None:
-            return None
-        self._windows.append(window)
-        return window_arrays(window, self._node_comm, sizes)
+    def scratch(self, count: int, dtype: DTypeLike) -> Array:
+        return self._memory.scratch(count, dtype)
 
-    def scratch(self, count: int, dtype):
-        return self._allocate(count, dtype)
-
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        handle = self._prepare(self._comm.Send_init, moves, "receive", tag)
+    def sends(self, moves: Moves, tag: int) -> Handle:
+        handle = self._requests.prepare(self._comm.Send_init, moves, "receive", tag)
         handle.post = self.links.counting(handle.post, moves)
         return handle
 
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return self._prepare(self._comm.Recv_init, moves, "send", tag)
+    def recvs(self, moves: Moves, tag: int) -> Handle:
+        return self._requests.prepare(self._comm.Recv_init, moves, "send", tag)
 
-    def _prepare(self, prepare, moves, verb: str, tag: int) -> PersistentHandle:
-        requests = []
-        for peer, span in moves:
-            data = as_bytes(span)
-            with naming_peers(texts.PREPARING_MESSAGE(peer=peer, verb=verb, tag=tag), self._comm):
-                requests += [
-                    prepare([_given(data[a:b]), MPI.BYTE], peer, tag) for a, b in message_bounds(data.size, self._limit)
-                ]
-        handle = PersistentHandle(requests, moves, verb, tag, self.patience, self._handles.discard, self._comm)
-        self._handles.add(handle)
-        return handle
-
-    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
         with naming_peers(texts.ALLREDUCING, self._comm):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
 
-    def native_allreduce_start(self, span) -> Handle:
+    def native_allreduce_start(self, span: Array) -> Handle:
         handle = ReduceHandle(self._comm, span)
         self._reduces.append(handle)
         handle.start()
         return handle
 
-    def broadcast(self, span, root: int = 0) -> None:
+    def broadcast(self, span: Array, root: int = 0) -> None:
         data = as_bytes(span)
         with naming_peers(texts.BROADCASTING(root=root), self._comm):
-            for start, stop in message_bounds(data.size, self._limit):
+            for start, stop in message_bounds(data.size, self._requests.limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
 
-    def gather_json(self, value) -> list:
+    def gather_json(self, value: Any) -> list:
         with naming_peers(texts.GATHERING, self._comm):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
@@ -162,21 +121,14 @@ class Messages(Transport):
         with naming_peers(texts.IN_NODE_BARRIER, self._comm):
             self._node_comm.Barrier()
 
-    def node_window(self, nbytes: int):
-        arrays = self._share([nbytes] + [0] * (self.local_size - 1))
-        return None if arrays is None else arrays[0]
+    def node_window(self, nbytes: int) -> np.ndarray | None:
+        return self._memory.window(nbytes)
 
-    def peer_views(self, span) -> list | None:
-        return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)
+    def peer_views(self, span: Array) -> list[Array] | None:
+        return [span] if self.local_size == 1 else find_peer_views(self._memory.arenas, span)
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
-        return self._signal_counters.signal_counter(tag)
-
-    def _sync(self) -> None:
-        if self._windows:
-            self._windows[0].Sync()  # one orders the memory of all
-        else:
-            self._fence()
+        return self._memory.counters.signal_counter(tag)
 
     def _poll(self) -> None:
         with naming_peers(texts.POLLING, self._comm):
@@ -208,7 +160,7 @@ class Messages(Transport):
         return bool(every[0])
 
     def abort(self, code: int) -> None:
-        if self._tolerant:
+        if is_fault_tolerant(os.environ):
             end_job()
         # Called by a thread while another is in an MPI call, some MPIs do not come to it.
         Deadline(ABORT_S, code).start()
@@ -230,11 +182,10 @@ class Messages(Transport):
             relay.leave()
 
     def has_lost(self) -> bool:
-        """Whether a rank of this world is known to have died: any error may then come from that."""
         return has_lost(self._comm)
 
     @property
-    def comm(self):
+    def comm(self) -> MPI.Intracomm:
         """The MPI communicator of this world."""
         return self._comm
 
@@ -245,11 +196,9 @@ class Messages(Transport):
             relay.end()
         for tally in self._tallies:
             tally.free()
-        for handle in list(self._handles):
-            handle.free()
-        for window in self._windows:
-            free(window)
-        self._windows, self._relays, self._tallies = [], [], []
+        self._requests.free()
+        self._memory.free()
+        self._relays, self._tallies = [], []
         self._node_comm.Free()
         self._comm.Free()
 

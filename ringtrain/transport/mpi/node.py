@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -59,20 +60,18 @@ def has_too_few_cores(node_comm) -> bool:
     return len({core for own in cores for core in own.split(",")}) < node_comm.size
 
 
-def shared_window(node_comm, nbytes: int):
+def shared_window(node_comm: MPI.Intracomm, nbytes: int) -> MPI.Win | None:
     """Return a window of shared memory to which this rank adds ``nbytes``; None if any rank cannot have it. Collective
     over ``node_comm``.
     """
     if not _all(node_comm, _has_room(_sum(node_comm, nbytes + SPARE_BYTES))):
         return None
     info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every array on pages of its own
-    try:
-        with quiet_ucx(loaded(LIBMPI)):
-            window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
-    except MPI.Exception:
-        window = None
+    window = None
+    with suppress(MPI.Exception), quiet_ucx(loaded(LIBMPI)):
+        window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
     info.Free()
-    if not _all(node_comm, window is not None):
+    if not _all(node_comm, window is not None) or window is None:
         # Freeing is collective and some ranks hold no window: the others keep theirs to the end of the process.
         return None
     window.Lock_all(MPI.MODE_NOCHECK)  # until it is freed: window.Sync then orders reads and writes

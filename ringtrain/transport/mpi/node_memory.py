@@ -1,16 +1,80 @@
-"""Memory that the ranks of a node share without a window of the MPI: for worlds in which a rank may die.
+"""The memory that the ranks of a node share: in a window of the MPI; without one in worlds in which a rank may die.
 
 All ranks of a window free it together, and Open MPI makes its windows by calls that may wait forever after a death.
 """
 
 import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
-from ringtrain.transport.mpi.memfd import Memfd, create_memfd, open_memfd
-from ringtrain.transport.mpi.node import gather_text
+from ringtrain.arrays import Array
+from ringtrain.transport import texts
+from ringtrain.transport.buffers import aligned_zeros
+from ringtrain.transport.fault_tolerance import is_fault_tolerant
+from ringtrain.transport.mpi.memfd import Fence, Memfd, create_memfd, open_memfd
+from ringtrain.transport.mpi.node import free, gather_text, shared_window, window_arrays
+from ringtrain.transport.mpi.requests import naming_peers
+from ringtrain.transport.shared_arena import SharedArena, SignalCounters
+
+Allocate = Callable[[int, DTypeLike], Array]
+
+
+class NodeSharedMemory:
+    """The shared memory of the ranks of ``node_comm``. ``allocate``: makes the memory of arenas, which is then private;
+    None: it is shared.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, node_comm: MPI.Intracomm, allocate: Allocate | None):
+        self._comm, self._node_comm = comm, node_comm
+        self.scratch = allocate or aligned_zeros
+        self._shares = allocate is None and node_comm.size > 1
+        self._windows: list[MPI.Win] = []
+        self._tolerant = is_fault_tolerant(os.environ)
+        self._fence = Fence()
+        self.arenas: list[SharedArena] = []
+        self.counters = SignalCounters(self.window, node_comm.rank, node_comm.size, self._sync)
+
+    def allocate(self, count: int, dtype: DTypeLike) -> Array:
+        """Return zeroed memory, shared if the system has shared memory. Collective."""
+        nbytes, place = count * np.dtype(dtype).itemsize, self._node_comm.rank
+        arrays = self._share([nbytes] * self._node_comm.size) if self._shares and nbytes else None
+        if arrays is None:
+            return self.scratch(count, dtype)
+        self.arenas.append(SharedArena(arrays, place))
+        return arrays[place].view(dtype)
+
+    def window(self, nbytes: int) -> np.ndarray | None:
+        """Return one zeroed array that all ranks share; None without shared memory. Collective."""
+        arrays = self._share([nbytes] + [0] * (self._node_comm.size - 1))
+        return None if arrays is None else arrays[0]
+
+    def free(self) -> None:
+        """Free the windows. Collective."""
+        for window in self._windows:
+            free(window)
+        self._windows = []
+
+    def _share(self, sizes: Sequence[int]) -> list[np.ndarray] | None:
+        """Return arrays of these sizes in bytes, by place in the node, that all of its ranks read and write."""
+        if self._tolerant:
+            with naming_peers(texts.SHARING_MEMORY, self._comm):
+                return shared_arrays(self._node_comm, sizes)
+        # The memory is the window's: it is gone after close, also for arrays that still point to it.
+        window = shared_window(self._node_comm, sizes[self._node_comm.rank])
+        if window is None:
+            return None
+        self._windows.append(window)
+        return window_arrays(window, self._node_comm, sizes)
+
+    def _sync(self) -> None:
+        if self._windows:
+            self._windows[0].Sync()  # one orders the memory of all
+        else:
+            self._fence()
 
 
 def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:

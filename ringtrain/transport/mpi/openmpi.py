@@ -47,7 +47,8 @@ def _loads_from(prefix: Path) -> bool:
     there first, unless the user names another library; a build from source loads the MPI that it was built with.
     """
     package = find_spec("mpi4py")
-    wheel = package is not None and any(Path(package.origin).parent.glob("MPI.openmpi*"))
+    origin = package.origin if package else None
+    wheel = origin is not None and any(Path(origin).parent.glob("MPI.openmpi*"))
     held = (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
     return wheel and held and not any(name in os.environ for name in LIBRARY_NAMED)
 

@@ -4,15 +4,17 @@ if another rank has died.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from mpi4py import MPI
 
 from ringtrain.errors import RankLostError, TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.base import Handle
+from ringtrain.transport.base import Handle, Moves
+from ringtrain.transport.buffers import Raw, as_bytes, message_bounds
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
@@ -56,6 +58,36 @@ def naming_peers(what: str, comm):
         raise transport_error(what, error, comm) from error
 
 
+class PersistentMessages:
+    """The prepared messages of a world: ``message_bytes`` is the length of the longest."""
+
+    def __init__(self, comm: MPI.Intracomm, patience: Patience, message_bytes: int):
+        self._comm, self._patience, self.limit = comm, patience, message_bytes
+        self._handles: set[PersistentHandle] = set()
+
+    def prepare(self, prepare: Callable[..., MPI.Prequest], moves: Moves, verb: str, tag: int) -> "PersistentHandle":
+        """Return the handle of these moves. ``prepare`` makes a request; ``verb`` names the peer's end in errors."""
+        requests = []
+        for peer, span in moves:
+            data = as_bytes(span)
+            with naming_peers(texts.PREPARING_MESSAGE(peer=peer, verb=verb, tag=tag), self._comm):
+                requests += [
+                    prepare([_as_mpi_buffer(data[a:b]), MPI.BYTE], peer, tag)
+                    for a, b in message_bounds(data.size, self.limit)
+                ]
+        handle = PersistentHandle(requests, moves, verb, tag, self._patience, self._handles.discard, self._comm)
+        self._handles.add(handle)
+        return handle
+
+    def free(self) -> None:
+        for handle in list(self._handles):
+            handle.free()
+
+
+def _as_mpi_buffer(data: Any) -> Any:
+    return MPI.buffer.fromaddress(data.address, data.size) if isinstance(data, Raw) else data
+
+
 class PersistentHandle(Handle):
     """Prepared sends or receives: started together by ``post``, and tested together.
 
@@ -66,7 +98,7 @@ class PersistentHandle(Handle):
     def __init__(
         self,
         requests: list,
-        moves: Sequence[tuple[int, object]],
+        moves: Moves,
         verb: str,
         tag: int,
         patience: Patience,

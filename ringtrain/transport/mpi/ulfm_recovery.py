@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from mpi4py import MPI
 
@@ -36,6 +38,7 @@ SPAWNS = 2  # after so many failed starts of replacements the survivors continue
 CALM_S = 0.25  # deaths come in numbers, as where memory runs out; Open MPI's launcher may crash by one while it spawns
 LAST = 1 << 20  # a place after those of all survivors
 _ABANDONED: list = []  # see abandon()
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +96,16 @@ def survive(
     """
     with _deadline(expired):
         abandon(old)
-        comm, trials = old.comm, SPAWNS if command else 0
+        comm: MPI.Comm = old.comm
+        trials = SPAWNS if command else 0
         while True:
             comm = comm.Shrink()
-            told = _settled(comm, lambda comm=comm: _gathered(comm, {**facts, "rank": old.rank}))
+            told = _settled(comm, partial(_gathered, comm, {**facts, "rank": old.rank}))
             if told is None:
                 continue
             bridge = None
             if trials and comm.size < wanted:
-                if not _settled(comm, lambda comm=comm: _calm(comm)):
+                if not _settled(comm, partial(_calm, comm)):
                     continue
                 bridge, trials = _bridged(comm, command, wanted - comm.size), trials - 1
                 if bridge is None:
@@ -118,9 +122,10 @@ def join() -> tuple[Messages, Intercommunicator]:
     """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return if the
     survivors continue without it because another rank was lost."""
     bridge = _merged(MPI.Comm.Get_parent(), high=True)
-    made = bridge and _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank)
-    if made is None:
+    made = _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank) if bridge else None
+    if bridge is None or made is None:
         os.kill(os.getpid(), signal.SIGKILL)  # an exit status would end the others
+        raise AssertionError("SIGKILL ends the process")
     return made, bridge
 
 
@@ -133,7 +138,7 @@ def abandon(old: Messages) -> None:
     _ABANDONED.append(old)
 
 
-def _settled(comm, attempt: Callable[[], object]):
+def _settled(comm, attempt: Callable[[], Value | None]) -> Value | None:
     """The value of ``attempt()``, a collective, if it succeeds on all ranks of ``comm``; else None on all of them."""
     try:
         value = attempt()

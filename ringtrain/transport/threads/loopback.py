@@ -9,13 +9,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ringtrain.arrays import Array
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import Handle, Moves, Seat, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.rows import Rows
 from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, find_peer_views
@@ -42,15 +45,15 @@ class LoopbackWorld:
         self.everyone = Rendezvous(size)
         self.neighbours = [Rendezvous(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
 
-    def transport(self, rank: int, allocate=aligned_zeros) -> "Loopback":
+    def transport(self, rank: int, allocate: Callable[[int, DTypeLike], Array] = aligned_zeros) -> "Loopback":
         return Loopback(self, rank, allocate)
 
-    def run(self, function: Callable[[Transport], object]) -> list:
+    def run(self, function: Callable[[Transport], Any]) -> list:
         """Run ``function(transport)`` on every rank, a thread each, and return the values in rank order. Raises the
         first error of a rank; the other ranks then end at their next test or wait. Threads that a rank started end with
         it.
         """
-        values = [None] * self.size
+        values: list = [None] * self.size
 
         def body(rank: int) -> None:
             transport = self.transport(rank)
@@ -162,39 +165,35 @@ def _in_order() -> None:
 class Loopback(Transport):
     """One rank's end of a :class:`LoopbackWorld`."""
 
-    def __init__(self, world: LoopbackWorld, rank: int, allocate):
+    def __init__(self, world: LoopbackWorld, rank: int, allocate: Callable[[int, DTypeLike], Array]):
         self._world, self._allocate = world, allocate
-        self.rank, self.size = rank, world.size
-        self.node, self.nodes = world.node_of[rank], len(world.neighbours)
-        self.local_rank = world.node_of[:rank].count(self.node)
-        self.local_size = world.node_of.count(self.node)
-        self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
-        self.links = LinkTraffic(self.neighbours)
+        node, local_rank = world.node_of[rank], world.node_of[:rank].count(world.node_of[rank])
+        neighbours = tuple(other for other, home in enumerate(world.node_of) if home == node)
+        self.seat = Seat(rank, world.size, node, len(world.neighbours), local_rank, len(neighbours), neighbours)
+        self.links = LinkTraffic(neighbours)
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []
-        self.before_closing: list[Callable[[], None]] = []
-        self.before_leaving: list[Callable[[], None]] = []
+        self.before_closing, self.before_leaving = [], []
         self.why_not_fault_tolerant = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
         self.activity = Activity()
         self._sums_begun = 0
-        self._signal_counters = SignalCounters(self.node_window, self.local_rank, self.local_size, _in_order)
+        self._signal_counters = SignalCounters(self.node_window, local_rank, len(neighbours), _in_order)
 
-    def allocate(self, count: int, dtype):
+    def allocate(self, count: int, dtype: DTypeLike) -> Array:
         own = self._allocate(count, dtype)
         if isinstance(own, np.ndarray) and self._world.shares:
-            arrays = self._meet(as_bytes(own), self._world.neighbours[self.node], self.local_rank)
-            self._arenas.append(SharedArena(arrays, self.local_rank))
+            self._arenas.append(SharedArena(self._meet_node(as_bytes(own)), self.local_rank))
         return own
 
-    def scratch(self, count: int, dtype):
+    def scratch(self, count: int, dtype: DTypeLike) -> Array:
         return self._allocate(count, dtype)
 
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def sends(self, moves: Moves, tag: int) -> Handle:
         handle = LoopbackHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves])
         handle.post = self.links.counting(handle.post, moves)
         return handle
 
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+    def recvs(self, moves: Moves, tag: int) -> Handle:
         return LoopbackHandle(self._world, False, moves, [(peer, self.rank, tag) for peer, _ in moves])
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
@@ -217,22 +216,22 @@ class Loopback(Transport):
         contributions = self._meet(span.copy() if self.rank == root else None)
         span[...] = contributions[root]
 
-    def gather_json(self, value) -> list:
+    def gather_json(self, value: Any) -> list:
         return [json.loads(text) for text in self._meet(json.dumps(value))]
 
     def barrier(self) -> None:
         self._meet(None)
 
     def node_barrier(self) -> None:
-        self._meet(None, self._world.neighbours[self.node], self.local_rank)
+        self._meet_node(None)
 
-    def node_window(self, nbytes: int):
+    def node_window(self, nbytes: int) -> np.ndarray | None:
         if not self._world.shares:
             return None
         own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
-        return self._meet(own, self._world.neighbours[self.node], self.local_rank)[0]
+        return self._meet_node(own)[0]
 
-    def peer_views(self, span) -> list | None:
+    def peer_views(self, span: Array) -> list | None:
         return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
@@ -265,9 +264,14 @@ class Loopback(Transport):
     def describe(self) -> str:
         return texts.ONE_PROCESS if self.size == 1 else texts.THREADS(count=self.size)
 
-    def _meet(self, value, meeting: Rendezvous | None = None, seat: int | None = None) -> list:
+    def _meet(self, value: Any) -> list:
         """Give ``value``, wait for the others, and return the values of all."""
-        meeting, seat = meeting or self._world.everyone, self.rank if seat is None else seat
+        return self._exchange(value, self._world.everyone, self.rank)
+
+    def _meet_node(self, value: Any) -> list:
+        return self._exchange(value, self._world.neighbours[self.node], self.local_rank)
+
+    def _exchange(self, value: Any, meeting: Rendezvous, seat: int) -> list:
         meeting.table[seat] = value
         self._pass(meeting)
         values = list(meeting.table)

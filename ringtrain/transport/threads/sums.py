@@ -38,7 +38,8 @@ class SumHandle(Handle):
     """This rank's end of a :class:`ThreadSum`, done when all ranks have contributed."""
 
     def __init__(self, span, sum: ThreadSum, patience: Patience, check: Callable[[], None]):
-        self._span, self._sum, self._patience, self._check = span, sum, patience, check
+        self._span, self._patience, self._check = span, patience, check
+        self._sum: ThreadSum | None = sum
 
     def start(self) -> None:
         """Do nothing: the sum is in flight from the start."""

@@ -5,10 +5,12 @@ bits wherever in an array it lies, and a sum has those of its order, which kerne
 one sum after another would be slow.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "cache": True,
     "nogil": True,
     "error_model": "numpy",

@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 
 import numpy as np
-from numba.core.runtime import _nrt_python as runtime
+from numba.core.runtime import _nrt_python as runtime  # type: ignore[attr-defined]  # compiled, without a stub
 
 from ringtrain.ops.cpu.kernels import jit
 

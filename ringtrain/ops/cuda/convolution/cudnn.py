@@ -136,7 +136,7 @@ class Cudnn:
         self._device, self._library = device, library
         self._handle = None
         self._built: dict[CudnnRequest, object] = {}
-        self._workspaces = []  # the last is the largest; recorded work may have the address of another
+        self._workspaces: list = []  # the last is the largest; recorded work may have the address of another
 
     def able(self, plan: ConvolutionPlan) -> bool:
         return self._device.stream.pointer is not None and self._device.active.name in IO
