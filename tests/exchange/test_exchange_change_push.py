@@ -9,7 +9,7 @@ from test_exchange_strategies import bound, run
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Lag
-from ringtrain.exchange.servers.mailbox import TAGS, Sender
+from ringtrain.exchange.servers.client import RemoteServer
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.exchange.servers.staleness import StalenessClock
 from ringtrain.nn.arena import Arena, lay_out
@@ -287,10 +287,10 @@ def test_weights_do_not_change_while_they_are_sent():
     buckets = make_buckets(lay_out((("a", Parameter("weight", (16,), Fill("constant"))),)), 8, 1)
     store = ParameterShard(servers_own, ReferenceOps("float64"), buckets, StalenessClock((1, 2), None), "float64", 0)
     store.open(np.zeros(16))
-    ends = [Sender(world.transport(rank), 0, np.full(16, float(rank)), 0) for rank in (1, 2)]
-    pulls = [world.transport(rank).recvs([(0, np.zeros(16))], TAGS) for rank in (1, 2)]
-    for end, pull in zip(ends, pulls, strict=True):
-        pull.start()
+    ends = [
+        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), np.zeros(16), 0) for rank in (1, 2)
+    ]
+    for end in ends:
         end.push()
         store.serve()
         assert store.weights.tolist() == [1.0] * 16 and not store.quiet
@@ -298,7 +298,7 @@ def test_weights_do_not_change_while_they_are_sent():
     store.serve()
     assert store.weights.tolist() == [3.0] * 16
     store.serve()
-    assert store.present == [1, 2] and pulls[1].test()
+    assert store.present == [1, 2] and ends[1].arrived(0)
     for end in ends:
         assert end.sent()
         end.goodbye()

@@ -1,22 +1,16 @@
 """Workers update alone, push the changes of their weights to servers that add them, and pull weights. Approximate.
 
-1.  A worker computes its gradient, as the mean over its own part of the batch, and makes the optimizer's step with it.
-2.  It pushes the change of its weights since its last pull, times its share of the examples, to the servers: each gets
-    its shard.
-3.  A server adds the change on arrival, and answers with its weights: at once without a bound (asynchronous); with a
-    staleness K when the slowest worker is at most K updates behind (:mod:`ringtrain.exchange.servers.staleness`).
+A worker makes the optimizer's step by the gradient of its own part of the batch. The change since its last pull, times
+its share of the examples, goes to the servers. A server adds it on arrival, and answers as the staleness allows
+(:mod:`ringtrain.exchange.servers.staleness`).
 
-So weights at clock c hold every worker's updates up to clock c - K - 1, and all of this worker's own. *The state of the
-optimizer, momentum included, lives at the workers*: for sgd and nesterov the sum of their steps is the step with the
-sum of their gradients. Clipping is by the norm of a worker's own gradient.
-
-With ``--average-every`` H a worker makes H updates between two pushes: asynchronous averaging.
+*The state of the optimizer, momentum included, lives at the workers*: for sgd and nesterov the sum of their steps is
+the step with the sum of their gradients. With asynchronous averaging a worker makes H updates between two pushes.
 
 A change depends on the learning rate and the whole gradient, so nothing travels while backward runs. With ``--overlap
 forward`` each layer waits for its own weights alone, the lowest first.
 
-Bytes: a worker sends n, and a server n/S to each worker for each push. Memory: at a worker the weights of its last pull
-(n); at a server its shard, and a change of it from each worker.
+Memory: at a worker the weights of its last pull; at a server its shard, and a change of it from each worker.
 
 Source: Ho et al., NIPS 2013, and Cui et al., Exploiting bounded staleness to speed up big data analytics, ATC 2014
 (staleness; servers that add); Dean et al., Large scale distributed deep networks, NIPS 2012 (asynchronous); Zhang,

@@ -1,10 +1,12 @@
-"""A worker's side of a server: pushes go to it, and weights come from it, a bucket at a time."""
+"""A worker's side of a server: changes go to it, and weights come from it, a bucket at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from ringtrain.exchange import texts
-from ringtrain.exchange.servers.mailbox import TAGS, Sender
+from ringtrain.exchange.servers.mailbox import GOODBYE, PUSH, TAGS
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
@@ -41,40 +43,47 @@ class ServerClient(ABC):
 
 
 class RemoteServer(ServerClient):
-    """The server is another rank. change, pulled: flat arrays over the arena, to push and for pulled weights. Tags from
-    ``tag`` on."""
+    """Another rank, which has a mailbox. change, pulled: flat arrays over the arena, to push and for pulled weights.
+    Tags from ``tag`` on."""
 
     def __init__(self, transport: Transport, server: int, buckets: Sequence[Bucket], change, pulled, tag: int):
         self.buckets, self._server = buckets, server
-        start, stop = buckets[0].start, buckets[-1].stop
-        self._sender = Sender(transport, server, change[start:stop], tag)
+        part = change[buckets[0].start : buckets[-1].stop]
+        self._nbytes = part.size * part.dtype.itemsize
+        self._word = np.zeros(1, np.int64)
+        self._announcement = transport.sends([(server, self._word)], tag)
+        self._change = transport.sends([(server, part)], tag + 1)
         self._pulls = [
             transport.recvs([(server, pulled[bucket.start : bucket.stop])], tag + TAGS + place)
             for place, bucket in enumerate(buckets)
         ]
-        self._nbytes = (stop - start) * change.dtype.itemsize
 
     def push(self) -> None:
         for pull in self._pulls:
             pull.start()
-        self._sender.push()
+        self._announce(PUSH)
+        self._change.start()
         self.bytes_sent += self._nbytes
+
+    def _announce(self, word: int) -> None:
+        self._word[0] = word
+        self._announcement.start()
 
     def arrived(self, place: int) -> bool:
         return self._pulls[place].test()
 
-    def sent(self) -> bool:
-        return self._sender.sent()
-
-    def goodbye(self) -> None:
-        self._sender.goodbye()
-
     def awaited(self) -> str:
         return texts.AWAITED_SERVER(server=peers([self._server]))
 
+    def sent(self) -> bool:
+        return self._announcement.test() and self._change.test()
+
+    def goodbye(self) -> None:
+        self._announce(GOODBYE)
+
 
 class LocalServer(ServerClient):
-    """The server is this rank. change, pulled: as above."""
+    """This rank itself. change, pulled: as above."""
 
     def __init__(self, shard: ParameterShard, rank: int, buckets: Sequence[Bucket], change, pulled):
         self._shard, self._rank, self.buckets = shard, rank, buckets

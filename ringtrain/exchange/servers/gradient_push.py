@@ -1,17 +1,10 @@
 """Workers push gradients; each server sums those of its shard, updates it, and sends the weights back. Exact.
 
-1.  Each bucket's gradients go to its server while backward runs. The server adds them in the order of ranks, whichever
-    arrive first, when all workers have pushed: staleness 0.
-2.  The server updates its shard, and alone keeps the optimizer's state of it.
-3.  The weights go back to all workers.
-
-With two levels the head of a node adds the gradients of its node first, and forwards the weights.
+A server adds gradients in the order of ranks, whichever arrive first, and answers when all workers have pushed:
+staleness 0. It alone has the optimizer's state of its shard. Norms are made of the sums of squares of all shards.
 
 ``--overlap`` says what travels meanwhile: ``none``, nothing; ``backward``, gradients as they become final; ``forward``,
 weights too: the lowest layers come first, and each layer of the next forward pass waits for its own alone.
-
-Memory: weights and gradients, a shard of the optimizer's state, and the gradients that wait to be added. Norms are made
-of the sums of squares of all shards.
 
 Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls layer by layer, Das et al., Distributed
 deep learning using synchronous stochastic gradient descent, Intel 2016.

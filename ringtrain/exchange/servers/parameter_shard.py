@@ -4,6 +4,7 @@ Weights are either sent or changed, never both: changes that arrive during a sen
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from ringtrain.exchange.servers.mailbox import TAGS, Mailbox
 from ringtrain.exchange.servers.staleness import StalenessClock
@@ -32,7 +33,7 @@ class ParameterShard:
         self._mailbox = Mailbox(transport, others, self.stop - self.start, dtype, tag)
         self._answers = {peer: self._prepare(transport, peer, buckets, tag + TAGS) for peer in others}
         self._sending: list[Handle] = []
-        self._arrived: list[tuple[int, object]] = []  # (worker, change)
+        self._arrived: list[tuple[int, Any]] = []  # (worker, change)
         self.answered, self._pulled = True, self.weights[:0]
         self.bytes_sent = 0
 

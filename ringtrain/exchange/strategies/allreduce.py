@@ -1,17 +1,12 @@
-"""Synchronous data parallelism: gradients are summed over all ranks, and every rank makes the same update.
-Exact.
+"""Synchronous data parallelism: gradients are summed over all ranks, and every rank makes the same update. Exact.
 
-Gradients travel in buckets, from the arena's end to its start, which is about the order in which backward
-finishes them; a bucket starts when all its gradients are final, while backward goes on with the layers
-before. All ranks start buckets in the same order, whatever the order in which their gradients become final.
-
-With ``overlap`` none they all start after backward. With forward an update is made when the next forward pass reads
-what it changes (:mod:`ringtrain.exchange.buckets.deferred_update`).
+Gradients travel in buckets, from the arena's end to its start, about the order in which backward finishes them. All
+ranks start buckets in the same order. With ``--overlap forward`` an update is made when the next forward pass reads its
+weights (:mod:`ringtrain.exchange.buckets.deferred_update`).
 
 Sums may be of shards of the batch instead of ranks, in one tree: bitwise the same at any number of ranks
-(:mod:`ringtrain.exchange.buckets.reproducible`).
-
-Over a wire of 16 bits they are rounded on their way, and so is the sum: replicas stay equal, but not to one rank alone.
+(:mod:`ringtrain.exchange.buckets.reproducible`). A wire of 16 bits rounds messages and sums: replicas stay equal, but
+not to a run on one rank.
 """
 
 from dataclasses import replace
@@ -65,8 +60,8 @@ class AllReduce(Exchange):
         self._updates.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        """A rank without examples, or with a shard without any, runs no forward pass there: it updates the weights
-        now, since it is about to write its gradients."""
+        """Make the updates now on a rank with no examples, or with an empty shard: no forward pass does it there, and
+        gradients are about to be written."""
         if not examples or total < self._least:
             self._updates.synchronize()
         self._summing.before(iteration)

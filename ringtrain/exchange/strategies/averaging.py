@@ -1,30 +1,18 @@
 """Ranks update alone, and average their weights every H iterations. Approximate, but for one case.
 
-An iteration of a rank is one of serial SGD on its own part of the batch: the loss is the mean over that part, and no
-gradient is exchanged. Every H iterations all ranks take the mean of their weights, each weighted by the examples that
-it has seen since the last one. ``--average-momentum`` says what happens to the optimizer's state then:
+An iteration of a rank is one of serial SGD on its own part of the batch. The average of weights counts the examples
+that each rank has seen since the last one. ``--average-momentum`` says what happens to the optimizer's state then:
+each rank keeps its own, all take the mean, or all begin anew. H = 1 with the mean of states is exact where an update is
+linear in gradients and state: the mean of the updates is the update by the mean.
 
-    keep      each rank keeps its own
-    average   all take the mean, weighted alike
-    reset     all begin anew, AdamW's count of steps included
+Up to iteration ``--average-from`` every rank makes the same update, as all-reduce does (post-local). With an *outer
+step* the average is the direction of a step (:mod:`ringtrain.exchange.strategies.outer_optimizer`).
 
-H = 1 with ``average`` is exact where an update is linear in gradients and state (sgd, nesterov, no clipping): the mean
-of the updates is the update by the mean.
+An evaluation or a checkpoint within a period averages the weights of that moment, and ranks go on from the mean: the
+period ends as planned, and the outer step waits for its end.
 
-*Post-local*: up to iteration ``--average-from`` gradients are summed, and every rank makes the same update, as
-all-reduce does. They travel as ``--overlap`` says. An average is waited for at once: forward needs all of it.
-
-*Outer step*: the average is the direction of a step from the weights of the last one, with Nesterov momentum of its
-own: d = before - mean; u = m·u + d; w = before - lr·(d + m·u). With lr = 1 and m = 0 that is the mean. Running
-statistics always take the mean.
-
-An evaluation or a checkpoint within a period sees the mean of that moment, and ranks go on from it: the period ends as
-planned, and the outer step waits for its end.
-
-Bytes: those of an all-reduce every H iterations; twice that where the optimizer keeps one array and it is averaged,
-three times for two. The mean is made in the memory of the gradients, which are free between iterations.
-
-Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
+Bytes: those of an all-reduce every H iterations, for the weights and for each averaged array of state. Means are made
+in the memory of the gradients. Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
 
 Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin et al., Don't use large mini-batches,
 use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).

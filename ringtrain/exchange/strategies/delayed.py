@@ -1,4 +1,4 @@
-"""Double buffering: the gradient of the iteration before is applied while this one's is exchanged. Approximate.
+"""Double buffering: the gradient of the iteration before is applied while this iteration's is exchanged. Approximate.
 
 ::
 
@@ -7,13 +7,10 @@
     exchange          ── g0 ──   ── g1 ──    ── g2 ──
     update         nothing   with g0      with g1
 
-An iteration ends with the update by the sum of the gradients of the iteration before, which has had a whole forward and
-backward pass to arrive in. Then this iteration's gradients are copied to the buffer that has become free, and set off.
-Weights are the same on all ranks at all times, and do not depend on their number; but each gradient was taken at the
-weights of one update earlier.
-
-The gradient that waits to be applied belongs to the state: a run that goes on from a checkpoint goes on exactly.
-Evaluations see the weights as they are, without it. That of the last iteration is never applied.
+An iteration ends with the update by the sum of the iteration before. Then its own gradients are copied to the free
+buffer, and their exchange starts. Weights are the same on all ranks at all times. The pending gradient belongs to the
+state, so a resumed run goes on exactly. Evaluations see the weights without it; that of the last iteration is never
+applied.
 
 Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 """

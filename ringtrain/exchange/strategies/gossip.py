@@ -6,13 +6,10 @@ Approximate.
 2.  The weights become the mean of the two, and are updated by the gradient: taken at the weights before the mean, of
     the rank's own part of the batch, over which the loss is the mean.
 
-Pairs are known beforehand (:mod:`ringtrain.exchange.strategies.gossip_pairs`), so a rank waits only for its partner,
-which is in the same iteration. Both hold the same bits before they update, a run can be repeated, and it cannot
-deadlock. The two halves weigh alike, whatever examples they have seen: so a pair leaves the mean over all ranks as it
-is, and only updates move that. A rank without examples in a tail makes no update, and averages all the same.
-
-The optimizer's state is a rank's own. An evaluation or a checkpoint sees the mean of the weights over all ranks, and
-ranks go on from it. A checkpoint holds the mean of the ranks' states, and they go on with that too.
+A rank waits only for its partner (:mod:`ringtrain.exchange.strategies.gossip_pairs`), which is in the same iteration:
+both hold the same bits before they update, a run can be repeated, and it cannot deadlock. The two halves weigh alike,
+so an average of a pair leaves the mean over all ranks as it is. A rank without examples makes no update, and averages
+all the same. An evaluation or a checkpoint sees the mean over all ranks, and ranks go on from it.
 
 Bytes: a rank sends n an iteration, for any number of ranks. Memory: n for the partner's weights.
 

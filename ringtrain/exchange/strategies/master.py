@@ -1,18 +1,17 @@
-"""One rank is the master: it reads the data, computes the loss, adds the gradients and updates. Exact.
+"""Rank 0 is the master: it reads the data, computes the loss, adds the gradients and updates. Exact.
 
-1.  Rank 0 has read the whole batch, and sends every other rank its part.
+1.  Rank 0 reads the whole batch, and sends every other rank its part.
 2.  Every rank runs forward on its part, and sends the network's outputs to rank 0.
-3.  Rank 0 computes the loss of all of them, and sends every rank the gradient of its own.
-4.  Every rank runs backward. Rank 0 receives the gradients, bucket by bucket, and adds them in the order of ranks.
+3.  Rank 0 computes the loss of all outputs, and sends every rank the gradient of its own.
+4.  Every rank runs backward. Rank 0 adds the gradients, bucket by bucket, in the order of ranks.
 5.  Rank 0 updates, and sends the weights to all.
 
 Steps 4 and 5 are the two halves of the star (:mod:`ringtrain.collectives.algorithms.star`). Rank 0 trains, too, and has
-the last part of the batch, which is never smaller than another: so it has as many micro-batches as anybody, and
-computes the loss of the others' with its own.
+the last part of the batch, which is never smaller than another: so it has as many micro-batches as any rank.
 
-Bytes, n of gradients: another rank sends and receives n, rank 0 (p - 1)·n; batches, outputs and their gradients are
-counted besides. So rank 0's link takes p - 1 times as long as any other: it is here to be compared with. Memory: rank 0
-alone keeps the optimizer's state, and holds the gradients of the others until they are added.
+Bytes, n of gradients: another rank sends and receives n, rank 0 (p - 1)·n, and batches, outputs and their gradients in
+addition. This strategy is a baseline for comparisons. Memory: rank 0 alone has the optimizer's state, and the gradients
+of the others until they are added.
 
 Source: DataParallel of PyTorch, Paszke et al., NeurIPS 2019; the data parallelism of Caffe and Torch before it.
 """

@@ -1,10 +1,11 @@
-"""The outer step of averaging: from the weights at the begin of a period towards the mean at its end."""
+"""The outer step of averaging: from the weights at the start of a period towards the mean at its end."""
 
 from ringtrain.exchange.update.clip import trained_runs
 
 
 class OuterOptimizer:
-    """momentum, lr: of Nesterov's step, whose gradient is how far the mean has come, backwards
+    """Makes a Nesterov step along d = before - mean: u = momentum·u + d; w = before - lr·(d + momentum·u). Running
+    statistics take the mean.
 
     ``slots``: the weights at the beginning of the period, and the step's momentum; the same on all ranks.
     """

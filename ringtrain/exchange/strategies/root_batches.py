@@ -1,4 +1,4 @@
-"""Batches that rank 0 reads for all, and the loss that it computes for all."""
+"""The batches that rank 0 reads for all ranks, and the loss that it computes for all."""
 
 import time
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class RootBatches(BatchSource):
         return parts
 
     def _extents(self) -> list[tuple[int, int, int]]:
-        """(rank, start, stop) of what each other rank has of the batch, where it has anything."""
+        """(rank, start, stop) of the part of each other rank that has examples."""
         return [(rank, *_extent(self._cuts[rank])) for rank in self._others if self._cuts[rank]]
 
     def _host(self, name: str, like: np.ndarray, count: int) -> np.ndarray:
@@ -60,7 +60,7 @@ class RootBatches(BatchSource):
         return dlogits
 
     def _loss_of_all(self, micro: int, logits, loss: Callable):
-        """Outputs lie by rank, one after another, and so do labels and what comes of them."""
+        """Outputs, labels and gradients lie one rank after another."""
         cuts = {rank: own[micro] for rank, own in self._cuts.items() if micro < len(own)}
         count = sum(stop - start for start, stop in cuts.values())
         outputs = self._space("logits", (count, *logits.shape[1:]))
@@ -84,8 +84,8 @@ class RootBatches(BatchSource):
         self.bytes_received += self._move(self._transport.recvs, moves)
 
     def _move(self, prepare: Callable, moves: list) -> int:
-        """Make the moves, and return how many bytes they were. Prepared for this once: how many examples there are
-        differs from batch to batch."""
+        """Make the moves, and return their bytes. The number of examples differs from batch to batch, so nothing is
+        prepared."""
         if not moves:
             return 0
         self._ops.synchronize()

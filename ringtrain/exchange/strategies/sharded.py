@@ -1,18 +1,14 @@
-"""Every rank updates the slices it owns, and keeps the optimizer's state of those alone. Exact.
+"""Every rank updates the shard that it owns, and keeps the optimizer's state of that shard alone. Exact.
 
-1.  Gradients are summed by the first half of an all-reduce, bucket by bucket while backward runs: a rank ends with the
-    sums of its own slices.
-2.  It updates the weights of its slices; the optimizer's state of all others lies with their owners.
-3.  Weights are handed round by the second half. With ``overlap`` forward they travel while the next forward pass
-    computes, the lowest layers first, and are waited for where they are read.
+1.  The first half of an all-reduce sums gradients, bucket by bucket while backward runs: a rank ends with the sums of
+    its shard.
+2.  It updates the weights of its shard.
+3.  The second half gathers the weights. With ``--overlap forward`` they travel while the next forward pass computes,
+    the lowest layers first, and each layer waits for its own.
 
-Bytes: as many as an all-reduce sends. Memory: weights and gradients as ever, the optimizer's state divided by the
-ranks. Slices are cut without regard to parameters. Norms, of a whole gradient or a whole parameter, are made of the
-sums of squares of each rank's slices. Running statistics lie among the weights, and their shares among the gradients:
-they need nothing of their own.
-
-Where the whole state is wanted, for a checkpoint, it is gathered by the second half too, in the memory of the
-gradients, which are not needed between iterations.
+Bytes: those of an all-reduce. Memory: weights and gradients, and the optimizer's state divided by the ranks. Shards
+are cut without regard to parameters: norms, of a whole gradient or a whole parameter, are made of the sums of squares
+of all shards. The whole state is gathered for a checkpoint by the second half too, in the memory of the gradients.
 
 Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC 2020 (stage 1).
 """
@@ -115,8 +111,8 @@ class Sharded(Exchange):
             self.synchronize()
 
     def _summed(self):
-        """The buckets, each when its sum has arrived, in the order in which weights are gathered; all at once if norms
-        or a loss scale need every gradient; None if gradients have overflowed."""
+        """Return the buckets, each when its sum has arrived, in the order in which weights are gathered; all at once if
+        norms or a loss scale need every gradient; None if gradients have overflowed."""
         sums, order, update, scale = self._sums, self._weights.order, self._update, self._settings.scale
         if not update.clips and scale is None and not update.layerwise:
             sums.start()

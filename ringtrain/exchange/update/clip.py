@@ -9,13 +9,13 @@ from ringtrain.ops.base import Ops
 
 
 def trained_runs(spans: Sequence[Span]) -> list[Piece]:
-    """(start, stop) of neighbouring parameters that are trained: running statistics have no gradient to clip."""
+    """Return the pieces of the arena that are trained: running statistics have no gradient to clip."""
     return join([(span.start, span.stop) for span in spans if span.parameter.role != "statistic"])
 
 
 def clip(ops: Ops, grads, runs: Sequence[Piece], limit: float, total: Callable[[float], float] = float) -> float:
-    """Scale the gradients in ``runs`` by limit/norm where their norm is above ``limit``. Return the norm before that.
-    ``total``: from the sum of squares in this rank's runs to that of all ranks, where each has its own.
+    """Scale the gradients in ``runs`` by limit/norm where their norm is above ``limit``. Returns the norm before
+    that. ``total``: from the sum of squares of this rank's runs to that of all ranks.
 
     Source: Pascanu, Mikolov & Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
     """
@@ -27,6 +27,6 @@ def clip(ops: Ops, grads, runs: Sequence[Piece], limit: float, total: Callable[[
 
 
 def rehearse_clip(ops: Ops, grads) -> None:
-    """Run every operation of it once, on no elements."""
+    """Run every operation of :func:`clip` once, on no elements."""
     ops.square_sum(grads[:0])
     ops.scale(grads[:0], 1.0)

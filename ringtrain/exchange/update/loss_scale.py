@@ -1,8 +1,7 @@
 """The loss multiplied by a factor, so that gradients of float16 activations do not underflow.
 
-Gradients carry the factor to their sum over all ranks, where it is divided out; powers of two change no digit. A sum
-that is not finite has overflowed: the update is left out, and a dynamic factor is halved. All ranks see the same sum,
-and do the same.
+The sum of the gradients over all ranks is divided by the factor; powers of two change no digit. A sum that is not
+finite has overflowed: the update is left out, and a dynamic factor is halved. All ranks see the same sum.
 
 Source: Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2
 """
@@ -70,6 +69,6 @@ def unscale(ops: Ops, grads, runs: Sequence[Piece], scale: LossScale, total: Cal
 
 
 def rehearse_unscale(ops: Ops, grads) -> None:
-    """Run every operation of it once, on no elements."""
+    """Run every operation of :func:`unscale` once, on no elements."""
     ops.nonfinite(grads[:0])
     ops.scale(grads[:0], 1.0)

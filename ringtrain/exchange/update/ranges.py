@@ -1,4 +1,4 @@
-"""Pieces of the arena, (start, stop) each, in order and apart from one another: what one rank updates."""
+"""Pieces of the arena, (start, stop) each, in order and disjoint: the elements that one rank updates."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ Piece = tuple[int, int]
 
 
 def join(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same elements, neighbours joined, in order, and nothing empty."""
+    """Return the same elements in order, with neighbours joined and without empty pieces."""
     joined: list[Piece] = []
     for start, stop in sorted(piece for piece in pieces if piece[1] > piece[0]):
         if joined and joined[-1][1] == start:
@@ -16,14 +16,14 @@ def join(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def cut(pieces: Sequence[Piece], start: int, stop: int) -> Iterator[Piece]:
-    """What of the pieces lies within ``start:stop``."""
+    """Yield the parts of the pieces within ``start:stop``."""
     for a, b in pieces:
         if max(a, start) < min(b, stop):
             yield max(a, start), min(b, stop)
 
 
 def common(pieces: Sequence[Piece], others: Sequence[Piece]) -> list[Piece]:
-    """What lies in both."""
+    """Return the elements that are in both."""
     return [piece for a, b in others for piece in cut(pieces, a, b)]
 
 
