@@ -2,7 +2,7 @@
 
 from ringtrain.template import Template
 
-# applying, averaging, delayed
+# deferred_update, averaging, delayed, gossip
 UPDATES_WHOLE = Template("--overlap forward is backward here: with --elastic no update is left half done")
 NEEDS_ALL_GRADIENTS = Template(
     "--overlap forward is backward here: {quantity} is known when all gradients have arrived"
@@ -56,7 +56,7 @@ COMPRESSES_NOTHING = Template(
 )
 TOP_K = Template("top-k {percent:g} %")
 
-# crossings, divided, trees: names of collectives
+# activation_collectives, reduce_scatter, shards: names of collectives
 ALL_GATHER = Template("all-gather {what}")
 REDUCE_SCATTER = Template("reduce-scatter {what}")
 ALL_TO_ALL = Template("all-to-all {what}")
@@ -68,7 +68,7 @@ OF_ROWS = Template("of rows of {layer}")
 SUM_AT_SERVER = Template("sum at a server")
 SPREAD_FROM_SERVER = Template("spread from a server")
 
-# division
+# ownership, parameter_server
 MORE_SERVERS_THAN_RANKS = Template(
     "--servers {servers} is more than the {ranks}: give at most {size}, or start more ranks"
 )
@@ -84,7 +84,7 @@ NODES_FIRST = Template("{servers}, heads of nodes first")
 ONE_SERVES_ALL = Template("rank 0 serves all {nbytes} of weights")
 SERVERS_HAVE = Template("{count} servers have {least} to {most} of weights each")
 
-# ends, flight, gossip, links: what is awaited
+# reducer, partner_weights, endpoint, client: the awaited ranks and operations
 AWAITED_UPDATE = Template("this rank's device to make its update")
 AWAITED_UPDATES = Template("{ranks} to give an update")
 AWAITED_MEETING = Template("{ranks} to come to the meeting of all ranks")
@@ -121,7 +121,7 @@ WITH_PIPELINE = Template("with fc pipeline of {others} + {fc} ranks, {in_flight}
 AT_EACH_MESSAGE = Template("at each message")
 ONCE_AN_ITERATION = Template("once an iteration")
 
-# pushing
+# parameter_server, change_push
 OWN_STATE = Template(
     "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them after "
     "backward, since they need the learning rate and the whole gradient"
@@ -155,14 +155,14 @@ PART = Template("{ranks}: {layers}, {flops} an example, {weights} of weights, {o
 THE_LOSS = Template("the loss")
 AN_EXAMPLE_ON = Template("{nbytes} an example on")
 
-# sharded, summing
+# sharded, bucketed_allreduce
 SHARDED = Template("sharded by {algorithm}: a rank keeps {each} of the optimizer's {whole}")
 FROM_TO = Template("{least} to {most}")
 CHOSEN_FOR = Template("auto: {name} for {sizes}")
 SIZES = Template("{sizes} ({why})")
 SIZES_AT = Template("{sizes} (at {largest}: {why})")
 
-# update
+# owned_update
 OTHER_STATE = Template(
     "the checkpoint's optimizer keeps {found}, this run's keeps {wanted}: resume with the --optimizer, the --sync and "
     "the --compress that wrote it"

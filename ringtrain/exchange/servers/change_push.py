@@ -117,7 +117,7 @@ class ChangePush:
         self.serving.synchronize()
 
     def gather(self) -> dict:
-        """Return the mean of the workers' states. All workers go on with it, as a resumed run does."""
+        """Return the mean of the workers' states. All workers continue with it, as a resumed run does."""
         mean = self._mean.take(self.serving.states_differ)
         self.serving.states_differ = False
         return mean

@@ -3,7 +3,7 @@
 A server adds gradients in the order of ranks, whichever arrive first, and answers when all workers have pushed:
 staleness 0. It alone has the optimizer's state of its shard. Norms are made of the sums of squares of all shards.
 
-``--overlap`` says what travels meanwhile: ``none``, nothing; ``backward``, gradients as they become final; ``forward``,
+Travel during computation, by ``--overlap``: ``none``, nothing; ``backward``, gradients as they become final; ``forward``,
 weights too: the lowest layers come first, and each layer of the next forward pass waits for its own alone.
 
 Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls layer by layer, Das et al., Distributed

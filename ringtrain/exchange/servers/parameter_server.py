@@ -1,7 +1,7 @@
 """Servers own shards of the weights: workers push to them, and pull weights from them.
 
 The first ``--servers`` ranks serve. Each owns as many elements as the others, or whole parameters where the optimizer
-needs their norms. Servers are workers too, unless they are dedicated. The staleness K says what workers push, and when
+needs their norms. Servers are workers too, unless they are dedicated. The staleness K decides what workers push, and when
 a server answers:
 
     K = 0        gradients; the server updates when all workers have pushed

@@ -1,7 +1,7 @@
 """Ranks update alone, and average their weights every H iterations. Approximate, but for one case.
 
 An iteration of a rank is one of serial SGD on its own part of the batch. The average of weights counts the examples
-that each rank has seen since the last one. ``--average-momentum`` says what happens to the optimizer's state then:
+that each rank has seen since the last one. ``--average-momentum`` decides about the optimizer's state then:
 each rank keeps its own, all take the mean, or all begin anew. H = 1 with the mean of states is exact where an update is
 linear in gradients and state: the mean of the updates is the update by the mean.
 

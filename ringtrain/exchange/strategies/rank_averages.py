@@ -44,7 +44,7 @@ class RankAverages:
         self.state_differs = False
 
     def gather(self) -> dict:
-        """Return the mean of the ranks' states. All ranks go on with it, as a resumed run does."""
+        """Return the mean of the ranks' states. All ranks continue with it, as a resumed run does."""
         if self.state_differs:
             self.average_state()
         return self._update.state()

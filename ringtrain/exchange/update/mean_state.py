@@ -25,7 +25,7 @@ class MeanState:
         self._carrier, self._add = carrier, add
 
     def take(self, differs: bool) -> dict:
-        """Return the mean on all ranks; the workers go on with it. Collective. Where states do not differ it is the
+        """Return the mean on all ranks; the workers continue with it. Collective. Where states do not differ it is the
         first worker's, to the bit."""
         share = self._share(differs)
         step = np.array([share * self._update.step])
