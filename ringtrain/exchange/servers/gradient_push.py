@@ -3,8 +3,8 @@
 A server adds gradients in the order of ranks, whichever arrive first, and answers when all workers have pushed:
 staleness 0. It alone has the optimizer's state of its shard. Norms are made of the sums of squares of all shards.
 
-Travel during computation, by ``--overlap``: ``none``, nothing; ``backward``, gradients as they become final; ``forward``,
-weights too: the lowest layers come first, and each layer of the next forward pass waits for its own alone.
+With ``--overlap backward`` gradients travel as they become final. With ``forward`` weights travel during the next
+forward pass too: the lowest layers come first, and each layer waits for its own alone.
 
 Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls layer by layer, Das et al., Distributed
 deep learning using synchronous stochastic gradient descent, Intel 2016.

@@ -1,13 +1,10 @@
 """Servers own shards of the weights: workers push to them, and pull weights from them.
 
 The first ``--servers`` ranks serve. Each owns as many elements as the others, or whole parameters where the optimizer
-needs their norms. Servers are workers too, unless they are dedicated. The staleness K decides what workers push, and when
-a server answers:
+needs their norms. Servers are workers too, unless they are dedicated. The staleness K decides what workers push:
 
-    K = 0        gradients; the server updates when all workers have pushed
-                 (:mod:`ringtrain.exchange.servers.gradient_push`). Exact
-    K, or none   changes of weights; the server adds each on arrival, and answers a worker that is at most K updates
-                 ahead of the slowest (:mod:`ringtrain.exchange.servers.change_push`). Approximate
+    K = 0        gradients; the server updates when all have pushed: :mod:`ringtrain.exchange.servers.gradient_push`
+    K, or none   changes of weights, which the server adds on arrival: :mod:`ringtrain.exchange.servers.change_push`
 
 Bytes: a worker sends n, and a server n/S to each worker: the server's link is the bottleneck.
 
