@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.nn.buckets import Bucket
@@ -25,20 +24,16 @@ class BucketUpdater:
     """
 
     def __init__(self, settings: ExchangeSettings, arena, update: OwnedUpdate, sums: Reducer, whole: bool = False):
-        config = settings.config
         self._ops, self._arena, self._update, self._sums = settings.ops, arena, update, sums
-        self._trained, self._clip_norm, self._scale = trained_runs(arena.spans), config.clip_norm, settings.scale
-        self._add_external_square_norm = settings.add_external_square_norm
-        self._whole = whole or self._clip_norm is not None or self._scale is not None
-        forward = config.overlap == FORWARD
+        self._scale = settings.scale
+        self._whole = whole or update.clips or self._scale is not None
+        forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole
-        self.note = _fallback(self._clip_norm, self._scale) if forward and self._whole else None
+        self.note = _fallback(settings.config.clip_norm, self._scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets whose update is left to before_read()
         self._lr = 0.0
 
     def rehearse(self) -> None:
-        if self._clip_norm is not None:
-            rehearse_clip(self._ops, self._arena.grads)
         if self._scale is not None:
             rehearse_unscale(self._ops, self._arena.grads)
         self._update.rehearse()
@@ -59,12 +54,10 @@ class BucketUpdater:
             self._update.apply(lr, bucket.start, bucket.stop)
 
     def _apply_whole(self, lr: float) -> None:
-        if self._scale is not None and not unscale(self._ops, self._arena.grads, self._trained, self._scale):
+        if self._scale is not None and not unscale(self._ops, self._arena.grads, self._update.trained, self._scale):
             self._update.step -= 1
             return
-        if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._add_external_square_norm)
-        self._update.apply(lr, 0, self._arena.count)
+        self._update.apply_all(lr)
 
     def _leave(self, lr: float) -> None:
         self._sums.start()

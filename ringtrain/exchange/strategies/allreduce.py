@@ -45,9 +45,11 @@ class AllReduce(Exchange):
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
-        update = OwnedUpdate(self._settings.ops, arena, optimizer, arena.grads, everything(arena))
-        self._sums = self._summing.bind(arena.spans, arena.grads)
-        self._updates = BucketUpdater(self._settings, arena, update, self._sums, self._elastic)
+        settings, grads, clip_norm = self._settings, arena.grads, self._settings.config.clip_norm
+        total = settings.add_external_square_norm
+        update = OwnedUpdate(settings.ops, arena, optimizer, grads, everything(arena), clip_norm, total)
+        self._sums = self._summing.bind(arena.spans, grads)
+        self._updates = BucketUpdater(settings, arena, update, self._sums, self._elastic)
         self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._summing])
         self.reducers = Reducers({"gradients": self._sums})
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
