@@ -29,6 +29,9 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.mean_state import MeanState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.optim.optimizers import Optimizer
 
 
 class ChangePush:
@@ -38,7 +41,7 @@ class ChangePush:
     ready_points = wait_points = frozenset[str]()
     notes, state_bytes = (texts.OWN_STATE,), None
 
-    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena, optimizer):
+    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
         config, transport, ops = settings.config, settings.transport, settings.ops
         self._ops, self._arena, self._forward = ops, arena, config.overlap == FORWARD
         self._every = config.average_every if config.sync == "averaging" else 1
@@ -70,12 +73,12 @@ class ChangePush:
                 self._endpoint.pull_all()
         self._examples.add(examples, total)
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         with self._endpoint.exposed():
             self._endpoint.serve()
             self._endpoint.pull(span)
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         with self._endpoint.exposed():
             self._endpoint.serve()
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.exchange import texts
 from ringtrain.exchange.servers.mailbox import GOODBYE, PUSH, TAGS
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
@@ -46,7 +47,9 @@ class RemoteServer(ServerClient):
     """Another rank, which has a mailbox. change, pulled: flat arrays over the arena, to push and for pulled weights.
     Tags from ``tag`` on."""
 
-    def __init__(self, transport: Transport, server: int, buckets: Sequence[Bucket], change, pulled, tag: int):
+    def __init__(
+        self, transport: Transport, server: int, buckets: Sequence[Bucket], change: Array, pulled: Array, tag: int
+    ):
         self.buckets, self._server = buckets, server
         part = change[buckets[0].start : buckets[-1].stop]
         self._nbytes = part.size * part.dtype.itemsize
@@ -85,7 +88,7 @@ class RemoteServer(ServerClient):
 class LocalServer(ServerClient):
     """This rank itself. change, pulled: as above."""
 
-    def __init__(self, shard: ParameterShard, rank: int, buckets: Sequence[Bucket], change, pulled):
+    def __init__(self, shard: ParameterShard, rank: int, buckets: Sequence[Bucket], change: Array, pulled: Array):
         self._shard, self._rank, self.buckets = shard, rank, buckets
         self._change, self._pulled = change[shard.start : shard.stop], pulled[shard.start : shard.stop]
 

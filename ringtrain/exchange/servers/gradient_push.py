@@ -18,6 +18,9 @@ from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.optim.optimizers import Optimizer
 
 
 class GradientPush:
@@ -26,7 +29,7 @@ class GradientPush:
     updates_at_owner = True
     serving, notes = Serving(), ()
 
-    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena, optimizer):
+    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
         config, ops, grads = settings.config, settings.ops, arena.grads
         self._ops, self._arena, self._shards, self._overlap = ops, arena, shards, config.overlap
         owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings)
@@ -71,11 +74,11 @@ class GradientPush:
         if not examples:  # no forward pass waits for weights, and gradients are zeroed at once
             self._pulls.wait_all()
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         for piece in self._shards.pieces[span.name]:
             self._pulls.before_read(piece)
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         for piece in self._shards.pieces[span.name] if self._overlap != NONE else ():
             self._sums.grad_ready(piece)
 

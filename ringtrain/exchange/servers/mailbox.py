@@ -6,10 +6,10 @@ announcement, and none after a goodbye: no message is left under way at a meetin
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.transport.base import Transport
 
 PUSH, GOODBYE = 1, 2  # announcements: an array follows; none follows until the next meeting is over
@@ -38,7 +38,7 @@ class Mailbox:
         """Receive the peer's next message; the last array has been read."""
         self._boxes[peer].listen()
 
-    def arrivals(self) -> Iterator[tuple[int, Any]]:
+    def arrivals(self) -> Iterator[tuple[int, Array]]:
         """Yield (peer, array) of each array that has arrived since the last call."""
         for peer, box in self._boxes.items():
             if box.has_arrived():

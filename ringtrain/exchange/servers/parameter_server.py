@@ -23,6 +23,9 @@ from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.optim.optimizers import Optimizer
 
 
 def make_parameter_server(settings: ExchangeSettings) -> "ParameterServer":
@@ -53,7 +56,7 @@ class ParameterServer(Exchange):
             all_reduces=False,
         )
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         whole = self._make_push.updates_at_owner and optimizer.layerwise
         shards = Shards(self._settings, arena, len(self.facts.roles.servers), whole)
         push = self._push = self._make_push(self._settings, self.facts.roles, shards, arena, optimizer)
@@ -73,10 +76,10 @@ class ParameterServer(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._push.before(examples, total)
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         self._push.before_read(span)
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         self._push.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:

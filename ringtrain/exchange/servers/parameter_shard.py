@@ -4,8 +4,8 @@ Weights are either sent or changed, never both: changes that arrive during a sen
 """
 
 from collections.abc import Sequence
-from typing import Any
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.servers.mailbox import TAGS, Mailbox
 from ringtrain.exchange.servers.staleness import StalenessClock
 from ringtrain.nn.buckets import Bucket
@@ -33,7 +33,7 @@ class ParameterShard:
         self._mailbox = Mailbox(transport, others, self.stop - self.start, dtype, tag)
         self._answers = {peer: self._prepare(transport, peer, buckets, tag + TAGS) for peer in others}
         self._sending: list[Handle] = []
-        self._arrived: list[tuple[int, Any]] = []  # (worker, change)
+        self._arrived: list[tuple[int, Array]] = []  # (worker, change)
         self.answered, self._pulled = True, self.weights[:0]
         self.bytes_sent = 0
 
@@ -42,13 +42,13 @@ class ParameterShard:
         parts = [self.weights[bucket.start - self.start : bucket.stop - self.start] for bucket in buckets]
         return [transport.sends([(peer, part)], tag + place) for place, part in enumerate(parts)]
 
-    def open(self, weights) -> None:
+    def open(self, weights: Array) -> None:
         """Begin with these weights, flat over the arena, and receive changes from now on."""
         self._ops.copy(weights[self.start : self.stop], self.weights)
         self._ops.synchronize()
         self._mailbox.open()
 
-    def push(self, change, pulled) -> None:
+    def push(self, change: Array, pulled: Array) -> None:
         """Take a change of this rank's own worker, which leaves it alone until ``answered``. The weights go to
         ``pulled``."""
         self.answered, self._pulled = False, pulled

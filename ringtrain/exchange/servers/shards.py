@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms import rooted
 from ringtrain.collectives.algorithms.rooted import RootedTree
 from ringtrain.collectives.execution.execute import Execution, segment_for
@@ -48,16 +49,23 @@ class Shards:
         """The buckets of one server, the arena's lowest first."""
         return [bucket for owner, bucket in reversed(self._owned) if owner == server]
 
-    def sums(self, buffer, members: Sequence[int]) -> Reducer:
+    def sums(self, buffer: Array, members: Sequence[int]) -> Reducer:
         """Return the reducer that brings the sums over ``members`` to the servers."""
         return self._reducer(texts.SUM_AT_SERVER, rooted.reduce, buffer, members, self._owned)
 
-    def broadcasts(self, buffer, members: Sequence[int], lowest_first: bool = False) -> Reducer:
+    def broadcasts(self, buffer: Array, members: Sequence[int], lowest_first: bool = False) -> Reducer:
         """Return the reducer that brings each server's part of ``buffer`` to ``members``."""
         owned = self._owned[::-1] if lowest_first else self._owned
         return self._reducer(texts.SPREAD_FROM_SERVER, rooted.broadcast, buffer, members, owned)
 
-    def _reducer(self, what: str, half, buffer, members: Sequence[int], owned: Sequence[tuple[int, Bucket]]) -> Reducer:
+    def _reducer(
+        self,
+        what: str,
+        half: Callable[[RootedTree], Schedule],
+        buffer: Array,
+        members: Sequence[int],
+        owned: Sequence[tuple[int, Bucket]],
+    ) -> Reducer:
         schedules = {server: half(self._tree(server, members)) for server in range(len(self.parts))}
         first, self.free_tag = self.free_tag, self.free_tag + len(owned)
         reductions = [
@@ -67,7 +75,7 @@ class Shards:
         buckets = [bucket for _, bucket in owned]
         return Reducer(buckets, reductions, self._settings.config.deadline_s, streams=self.streams)
 
-    def _reduction(self, what: str, schedule: Schedule, buffer, bucket: Bucket, tag: int) -> Reduction:
+    def _reduction(self, what: str, schedule: Schedule, buffer: Array, bucket: Bucket, tag: int) -> Reduction:
         transport, own, guard = self._settings.transport, self.streams.own, self._settings.guard
         execution = Execution(
             schedule,

@@ -20,6 +20,9 @@ from ringtrain.exchange.compression.catalogue import make_summing
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.optim.optimizers import Optimizer
 
 __all__ = ["BUCKET_BYTES", "AllReduce"]
 
@@ -43,7 +46,7 @@ class AllReduce(Exchange):
             shards=self._parts.shards if self._parts else None,
         )
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         self._arena = arena
         settings, grads, clip_norm = self._settings, arena.grads, self._settings.config.clip_norm
         total = settings.add_external_square_norm
@@ -68,14 +71,14 @@ class AllReduce(Exchange):
             self._updates.synchronize()
         self._summing.before(iteration)
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         self._updates.before_read(span)
 
-    def shard_grad_ready(self, span) -> None:
+    def shard_grad_ready(self, span: Span) -> None:
         if self._parts:
             self._parts.shard_grad_ready(span)
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         self._sums.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:

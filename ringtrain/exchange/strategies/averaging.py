@@ -32,6 +32,9 @@ from ringtrain.exchange.strategies.rank_averages import RankAverages
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.optim.optimizers import Optimizer
 
 AVERAGE, RESET = "average", "reset"
 
@@ -54,7 +57,7 @@ class Averaging(Exchange):
         self._together = True  # whether this iteration sums gradients
         self._examples = ExampleShare()
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config = self._settings, self._settings.config
         self._arena = arena
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), config.clip_norm)
@@ -103,10 +106,10 @@ class Averaging(Exchange):
     def denominator(self, local: float, total: float) -> float:
         return total if self._together else local
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         self._updates.before_read(span)
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         if self._together:
             self._sums.grad_ready(span)
 

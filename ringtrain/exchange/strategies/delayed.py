@@ -17,6 +17,7 @@ Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 
 from dataclasses import replace
 
+from ringtrain.arrays import Array
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD
@@ -25,6 +26,10 @@ from ringtrain.exchange.compression.catalogue import make_summing
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, everything
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.ops.base import Ops
+from ringtrain.optim.optimizers import Optimizer
 
 PENDING = "pending"
 
@@ -34,7 +39,7 @@ class PendingGradient:
 
     required_names, optional_names = (), (PENDING,)
 
-    def __init__(self, ops, buffer):
+    def __init__(self, ops: Ops, buffer: Array):
         self._ops, self.buffer, self.is_set = ops, buffer, False
 
     def state(self) -> dict:
@@ -61,7 +66,7 @@ class Delayed(Exchange):
         )
         self._in_flight = False  # whether the pending sum may still be under way
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         self._arena, config = arena, self._settings.config
         self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
         self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), config.clip_norm)
@@ -91,10 +96,10 @@ class Delayed(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._summing.before(iteration)
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         self._sums.test()
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         self._sums.test()
 
     def finish(self, iteration: int, lr: float) -> None:

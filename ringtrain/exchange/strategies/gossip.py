@@ -28,6 +28,9 @@ from ringtrain.exchange.strategies.partner_weights import PartnerWeights
 from ringtrain.exchange.strategies.rank_averages import RankAverages
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.optim.optimizers import Optimizer
 
 
 class Gossip(Exchange):
@@ -49,7 +52,7 @@ class Gossip(Exchange):
         self._here = 0  # examples of this iteration, on this rank
         self._apart = False  # whether weights may differ from rank to rank
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ops, clip_norm = self._settings.ops, self._settings.config.clip_norm
         self._arena = arena
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
@@ -83,10 +86,10 @@ class Gossip(Exchange):
         if partner is not None:
             self._partner_weights.start(partner)
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         self._partner_weights.test()
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         self._partner_weights.test()
 
     def finish(self, iteration: int, lr: float) -> None:

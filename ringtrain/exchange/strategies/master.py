@@ -31,7 +31,10 @@ from ringtrain.exchange.strategies.root_batches import RootBatches
 from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.humanize import format_bytes
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import make_buckets
+from ringtrain.optim.optimizers import Optimizer
 
 STAR = "star"
 
@@ -56,7 +59,7 @@ class Master(Exchange):
             all_reduces=False,
         )
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config, grads, streams = self._settings, self._settings.config, arena.grads, self._streams
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
@@ -84,7 +87,7 @@ class Master(Exchange):
         self._settings.ops.copy(nothing, nothing)
         self._update.rehearse()
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         self._sums.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:

@@ -1,6 +1,8 @@
 """The outer step of averaging: from the weights at the start of a period towards the mean at its end."""
 
 from ringtrain.exchange.update.clip import trained_runs
+from ringtrain.nn.arena import Arena
+from ringtrain.ops.base import Ops
 
 
 class OuterOptimizer:
@@ -12,11 +14,11 @@ class OuterOptimizer:
 
     required_names, optional_names = ("period_begin", "outer_momentum"), ()
 
-    def __init__(self, ops, momentum: float, lr: float):
+    def __init__(self, ops: Ops, momentum: float, lr: float):
         self._ops, self._momentum, self._lr = ops, momentum, lr
         self.slots: dict = {}
 
-    def bind(self, arena) -> None:
+    def bind(self, arena: Arena) -> None:
         self._arena, self._trained = arena, trained_runs(arena.spans)
         self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
         self.slots = dict(zip(self.required_names, (self._before, self._velocity), strict=True))

@@ -1,5 +1,6 @@
 """Averages over ranks that update alone: of their weights, and of the optimizer's state."""
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate
@@ -49,7 +50,7 @@ class RankAverages:
             self.average_state()
         return self._update.state()
 
-    def _average(self, array, share: float | None) -> None:
+    def _average(self, array: Array, share: float | None) -> None:
         buffer = self._arena.grads
         self._ops.copy(array, buffer)
         self._ops.scale(buffer, 1 / self._size if share is None else share)

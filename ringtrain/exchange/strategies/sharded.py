@@ -29,7 +29,10 @@ from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import elements
 from ringtrain.humanize import format_bytes
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import make_buckets
+from ringtrain.optim.optimizers import Optimizer
 
 
 class Sharded(Exchange):
@@ -44,7 +47,7 @@ class Sharded(Exchange):
         self.facts = ExchangeFacts(name="sharded", roles=roles, exact=True, state_is_local=False)
         self._owed: set[int] = set()  # places of buckets whose weights the next forward waits for
 
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         transport, config, grads = self._settings.transport, self._settings.config, arena.grads
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
@@ -88,12 +91,12 @@ class Sharded(Exchange):
         if not examples:
             self.synchronize()
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         place = self._weights.home[span.name]
         if place in self._owed:
             self._arrive(place)
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         self._sums.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.update.ranges import Piece, join
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
@@ -13,7 +14,7 @@ def trained_runs(spans: Sequence[Span]) -> list[Piece]:
     return join([(span.start, span.stop) for span in spans if span.parameter.role != "statistic"])
 
 
-def clip(ops: Ops, grads, runs: Sequence[Piece], limit: float, total: Callable[[float], float] = float) -> float:
+def clip(ops: Ops, grads: Array, runs: Sequence[Piece], limit: float, total: Callable[[float], float] = float) -> float:
     """Scale the gradients in ``runs`` by limit/norm where their norm is above ``limit``. Returns the norm before
     that. ``total``: from the sum of squares of this rank's runs to that of all ranks.
 
@@ -26,7 +27,7 @@ def clip(ops: Ops, grads, runs: Sequence[Piece], limit: float, total: Callable[[
     return norm
 
 
-def rehearse_clip(ops: Ops, grads) -> None:
+def rehearse_clip(ops: Ops, grads: Array) -> None:
     """Run every operation of :func:`clip` once, on no elements."""
     ops.square_sum(grads[:0])
     ops.scale(grads[:0], 1.0)

@@ -8,6 +8,7 @@ Source: Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.ops.base import Ops
 
@@ -56,7 +57,9 @@ class LossScale:
             self.factor = factor
 
 
-def unscale(ops: Ops, grads, runs: Sequence[Piece], scale: LossScale, total: Callable[[float], float] = float) -> bool:
+def unscale(
+    ops: Ops, grads: Array, runs: Sequence[Piece], scale: LossScale, total: Callable[[float], float] = float
+) -> bool:
     """Divide the factor out of the summed gradients in ``runs``. Returns whether they are finite: else the update is
     left out. ``total``: from the count of values in this rank's runs that are not finite to that of all ranks."""
     factor = scale.factor
@@ -68,7 +71,7 @@ def unscale(ops: Ops, grads, runs: Sequence[Piece], scale: LossScale, total: Cal
     return finite
 
 
-def rehearse_unscale(ops: Ops, grads) -> None:
+def rehearse_unscale(ops: Ops, grads: Array) -> None:
     """Run every operation of :func:`unscale` once, on no elements."""
     ops.nonfinite(grads[:0])
     ops.scale(grads[:0], 1.0)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate
 from ringtrain.ops.base import Ops
 
@@ -19,7 +20,7 @@ class MeanState:
     """
 
     def __init__(
-        self, ops: Ops, update: OwnedUpdate, rank: int, workers: Sequence[int], carrier, add: Callable[..., None]
+        self, ops: Ops, update: OwnedUpdate, rank: int, workers: Sequence[int], carrier: Array, add: Callable[..., None]
     ):
         self._ops, self._update, self._rank, self._workers = ops, update, rank, workers
         self._carrier, self._add = carrier, add

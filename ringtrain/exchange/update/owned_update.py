@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange import texts
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
@@ -23,7 +24,7 @@ class OwnedArray:
     whether it is over the whole arena, and the same on all ranks now."""
 
     name: str
-    array: object
+    array: Array
     pieces: Sequence[Piece]
     alike: bool
 
@@ -45,7 +46,7 @@ class OwnedUpdate:
         ops: Ops,
         arena: Arena,
         optimizer: Optimizer,
-        grads,
+        grads: Array,
         pieces: Sequence[Piece],
         clip_norm: float | None = None,
         total: Callable[[float], float] = float,
@@ -130,7 +131,7 @@ class OwnedUpdate:
         return [OwnedArray(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
 
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
-    def place(self, name: str, flat) -> None:
+    def place(self, name: str, flat: Array) -> None:
         """Copy this rank's part of a slot to its place in ``flat``, an array over the arena."""
         for (start, stop), slots in self._states():
             self._ops.copy(slots[name], flat[start:stop])
@@ -139,12 +140,12 @@ class OwnedUpdate:
         """Return the step, and each slot on the host, on a rank that updates everything."""
         return {STEP: self.step, **{name: self._ops.to_host(slot) for name, slot in self.slots.items()}}
 
-    def gathered(self, flat, gather: Callable[[], None]) -> dict:
+    def gathered(self, flat: Array, gather: Callable[[], None]) -> dict:
         """Return the same on ranks with pieces; collective. ``gather`` brings each rank's pieces of ``flat``, an array
         over the arena, to all ranks."""
         return {STEP: self.step, **{name: self._gathered(name, flat, gather) for name in self.slots}}
 
-    def _gathered(self, name: str, flat, gather: Callable[[], None]):
+    def _gathered(self, name: str, flat: Array, gather: Callable[[], None]) -> np.ndarray:
         self.place(name, flat)
         gather()
         return self._ops.to_host(flat)
