@@ -87,7 +87,7 @@ class Sharded(Exchange):
         self._update.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        """A rank without examples runs no forward pass, in which it would wait."""
+        """Wait for the weights now on a rank without examples, which runs no forward pass."""
         if not examples:
             self.synchronize()
 

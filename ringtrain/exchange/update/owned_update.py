@@ -101,7 +101,7 @@ class OwnedUpdate:
 
     def _apply(self, slots, lr: float, start: int, stop: int, first: int) -> None:
         given = self._ops, self._arena.weights, self._grads, slots, lr
-        if self._layerwise is None or self._squares is None:
+        if self._squares is None or self._layerwise is None:
             self._optimizer.apply(*given, self._counted(), start, stop, first)
         else:
             self._layerwise.move(*given, start, stop, self._squares, first)
