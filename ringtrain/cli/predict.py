@@ -30,10 +30,10 @@ def predict(target, out, split, layer, best, force, **given):
 
     def action(transport: "Transport") -> None:
         from ringtrain.train.load import load
-        from ringtrain.train.predict import predict
+        from ringtrain.train.predict import write_predictions
 
         trained = load(transport, target, best, only_given(given), split)
-        predicted = predict(transport, trained, out, layer, force)
+        predicted = write_predictions(transport, trained, out, layer, force)
         if transport.rank == 0:
             tell_skipped(trained.skipped)
             right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)

@@ -24,7 +24,7 @@ def train(run_file, **flags):
         from ringtrain.cli.world import world_session
         from ringtrain.train.options import read_options
         from ringtrain.train.start.recover import ElasticRun, RecoveryState, end_all, failure_recorded
-        from ringtrain.train.start.start import train as train_run
+        from ringtrain.train.start.start import run_training
 
         with world_session() as session:
             world, options, state = session.world, read_options(run_file, given(flags)), RecoveryState()
@@ -33,7 +33,7 @@ def train(run_file, **flags):
                 ElasticRun(world, options, _replacement(), stop).train()
             else:
                 with failure_recorded(world, stop, state):
-                    train_run(world.enter(), options, stop, state)
+                    run_training(world.enter(), options, stop, state)
         return session.code
 
 

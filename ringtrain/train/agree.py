@@ -1,12 +1,14 @@
 """Collective calls before the first iteration, in which one clear error ends all ranks.
 
-An action that may fail on one rank alone (a file that only one node lacks) would leave the others waiting in their next
-collective. Here every rank first says how it went, and all raise the same error, or none.
+An action that fails on one rank alone (a file that only one node lacks) would leave the others waiting in their next
+collective. Here ranks first exchange their results, and all raise the same error, or none.
 """
 
 import hashlib
 import json
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from ringtrain import errors
 from ringtrain.errors import RankLostError, RingtrainError, UsageError, everywhere
@@ -14,47 +16,46 @@ from ringtrain.train import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
+Value = TypeVar("Value")
 
-def together(transport: Transport, action):
-    """``action()`` on every rank; its value, or on every rank the error of the lowest rank that had one."""
+
+def together(transport: Transport, action: Callable[[], Value]) -> Value:
+    """Call ``action()`` on every rank; its value, or on every rank the error of the lowest rank that has one."""
     value, problem = _attempt(action)
     _raise_first(transport.gather_json(problem))
     return value
 
 
-def on_root(transport: Transport, action):
-    """``action()`` on rank 0 alone; its JSON-able value, or its error, on every rank."""
+def on_root(transport: Transport, action: Callable[[], Any]) -> Any:
+    """Call ``action()`` on rank 0 alone; its JSON-able value, or its error, on every rank."""
     return together_json(transport, action if transport.rank == 0 else lambda: None)[0]
 
 
-def together_json(transport: Transport, action) -> list:
-    """``action()`` on every rank; the JSON-able values of all, or the error of the lowest rank that had one."""
+def together_json(transport: Transport, action: Callable[[], Any]) -> list:
+    """Call ``action()`` on every rank; the JSON-able values of all, or the error of the lowest rank that has one."""
     answers = transport.gather_json(_attempt(action))
     _raise_first([problem for _, problem in answers])
     return [value for value, _ in answers]
 
 
-def _attempt(action) -> tuple:
-    """(value, None), or (None, [kind of error, message]). What the system refuses (a name that is too long, a folder
-    that may not be read) is a mistake of the user's here: the run has not begun."""
+def _attempt(action: Callable[[], Any]) -> tuple[Any, list[str] | None]:
+    """(value, None), or (None, [kind of error, message]). An error of the system (too long a name, a folder without
+    permission) is the user's mistake here: the run has not begun."""
     try:
         return action(), None
     except RankLostError:
-        raise  # nobody meets here any more
+        raise  # no other rank meets here any more
     except RingtrainError as error:
         return None, [type(error).__name__, str(error)]
     except OSError as error:
-        return None, [UsageError.__name__, _of_file(error) if error.filename else str(error)]
+        in_file = texts.FILE_PROBLEM(path=error.filename, problem=error.strerror)
+        return None, [UsageError.__name__, in_file if error.filename else str(error)]
     except MemoryError as error:  # of a network or a batch of any size that a file may name
         return None, [UsageError.__name__, texts.NO_MEMORY(error=error)]
 
 
-def _of_file(error: OSError) -> str:
-    return texts.FILE_PROBLEM(path=error.filename, problem=error.strerror)
-
-
 def agree(transport: Transport, facts: dict) -> None:
-    """Check that every rank holds the same JSON-able facts. Raises UsageError, which names the ranks and their values.
+    """Raise UsageError, with ranks and values, unless every rank holds the same JSON-able facts. Collective.
 
     Digests travel first; the facts themselves only when a digest differs.
     """
@@ -70,15 +71,20 @@ def agree(transport: Transport, facts: dict) -> None:
 
 def _difference(key: str, values: list) -> str | None:
     told = [json.dumps(value) for value in values]
-    return texts.DIFFERENCE(key=key, values=holders(told)) if len(set(told)) > 1 else None
+    return texts.DIFFERENCE(key=key, values=holders(ranks_by_value(told))) if len(set(told)) > 1 else None
 
 
-def holders(values: list[str]) -> str:
-    """Each value with the ranks that hold it: "a on rank 0; b on ranks 1, 2"."""
+def ranks_by_value(values: Sequence[str]) -> dict[str, list[int]]:
+    """The ranks of each value."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(texts.VALUE_ON(value=value, ranks=peers(own)) for value, own in ranks.items())
+    return ranks
+
+
+def holders(ranks_by_value: dict[str, list[int]]) -> str:
+    """Each value with its ranks: "a on rank 0; b on ranks 1, 2"."""
+    return "; ".join(texts.VALUE_ON(value=value, ranks=peers(ranks)) for value, ranks in ranks_by_value.items())
 
 
 def _raise_first(problems: list) -> None:
@@ -91,9 +97,9 @@ def _raise_first(problems: list) -> None:
     raise everywhere(getattr(errors, kind)(message))
 
 
-def take_turns(transport: Transport, rehearse) -> float:
-    """``rehearse()`` what uses kernels: one rank a node compiles them, then the others load what it kept. Returns
-    seconds; raises, on every rank, the error of the lowest rank that had one."""
+def take_turns(transport: Transport, rehearse: Callable[[], None]) -> float:
+    """Call ``rehearse()``, which uses kernels, on one rank a node, which compiles them, then on the others, which load
+    them. Returns seconds; raises, on every rank, the error of the lowest rank that has one. Collective."""
     started, problem = time.perf_counter(), None
     first = transport.local_rank == 0
     for turn in (first, not first):

@@ -1,10 +1,11 @@
-"""Loss and accuracy on a split: each example counted once, at any number of ranks."""
+"""Computes loss and accuracy on a split, with each example counted once, at any number of ranks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.file.dataset import Split
 from ringtrain.nn.base import Pass, Workspace
@@ -13,7 +14,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order
-from ringtrain.train.step.partition import PER_EXAMPLE
+from ringtrain.train.step.partition import blank_batch
 from ringtrain.train.stopping.signals import StopPoll, never
 from ringtrain.transport.base import Transport
 
@@ -25,9 +26,15 @@ class EvaluationStopped(Exception):
 EVALUATION_BATCH = 128  # examples a rank, at a time
 
 
+def crop_of(graph: Graph) -> tuple[int, int]:
+    """(height, width) of the network's input."""
+    height, width, *_ = graph.input_shape
+    return height, width
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
-    """loss: mean over labelled examples; accuracy: fraction of them; examples: how many of those there were."""
+    """loss: mean over labelled examples; accuracy: fraction of them; examples: their number."""
 
     loss: float
     accuracy: float
@@ -35,7 +42,7 @@ class Score:
 
 
 class Evaluator:
-    """Scores the weights that the graph is bound to; collective. Sums travel in float64, so that the count is exact."""
+    """Scores the weights of a graph. Sums are float64, so that counts are exact."""
 
     def __init__(
         self,
@@ -48,23 +55,25 @@ class Evaluator:
         deadline_s: float,
         stop_requested: Callable[[], bool] = never,
     ):
-        self._deadline_s, self._told_to_stop = deadline_s, stop_requested
+        self._deadline_s, self._stop_requested = deadline_s, stop_requested
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
 
     def score(self, split: Split, batch: int, grain: int = 1) -> Score | None:
-        """``batch``: examples at a time, over all ranks; ``grain``: those that stay together. None where no example has
-        a label. Raises BrokenOff, on every rank, where one was told to stop.
+        """Score a split; None if no example has a label. Raises EvaluationStopped, on every rank, if one has to stop.
+        Collective.
+
+        batch: examples at a time, over all ranks; grain: those that stay together
 
         Each rank's parts have rows of their own, zeros elsewhere, so that the sum over ranks is exact; rows are then
         added in the order of their examples. With a grain of batch/ranks the score has the same bits at any number of
         ranks.
         """
         rank, size = self._transport.rank, self._transport.size
-        crop, own = self._graph.input_shape[:2], self._rows(split, batch)
-        stop = StopPoll(self._transport, self._told_to_stop, self._deadline_s)
+        own = self._rows(split, batch)
+        stop = StopPoll(self._transport, self._stop_requested, self._deadline_s)
         self._ops.fill(own, 0)
-        with evaluation_batches(split, batch, rank, size, grain, crop) as batches:
+        with evaluation_batches(split, batch, rank, size, grain, crop_of(self._graph)) as batches:
             for part in batches:
                 if len(part.labels):
                     self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
@@ -78,18 +87,15 @@ class Evaluator:
         loss, correct, valid = in_order(rows.reshape(-1, 3))
         return Score(loss / valid, correct / valid, int(valid)) if valid else None
 
-    def _rows(self, split: Split, batch: int):
-        """(loss, correct, valid) of each part of this rank's."""
+    def _rows(self, split: Split, batch: int) -> Array:
+        """The memory for (loss, correct, valid) of each of this rank's parts."""
         return self._ctx.space("scores", (3 * -(-split.count // batch),), "float64")
 
     def rehearse(self, like: Batch, split: Split, batch: int) -> None:
-        """Run every kernel of :meth:`score` on as many examples, of zeros."""
-        count = batch // self._transport.size
-        arrays = {name: getattr(like, name) for name in PER_EXAMPLE}
-        blank = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-        self._add(replace(like, **blank), self._rows(split, batch)[:3])
+        """Run every kernel of :meth:`score` on as many examples of zeros."""
+        self._add(blank_batch(like, batch // self._transport.size), self._rows(split, batch)[:3])
 
-    def _add(self, part, totals) -> None:
+    def _add(self, part: Batch, totals: Array) -> None:
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))
         logits, _ = self._graph.forward(self._ctx, x)
         self._loss.forward(self._ctx, logits, labels, totals)

@@ -23,14 +23,14 @@ from ringtrain.train.assembly.assemble import check_images, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
-from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
+from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """``path``: of the checkpoint; ``skipped``: which others were passed over, a sentence each."""
+    """A model with trained weights. ``path``: of the checkpoint; ``skipped``: a sentence on each newer, damaged one."""
 
     path: str
     skipped: tuple[str, ...]
@@ -46,8 +46,8 @@ class TrainedModel:
 
 
 def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> TrainedModel:
-    """The model of a checkpoint's file or a run's folder, and one split of a data set: that of the run, unless
-    ``given`` names another. Collective; raises RingtrainError on every rank alike."""
+    """Load the model of a checkpoint's file or a run's folder, and one split of the data set in ``given``, or of the
+    run's. Collective; raises RingtrainError on every rank alike."""
     agree(transport, {"target": target, "best": best, "split": split, **given})
     found, told = _find(transport, target, best)
     config = together(transport, lambda: _configured(told["config"], given))
@@ -61,9 +61,12 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=False))
     arena = together(transport, lambda: Arena(transport.scratch, graph.parameters(), ops.dtype))
     graph.bind(arena)
-    together(
-        transport, lambda: found and store.check_parameters(found.checkpoint, parameter_shapes(arena), str(found.path))
-    )
+
+    def check() -> None:
+        if found:
+            store.check_parameters(found.checkpoint, parameter_shapes(arena), str(found.path))
+
+    together(transport, check)
     weights = found.checkpoint.weights if found else None
     ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
     trained = TrainedModel(
@@ -97,15 +100,16 @@ def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoin
 
 
 def _configured(stored: str, given: dict) -> TrainConfig:
-    """``given`` over the configuration that the checkpoint holds, as TOML."""
-    told = {**given, "synthetic": False} if "data" in given else given
-    if told.get("device") == "cpu":  # whatever it was trained with
-        told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
-    return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, told))
+    """``given`` over the configuration in the checkpoint, as TOML."""
+    flags = {**given, "synthetic": False} if "data" in given else given
+    if flags.get("device") == "cpu":  # on any device it was trained on
+        flags = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **flags}
+    return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, flags))
 
 
 def score_of(transport: Transport, trained: TrainedModel) -> Score:
-    """Loss and accuracy on the split. Collective; raises ModelError, DataError where there is none to be had."""
+    """Compute loss and accuracy on the split. Collective. Raises ModelError if the classes differ, DataError without
+    labels."""
     together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
     loss, deadline_s = SoftmaxCrossEntropy(), trained.config.deadline_s
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
@@ -117,8 +121,8 @@ def score_of(transport: Transport, trained: TrainedModel) -> Score:
 
 def _rehearse(trained: TrainedModel) -> None:
     """Run every kernel of an evaluation and a prediction once, on one example."""
-    ctx, crop = Pass(trained.ops, trained.space, training=False), trained.graph.input_shape[:2]
-    with evaluation_batches(trained.split, 1, crop=crop) as batches:
+    ctx = Pass(trained.ops, trained.space, training=False)
+    with evaluation_batches(trained.split, 1, crop=crop_of(trained.graph)) as batches:
         x, labels, ctx.examples = trained.feed.load(ctx.space, next(batches), 0, 1)
     logits, _ = trained.graph.forward(ctx, x)
     trained.ops.softmax(logits, trained.ops.empty(logits.shape, logits.dtype))

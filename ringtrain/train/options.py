@@ -1,6 +1,6 @@
-"""The options of a run: its run file and its flags, read once."""
+"""Reads the options of a run, which are its run file and its flags."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ringtrain.config.record import TrainConfig
@@ -14,51 +14,48 @@ OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoi
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """layers:  (source, values); each layer wins over those before it
-    config:  the configuration of these layers alone; None where they hold an error
-    problem: that error. Ranks raise it together, in :meth:`checked`
+    """layers: (source, values); each layer wins over those before it
+    config: the configuration of these layers alone, or their error. Ranks raise it together, in :meth:`checked`
     """
 
     layers: Sequence[tuple[str, dict]]
-    config: TrainConfig | None
-    problem: RingtrainError | None = None
+    config: TrainConfig | RingtrainError
 
     @property
     def elastic(self) -> str | None:
-        """``--elastic``, which a rank must know before it meets the others: one of them may die in that. None where
-        the options hold an error."""
-        return self.config and self.config.elastic
+        """``--elastic``, which a rank needs before it meets the others: one of them may die in that meeting."""
+        return self.config.elastic if isinstance(self.config, TrainConfig) else None
 
     @property
     def checkpoint(self) -> str | None:
-        """The checkpoint that run file or flags name, even where flags say `auto` besides."""
-        named = (values.get("resume") for _, values in reversed(self.layers))
-        return next(filter(is_checkpoint, named), None)
+        """The checkpoint in run file or flags, even if the flags also say `auto`."""
+        named = (checkpoint_in(values.get("resume")) for _, values in reversed(self.layers))
+        return next(filter(None, named), None)
 
-    def checked(self) -> "RunOptions":
-        """These options. Raises their error."""
-        if self.problem is not None:
-            raise self.problem
-        return self
+    def checked(self) -> TrainConfig:
+        """The configuration. Raises the error of the options."""
+        if isinstance(self.config, RingtrainError):
+            raise self.config
+        return self.config
 
 
-def read_options(run_file: str | None, flags: dict) -> RunOptions:
-    """Read the run file and lay the flags over it. Not collective; an error is kept for :meth:`RunOptions.checked`."""
+def read_options(run_file: str | None, flags: Mapping) -> RunOptions:
+    """Read the run file and lay the flags over it. Not collective; :meth:`RunOptions.checked` raises an error."""
     try:
         layers = [(f"run file {run_file}", _read(run_file))] if run_file else []
-        layers.append((FLAGS, flags))
+        layers.append((FLAGS, dict(flags)))
         return RunOptions(layers, resolve(*layers))
     except RingtrainError as error:
-        return RunOptions((), None, error)
+        return RunOptions((), error)
 
 
-def is_checkpoint(resume: str | None) -> bool:
-    """Whether ``--resume`` names a checkpoint."""
-    return resume not in (None, AUTO)
+def checkpoint_in(resume: str | None) -> str | None:
+    """The checkpoint of ``--resume``, or None."""
+    return None if resume == AUTO else resume
 
 
 def _read(run_file: str) -> dict:
-    """A run file may come from anyone: its trace may be written to the run folder alone."""
+    """Read a run file. It may come from another user: its trace must lie in the run folder."""
     given = read_run_file(run_file)
     trace = given.get("trace")
     if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):

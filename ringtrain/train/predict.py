@@ -1,31 +1,34 @@
-"""Probabilities of every example, or the output of any layer, block by block into a file."""
+"""Writes the probabilities of every example, or the output of a layer, block by block into a file."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data.batches.batches import evaluation_batches
+from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.predictions import PredictionFile, open_predictions
 from ringtrain.errors import ModelError, everywhere, nearest
 from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
 from ringtrain.nn.loss import check_classes
 from ringtrain.train.agree import agree, on_root, together
-from ringtrain.train.evaluate import EVALUATION_BATCH
+from ringtrain.train.evaluate import EVALUATION_BATCH, crop_of
 from ringtrain.train.load import TrainedModel
 from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """accuracy: fraction of the labelled examples; None for features or where no example has a label."""
+    """The count of written examples. ``accuracy``: on those with a label; None for features or without labels."""
 
     examples: int
     accuracy: float | None
 
 
-def predict(transport: Transport, trained: TrainedModel, out: Path, layer: str | None, force: bool) -> Predicted:
+def write_predictions(
+    transport: Transport, trained: TrainedModel, out: Path, layer: str | None, force: bool
+) -> Predicted:
     """Write the network's output for each example of the split, in order. Rank 0 writes; collective."""
     agree(transport, {"out": str(out), "features": layer, "force": force})
     if layer is None:
@@ -62,11 +65,12 @@ def _shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
     return trained.graph.shapes[layer or trained.graph.output]
 
 
-def _blocks(transport: Transport, trained: TrainedModel, layer: str | None, shape):
-    """(first example, values) of block after block. Every rank fills in its rows and zeros elsewhere, so that the sum
-    over ranks is the block, exactly."""
-    batch = EVALUATION_BATCH * transport.size
-    crop = trained.graph.input_shape[:2]
+def _blocks(
+    transport: Transport, trained: TrainedModel, layer: str | None, shape: tuple[int, ...]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(first example, values) of each block. A rank has zeros in the rows of other ranks, so that the sum over ranks is
+    the block, exactly."""
+    batch, crop = EVALUATION_BATCH * transport.size, crop_of(trained.graph)
     block = np.empty((batch, *shape), trained.ops.dtype)
     with evaluation_batches(trained.split, batch, transport.rank, transport.size, crop=crop) as batches:
         for part in batches:
@@ -79,7 +83,7 @@ def _blocks(transport: Transport, trained: TrainedModel, layer: str | None, shap
             yield start, rows
 
 
-def _output(trained: TrainedModel, part, layer: str | None) -> np.ndarray:
+def _output(trained: TrainedModel, part: Batch, layer: str | None) -> np.ndarray:
     ctx = Pass(trained.ops, trained.space, training=False)
     x, _, ctx.examples = trained.feed.load(ctx.space, part, 0, len(part.labels))
     y, _ = trained.graph.forward(ctx, x, upto=layer)

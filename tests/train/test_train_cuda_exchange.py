@@ -69,7 +69,7 @@ def test_a_trace_has_the_times_of_its_stream(tmp_path):
         end, ops = on_device(transport)
         run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=3)
         path = tmp_path / "trace.json" if transport.rank == 0 else None
-        tracing = Tracer(run.worker, end, 1, 3, path)
+        tracing = Tracer(run.worker, end, range(1, 3), path)
         tracing.align()
         with run.batches(end, 0, 3) as batches:
             for batch in batches:

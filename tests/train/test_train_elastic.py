@@ -35,7 +35,7 @@ from ringtrain.train.start.open_run import tuning_of
 from ringtrain.train.start.recover import ElasticRun, newest_first
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.start.run_folder import make_folder, make_sinks
-from ringtrain.train.start.start import start, train
+from ringtrain.train.start.start import run_training, start
 from ringtrain.train.stopping.signals import StopFlag, watching
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -97,7 +97,7 @@ def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_
         with pytest.raises(
             Interrupted, match="^" + train_texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
         ):
-            train(LoopbackWorld(1).transport(0), read_options(None, begun), stop, recovered(begun, held))
+            run_training(LoopbackWorld(1).transport(0), read_options(None, begun), stop, recovered(begun, held))
     assert RunFolder("run").latest().checkpoint.iteration == 4
 
 
@@ -116,7 +116,7 @@ def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
     monkeypatch.setattr(Run, "go", go)
     start(LoopbackWorld(1).transport(0), None, begun, StopFlag())
     state = recovered(begun, RunFolder("run").latest().checkpoint)
-    train(LoopbackWorld(1).transport(0), read_options(None, begun), StopFlag(), state)
+    run_training(LoopbackWorld(1).transport(0), read_options(None, begun), StopFlag(), state)
     assert seen == [[], []] and state.origin is None
 
 
@@ -306,7 +306,7 @@ def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monke
     origin.continues = True
     waits = []
     monkeypatch.setattr(lock.take_lock, "__defaults__", (lock.PATIENCE_S, waits.append))
-    make_folder(transport, run, origin, RecoveryState(), []).release()
+    make_folder(transport, run, origin, RecoveryState(), [])[1].release()
     assert not waits
 
 

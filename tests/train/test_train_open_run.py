@@ -15,7 +15,7 @@ from ringtrain.launch import texts as launch_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.train import texts
 from ringtrain.train.agree import take_turns
-from ringtrain.train.assembly.device import CudaDevices, open_device, real_cuda
+from ringtrain.train.assembly.device import CudaDevices, cuda_devices, open_device
 from ringtrain.train.run.memory_trial import rehearse
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.host_cuda import HostRuntime
@@ -179,7 +179,7 @@ def test_what_is_opened_trains(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def body(t):
-        real = real_cuda()
+        real = cuda_devices()
         way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap)
         flags = {"device": "cuda", "mpi_cuda": "staged"}
         device = open_device(config_of(**flags), t, lambda: way)

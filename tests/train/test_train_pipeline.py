@@ -157,7 +157,7 @@ def test_ranks_hold_no_more_tapes_than_may_be_in_flight(in_flight, micro):
             for batch in batches:
                 run.worker.iterate(batch)
         stage = run.worker._stage
-        return stage.pool.made if t.rank > 1 else len(stage._trips)
+        return stage.pool.made if t.rank > 1 else len(stage._in_flight)
 
     *front, first, last = everywhere(4, body)
     assert front == [min(in_flight, micro)] * 2

@@ -138,7 +138,7 @@ def test_running_statistics_move_once_an_iteration():
 def test_ghost_batches_that_end_with_a_shard_are_told_of():
     def told(**flags):
         run, _ = everywhere(1, lambda t: run_of(t, BATCH_NORM_NET, reproducible=True, iterations=1, **flags))[0]
-        return batch_norm.smaller(run.config, run.graph)
+        return batch_norm.partial_ghosts(run.config, run.graph)
 
     assert told(batch=64) is None
     advice = texts.WHOLE_GHOSTS(shards=4)

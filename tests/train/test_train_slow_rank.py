@@ -15,8 +15,8 @@ class Given:
 def test_it_rests_for_as_long_as_its_work_takes_it_longer():
     worked, rests = iter([10.0, 12.0, 12.5, 13.0, 13.0]), []
     feed = SlowedInput(Given(), 3.0, worked=lambda: next(worked), rest=rests.append)
-    assert feed.load("a", 1) == ("a", 1)
-    feed.load("b")
+    assert feed.load("space", "a", 0, 1) == ("space", "a", 0, 1)
+    feed.load("space", "b", 0, 1)
     assert rests == [4.0, 1.0]
 
 

@@ -33,7 +33,7 @@ from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.train import texts
 from ringtrain.train.load import load, score_of
-from ringtrain.train.predict import predict
+from ringtrain.train.predict import write_predictions
 from ringtrain.train.run import memory_trial
 from ringtrain.train.start import start as begin
 from ringtrain.train.start.provenance import command_of, provenance, versions_of
@@ -579,8 +579,8 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
     with pytest.raises(ModelError, match=nn_texts.CLASSES.pattern(count="12 classes")):
         score_of(alone, trained)
     with pytest.raises(ModelError, match=nn_texts.CLASSES.pattern(count="12 classes")):
-        predict(alone, trained, tmp_path / "p.csv", None, False)
-    assert predict(alone, trained, tmp_path / "f.h5", "flat", False).examples == 40
+        write_predictions(alone, trained, tmp_path / "p.csv", None, False)
+    assert write_predictions(alone, trained, tmp_path / "f.h5", "flat", False).examples == 40
     with h5py.File(tmp_path / "f.h5") as file:
         assert file["features"].shape == (40, 96)
 
@@ -593,7 +593,7 @@ def test_predictions_name_their_classes(train, tmp_path, alone):
     train(out="run", data="named.h5", batch=8, iterations=10)
     trained = load(alone, "run", False, {}, "train")
     for path in (tmp_path / "p.csv", tmp_path / "p.h5"):
-        assert predict(alone, trained, path, None, False).examples == 40
+        assert write_predictions(alone, trained, path, None, False).examples == 40
     with open(tmp_path / "p.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["example", "label", "class", "name", *(f"p{k}" for k in range(10))]
@@ -621,7 +621,7 @@ def test_predictions_that_are_refused(train, tmp_path, alone, out, layer, kind, 
     (tmp_path / "there.csv").write_text("")
     trained = load(alone, "run", False, {}, "test")
     with pytest.raises(kind) as error:
-        predict(alone, trained, tmp_path / out, layer, False)
+        write_predictions(alone, trained, tmp_path / out, layer, False)
     assert message in str(error.value) and error.value.everywhere
     assert not list(tmp_path.glob("*.partial"))
 

@@ -295,7 +295,7 @@ def test_an_evaluation_is_broken_off_by_all_ranks(monkeypatch):
         run, _ = run_of(transport, DROPOUT_NET)
         seen, told = [], iter([False, False] + [True] * 99)
         evaluator = run.evaluator
-        monkeypatch.setattr(evaluator, "_told_to_stop", lambda: transport.rank == 1 and next(told))
+        monkeypatch.setattr(evaluator, "_stop_requested", lambda: transport.rank == 1 and next(told))
         monkeypatch.setattr(evaluator, "_add", lambda part, totals: seen.append(part))
         with pytest.raises(EvaluationStopped):
             evaluator.score(run.data.test, 16)

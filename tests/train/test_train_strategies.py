@@ -220,7 +220,7 @@ def stopped(monkeypatch, victim, **flags):
 
     def ends(transport):
         try:
-            start.train(transport, read_options(None, flags), StopFlag())
+            start.run_training(transport, read_options(None, flags), StopFlag())
         except Exception as error:
             return error
         return None

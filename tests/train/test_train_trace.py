@@ -33,7 +33,7 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
         ops = FakeDeviceOps() if device else None
         end = DeviceTransport(t, ops) if device else t
         run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=COUNT, bucket_bytes=500, **flags)
-        tracing = Tracer(run.worker, end, first, stop, path if t.rank == 0 else None)
+        tracing = Tracer(run.worker, end, range(first, stop), path if t.rank == 0 else None)
         tracing.align()
         with run.batches(end, 0, COUNT) as batches:
             for batch in batches:
@@ -134,7 +134,7 @@ def test_other_ways_to_train_are_traced_as_far_as_they_are_seen(tmp_path, flags)
 def test_a_traced_run_learns_the_same(tmp_path):
     def body(t, window):
         run, ops = run_of(t, BATCH_NORM_NET, iterations=COUNT)
-        tracing = Tracer(run.worker, t, *window, None)
+        tracing = Tracer(run.worker, t, range(*window), None)
         tracing.align()
         with run.batches(t, 0, COUNT) as batches:
             for batch in batches:
@@ -150,11 +150,11 @@ def config(**flags):
 
 
 def test_windows(tmp_path):
-    assert window_of(config(trace="t.json"), 0) == (5, 8) and window_of(config(), 100) == (105, 108)
-    assert window_of(config(trace="t.json", trace_iterations="3:3"), 2) == (2, 3)
-    assert path_of(config(trace="t.json"), tmp_path) == tmp_path / "t.json"
-    assert str(path_of(config(trace="./t.json"), tmp_path)) in ("t.json", str(tmp_path / "t.json"))
-    assert str(path_of(config(trace="a/t.json"), tmp_path)) == "a/t.json"
+    assert window_of(config(trace="t.json"), 0) == range(5, 8) and window_of(config(), 100) == range(105, 108)
+    assert window_of(config(trace="t.json", trace_iterations="3:3"), 2) == range(2, 3)
+    assert path_of("t.json", tmp_path) == tmp_path / "t.json"
+    assert str(path_of("./t.json", tmp_path)) in ("t.json", str(tmp_path / "t.json"))
+    assert str(path_of("a/t.json", tmp_path)) == "a/t.json"
 
 
 @pytest.mark.parametrize("text", ["3", "0:2", "5:4", "a:b", "-1:3", "3:", "1:2:3", "1:" + "9" * 5000])

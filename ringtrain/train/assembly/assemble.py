@@ -1,12 +1,13 @@
-"""Builds the objects of a run from the names in its configuration; only this file of the room reads catalogues."""
+"""Builds the objects of a run from the names in its configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ringtrain.allreduce.tuning_table import Table
+from ringtrain.arrays import Array
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.batches import Batches
@@ -43,7 +44,7 @@ from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import LossAllReduce
 from ringtrain.train.step.partition import BatchPartition
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
-from ringtrain.train.step.slow_rank import slowed
+from ringtrain.train.step.slow_rank import Feed, slowed
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.base import Transport
 
@@ -51,7 +52,7 @@ from ringtrain.transport.base import Transport
 @dataclass(frozen=True, slots=True)
 class Assembly:
     """The parts of a run. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one
-    rank (a ghost batch). ``transport``: under the guard, where there is one."""
+    rank (a ghost batch). ``transport``: under the guard, if there is one."""
 
     config: TrainConfig
     transport: Transport
@@ -62,16 +63,29 @@ class Assembly:
     graph: Graph
     arena: Arena
     rate: LearningRate
-    exchange: Exchange
-    roles: Roles
     worker: Worker
     stop_requested: Callable[[], bool]
     evaluator: Evaluator
     augment: Augment | CentreCrop
     grain: int
-    iterations: int
     replicas: ReplicaCheck
-    scale: LossScale | None = None
+
+    @property
+    def exchange(self) -> Exchange:
+        return self.worker.exchange
+
+    @property
+    def roles(self) -> Roles:
+        return self.exchange.facts.roles
+
+    @property
+    def scale(self) -> LossScale | None:
+        return self.worker.passes.scale
+
+    @property
+    def iterations(self) -> int:
+        """The length of the run."""
+        return self.rate.total
 
     @property
     def at_a_time(self) -> int:
@@ -83,8 +97,8 @@ class Assembly:
 
     @property
     def evaluation_batch(self) -> int:
-        """Examples that are scored at a time, over all ranks; on a device as many of each as are trained on at a time,
-        so that the memory of that serves."""
+        """The examples of an evaluation at a time, over all ranks; on a device as many of each rank as in training, so
+        that the same memory serves."""
         ranks = self.transport.size
         if self.worker.ops.records:
             return ranks * self.at_a_time
@@ -93,18 +107,20 @@ class Assembly:
 
     @property
     def evaluation_grain(self) -> int:
-        """Examples of an evaluation that stay together: where results must not depend on the number of ranks, all that
-        a rank scores at a time."""
+        """Examples of an evaluation that stay together: all of a rank at a time, if results must not depend on the
+        number of ranks."""
         return self.evaluation_batch // self.transport.size if self.exchange.facts.shards is not None else 1
 
     @property
     def division(self) -> EvenParts | ShardParts:
-        """How batches are divided among the ranks that read them."""
+        """The division of batches among the ranks that read them."""
         _, parts = self.roles.reads(self.transport.rank)
         return shards_of(self.config.shards, self.exchange) or EvenParts(parts, self.grain)
 
-    def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
-        """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
+    def batches(
+        self, transport: Transport, start: int, stop: int, units: Iterable[tuple[int, int]] | None = None
+    ) -> Batches:
+        """This rank's part of iterations ``start`` up to ``stop``, or the (iteration, part) of ``units``."""
         part, _ = self.roles.reads(transport.rank)
         return Batches(
             self.data.train,
@@ -121,17 +137,16 @@ class Assembly:
 
 
 def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """The same data set on every rank; collective."""
+    """Open the same data set on every rank; collective."""
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     return data
 
 
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """The data set that the configuration names; collective over the node, which holds it once."""
+    """Open the configuration's data set; collective over the node, which holds it once."""
     if config.synthetic:
-        classes = _output(model.graph())
-        return synthetic(model.input.shape, classes, config.batch, config.seed)
+        return synthetic(model.input.shape, _classes_of(model.graph()), config.batch, config.seed)
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
@@ -141,7 +156,7 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
 
 
 def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
-    """A barrier in which a rank says that it is not the one that reads."""
+    """A barrier for the ranks that do not read, with its name for people."""
 
     def barrier() -> None:
         with transport.activity.during(f"waiting until data {path} are read"):
@@ -156,28 +171,22 @@ def assemble(
     data: DataSet,
     transport: Transport,
     ops: Ops,
-    stop,
+    stop: Callable[[], bool],
     tuning: Table | None = None,
 ) -> Assembly:
-    """Everything a run needs, weights drawn by seed and name. ``stop()``: whether this rank has to stop. ``tuning``:
-    the table by which ``--algorithm auto`` chooses."""
-    graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
-    check_images(model, data)
-    check_classes(graph, len(data.classes), available().get(config.model))
+    """Build all parts of a run, with weights drawn by seed and name. ``stop()``: whether this rank has to stop.
+    ``tuning``: the table by which ``--algorithm auto`` chooses."""
+    graph = _checked_graph(config, model, data)
     grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
     sampler = Sampler(data.train.count, config.batch, config.seed)
-    iterations = iterations_of(config, sampler)
-    rate = rate_of(config, iterations, sampler.iterations_per_epoch)
-
+    rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
     guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
     scale = LossScale(config.loss_scale) if config.precision == "float16" else None
     exchange = make_exchange(
         ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
     )
-    roles = exchange.facts.roles
-    check_batch(config, len(roles.trainers), grain, data.train)
+    check_batch(config, len(exchange.facts.roles.trainers), grain, data.train)
     trained, arena = _bound(config, graph, exchange, transport, ops)
-
     if guard is not None:
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
@@ -193,25 +202,31 @@ def assemble(
         graph=graph,
         arena=arena,
         rate=rate,
-        exchange=exchange,
-        roles=roles,
         worker=worker,
         stop_requested=stop,
         evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s, stop),
         augment=augment_of(config, model),
         grain=grain,
-        iterations=iterations,
         replicas=ReplicaCheck(ops, arena, exchange, transport),
-        scale=scale,
     )
 
 
+def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet) -> Graph:
+    """The network, whose input and output fit the data."""
+    graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
+    check_images(model, data)
+    check_classes(graph, len(data.classes), available().get(config.model))
+    return graph
+
+
 def shards_of(count: int, exchange: Exchange) -> ShardParts | None:
-    """This rank's shards of ``count``; None where gradients are not of shards."""
+    """This rank's shards of ``count``; None if gradients are not of shards."""
     return ShardParts(count, *exchange.facts.shards) if exchange.facts.shards is not None else None
 
 
-def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
+def _bound(
+    config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops
+) -> tuple[Graph, Arena]:
     """Draw the weights and bind the exchange to them; (the graph to train, the arena)."""
     trained = exchange.prepare(graph)
     together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=True))
@@ -223,30 +238,36 @@ def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Tra
     return trained, arena
 
 
-def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, scale, stop) -> Worker:
+def _worker(
+    config: TrainConfig,
+    ops: Ops,
+    graph: Graph,
+    arena: Arena,
+    exchange: Exchange,
+    transport: Transport,
+    feed: Feed,
+    rate: LearningRate,
+    grain: int,
+    scale: LossScale | None,
+    stop: Callable[[], bool],
+) -> Worker:
     loss, shards = SoftmaxCrossEntropy(config.label_smoothing), shards_of(config.shards, exchange)
     stage = stage_of(exchange, ops, feed, loss, rate.at, batch=config.batch, accumulate=config.accumulate, grain=grain)
-    meeting = exchange if transport.size > 1 else None
-    reduce = batch_norm.adder(config.batch_norm, transport, config.deadline_s)
-    ctx = Pass(
-        ops,
-        Workspace(ops),
-        key=ops.zeros((1,), "uint64"),
-        add_over_ranks=TimedReduction(reduce) if reduce else None,
-        recorded=stage is None,
-        waits=meeting.wait_points if meeting else frozenset(),
-    )
-    cuts = meeting.ready_points if meeting else frozenset()
+    no_points = frozenset[str]()
+    waits, cuts = (exchange.wait_points, exchange.ready_points) if transport.size > 1 else (no_points, no_points)
+    whole = batch_norm.is_whole(config.batch_norm)
+    reduction = TimedReduction(transport, config.deadline_s) if whole else None
+    ctx = Pass(ops, Workspace(ops), add_over_ranks=reduction, recorded=stage is None, waits=waits)
     passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale)
-    partition = BatchPartition(exchange, transport.size, transport.rank, grain, config.accumulate, shards)
+    partition = BatchPartition(exchange, transport.rank, grain, config.accumulate, shards)
     rows = shards.count if shards else 1
     losses = LossAllReduce(ops, transport, stop, exchange.facts.max_iteration_lag, rows, config.deadline_s)
     return Worker(passes, exchange, transport, partition, losses, rate.at, config.deadline_s, stage)
 
 
-# ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
-    """Raises DataError where the network does not take images of this shape."""
+    """Raise DataError if the network does not take images of this shape."""
     (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
     pad = model.input.pad
     if c != channels or height > h + 2 * pad or width > w + 2 * pad:
@@ -255,7 +276,7 @@ def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
 
 
 def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
-    """Raises ConfigError where the batch cannot be divided so that every rank has a part of it."""
+    """Raise ConfigError unless every rank has a part of the batch."""
     batch = config.batch
     if batch > train.count and not config.synthetic:
         raise ConfigError(texts.BATCH_OVER_EXAMPLES(batch=batch, count=train.count))
@@ -269,16 +290,15 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
         raise ConfigError(texts.BATCH_UNDER_GHOSTS(batch=batch, ghosts=ghosts, size=grain, ranks=ranks, least=least))
 
 
-def _output(graph: Graph) -> int:
+def _classes_of(graph: Graph) -> int:
     shape = graph.shapes[graph.output]
     if len(shape) != 1:
         raise ConfigError(texts.ONE_VECTOR(shape=shape))
     return shape[0]
 
 
-# ── the same weights everywhere ───────────────────────────────────────────────────────────────────────────────
-def spread_from_root(transport: Transport, ops: Ops, flat) -> None:
-    """Give every rank rank 0's values of a flat array."""
+def broadcast_from_root(transport: Transport, ops: Ops, flat: Array) -> None:
+    """Broadcast rank 0's values of a flat array, of the host or of a device."""
     host = ops.to_host(flat)
     transport.broadcast(host)
     ops.upload(np.ascontiguousarray(host), flat)

@@ -1,12 +1,11 @@
-"""From ``--device`` and ``--precision`` to the operations of this rank, and to a transport that moves their arrays.
-
-Nothing of CUDA is imported before it is asked for.
+"""Opens the device of ``--device`` and ``--precision``: the operations of this rank, and a transport that moves their
+arrays. CUDA is imported at its first use.
 """
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.launch.binding import Bound, bind, binding_table, to_json
@@ -21,24 +20,24 @@ CPU, CUDA = "cpu", "cuda"
 
 
 class CudaDevices(NamedTuple):
-    """The way to devices.
+    """The functions that open devices.
 
-    visible: () → how many this process sees
-    runtime: (index) → that one's
+    visible: () → the number of devices that this process sees
+    runtime: (index) → the runtime of a device
     ops:     (runtime, dtype, precision, fixed) → operations; fixed: chosen by size alone, never by a timing
-    wrap:    (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on how it does);
-             collective, and before the device is used
+    wrap:    (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on it);
+             collective, and before the first use of the device
     """
 
     visible: Callable[[], int]
-    runtime: Callable
-    ops: Callable
-    wrap: Callable
+    runtime: Callable[[int], Any]
+    ops: Callable[..., Ops]
+    wrap: Callable[[Transport, str, int], tuple[Callable[[Any], Transport], tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedDevice:
-    """``notes``: for the user, on devices, by rank"""
+    """The operations of this rank. ``notes``: lines for the user, on the devices of all ranks"""
 
     ops: Ops
     transport: Transport
@@ -48,19 +47,19 @@ class OpenedDevice:
 def open_device(
     config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices] | None = None
 ) -> OpenedDevice:
-    """Open the device that ``--device`` names; collective. Raises ConfigError, DeviceError."""
+    """Open the device of ``--device``; collective. Raises ConfigError, DeviceError."""
     together(transport, lambda: check_device(config))
     if config.device == CPU:
         return OpenedDevice(together(transport, lambda: host_ops(config)), transport)
-    return _open_cuda(config, transport, cuda or real_cuda)
+    return _open_cuda(config, transport, cuda or cuda_devices)
 
 
 def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices]) -> OpenedDevice:
-    way = together(transport, cuda)
-    binding = together(transport, lambda: bind(os.environ, way.visible(), transport.local_rank))
-    wrap, notes = way.wrap(transport, config.mpi_cuda, binding.index)
-    runtime = together(transport, lambda: way.runtime(binding.index))
-    ops = together(transport, lambda: way.ops(runtime, config.dtype, config.precision, fixed=config.reproducible))
+    devices = together(transport, cuda)
+    binding = together(transport, lambda: bind(os.environ, devices.visible(), transport.local_rank))
+    wrap, notes = devices.wrap(transport, config.mpi_cuda, binding.index)
+    runtime = together(transport, lambda: devices.runtime(binding.index))
+    ops = together(transport, lambda: devices.ops(runtime, config.dtype, config.precision, fixed=config.reproducible))
     facts = runtime.facts
     own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
     everyone = [Bound(**told) for told in transport.gather_json(to_json(own))]
@@ -76,12 +75,12 @@ def host_ops(config: TrainConfig) -> Ops:
 
 
 def check_device(config: TrainConfig) -> None:
-    """Raises ConfigError for a precision that a package is missing for."""
+    """Raise ConfigError for a precision whose package is missing."""
     if config.device == CUDA:
         active_dtype(config.precision, config.dtype)
 
 
-def real_cuda() -> CudaDevices:
+def cuda_devices() -> CudaDevices:
     from ringtrain.ops.cuda import CudaOps
     from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
     from ringtrain.transport.world import choose_way, on_device

@@ -1,5 +1,5 @@
-"""Whether a network's weights fit into memory, before any is taken: a model file may name any size, and a system
-promises memory that is not there, and ends whoever uses it."""
+"""Checks, before the allocation, that a network's weights fit into memory: a model file may give any size, and a system
+promises more memory than it has and kills the process that uses it."""
 
 from pathlib import Path
 
@@ -7,18 +7,20 @@ from ringtrain.errors import ModelError
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.launch.doctor.memory import whole_bytes
 from ringtrain.nn.arena import lay_out
+from ringtrain.nn.base import Parameter
 from ringtrain.nn.shapes import format_shape
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.transport.base import Transport
 
 
-def check_room(table, ops: Ops, transport: Transport, trained: bool, root: Path = Path("/")) -> None:
-    """Of all that there is, not of what is free: whoever else has some may give it back.
+def check_room(
+    table: tuple[tuple[str, Parameter], ...], ops: Ops, transport: Transport, trained: bool, root: Path = Path("/")
+) -> None:
+    """Raise ModelError, with the name of the largest weight, if weights need more than the whole memory. Memory in use
+    counts, too: another process may free it.
 
-    table:   as an Arena's; trained: whether there will be gradients beside the weights
-
-    Raises: ModelError, naming the largest weight
+    table: as an Arena's; trained: whether there are also gradients
     """
     spans = lay_out(table)
     each = sum(span.count for span in spans) * ops.dtype.itemsize * (2 if trained else 1)

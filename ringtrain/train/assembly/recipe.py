@@ -17,13 +17,11 @@ STEPPED = ("step", "multistep")  # policies that read lr_steps
 
 
 def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
-    if config.iterations is not None:
-        return config.iterations
-    return config.epochs * sampler.iterations_per_epoch
+    return config.iterations or (config.epochs or 0) * sampler.iterations_per_epoch
 
 
 def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRate:
-    """Of a run of so many iterations, in epochs of ``per_epoch``."""
+    """The learning rate of a run of ``iterations``, ``per_epoch`` of them an epoch."""
     return LearningRate(
         lr=scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr,
         policy=config.lr_policy,
@@ -37,7 +35,7 @@ def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRat
 
 
 def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
-    """How the rate moves: "cosine, warm-up 5 epochs = 785 iterations"."""
+    """The header's text on the rate: "cosine, warm-up 5 epochs = 785 iterations"."""
     words = [config.lr_policy]
     if config.lr_steps and config.lr_policy in STEPPED:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
@@ -73,7 +71,7 @@ def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
 
 
 def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str]:
-    """``examples``: the most of a batch that a rank has; ``grain``: of these that stay together"""
+    """Notes on ``--accumulate``. ``examples``: the most of a batch on one rank; ``grain``: those that stay together"""
     most = -(-examples // grain)
     if config.accumulate <= most:
         return []
@@ -83,9 +81,9 @@ def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str
 
 
 def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
-    """Raises ConfigError where flags or run file (``own``, as :attr:`ringtrain.train.options.RunOptions.layers`)
-    ask for a warm-up that lasts as long as the run. Where a model's recipe does, a shorter run than it was made for is
-    a trial: :func:`schedule_notes` tells of that."""
+    """Raise ConfigError if flags or run file (``own``, as :attr:`ringtrain.train.options.RunOptions.layers`) give a
+    warm-up that lasts as long as the run. If a model's recipe does, a shorter run is a trial, and
+    :func:`schedule_notes` has a note."""
     sources = [source for source, values in own if values.get("warmup") is not None]
     if not sources or rate.warmup < rate.total:
         return
@@ -96,11 +94,11 @@ def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[st
     raise ConfigError(texts.LONG_WARMUP(asked=asked, warmup=plural(rate.warmup, "iteration"), **given))
 
 
-def length_of(config: TrainConfig) -> str:
-    """The flag that gives the length of the run."""
+def length_of(config: TrainConfig, times: int = 1) -> str:
+    """The flag that makes a run ``times`` as long as this one."""
     if config.iterations is not None:
-        return texts.ITERATIONS(iterations=config.iterations)
-    return texts.EPOCHS(epochs=config.epochs)
+        return texts.ITERATIONS(iterations=times * config.iterations)
+    return texts.EPOCHS(epochs=times * (config.epochs or 0))
 
 
 def hyper_of(config: TrainConfig) -> Hyper:

@@ -5,12 +5,12 @@ from ringtrain.errors import ConfigError, everywhere
 from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
-from ringtrain.train.agree import holders
+from ringtrain.train.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
 
 
 def threads_of(config: TrainConfig) -> int | None:
-    """Threads of a product that are set, as its bits may hang on them; None: what the environment says."""
+    """The threads of a product, on which its bits may depend; None: the environment's."""
     return 1 if config.reproducible and config.threads is None else config.threads
 
 
@@ -20,24 +20,24 @@ def numerics_of(config: TrainConfig) -> dict:
 
 
 def check_kernels(config: TrainConfig, transport: Transport, ops: Ops) -> None:
-    """Collective. Raises ConfigError, on every rank, where a shard's gradient would hang on who computes it."""
+    """Raise ConfigError, on every rank, if a shard's gradient would depend on its rank. Collective."""
     if not config.reproducible:
         return
     everyone = transport.gather_json(ops.numerics())
     if len(set(everyone)) > 1:
-        raise everywhere(ConfigError(texts.OTHER_KERNELS(kernels=holders(everyone))))
+        raise everywhere(ConfigError(texts.OTHER_KERNELS(kernels=holders(ranks_by_value(everyone)))))
 
 
-def words(config: TrainConfig, ops: Ops) -> str | None:
-    """For the header; None where nothing is fixed."""
+def describe_numerics(config: TrainConfig, ops: Ops) -> str | None:
+    """The header's line on the bits of a run; None if nothing is fixed."""
     if not config.reproducible:
         return None
-    threads = plural(threads_of(config), "thread")
+    threads = plural(threads_of(config) or 1, "thread")
     return texts.REPRODUCIBLE(shards=config.shards, kernels=ops.numerics(), threads=threads)
 
 
 def moved(config: TrainConfig, ops: Ops, former: str | None) -> str | None:
-    """A note where other kernels, the ``former``, computed the checkpoint; else None."""
+    """The note that other kernels, the ``former``, computed the checkpoint, or None."""
     if not config.reproducible or not former or former == ops.numerics():
         return None
     return texts.MOVED(former=former, kernels=ops.numerics())

@@ -1,4 +1,4 @@
-"""Writes the state of a run for scripts, in ``outcome.json``, at its start and at its end."""
+"""Writes the outcome of a run for scripts, ``outcome.json``, at its start and at its end."""
 
 import threading
 from contextlib import suppress
@@ -10,13 +10,12 @@ from ringtrain.storage.run_folder.outcome import DONE, FAILED, RUNNING, WORDS, R
 from ringtrain.train.checkpoints.state import Progress
 from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN
 
-WRITTEN_S = 10.0  # a file system that takes longer may be the very error, and does not keep the run from its end
+WRITTEN_S = 10.0  # the end of a run waits no longer for a file system, which may be its error
 
 
 class OutcomeWriter:
-    """Every rank has one: an error of one rank alone is written by that rank, since others do not know of it.
+    """Writes the outcome of a run. Every rank has a writer: it writes an error of its own that the others do not know.
 
-    folder: of the run
     writes: whether this rank writes the outcome of all ranks
     """
 
@@ -24,25 +23,25 @@ class OutcomeWriter:
         self._folder, self._writes = folder, writes
         self._iterations, self._ranks, self._lost = iterations, ranks, lost
         self.progress = Progress()
-        self._told, self._writing = False, threading.Thread()
+        self._final, self._writing = False, threading.Thread()
 
     def running(self, iteration: int) -> None:
-        """Raises: RingtrainError, UsageError where that cannot be written."""
+        """Write that the run goes on. Raises RingtrainError, UsageError if the file cannot be written."""
         self._write(RUNNING, None, iteration)
 
     def done(self) -> None:
-        """Whatever goes wrong after that, all that the run was to make is there."""
+        """Write that the run is done. A later error does not change that."""
         if self._writes:
             self._write(DONE, 0, self.progress.iteration)
-        self._told = True
+        self._final = True
 
     def failed(self, error: BaseException) -> None:
-        """By an error of ours, a second Ctrl-C, or a defect. A folder that cannot be written may be the very error."""
-        if not self._told and (self._writes or not (isinstance(error, RingtrainError) and error.everywhere)):
+        """Write the error, a second Ctrl-C or a defect of ringtrain as the end, if the folder can be written."""
+        if not self._final and (self._writes or not (isinstance(error, RingtrainError) and error.everywhere)):
             self._writing = threading.Thread(target=self._write_failure, args=(error,), name="outcome", daemon=True)
             self._writing.start()
-        self._told = True
-        if self._writing.ident is not None:  # a Ctrl-C may come while this is being written
+        self._final = True
+        if self._writing.ident is not None:  # a Ctrl-C may come during the write
             self._writing.join(WRITTEN_S)
 
     def _write_failure(self, error: BaseException) -> None:
@@ -50,8 +49,8 @@ class OutcomeWriter:
             self._write(*_known(error), self.progress.iteration, _text(error))
 
     def _write(self, word: str, code: int | None, iteration: int, text: str = "") -> None:
-        told = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)
-        outcome.write_outcome(self._folder, told)
+        written = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)
+        outcome.write_outcome(self._folder, written)
 
 
 def _known(error: BaseException) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Saves checkpoints, and keeps the state from which a rank goes on when another dies."""
+"""Saves checkpoints, and captures the state from which survivors of a death go on."""
 
 import time
 from collections.abc import Callable
@@ -24,9 +24,9 @@ UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 class RecoverableState:
     """The state from which a rank can go on when another dies.
 
-    due:      whether evaluation and checkpoint of that iteration are still to be made
+    due:      whether evaluation and checkpoint of the iteration are still to be made
     capture:  () → the state. Not collective
-    finished: what the log has of that iteration, or would have, had rank 0 lived; None where this world had none
+    finished: the iteration's record, which a dead rank 0 may not have logged; None before the first of this world
     """
 
     iteration: int
@@ -36,8 +36,8 @@ class RecoverableState:
 
 
 class Checkpointing:
-    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, or of
-    the one that the disk did not take; -1 before any."""
+    """Saves the checkpoints of a run; rank 0 alone has a folder. ``at``: finished iterations at the last call of
+    :meth:`save`, or -1."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Checkpointing:
         self._of, self._ops, self._transport, self._progress = of, ops, transport, progress
         self._sink, self._folder, self._job_end = sink, folder, end
         self.at = -1
-        self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
+        self._unsaved_in_a_row = 0
 
     def save(self, is_best: bool, must: bool) -> bool:
-        """``must``: whether there is no later checkpoint that could make up for this one. False on rank 0 where the
-        disk did not take it. Collective."""
+        """Save a checkpoint; False on rank 0 if the disk is full or fails. ``must``: whether that ends the run, as no
+        later checkpoint can make up for this one. Collective."""
         began = time.perf_counter()
         self.at = self._progress.iteration
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
-        if checkpoint is None:
+        if checkpoint is None or self._folder is None:
             return True
         writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
         try:
@@ -76,15 +76,15 @@ class Checkpointing:
         return True
 
     def best(self) -> float | None:
-        """The accuracy of the best checkpoint that the folder holds, where there is a folder."""
+        """The accuracy of the folder's best checkpoint; None without a folder."""
         if self._folder is None:
             return None
         with self._transport.activity.during(f"reading checkpoint {self._folder.best}", limited=True):
             return self._folder.best_so_far()
 
     def _unsaved(self, error: RingtrainError, must: bool) -> None:
-        """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
-        are still there; but nothing is won by training that is never saved."""
+        """End the run if it must, or else note it: a disk that is full for an hour must not cost a day's training, and
+        the last checkpoints are still there."""
         self._unsaved_in_a_row += 1
         if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
             raise RingtrainError(str(error)) from error
@@ -93,5 +93,5 @@ class Checkpointing:
         self._sink.handle(Note(text=texts.NOT_SAVED(iteration=self._progress.iteration, error=error, left=more)))
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
-        """The state, and how far ``progress`` says that it has come. Not collective."""
+        """The state at ``progress``. Not collective."""
         return checkpoint_of(self._of, self._ops, progress, self._of.exchange.owned_state.state())

@@ -1,4 +1,4 @@
-"""Captures a run in a checkpoint, and restores it: by parameter name, independent of ranks."""
+"""Captures a run in a checkpoint, and restores it, by parameter name and for any number of ranks."""
 
 import math
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import tomli_w
+from numpy.typing import DTypeLike
 
 from ringtrain import __version__
 from ringtrain.config.resolve import to_table
@@ -15,17 +16,17 @@ from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.transport.base import Transport
 
-SUMS = ("step", "epoch_loss", "epoch_correct", "epoch_valid")  # what every checkpoint has among its scalars
+SUMS = ("step", "epoch_loss", "epoch_correct", "epoch_valid")  # scalars of every checkpoint
 
 
 def per(total: float, count: float) -> float:
-    """A mean; NaN (null in the log) where there is nothing to take it of."""
+    """The mean; NaN (null in the log) of no examples."""
     return float(total / count) if count else math.nan
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come. loss and correct are sums over the ``valid`` labelled examples of the epoch so far."""
+    """The progress of a run. ``epoch_sums``: of loss and correct answers, over the ``valid`` labelled examples."""
 
     iteration: int = 0
     best: float | None = None
@@ -36,7 +37,7 @@ class Progress:
             self.epoch_sums[name] += value
 
     def close_epoch(self) -> tuple[float, float]:
-        """(mean loss, accuracy) of the epoch, whose sums start anew."""
+        """Start the sums anew; (mean loss, accuracy) of the epoch that ends."""
         sums, self.epoch_sums = self.epoch_sums, {"loss": 0.0, "correct": 0, "valid": 0}
         return per(sums["loss"], sums["valid"]), per(sums["correct"], sums["valid"])
 
@@ -50,7 +51,7 @@ def by_name(arena: Arena, flat: np.ndarray) -> dict[str, np.ndarray]:
     return {span.name: flat[span.start : span.start + span.count].reshape(span.shape) for span in arena.spans}
 
 
-def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype) -> np.ndarray:
+def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype: DTypeLike) -> np.ndarray:
     """The reverse of :func:`by_name`; padding is zero."""
     flat = np.zeros(arena.count, dtype)
     for span in arena.spans:
@@ -58,22 +59,24 @@ def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype) -> np.ndarray:
     return flat
 
 
-def from_root(transport: Transport, arena: Arena, named: Mapping[str, np.ndarray] | None, dtype) -> np.ndarray:
-    """Rank 0's arrays by name, as a flat host array on every rank; the others give None. Collective."""
+def from_root(
+    transport: Transport, arena: Arena, named: Mapping[str, np.ndarray] | None, dtype: DTypeLike
+) -> np.ndarray:
+    """Broadcast rank 0's arrays by name, as a flat host array; the other ranks give None. Collective."""
     flat = np.empty(arena.count, dtype) if named is None else flat_of(arena, named, dtype)
     transport.broadcast(flat)
     return flat
 
 
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
-    """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
+    """The state between two iterations, on rank 0. Collective: a strategy may gather parts of it."""
     run.exchange.synchronize()
     state = run.exchange.owned_state.state()
     return checkpoint_of(run, ops, progress, state) if transport.rank == 0 else None
 
 
 def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> Checkpoint:
-    """``state``: the exchange's, whole. Not collective."""
+    """The checkpoint of a run. ``state``: the exchange's, whole. Not collective."""
     slots = {name: by_name(run.arena, flat) for name, flat in state.items() if name != "step"}
     return Checkpoint(
         iteration=progress.iteration,
@@ -99,7 +102,7 @@ def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> C
 
 
 def place(checkpoint: Checkpoint) -> dict:
-    """The facts of a checkpoint that every rank needs, once rank 0 has read it: JSON-able."""
+    """The facts of a checkpoint for every rank: JSON-able."""
     names = ("iteration", "examples_seen", "best", "config", "model", "model_name", "data_name", "data_checksum")
     return {name: getattr(checkpoint, name) for name in (*names, "numerics")} | {
         "scalars": dict(checkpoint.scalars),
@@ -108,13 +111,13 @@ def place(checkpoint: Checkpoint) -> dict:
 
 
 def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
-    """Take up a checkpoint's state, which rank 0 holds and all ranks have the :func:`place` of; collective."""
-    weights = checkpoint and checkpoint.weights
-    ops.upload(from_root(transport, run.arena, weights, ops.dtype), run.arena.weights)
-    slots = {
-        name: from_root(transport, run.arena, checkpoint and checkpoint.optimizer[name], ops.dtype)
-        for name in found["slots"]
-    }
+    """Restore rank 0's checkpoint on every rank; ``found``: its :func:`place`, on all. Collective."""
+
+    def spread(named: Mapping[str, np.ndarray] | None) -> np.ndarray:
+        return from_root(transport, run.arena, named, ops.dtype)
+
+    ops.upload(spread(checkpoint.weights if checkpoint else None), run.arena.weights)
+    slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in found["slots"]}
     run.exchange.owned_state.restore({"step": int(found["scalars"]["step"]), **slots})
     if run.scale is not None:
         run.scale.restore(found["scalars"])

@@ -1,15 +1,15 @@
-"""What an iteration is where ranks hold parts of the network (:mod:`ringtrain.exchange.model_parallel.pipeline`): a
-rank in front has images and sends activations away; one behind it serves messages as they come
-(:mod:`ringtrain.train.pipeline.fc_stage`).
+"""Runs iterations on a rank that has images: it sends activations to the ranks with fully connected layers, which serve
+messages as they come (:mod:`ringtrain.train.pipeline.fc_stage`).
 
 ::
 
     in flight: 2, micro-batches: 4
-    front    away 0   away 1   home 0   away 2   home 1   away 3   home 2   home 3   share   check   update
-    behind      serve: forward 0, backward 0, forward 1, …                           share   check   update
+    front    send 0   send 1   recv 0   send 2   recv 1   send 3   recv 2   recv 3   reduce   check   update
+    behind      serve: forward 0, backward 0, forward 1, …                           reduce   check   update
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
@@ -21,14 +21,14 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_stage import BatchCut, FcStage
-from ringtrain.train.step.input import DeviceInput
-from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
+from ringtrain.train.step.instructions import WITHOUT_EXAMPLES, CheckLoss, ReduceLoss, Update
+from ringtrain.train.step.slow_rank import Feed
 from ringtrain.train.step.stage import PipelineStage, StageIteration
 
 
 @dataclass(frozen=True, slots=True)
 class SendForward:
-    """Run forward on a micro-batch, and send its activations on."""
+    """Run forward on a micro-batch, and send its activations."""
 
     doing = "forward"
     micro: int
@@ -36,7 +36,7 @@ class SendForward:
 
 @dataclass(frozen=True, slots=True)
 class RecvBackward:
-    """Wait for its gradient, and run backward. ``last``: gradients are final now, and are announced."""
+    """Wait for its gradient, and run backward. ``last``: gradients are final then, and the exchange gets each span."""
 
     doing = "backward"
     micro: int
@@ -44,10 +44,10 @@ class RecvBackward:
 
 
 def front_instructions(micro_batches: int, in_flight: int) -> tuple:
-    """An iteration of a rank with images: the next micro-batch is sent before the gradient of one is waited for, so
-    that ``in_flight`` of them are away. The sum over ranks comes last: others have the loss, and have it late."""
+    """An iteration of a rank with images, with up to ``in_flight`` micro-batches on other ranks. The sum over ranks
+    comes last: another rank has the loss, and has it late."""
     if micro_batches == 0:
-        return (ReduceLoss(), NoExamples(), CheckLoss(), Update())
+        return WITHOUT_EXAMPLES
     ahead = min(in_flight, micro_batches)
     work: list = [SendForward(micro) for micro in range(ahead)]
     for micro in range(micro_batches):
@@ -59,71 +59,74 @@ def front_instructions(micro_batches: int, in_flight: int) -> tuple:
 
 @dataclass(slots=True)
 class InFlight:
-    """One of the micro-batches that may be away: its tape, and the memory of its messages."""
+    """A micro-batch that may be on other ranks: its tape, and the memory of its two messages."""
 
     ctx: Pass
-    away: ActivationMessage
-    home: ActivationMessage
-    tapes: Tapes | None = None
+    activations: ActivationMessage
+    gradient: ActivationMessage
+    tapes: Tapes = field(init=False)
 
 
 class FrontStage(PipelineStage):
-    def __init__(self, exchange: Pipeline, ops: Ops, feed: DeviceInput, cut: BatchCut):
+    """Runs the iterations of a rank with images."""
+
+    def __init__(self, exchange: Pipeline, ops: Ops, feed: Feed, cut: BatchCut):
         self._exchange, self._ops, self._feed = exchange, ops, feed
         self._part, self._mail, self._place = exchange.part, exchange.mail, exchange.place
         self._shape = exchange.part.shapes[exchange.part.output]
-        self._trips = [self._make_trip(cut.capacity) for _ in range(min(exchange.in_flight, cut.parts))]
+        self._in_flight = [self._make_slot(cut.capacity) for _ in range(min(exchange.in_flight, cut.parts))]
 
-    def _make_trip(self, capacity: int) -> InFlight:
+    def _make_slot(self, capacity: int) -> InFlight:
         peer, width = self._exchange.routes[1].ranks[0], element_count(self._shape)
-        away = self._mail.forward(peer, self._place, capacity, width)
-        home = self._mail.back(peer, self._place, capacity, width)
-        return InFlight(Pass(self._ops, Workspace(self._ops)), away, home)
+        activations = self._mail.forward(peer, self._place, capacity, width)
+        gradient = self._mail.back(peer, self._place, capacity, width)
+        return InFlight(Pass(self._ops, Workspace(self._ops)), activations, gradient)
 
-    def begin(self, round: StageIteration) -> None:
-        self._round = round
-        for trip in self._trips:
-            trip.ctx.key, trip.ctx.total = round.ctx.key, round.batch.total
+    def begin(self, iteration: StageIteration) -> None:
+        self._iteration = iteration
+        for slot in self._in_flight:
+            slot.ctx.key, slot.ctx.total = iteration.ctx.key, iteration.batch.total
 
     def instructions(self, micro_batches: int) -> tuple:
-        return front_instructions(micro_batches, len(self._trips))
+        return front_instructions(micro_batches, len(self._in_flight))
 
-    def run(self, instruction) -> None:
+    def run(self, instruction: object) -> None:
         match instruction:
             case SendForward(micro):
-                self._send(micro, self._trip(micro))
+                self._send(micro, self._slot(micro))
             case RecvBackward(micro, last):
-                self._take(micro, self._trip(micro), last)
+                self._recv(micro, self._slot(micro), last)
 
     def rehearse(self) -> None:
-        """The whole network's kernels are those of its parts."""
+        """Do nothing: the whole network's kernels are those of its parts."""
 
-    def _trip(self, micro: int) -> InFlight:
-        return self._trips[micro % len(self._trips)]
+    def _slot(self, micro: int) -> InFlight:
+        return self._in_flight[micro % len(self._in_flight)]
 
     def _id(self, micro: int) -> tuple[int, int, int]:
-        return self._round.batch.iteration, self._place, micro
+        return self._iteration.batch.iteration, self._place, micro
 
-    def _send(self, micro: int, trip: InFlight) -> None:
-        (start, stop), ops, away = self._round.micro[micro], self._ops, trip.away
+    def _send(self, micro: int, slot: InFlight) -> None:
+        (start, stop), ops, message = self._iteration.micro[micro], self._ops, slot.activations
         count = stop - start
-        x, labels, trip.ctx.examples = self._feed.load(trip.ctx.space, self._round.batch, start, stop)
-        y, trip.tapes = self._part.forward(trip.ctx, x, need=self._exchange.before_read)
-        self._mail.wait(away)
-        self._mail.address(away, self._id(micro))
-        ops.copy(trip.ctx.examples, away.examples(count))
-        ops.copy(labels, away.labels[:count])
-        ops.copy(y, away.array(count, self._shape))
-        self._mail.expect(trip.home, count)
-        self._mail.send(away, count)
+        x, labels, examples = self._feed.load(slot.ctx.space, self._iteration.batch, start, stop)
+        slot.ctx.examples = examples
+        y, slot.tapes = self._part.forward(slot.ctx, x, need=self._exchange.before_read)
+        self._mail.wait(message)
+        self._mail.address(message, self._id(micro))
+        ops.copy(examples, message.examples(count))
+        ops.copy(labels, message.labels[:count])
+        ops.copy(y, message.array(count, self._shape))
+        self._mail.expect(slot.gradient, count)
+        self._mail.send(message, count)
 
-    def _take(self, micro: int, trip: InFlight, last: bool) -> None:
-        start, stop = self._round.micro[micro]
-        self._mail.wait(trip.home)
-        self._mail.check(trip.home, self._id(micro))
-        trip.ctx.accumulate = micro > 0
-        dy = trip.home.array(stop - start, self._shape)
-        for span in self._part.backward(trip.ctx, dy, trip.tapes):
+    def _recv(self, micro: int, slot: InFlight, last: bool) -> None:
+        start, stop = self._iteration.micro[micro]
+        self._mail.wait(slot.gradient)
+        self._mail.check(slot.gradient, self._id(micro))
+        slot.ctx.accumulate = micro > 0
+        dy = slot.gradient.array(stop - start, self._shape)
+        for span in self._part.backward(slot.ctx, dy, slot.tapes):
             if last:
                 self._exchange.grad_ready(span)
 
@@ -131,18 +134,18 @@ class FrontStage(PipelineStage):
 def stage_of(
     exchange: Exchange,
     ops: Ops,
-    feed: DeviceInput,
+    feed: Feed,
     loss: SoftmaxCrossEntropy,
-    rate,
+    rate: Callable[[int], float],
     *,
     batch: int,
     accumulate: int,
     grain: int,
 ) -> PipelineStage | None:
-    """What this rank does of an iteration where ranks hold parts of the network; None where each holds all of it.
+    """This rank's stage of the pipeline; None if each rank holds the whole network.
 
     rate:       iteration → learning rate
-    batch:      examples of an iteration, at most, over all ranks
+    batch:      the most examples of an iteration, over all ranks
     accumulate: micro-batches of a rank
     grain:      examples that stay together
     """

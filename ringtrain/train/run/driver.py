@@ -1,32 +1,34 @@
-"""How ranks go from one meeting (evaluation, checkpoint, the end) to the next: iteration by iteration, together or a
-few apart; or as fast as each of them can, on parts that are handed out."""
+"""Drives ranks from one meeting (evaluation, checkpoint, the end) to the next: in common iterations, or each at its own
+speed, on parts from a queue."""
 
 import queue
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from ringtrain.data.batches.batches import Batches
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.run.work_queue import WorkQueue
 from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.transport.base import Transport
 
-TELL_S = 0.1  # between two looks at what has been finished
+LOOK_S = 0.1  # between two looks at the finished iterations
+
+Account = Callable[[IterationLoss], None]
+Tick = Callable[[int, float], None]
 
 
 class IterationDriver(ABC):
     """account: account(outcome), for each finished iteration in order
-    tick:    tick(examples, seconds): so many examples of all ranks have taken so long
+    tick:    tick(examples, seconds), for examples of all ranks and their time
     """
 
-    def __init__(self, account: Callable[[IterationLoss], None], tick: Callable[[int, float], None]):
+    def __init__(self, account: Account, tick: Tick):
         self._account, self._tick = account, tick
 
     @abstractmethod
     def train(self, first: int, stop: int) -> bool:
-        """Run iterations ``first`` up to ``stop``; True where a rank has to stop, which may end them early."""
+        """Run iterations ``first`` up to ``stop``; True if a rank has to stop, which may end them early."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -35,10 +37,10 @@ class IterationDriver(ABC):
 class Synchronous(IterationDriver):
     """Every rank has its part of each iteration."""
 
-    def __init__(self, of: Assembly, transport: Transport, first: int, account, tick):
+    def __init__(self, of: Assembly, transport: Transport, first: int, account: Account, tick: Tick):
         super().__init__(account, tick)
         self._worker, self._guard, self._exchange = of.worker, of.guard, of.exchange
-        self._batches: Batches = of.batches(transport, first, of.iterations)
+        self._batches = of.batches(transport, first, of.iterations)
 
     def train(self, first: int, stop: int) -> bool:
         stopping = False
@@ -65,26 +67,25 @@ class Synchronous(IterationDriver):
 
 
 class WorkQueueDriver(IterationDriver):
-    """Every trainer takes the next part that nobody has, and nobody waits for anybody. Rank 0 accounts for what all of
-    them have finished as it comes, the others at the meeting."""
+    """Every trainer takes the next free part, and waits for no other. Rank 0 accounts for finished iterations at once,
+    the others at the meeting."""
 
-    def __init__(self, of: Assembly, transport: Transport, account, tick):
+    def __init__(self, of: Assembly, transport: Transport, account: Account, tick: Tick):
         super().__init__(account, tick)
-        self._of, self._transport, self._told_to_stop = of, transport, of.stop_requested
-        self._exchange = of.exchange
-        self._trains = transport.rank in of.roles.trainers
+        self._of, self._transport = of, transport
         self._queue = WorkQueue(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
 
     def train(self, first: int, stop: int) -> bool:
         self._queue.open(first, stop)
-        self._told_at = time.perf_counter()
+        self._looked_at = time.perf_counter()
         diverged = None
-        if self._trains:
+        if self._transport.rank in self._of.roles.trainers:
             diverged = self._until_divergence(first, stop)
         else:
-            self._exchange.serving.serve(self._account_now_and_then)
-        self._exchange.synchronize()
-        everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
+            self._of.exchange.serving.serve(self._account_now_and_then)
+        self._of.exchange.synchronize()
+        # All ranks have finished when this returns.
+        everyone = self._transport.gather_json((self._of.stop_requested(), diverged))
         self._account_finished()
         for _, text in everyone:
             if text is not None:
@@ -92,8 +93,8 @@ class WorkQueueDriver(IterationDriver):
         return any(stopping for stopping, _ in everyone)
 
     def _until_divergence(self, first: int, stop: int) -> str | None:
-        """Take parts. What is to be said where the loss of one is not finite: nobody begins another then, and all ranks
-        come to the meeting and end together."""
+        """Take parts; the error's text if a loss is not finite. No rank begins another part then, and all ranks end
+        together at the meeting."""
         try:
             self._take_parts(first, stop)
         except DivergedError as error:
@@ -102,21 +103,23 @@ class WorkQueueDriver(IterationDriver):
         return None
 
     def _take_parts(self, first: int, stop: int) -> None:
-        """One part is trained on while the next is gathered."""
-        asked: queue.SimpleQueue = queue.SimpleQueue()
-        tickets = self._queue.tickets(self._told_to_stop)
-        with self._of.batches(self._transport, first, stop, units=iter(asked.get, None)) as batches:
+        """Train on one part while the next is gathered."""
+        units: queue.SimpleQueue = queue.SimpleQueue()
+        tickets = self._queue.tickets(self._of.stop_requested)
+        with self._of.batches(self._transport, first, stop, units=iter(units.get, None)) as batches:
             try:
-                asked.put(next(tickets, None))
+                units.put(next(tickets, None))
                 for batch in batches:
-                    asked.put(next(tickets, None))
-                    self._queue.report(self._of.worker.iterate(batch, batches.peek))
+                    units.put(next(tickets, None))
+                    outcome = self._of.worker.iterate(batch, batches.peek)
+                    if outcome is not None:
+                        self._queue.report(outcome)
                     self._account_now_and_then()
             finally:
-                asked.put(None)
+                units.put(None)
 
     def _account_now_and_then(self) -> None:
-        if self._transport.rank == 0 and time.perf_counter() - self._told_at > TELL_S:
+        if self._transport.rank == 0 and time.perf_counter() - self._looked_at > LOOK_S:
             self._account_finished()
 
     def _account_finished(self) -> None:
@@ -124,8 +127,8 @@ class WorkQueueDriver(IterationDriver):
         now = time.perf_counter()
         outcomes = self._queue.finished(self._examples_of)
         if outcomes:
-            self._tick(sum(outcome.examples for outcome in outcomes), now - self._told_at)
-            self._told_at = now
+            self._tick(sum(outcome.examples for outcome in outcomes), now - self._looked_at)
+            self._looked_at = now
         for outcome in outcomes:
             self._account(outcome)
 
@@ -137,8 +140,8 @@ class WorkQueueDriver(IterationDriver):
         """Nothing is open between two meetings."""
 
 
-def make_driver(of: Assembly, transport: Transport, first: int, account, tick) -> IterationDriver:
-    """For a run that begins at iteration ``first``."""
+def make_driver(of: Assembly, transport: Transport, first: int, account: Account, tick: Tick) -> IterationDriver:
+    """Make the driver of a run that begins at iteration ``first``."""
     if of.exchange.facts.dynamic_batches:
         return WorkQueueDriver(of, transport, account, tick)
     return Synchronous(of, transport, first, account, tick)

@@ -1,6 +1,7 @@
-"""Tries, before the first, whether an iteration fits in device memory; else says what would fit."""
+"""Tries one iteration before the first, and describes the sizes that fit if it does not fit in device memory."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ringtrain.data.batches.batches import Batch
 from ringtrain.data.batches.sampler import largest_part
@@ -9,14 +10,14 @@ from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.step.partition import PER_EXAMPLE
+from ringtrain.train.step.partition import arrays_of
 
 USABLE = 0.92  # of a device's memory: the rest is the driver's, the libraries', and what lies between arrays
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes: fixed, of weights, gradients and the optimizer's state; each, of an example; total, of the device"""
+    """Bytes. fixed: of weights, gradients and the optimizer's state; each: of an example; total: of the device"""
 
     fixed: int
     each: int
@@ -24,12 +25,12 @@ class MemoryNeed:
 
     @property
     def examples(self) -> int:
-        """That fit, about, if nobody else has the device."""
+        """About how many fit if no other process uses the device."""
         return max(0, int((USABLE * self.total - self.fixed) // self.each))
 
 
 def rehearse(run: Assembly, ops: Ops, batch: Batch) -> None:
-    """Every kernel of an iteration and of an evaluation, once, on arrays of full size. Raises DeviceFullError."""
+    """Run every kernel of an iteration and an evaluation once, on arrays of full size. Raises DeviceFullError."""
     try:
         run.worker.rehearse(batch)
         if ops.records:
@@ -46,20 +47,20 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
         return _smaller(texts.NOT_ONE_FITS(error=error), run)
     finally:
         run.worker.passes.forget()
-    return say(need, run)
+    return advise(need, run)
 
 
 def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
-    """Measured on one example."""
-    one = replace(batch, **{name: getattr(batch, name)[:1] for name in PER_EXAMPLE})
-    run.worker.rehearse(one)
-    arena = run.arena
-    fixed = 2 * arena.count * ops.dtype.itemsize + (run.exchange.facts.state_bytes or 0)
-    return MemoryNeed(fixed, run.worker.space.nbytes, ops.memory()[1])
+    """Measure the need of one example."""
+    one: dict[str, Any] = {name: array[:1] for name, array in arrays_of(batch).items()}
+    run.worker.rehearse(replace(batch, **one))
+    fixed = 2 * run.arena.count * ops.dtype.itemsize + (run.exchange.facts.state_bytes or 0)
+    _, total = ops.memory() or (0, 0)
+    return MemoryNeed(fixed, run.worker.space.nbytes, total)
 
 
-def say(need: MemoryNeed, run: Assembly) -> str:
-    """The advice: the examples that do not fit, those that would, and the options to set."""
+def advise(need: MemoryNeed, run: Assembly) -> str:
+    """The examples that do not fit, those that would, and the options to set."""
     config, ranks = run.config, len(run.roles.trainers)
     share, fit = largest_part(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
     total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))

@@ -1,4 +1,4 @@
-"""Statistics of a rank (work, traffic, memory), gathered from all ranks."""
+"""Gathers statistics of all ranks: work, traffic, memory."""
 
 import resource
 from contextlib import suppress
@@ -7,42 +7,38 @@ from ringtrain.report.events import Ranks
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.transport.base import Transport
 
-FORGET_PEAK = "5"  # of Linux: what a process may write to its clear_refs. Source: proc_pid_clear_refs(5)
+FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pid_clear_refs(5)
 
 
 class RankStatistics:
-    """Statistics of one run. ``training_s``: seconds of its iterations so far; the caller adds them."""
+    """Statistics of one run. ``training_s``: seconds of its iterations; the caller adds them."""
 
     def __init__(self, run: Assembly, transport: Transport):
         self._of, self._transport = run, transport
         self.training_s = 0.0
 
     def sent(self) -> int | None:
-        """Bytes that all ranks have sent by the exchange; None where they are not counted. Collective."""
-        return sum(self._transport.gather_json(self._of.exchange.reducers.traffic().bytes_sent)) or self._nothing
+        """The bytes that all ranks have sent by the exchange; None if they are not counted. Collective."""
+        return sum(self._transport.gather_json(self._of.exchange.reducers.traffic().bytes_sent)) or self._no_bytes
 
     def ranks(self) -> Ranks:
-        """Of all ranks; collective."""
+        """The statistics of all ranks; collective."""
         every = self._transport.gather_json(self._own())
         by_rank = {name: [own[name] for own in every] for name in every[0]}
         if not any(by_rank["bytes_sent"]):
-            by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._nothing] * len(every)
-        return Ranks(**by_rank, lag=self._lag())
+            by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._no_bytes] * len(every)
+        lag = self._of.exchange.serving.lag()
+        return Ranks(**by_rank, lag={"clock": lag.clocks, "version": lag.versions} if lag else None)
 
     @property
     def exposed_s(self) -> float:
-        """How long this rank has waited for communication."""
+        """The seconds that this rank has waited for communication."""
         return self._of.exchange.reducers.traffic().exposed_s + self._of.worker.in_layers_s
 
-    def _lag(self) -> dict | None:
-        """How often clocks and versions lagged, by lag; None where nothing can."""
-        lag = self._of.exchange.serving.lag()
-        return lag and {"clock": lag.clocks, "version": lag.versions}
-
     @property
-    def _nothing(self) -> int | None:
-        """What it means that no rank has counted a byte: one rank alone sends none, of several the MPI's own
-        all-reduce has sent them."""
+    def _no_bytes(self) -> int | None:
+        """The record of no counted bytes: one rank alone sends none; of several ranks, the MPI's own all-reduce has
+        sent them uncounted."""
         return 0 if self._transport.size == 1 else None
 
     def _own(self) -> dict:
@@ -64,7 +60,7 @@ class RankStatistics:
 
 
 def forget_peak() -> None:
-    """Let :func:`peak_bytes` begin anew, where the system can: another run of this process may have had more."""
+    """Reset :func:`peak_bytes`, if the system can: another run of this process may have had more."""
     with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write(FORGET_PEAK)
 

@@ -1,4 +1,4 @@
-"""The records of a run, from its iterations to its end."""
+"""Makes the records of a run, from its iterations to its end."""
 
 import time
 from dataclasses import asdict
@@ -19,18 +19,18 @@ from ringtrain.transport.base import Transport
 class RunRecords:
     """Measures a run, and sends its records to the sink. Rank 0's sink alone shows or keeps them.
 
-    started:  when the process began, by ``time.perf_counter``; time stamps count from there
+    started:  the start of the process, by ``time.perf_counter``, from which time stamps count
     finished: the record of the last iteration
     """
 
     def __init__(self, run: Assembly, transport: Transport, progress: Progress, sink: Sink, started: float):
         self._of, self._progress, self._sink, self._started = run, progress, sink, started
         self._ranks, self._rates, self._statistics = transport.size, Rates(), RankStatistics(run, transport)
-        self._skipped = run.scale.skipped if run.scale is not None else 0  # updates that the log has
+        self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self.finished: Iteration | None = None
 
     def tick(self, examples: int, seconds: float) -> None:
-        """Count examples of all ranks, and the time that they took."""
+        """Count examples of all ranks, and their time."""
         self._statistics.training_s += seconds
         self._rates.add(examples, seconds)
 
@@ -62,7 +62,7 @@ class RunRecords:
 
     def evaluated(self, score: Score) -> None:
         """Record an evaluation within an epoch. Collective."""
-        self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
+        self._sink.handle(Evaluated(**_test_fields(score), **self._met()))
 
     def epoch(self, score: Score | None, weights_sha256: str | None) -> None:
         """Record the end of an epoch. Collective."""
@@ -71,8 +71,7 @@ class RunRecords:
             EpochEnded(
                 train_loss=loss,
                 train_accuracy=accuracy,
-                test_loss=score and score.loss,
-                test_accuracy=score and score.accuracy,
+                **_test_fields(score),
                 weights_sha256=weights_sha256,
                 **self._met(),
             )
@@ -88,8 +87,7 @@ class RunRecords:
                 iterations=self._progress.iteration,
                 epochs=self._of.sampler.epoch_of(self._progress.iteration),
                 ranks=self._ranks,
-                test_accuracy=score and score.accuracy,
-                test_loss=score and score.loss,
+                **_test_fields(score),
                 images_per_s=self._rates.overall(),
                 weights_sha256=weights_sha256,
                 seconds=self._now(),
@@ -115,7 +113,7 @@ class RunRecords:
         return {**self._where(), "bytes_sent": self._statistics.sent()}
 
     def _where(self) -> dict:
-        """Iteration and epoch that were finished last, and the time stamp."""
+        """The last finished iteration and its epoch, and the time stamp."""
         iteration = self._progress.iteration
         return {
             "iteration": iteration,
@@ -125,3 +123,7 @@ class RunRecords:
 
     def _now(self) -> float:
         return time.perf_counter() - self._started
+
+
+def _test_fields(score: Score | None) -> dict:
+    return {"test_loss": score.loss if score else None, "test_accuracy": score.accuracy if score else None}

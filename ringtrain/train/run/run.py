@@ -1,11 +1,11 @@
-"""A run from its first iteration to its end: iterations, and between them evaluations, checkpoints and records."""
+"""Runs the iterations from the first to the end, and between them evaluations, checkpoints and records."""
 
 import math
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
+from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
 from ringtrain.ops.base import Ops
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -24,9 +24,9 @@ from ringtrain.transport.base import Transport
 
 
 class Run:
-    """Every rank runs this; rank 0 alone has sinks that show or keep anything, and a folder.
+    """The training of a run, on every rank; rank 0 alone has a folder, and sinks that show or keep anything.
 
-    started: when the process began, by ``time.perf_counter``; time stamps count from there
+    started: the start of the process, by ``time.perf_counter``, from which time stamps count
     due:     whether evaluation and checkpoint of the last finished iteration are still to be made
     """
 
@@ -47,16 +47,16 @@ class Run:
         self._of, self._ops, self._transport = assembly, ops, transport
         self._progress, self._folder = progress, folder
         self._stop = stop
-        self._tracing = tracing  # until what it has found is written
+        self._tracing = tracing  # until its file is written
         self._due_at_once = due
-        self._before: Progress | None = None  # of the meeting that is under way: as it was found
+        self._before: Progress | None = None  # the progress at the start of the meeting under way
         self._score: Score | None = None  # the last one
-        self._checked = (-1, False)  # finished iterations when state was last looked at; whether ranks were compared
+        self._checked = (-1, False)  # finished iterations at the last check; whether it compared ranks
         self._records = RunRecords(assembly, transport, progress, sink, started)
         self._saving = Checkpointing(assembly, ops, transport, progress, sink, folder, end)
 
     def go(self) -> None:
-        """Train to the end. Raises Interrupted, after a checkpoint, where a rank has to stop."""
+        """Train to the end. Raises Interrupted, after a checkpoint, if a rank has to stop."""
         try:
             self._begin()
             with closing(self._driver()) as driver:
@@ -65,7 +65,7 @@ class Run:
                     self._write_trace(stopping)
                     self._end_early(self._after(stopping))
             self._finish()
-        except StalledError as error:  # in a wait that is no collective: the guard knows what the others do
+        except StalledError as error:  # in a wait outside collectives: the guard knows the others' work
             raise error if self._of.guard is None else self._of.guard.located(error) from error
         finally:
             if self._tracing is not None:
@@ -82,31 +82,31 @@ class Run:
 
     def _finish(self) -> None:
         if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
-            score, told = self._evaluated()
-            self._save(self._is_best(score), must=True)
-            self._end_early(told)
+            score, stopping = self._evaluated()
+            self._save(self._best(score), must=True)
+            self._end_early(stopping)
         self._end("done")
 
-    def _end_early(self, told: bool) -> None:
-        if told:
+    def _end_early(self, stopping: bool) -> None:
+        if stopping:
             self._end("interrupted")
             error = self._interrupted()
             self._stop.stopped()
             raise error
 
     def _write_trace(self, stopping: bool) -> None:
-        """When all ranks are through the iterations that are traced, or there are no more."""
+        """Write the trace after its last iteration, or the run's."""
         done, tracing = self._progress.iteration, self._tracing
-        if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
+        if tracing is not None and (stopping or done >= min(tracing.window.stop, self._of.iterations)):
             self._tracing = None
             self._records.note(tracing.meet())
 
     def _meeting(self) -> int:
-        """How many iterations will be finished when ranks next do something together."""
+        """The number of finished iterations at the next meeting of ranks."""
         done, config = self._progress.iteration, self._of.config
-        periods = (self._of.sampler.iterations_per_epoch, config.evaluate_every, config.checkpoint_every)
-        periods = (*periods, config.check_replicas or 0)
-        return min(self._of.iterations, *(done - done % period + period for period in periods if period))
+        every = (config.evaluate_every, config.checkpoint_every, config.check_replicas or 0)
+        periods = filter(None, (self._of.sampler.iterations_per_epoch, *every))
+        return min(self._of.iterations, *(done - done % period + period for period in periods))
 
     def _account(self, outcome: IterationLoss) -> None:
         self._progress.iteration = outcome.iteration + 1
@@ -115,43 +115,43 @@ class Run:
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _after(self, stopping: bool) -> bool:
-        """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves, and breaks an
-        evaluation off. Whether something is left to be done."""
+        """Evaluate, record and save as due; whether to end early. A run that stops has little time: it only saves, and
+        does not finish an evaluation."""
         self._before = replace(self._progress)
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
         self._check(comparing=config.check_replicas != 0)
         evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
-        score, told = self._evaluated() if evaluating else (None, False)
+        score, stopped = self._evaluated() if evaluating else (None, False)
         if epoch_ends:
             self._records.epoch(score, self._digest(settled=score is not None))
         elif score:
             self._records.evaluated(score)
-        is_best = self._is_best(score)
-        if last or stopping or told or is_best or self._due(config.checkpoint_every, epoch_ends):
-            self._save(is_best, must=last or stopping or told)
+        best = self._best(score)
+        if last or stopping or stopped or best or self._due(config.checkpoint_every, epoch_ends):
+            self._save(best, must=last or stopping or stopped)
         self._before = None
-        return told or (stopping and not last)
+        return stopped or (stopping and not last)
 
     def recoverable(self) -> RecoverableState | None:
-        """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
-        keeps no whole state on it."""
+        """This rank's state after the last finished iteration; None if the strategy has no whole state on a rank."""
         if not self._of.exchange.facts.survives_rank_loss:
             return None
         progress, due = self._before or self._progress, self._before is not None
-        return RecoverableState(
-            progress.iteration, due, partial(self._saving.capture_alone, progress), self._records.finished
-        )
+        capture = partial(self._saving.capture_alone, progress)
+        return RecoverableState(progress.iteration, due, capture, self._records.finished)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
 
-    def _is_best(self, score: Score | None) -> bool:
-        return score is not None and (self._progress.best is None or score.accuracy > self._progress.best)
+    def _best(self, score: Score | None) -> Score | None:
+        """The score if it is the best one."""
+        before = self._progress.best
+        return score if score is not None and (before is None or score.accuracy > before) else None
 
     def _evaluated(self) -> tuple[Score | None, bool]:
-        """(the score, False), or (None, True) where a rank has to stop meanwhile."""
+        """(the score, False), or (None, True) if a rank has to stop meanwhile."""
         try:
             return self._evaluate(), False
         except EvaluationStopped:
@@ -170,24 +170,24 @@ class Run:
         return self._score
 
     def _digest(self, settled: bool) -> str | None:
-        """The hash of the weights, on rank 0. Ranks whose weights differ do not meet for it."""
+        """The hash of the weights, on rank 0; None if ranks' weights differ."""
         if not settled and not self._of.exchange.facts.exact:
             return None
         self._of.exchange.synchronize()
         return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
 
-    def _save(self, is_best: bool, must: bool) -> None:
-        """``must``: whether there is no later checkpoint that could make up for this one."""
+    def _save(self, best: Score | None, must: bool) -> None:
+        """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
         self._check(comparing=self._of.config.check_replicas != 0)
-        if is_best:
-            self._progress.best = self._score.accuracy
-        saved = self._saving.save(is_best, must)
-        if is_best:  # one that the disk did not take is not what later ones are to be better than
-            self._progress.best = self._transport.gather_json(self._progress.best if saved else self._saving.best())[0]
+        if best is not None:
+            self._progress.best = best.accuracy
+        saved = self._saving.save(best is not None, must)
+        if best is not None:  # later scores compare with a saved one
+            self._progress.best = self._transport.gather_json(best.accuracy if saved else self._saving.best())[0]
 
     def _check(self, comparing: bool = True) -> None:
-        """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.
-        Collective."""
+        """Check that all state is finite, as an update may overflow although its loss did not, and the same on all
+        ranks. Collective."""
         done, replicas = self._progress.iteration, self._of.replicas
         if self._checked >= (done, comparing):
             return
@@ -196,7 +196,7 @@ class Run:
         replicas.check(texts.AFTER_ITERATION(iteration=done), gradient, comparing)
         self._checked = (done, comparing)
 
-    def _diverged(self, what: str) -> DivergedError:
+    def _diverged(self, what: str) -> RingtrainError:
         return everywhere(DivergedError(texts.DIVERGED(what=what, iteration=self._progress.iteration)))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
@@ -204,8 +204,7 @@ class Run:
         self._check()
         self._records.ended(reason, self._score, self._of.arena.hash(self._ops))
 
-    def _interrupted(self) -> Interrupted:
-        where = self._folder.path if self._folder else "the run folder"
+    def _interrupted(self) -> RingtrainError:
+        folder = self._folder.path if self._folder else "the run folder"
         why = stop_reason(self._transport, self._stop)
-        text = texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=where)
-        return everywhere(Interrupted(text))
+        return everywhere(Interrupted(texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=folder)))

@@ -1,4 +1,4 @@
-"""Reports a finished run again, where it is asked to go on; its folder stays as it is."""
+"""Reports a finished run again if it is started again; its folder does not change."""
 
 import sys
 from dataclasses import fields
@@ -10,34 +10,35 @@ from ringtrain.report.events import Ended
 from ringtrain.report.screen import words
 from ringtrain.report.screen.terminal import terminal
 from ringtrain.storage.run_folder import outcome
-from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.assembly.recipe import length_of
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.base import Transport
 
 
 def report_finished(transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState) -> bool:
-    """Whether the run is done, as its folder says; rank 0 reports it then. Collective.
+    """Whether the run is done, by its folder; rank 0 reports it then. Collective.
 
-    One whose last checkpoint lies there, and that did not come to its end, goes on; as does one that has lost a rank.
+    A run that has saved its last checkpoint but not ended goes on, and so does one that has lost a rank.
     """
-    if not origin.continues or origin.iteration != run.iterations or recovery.lost:
+    folder = origin.folder
+    if folder is None or not origin.continues or origin.iteration != run.iterations or recovery.lost:
         return False
 
     def look() -> bool:
-        end = _end_of(origin.folder, run.iterations)
+        end = _end_of(folder, run.iterations)
         if end is not None:
-            _tell(end, origin.folder, run.config)
+            _report(end, folder, run.config)
         return end is not None
 
-    with transport.activity.holds_gil(f"reading the log of {origin.folder}"):
+    with transport.activity.holds_gil(f"reading the log of {folder}"):
         return on_root(transport, look)
 
 
 def _end_of(folder: str, iterations: int) -> Ended | None:
-    """Of the run in that folder, where it is done after so many iterations."""
+    """The end of the run in this folder, if it is done after ``iterations``."""
     try:
         became, end = outcome.read_outcome(folder), read_run(folder, folder).end
     except UsageError:
@@ -51,15 +52,13 @@ def _end_of(folder: str, iterations: int) -> Ended | None:
 
 
 def _is_whole(found: dict) -> bool:
-    """A log may have lost a number: null stands for it."""
+    """Whether the log has every number: null stands for a lost one."""
     scored = found["test_accuracy"] is None or found["test_loss"] is not None
     return scored and found["images_per_s"] is not None
 
 
-def _tell(end: Ended, folder: str, config: TrainConfig) -> None:
-    epochs, iterations = config.epochs, config.iterations
-    longer = texts.EPOCHS(epochs=2 * epochs) if epochs else texts.ITERATIONS(iterations=2 * iterations)
-    shown = terminal(sys.stdout)
-    for line in (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None)):
-        shown.show_line(line)
-    shown.close()
+def _report(end: Ended, folder: str, config: TrainConfig) -> None:
+    screen, longer = terminal(sys.stdout), length_of(config, times=2)
+    for line in filter(None, (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None))):
+        screen.show_line(line)
+    screen.close()

@@ -6,6 +6,7 @@ from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
@@ -15,8 +16,8 @@ from ringtrain.train.start.provenance import provenance
 from ringtrain.transport.base import Transport
 
 
-def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder) -> RunStarted:
-    """Collective."""
+def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder: RunFolder | None) -> RunStarted:
+    """The first record of the run. Collective."""
     config, exchange = run.config, run.exchange
     return RunStarted(
         version=__version__,
@@ -42,7 +43,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         resumed_at=origin.iteration or 0,
         seed=config.seed,
         folder=str(folder.path) if folder else None,
-        reproducible=reproducible.words(config, ops),
+        reproducible=reproducible.describe_numerics(config, ops),
         best=origin.place["best"] if origin.place else None,
         **provenance(transport),
     )
@@ -55,7 +56,9 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     notes += schedule_notes(run.config, run.rate)
     own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config, own, run.grain)
-    notes += filter(None, [batch_norm.words(run.config.batch_norm), batch_norm.smaller(run.config, run.graph)])
+    notes += filter(
+        None, [batch_norm.describe_batch_norm(run.config.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)]
+    )
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append(texts.PRIVATE_DATA())
     if run.guard is not None and run.guard.gap:

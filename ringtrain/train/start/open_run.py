@@ -1,5 +1,4 @@
-"""From flags to all that a run is made of. Whatever can be wrong is found here, by all ranks together, before the run
-folder is touched."""
+"""Opens the parts of a run from its options. All ranks together find the errors here, before the run folder changes."""
 
 import hashlib
 import os
@@ -31,7 +30,7 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """remarks: notes for the user on how it was opened"""
+    """The parts of a run. ``end``: of the job; ``remarks``: notes for the user"""
 
     origin: Origin
     run: Assembly
@@ -43,7 +42,8 @@ class OpenedRun:
 def open_run(
     transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, alone: bool
 ) -> OpenedRun:
-    """``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank alike."""
+    """Open a run. ``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank
+    alike."""
     origin = recovery.origin or find_origin(transport, options)
     config, model = together(transport, lambda: resolve_run(origin, options))
     config = recovery.adapted(config)
@@ -53,7 +53,7 @@ def open_run(
     data = read_data(config, model, transport)
     if not recovery.unsaved:
         check_stop(transport, stop, origin.words)
-    device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
+    device = open_device(for_devices(config), bare(transport))  # the run makes a guard of its own
     reproducible.check_kernels(config, transport, device.ops)
     tuning = together(transport, lambda: tuning_of(config, transport, bool(recovery.lost)))
 
@@ -65,7 +65,7 @@ def open_run(
     transport.activity.deadline_s = config.deadline_s
     together(run.transport, lambda: check_warmup(config, run.rate, options.layers))
     together(run.transport, lambda: check_continuation(run, origin))
-    moved = reproducible.moved(config, device.ops, origin.place and origin.place["numerics"])
+    moved = reproducible.moved(config, device.ops, origin.place["numerics"] if origin.place else None)
     remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]
     return OpenedRun(origin, run, device.ops, end, remarks)
 
@@ -80,13 +80,13 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
 
 
 def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> FoundTuning:
-    """What ``auto`` chooses by; collective. Raises UsageError, but where ranks are others than the file was for since
-    some have died."""
-    if config.algorithm == AUTO:
-        try:
-            return find_tuning(transport, config.tuning)
-        except UsageError as error:
-            if not after_death:
-                raise
-            return FoundTuning(None, texts.WITHOUT_TUNING(error=error))
-    return FoundTuning(None)
+    """The measurements by which ``auto`` chooses. Collective. Raises UsageError for a file of other ranks, unless some
+    have died."""
+    if config.algorithm != AUTO:
+        return FoundTuning(None)
+    try:
+        return find_tuning(transport, config.tuning)
+    except UsageError as error:
+        if not after_death:
+            raise
+        return FoundTuning(None, texts.WITHOUT_TUNING(error=error))

@@ -1,4 +1,4 @@
-"""The place, time, command and versions of a run, for its ``start`` record."""
+"""Collects the place, time, command and versions of a run, for its ``start`` record."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ PACKAGES = ("numpy", "mpi4py", "numba", "h5py", "scipy-openblas32", "cupy-cuda12
 
 
 def provenance(transport: Transport) -> dict:
-    """The fields of :class:`ringtrain.report.events.RunStarted` of that. Collective."""
+    """The fields of :class:`ringtrain.report.events.RunStarted`. Collective."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hosts": transport.gather_json(transport.activity.host),
@@ -28,7 +28,7 @@ def provenance(transport: Transport) -> dict:
 
 
 def command_of(argv: Sequence[str]) -> str:
-    """As it is typed after ``mpirun`` and its options, whose words this process does not see."""
+    """The command line without ``mpirun`` and its options, which this process does not see."""
     name = Path(argv[0]).name
     return shlex.join(["ringtrain" if name == "__main__.py" else name, *argv[1:]])
 

@@ -1,8 +1,8 @@
-"""``--elastic``: training that survives the death of ranks.
+"""``--elastic``: trains on after the death of ranks.
 
-The survivors leave the old world, find one another in a new one, and train there as a resumed run does: from the newest
-state that one of them holds, or from the newest checkpoint. The survivor that holds this state becomes rank 0, which
-has the run folder, the log and the terminal.
+The survivors leave the old world, meet in a new one, and resume there: from the newest state that a survivor holds, or
+from the newest checkpoint. The survivor with this state becomes rank 0, which has the run folder, the log and the
+terminal.
 """
 
 import gc
@@ -21,12 +21,12 @@ from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.state import place
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
-from ringtrain.train.start.start import train
+from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN, StopFlag
 from ringtrain.transport.fault_tolerance import KILLED_S
 from ringtrain.transport.world import World, remove_segments
 
-NOTHING = -1  # finished iterations of a rank that holds no whole state
+NO_STATE = -1  # finished iterations of a rank without a whole state
 
 
 def newest_first(facts: dict) -> tuple:
@@ -44,7 +44,7 @@ def end_all(world: World) -> None:
 
 @contextmanager
 def failure_recorded(world: World, stop: StopFlag, state: RecoveryState) -> Iterator[None]:
-    """Record an error in here, a death too, as the end of the run."""
+    """Record an error, a death too, as the end of the run."""
     try:
         yield
     except RingtrainError as error:
@@ -59,38 +59,38 @@ def _record(error: RingtrainError, world: World, stop: StopFlag, state: Recovery
 
 
 class ElasticRun:
-    """Trains in this world, and where ranks die in those that follow it. ``command`` starts a replacement."""
+    """Trains in this world, and after deaths in the next ones. ``command`` starts a replacement."""
 
     def __init__(self, world: World, options: RunOptions, command: Sequence[str], stop: StopFlag):
         self._world, self._options, self._stop = world, options, stop
         self._command = command if options.elastic == REPLACE else ()
-        self._ranks = world.transport.size  # that every world has, where lost ranks are replaced
+        self._ranks = world.transport.size  # of every world, if lost ranks are replaced
         self._state = RecoveryState()
 
     def train(self) -> None:
-        """Train to the end of the run. Raises RingtrainError, but for deaths that other ranks survive."""
-        resuming = self._world.joined  # a replacement comes into a world that has lost a rank
+        """Train to the end of the run. Raises RingtrainError, except for deaths that other ranks survive."""
+        resuming = self._world.joined  # a replacement joins a world that has lost a rank
         while not self._has_trained(resuming):
             resuming = True
 
     def _has_trained(self, resuming: bool) -> bool:
-        """Train in this world. False where a rank died, and the survivors are in a new world."""
+        """Train in this world. False if a rank died, and the survivors are in a new world."""
         try:
             self._world.enter()
             if resuming:
                 self._enter()
-            train(self._world.transport, self._options, self._stop, self._state)
+            run_training(self._world.transport, self._options, self._stop, self._state)
             self._part()
             return True
         except RingtrainError as error:
             self._check_survivable(error)
             self._state.lost_at = time.perf_counter()
-        self._leave()  # here, where the error has let go of the old world's arrays
+        self._leave()  # outside of the handler, whose error holds the old world's arrays
         return False
 
     def _part(self) -> None:
-        """Wait for the other ranks: one that missed a death in its last step would have to recover alone, and would
-        wait for ranks that are about to end."""
+        """Wait for the other ranks: one that sees a death only in its last step would recover alone, and wait for ranks
+        that are about to end."""
         self._world.transport.barrier()
 
     def _check_survivable(self, error: RingtrainError) -> None:
@@ -105,43 +105,45 @@ class ElasticRun:
         """Leave the old world for one of the survivors."""
         state = self._state
         state.keep()
-        done = NOTHING if state.recoverable is None else state.recoverable.iteration
+        done = NO_STATE if state.recoverable is None else state.recoverable.iteration
         facts = {"done": done, "folder": state.folder}
         self._world.survive(facts, newest_first, self._ranks, self._command, state.record_failure)
-        state.lost += self._world.survived.lost
+        if self._world.survived is not None:
+            state.lost += self._world.survived.lost
 
     def _enter(self) -> None:
-        """Learn from the new rank 0 where to go on. Collective."""
+        """Receive the origin from the new rank 0. Collective."""
         state, transport = self._state, self._world.transport
         if state.outcome is not None:
-            self._take_over(state.outcome.progress.iteration)
+            self._take_over(state.folder, state.outcome.progress.iteration)
         held: list[Origin] = []
         known = on_root(transport, lambda: self._decide(held))
         state.origin = held[0] if held else Origin(**known["origin"])
         state.folder, state.lost, state.reported = known["origin"]["folder"], tuple(known["lost"]), known["reported"]
         state.ranks_lost = RanksLost(**known["ranks_lost"])
-        if state.folder is not None:
-            self._take_over(state.ranks_lost.resumed_at)
-        gc.collect()  # the old world's objects hold one another in rings
+        self._take_over(state.folder, state.ranks_lost.resumed_at)
+        gc.collect()  # the old world's objects refer to one another in cycles
 
-    def _take_over(self, iteration: int) -> None:
-        """Let this world's rank 0 write the outcome file: the last world's may have died."""
-        state, transport = self._state, self._world.transport
-        folder, writes = Path(state.folder), transport.rank == 0
-        state.outcome = OutcomeWriter(folder, writes, state.iterations, transport.size, state.lost)
-        state.outcome.progress.iteration = iteration
+    def _take_over(self, folder: str | None, iteration: int) -> None:
+        """Let this world's rank 0 write the outcome file, if there is a folder: the last world's may have died."""
+        if folder is not None:
+            state, transport = self._state, self._world.transport
+            writes = transport.rank == 0
+            state.outcome = OutcomeWriter(Path(folder), writes, state.iterations, transport.size, state.lost)
+            state.outcome.progress.iteration = iteration
 
     def _decide(self, held: list[Origin]) -> dict:
-        """Decide on rank 0 where to go on; JSON-able. A folder that any survivor knows counts: before a death not all
-        ranks learn the same."""
+        """Find the origin on rank 0; JSON-able. The folder may come from any survivor: a death may have come when only
+        some ranks knew it."""
         survived, state = self._world.survived, self._state
-        folder = next((facts["folder"] for facts in survived.facts if facts["folder"]), None)
+        facts: Sequence[dict] = survived.facts if survived is not None else ()
+        folder = next((each["folder"] for each in facts if each["folder"]), None)
         origin, source = self._origin(folder)
         held.append(origin)
         ranks_lost = RanksLost(
             lost=list(state.lost[state.reported :]),
             ranks=self._world.transport.size,
-            replaced=survived.replaced,
+            replaced=survived.replaced if survived is not None else 0,
             resumed_at=origin.iteration or 0,
             source=source,
             seconds=0.0,
@@ -150,7 +152,7 @@ class ElasticRun:
         return {"origin": origin.as_json(), **known}
 
     def _origin(self, folder: str | None) -> tuple[Origin, str]:
-        """(where to go on, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""
+        """(the start in this world, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""
         recoverable = self._state.recoverable
         if recoverable is None:
             origin = restart_origin(folder, self._options)

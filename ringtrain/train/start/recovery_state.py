@@ -1,4 +1,4 @@
-"""The state of a run that outlives a world in which a rank dies (``--elastic``)."""
+"""Keeps the state of a run that outlives a world in which a rank dies (``--elastic``)."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -19,17 +19,17 @@ MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"  # where a run goes on
 
 @dataclass(slots=True)
 class RecoveryState:
-    """started:     when this process began, by ``time.perf_counter``
-    folder:      the run folder, once there is one
+    """started:     the start of this process, by ``time.perf_counter``
+    folder:      the run folder, once it exists
     training:    the run of this world, once it has begun; a survivor may go on from its state
     recoverable: the state that this rank kept from the last world, until training begins in this one
-    outcome:     the writer of this world's outcome file, once there is a folder
+    outcome:     the writer of this world's outcome file, once the folder exists
     iterations:  the length of the run, once it is known
     lost:        the lost ranks, each by its number in the world that lost it
-    reported:    how many of them the log has
-    origin:      where the run goes on in this world, until it takes that up; None: where its options say
-    ranks_lost:  the report of the death that ended the last world, until it is handed out
-    lost_at:     when this rank saw that death, which is later than the death itself
+    reported:    the number of them in the log
+    origin:      the start of the run in this world, until it is restored; None: the start in the options
+    ranks_lost:  the report of the death that ended the last world, until :meth:`take_report`
+    lost_at:     the time at which this rank saw that death
     """
 
     started: float = field(default_factory=time.perf_counter)
@@ -45,21 +45,22 @@ class RecoveryState:
     lost_at: float = 0.0
 
     def adapted(self, config: TrainConfig) -> TrainConfig:
-        """The configuration for this world: after a death it has no trace, whose iterations or ranks are gone."""
+        """The configuration for this world: after a death without a trace, whose iterations or ranks are gone."""
         return replace(config, trace=None, trace_iterations=None) if self.lost else config
 
     def begin(self, training: Run) -> None:
-        """Training begins in this world, and holds the state that was kept from the last one."""
+        """Begin training in this world, in place of the state from the last one."""
         self.training, self.recoverable = training, None
 
     def end(self) -> None:
-        """The run is done. If a rank dies from now on, survivors go on from the last checkpoint: closing takes the
-        run's own state apart."""
+        """End training. After a later death survivors go on from the last checkpoint, since closing ends the run's own
+        state."""
         self.training = None
-        self.outcome.done()
+        if self.outcome is not None:
+            self.outcome.done()
 
     def keep(self) -> None:
-        """Keep the state of the run, and let go of the run: this rank leaves its world."""
+        """Keep the state of the run, and drop the run: this rank leaves its world."""
         if self.training is not None:
             self.recoverable, self.training = self.training.recoverable(), None
 
@@ -70,18 +71,18 @@ class RecoveryState:
 
     @property
     def unsaved(self) -> bool:
-        """Whether memory alone holds the state that this world goes on from: a run that has to stop then trains until
-        it has saved it. The same on all ranks, until :meth:`take_report`."""
+        """Whether this world's state is in memory alone: a run that has to stop then trains until it has saved it. The
+        same on all ranks, until :meth:`take_report`."""
         return self.ranks_lost is not None and self.ranks_lost.source == MEMORY
 
     def take_report(self) -> RanksLost | None:
-        """Hand out the report of the last death, once, when all is ready to go on."""
+        """The report of the last death, once, when the run is ready to go on."""
         report, self.ranks_lost, self.reported = self.ranks_lost, None, len(self.lost)
-        return report and replace(report, seconds=time.perf_counter() - self.lost_at)
+        return replace(report, seconds=time.perf_counter() - self.lost_at) if report else None
 
 
 def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> None:
-    """Raises ConfigError where ranks cannot survive a death. ``alone``: whether this process makes no other run."""
+    """Raise ConfigError if ranks cannot survive a death. ``alone``: whether this process makes no other run."""
     if config.elastic is None:
         return
     if transport.why_not_fault_tolerant:

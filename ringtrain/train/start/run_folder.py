@@ -1,5 +1,5 @@
-"""The run folder and the sinks, which are rank 0's: opened, and cleared of what this run neither goes on with nor
-should write over."""
+"""Opens the run folder and the sinks on rank 0, and puts aside files that this run neither continues nor may
+overwrite."""
 
 import datetime
 import sys
@@ -26,39 +26,27 @@ from ringtrain.transport.base import Transport
 
 
 class TimedSink(Sink):
-    """``what`` it does: "writing runs/first/log.jsonl"."""
+    """A sink under a deadline. ``doing``: "writing runs/first/log.jsonl"."""
 
-    def __init__(self, inner: Sink, activity: Activity, what: str):
-        self._inner, self._activity, self._what = inner, activity, what
+    def __init__(self, inner: Sink, activity: Activity, doing: str):
+        self._inner, self._activity, self._doing = inner, activity, doing
 
     def handle(self, event: Event) -> None:
-        with self._activity.during(self._what, limited=True):
+        with self._activity.during(self._doing, limited=True):
             self._inner.handle(event)
 
     def close(self) -> None:
-        with self._activity.during(self._what, limited=True):
+        with self._activity.during(self._doing, limited=True):
             self._inner.close()
 
 
 def make_folder(
-    transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState, remarks
-) -> RunFolder | None:
-    """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
-    whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``.
-    Where ranks do not come so far, the folder is given back: this process may be the next to claim it."""
+    transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState, remarks: list[str]
+) -> tuple[OutcomeWriter, RunFolder | None]:
+    """(the writer of the outcome, the folder on rank 0). All ranks know the folder before it holds a run: any rank may
+    write the outcome, and survivors of a death go on in it. Adds notes for the user to ``remarks``. At an error the
+    folder is released: this process may claim it again. Collective."""
     made: list[RunFolder] = []
-    try:
-        return _made(transport, run, origin, recovery, remarks, made)
-    except BaseException:
-        for folder in made:
-            folder.release()
-        raise
-
-
-def _made(
-    transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState, remarks, made: list[RunFolder]
-) -> RunFolder | None:
-    """``made``: where it is kept, as soon as there is one."""
 
     def make() -> str:
         with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
@@ -69,14 +57,19 @@ def _made(
             remarks.extend(folder.claim(origin.continues))
             return str(folder.path)
 
-    recovery.folder, recovery.iterations = on_root(transport, make), run.iterations
-    recovery.outcome = OutcomeWriter(
-        Path(recovery.folder), transport.rank == 0, run.iterations, transport.size, recovery.lost
-    )
-    best = on_root(transport, lambda: _begin(made[0], run, origin, recovery.outcome, remarks))
+    try:
+        folder = on_root(transport, make)
+        recovery.folder, recovery.iterations = folder, run.iterations
+        outcome = OutcomeWriter(Path(folder), transport.rank == 0, run.iterations, transport.size, recovery.lost)
+        recovery.outcome = outcome
+        best = on_root(transport, lambda: _begin(made[0], run, origin, outcome, remarks))
+    except BaseException:
+        for each in made:
+            each.release()
+        raise
     if origin.place is not None:
-        origin.place["best"] = best  # None where its file is in another folder, or was of a later iteration
-    return made[0] if made else None
+        origin.place["best"] = best  # None if its file is in another folder, or of a later iteration
+    return outcome, made[0] if made else None
 
 
 def _begin(
@@ -91,7 +84,7 @@ def _begin(
 
 def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
     """Put aside files that this run neither continues nor may overwrite."""
-    if origin.place is not None and (aside := folder.supersede(origin.iteration)):
+    if origin.iteration is not None and (aside := folder.supersede(origin.iteration)):
         remarks.append(texts.PUT_ASIDE(names=", ".join(path.name for path in aside)))
     if wrong := config_of(folder)[1]:
         alone = "" if origin.config else texts.STARTS_ALONE()
@@ -101,20 +94,19 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
 
 
 def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, recovery: RecoveryState) -> list[Sink]:
-    """The log and the terminal, in that order."""
-    if transport.rank != 0:
+    """The log and the terminal on rank 0, in that order."""
+    if folder is None:
         return []
     resumed_at = 0 if origin.iteration is None and recovery.lost else origin.iteration  # the log goes on after a death
-    again = origin.place is not None and origin.place.get("due", False)
     shown = terminal(sys.stdout)
     with transport.activity.during(f"opening {folder.log}", limited=True):
-        log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), again)
+        log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), origin.due)
         _complete(log, folder, recovery.recoverable)
     return [TimedSink(log, transport.activity, f"writing {folder.log}"), shown]
 
 
 def _complete(log: JsonLines, folder: RunFolder, recoverable: RecoverableState | None) -> None:
-    """A rank 0 that died may have finished an iteration with the others, and not have written so."""
-    finished = recoverable and recoverable.finished
+    """Log the last finished iteration if a dead rank 0 has not."""
+    finished = recoverable.finished if recoverable else None
     if finished and last_iteration(folder.log) < finished.iteration:
         log.handle(finished)

@@ -1,9 +1,10 @@
 """Trains from flags to a finished run, on every rank.
 
-Rank 0 alone reads checkpoints, writes the run folder and speaks. Whatever can be wrong is found before the first
-iteration, by all ranks together (:mod:`ringtrain.train.agree`).
+Rank 0 alone reads checkpoints, writes the run folder and prints. All ranks together find the errors of options and
+files before the first iteration (:mod:`ringtrain.train.agree`).
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain
@@ -12,12 +13,13 @@ from ringtrain.errors import Interrupted, RankLostError, RingtrainError, Stalled
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
+from ringtrain.report.screen.terminal import Terminal
 from ringtrain.report.sinks import Sink, SinkGroup
 from ringtrain.report.trace import write_trace
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root, take_turns, together
-from ringtrain.train.assembly.assemble import Assembly, spread_from_root
+from ringtrain.train.assembly.assemble import Assembly, broadcast_from_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import Progress, restore
@@ -32,87 +34,93 @@ from ringtrain.train.start.open_run import OpenedRun, open_run
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.stopping.reasons import check_stop
-from ringtrain.train.stopping.signals import StopFlag, nothing, watching
+from ringtrain.train.stopping.signals import StopFlag, do_nothing, watching
 from ringtrain.transport.activity import tell_none
 from ringtrain.transport.base import Transport
 
 
 def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag | None = None) -> None:
-    """Train as flags and run file say. Raises RingtrainError, on every rank alike wherever that is possible.
+    """Train by flags and run file. Raises RingtrainError, on every rank alike if possible.
 
-    stop: a flag that has noted signals since the process began, if there is one
+    stop: a flag that has noted signals since the start of the process, or None
     """
     with watching() if stop is None else nullcontext(stop) as noted:
-        train(transport, read_options(run_file, flags), noted)
+        run_training(transport, read_options(run_file, flags), noted)
 
 
-def train(transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState | None = None) -> None:
-    """Train as the options say, while the caller watches signals.
+def run_training(
+    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState | None = None
+) -> None:
+    """Train by options, while the caller watches signals.
 
-    recovery: the state of this process's only run; None where the process makes other runs too
+    recovery: the state of this process's only run; None if the process makes other runs too
     """
     alone, recovery = recovery is not None, recovery or RecoveryState()
     forget_peak()
     opened = open_run(transport, options, stop, recovery, alone)
-    run, transport = opened.run, opened.run.transport  # from here on what ranks do together is watched
+    run, transport = opened.run, opened.run.transport  # from here on the guard watches collectives
     if report_finished(transport, run, opened.origin, recovery):
-        _close(run)
+        run.exchange.reducers.close()
+        if run.guard is not None:
+            run.guard.close()
         return
     remarks = list(opened.remarks)
-    folder = make_folder(transport, run, opened.origin, recovery, remarks)
+    outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
     sinks = make_sinks(transport, folder, opened.origin, recovery)
-    with _ended(sinks, folder, run, stop, recovery.outcome) as sink:
+    with _ending(sinks, folder, run, stop, outcome) as sink:
         sink.handle(header(run, opened.ops, transport, opened.origin, folder))
         for text in (*remarks, *notes(run, transport, opened.origin)):
             sink.handle(Note(text=text))
-        training = _prepared(opened, transport, sink, folder, stop, recovery)
-        if recovery.ranks_lost is not None:
-            sink.handle(recovery.take_report())
+        outcome.progress = _first_weights(run, opened.ops, transport, opened.origin)
+        training = _prepared(opened, outcome.progress, sink, folder, stop, recovery)
+        report = recovery.take_report()
+        if report is not None:
+            sink.handle(report)
         training.go()
         recovery.end()
     run.exchange.reducers.close()
 
 
-def _close(run: Assembly) -> None:
-    """Of a run that was not begun; collective."""
-    run.exchange.reducers.close()
-    if run.guard is not None:
-        run.guard.close()
-
-
 def _prepared(
-    opened: OpenedRun, transport: Transport, sink: Sink, folder, stop: StopFlag, recovery: RecoveryState
+    opened: OpenedRun,
+    progress: Progress,
+    sink: Sink,
+    folder: RunFolder | None,
+    stop: StopFlag,
+    recovery: RecoveryState,
 ) -> Run:
     """Make the run ready for its first iteration. Collective."""
-    run, ops, origin = opened.run, opened.ops, opened.origin
-    recovery.outcome.progress = progress = _first_weights(run, ops, transport, origin)
-    origin.found = recovery.origin = None  # its state is the run's own now, and is not kept besides for a whole run
-    _prepare(run, ops, transport, sink, progress)
+    run, ops, origin, transport = opened.run, opened.ops, opened.origin, opened.run.transport
+    origin.found = recovery.origin = None  # frees the checkpoint's arrays: the run has their values
+    _compile(run, ops, sink, progress)
     if not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
-    due = origin.place is not None and origin.place.get("due", False)
-    training = Run(run, ops, transport, progress, sink, folder, recovery.started, stop, opened.end, tracing, due)
+    training = Run(run, ops, transport, progress, sink, folder, recovery.started, stop, opened.end, tracing, origin.due)
     recovery.begin(training)
     return training
 
 
 @contextmanager
-def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter):
-    """The sink of a run. At any end: records it, then closes all that the run opened."""
+def _ending(
+    sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter
+) -> Iterator[Sink]:
+    """The sink of a run. At any end: record it, then close the sinks, the folder and the guard."""
     sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity
     activity.before_end = outcome.failed
     stop.before_end = partial(outcome.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
     try:
         yield sink
     except RankLostError:
-        drawn = None  # the others go on, and draw at their end; or all are about to be ended
+        drawn = None  # the survivors draw at their end; or the launcher is about to end all
         raise
     except RingtrainError as error:
-        _tell_failure(sink, error)
+        if not isinstance(error, Interrupted):  # an end that the run has recorded
+            with suppress(RingtrainError):  # the log may be the error
+                sink.handle(Failed(error=type(error).__name__, text=str(error)))
         outcome.failed(error)
         if isinstance(error, (StalledError, Interrupted)):
-            drawn = None  # no time for curves: the other ranks wait for the end of this one, or a scheduler does
+            drawn = None  # no time for curves: the other ranks, or a scheduler, wait for this end
         raise
     except BaseException as error:
         outcome.failed(error)
@@ -121,56 +129,53 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
         try:
             sink.close()
             _draw(drawn, sinks)
-        finally:  # a run that comes after this one in the same process finds nothing of it
-            stop.before_end, activity.before_end = nothing, tell_none
+        finally:  # the process may make another run
+            stop.before_end, activity.before_end = do_nothing, tell_none
             if folder is not None:
                 folder.release()
             if run.guard is not None:
                 run.guard.close()
 
 
-def _tell_failure(sink: Sink, error: RingtrainError) -> None:
-    """For the log; one that cannot be written may be the very error."""
-    if not isinstance(error, Interrupted):  # which has told of its end
-        with suppress(RingtrainError):
-            sink.handle(Failed(error=type(error).__name__, text=str(error)))
-
-
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracer | None:
     """The tracer for ``--trace``, or None; collective. Creates the trace's file."""
-    first, stop = together(transport, lambda: window_of(run.config, progress.iteration))
+    window = together(transport, lambda: window_of(run.config, progress.iteration))
     if run.config.trace is None:
         return None
-    path = path_of(run.config, folder.path) if folder else None
+    path = path_of(run.config.trace, folder.path) if folder else None
     on_root(transport, lambda: write_trace(path, {}))
-    return Tracer(run.worker, transport, first, stop, path)
+    return Tracer(run.worker, transport, window, path)
 
 
 def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
-    """Draw the curves, of a failed run too. The log is closed: only the terminal, the last sink, has a note."""
+    """Draw the curves, of a failed run too. The log is closed: only the terminal shows a note."""
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.log, folder.curves)
-    sinks[-1].show_line(texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves))
+    note = texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves)
+    for sink in sinks:
+        if isinstance(sink, Terminal):
+            sink.show_line(note)
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
 def _first_weights(run: Assembly, ops: Ops, transport: Transport, origin: Origin) -> Progress:
-    """The same weights everywhere: rank 0's, drawn or read, are broadcast, and compared by hash."""
+    """Broadcast rank 0's weights, drawn or read, and compare them by hash."""
     if origin.place is None:
-        spread_from_root(transport, ops, run.arena.weights)
+        broadcast_from_root(transport, ops, run.arena.weights)
         progress = Progress()
     else:
-        progress = restore(run, ops, transport, origin.place, origin.found and origin.found.checkpoint)
+        progress = restore(run, ops, transport, origin.place, origin.found.checkpoint if origin.found else None)
     run.replicas.check(texts.AT_START())
     return progress
 
 
-def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress: Progress) -> None:
-    """Compile kernels before the first iteration, and say how long that took."""
+def _compile(run: Assembly, ops: Ops, sink: Sink, progress: Progress) -> None:
+    """Compile kernels before the first iteration, and record the time."""
     if progress.iteration >= run.iterations:
         return
-    before = ops.compile_stats()  # in this process, of runs that came before this one too
+    transport = run.transport
+    before = ops.compile_stats()  # which counts former runs of this process too
     with run.batches(transport, 0, 1) as batches, transport.activity.during("compiling kernels"):
         batch = next(batches)
         seconds = take_turns(transport, lambda: rehearse(run, ops, batch))

@@ -1,11 +1,11 @@
-"""The same training several times in one world of ranks, one variant after another.
+"""Trains several variants, one after another, in one set of ranks.
 
-Each variant has a transport of its own, made anew and closed after it, so that nothing of it stays: memory, windows,
-messages, the guard's board. What stays are compiled kernels, which are wanted.
+Each variant has a transport of its own, closed at its end, with its memory, windows, messages and guard. Compiled
+kernels stay.
 
-An error that all ranks raise together leaves them side by side, and the next variant begins. Messages of the one that
-failed may still be on their way, so its transport is not closed, and its memory is kept until the process ends. An
-error of one rank alone leaves the others waiting for it: that ends all.
+After an error that all ranks raise together the next variant begins. Messages of the failed one may still be under way,
+so its transport stays open and its memory allocated until the process ends. An error of one rank alone ends all, since
+the others wait for that rank.
 """
 
 import gc
@@ -27,7 +27,7 @@ from ringtrain.train.assembly.reproducible import check_kernels, threads_of
 from ringtrain.train.checkpoints.resume import check_continuation, find_origin, resolve_run
 from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import tuning_of
-from ringtrain.train.start.start import train
+from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import remove_segments
@@ -46,7 +46,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """A variant, and why it came to no end; None where it did."""
+    """A variant, and the text of its error or None."""
 
     variant: Variant
     problem: str | None
@@ -54,9 +54,8 @@ class VariantResult:
 
 # ── before anything is run ────────────────────────────────────────────────────────────────────────────────────────────
 def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
-    """Put each together as if to be trained, on data that are read once. Collective. Raises RingtrainError that names
-    the variant."""
-    shared = connect()  # has the data
+    """Assemble each variant, on data that are read once. Collective. Raises RingtrainError with the variant's name."""
+    shared = connect()  # for the data
     opened: dict[tuple, DataSet] = {}
     for variant in variants:
         own = connect()
@@ -96,9 +95,9 @@ def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: d
 
 
 def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
-    """The variants, each with its own number of threads if any has by its flags or its run file, as a reproducible one
-    has: it is set for the whole process, and would stay."""
-    own = [threads_of(read_options(variant.run_file, variant.flags).checked().config) for variant in variants]
+    """The variants, each with a number of threads of its own if one has a number by its options, as a reproducible one
+    has: the number is the whole process's, and would stay."""
+    own = [threads_of(read_options(variant.run_file, variant.flags).checked()) for variant in variants]
     if not any(own):
         return list(variants)
     others = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
@@ -116,13 +115,13 @@ def run_variants(
     begun: Callable[[Variant], None],
     ended: Callable[[list[VariantResult]], None],
 ) -> list[VariantResult]:
-    """Train each variant; the results of those that began. Collective. All end early where a rank has to stop.
+    """Train each variant; the results of those that began. Collective. All end early if a rank has to stop.
 
-    begun, ended: called with each variant, and with all results so far; on every rank
+    begun, ended: called with each variant, and with all results up to its end; on every rank
     Raises an error of one rank alone, with the name of the variant.
     """
     ran: list[VariantResult] = []
-    kept: list[tuple[Transport, RingtrainError]] = []  # of those that failed: an error holds on to its run's memory
+    kept: list[tuple[Transport, RingtrainError]] = []  # of failed variants: an error refers to its run's memory
     stop = StopFlag().install()
     if transport.size == 1:
         stop.end_all = remove_segments
@@ -137,7 +136,7 @@ def run_variants(
                 own.close()
             else:
                 kept.append((own, error))
-            ran.append(VariantResult(variant, error and str(error)))
+            ran.append(VariantResult(variant, None if error is None else str(error)))
             gc.collect()
             ended(ran)
             if isinstance(error, Interrupted):
@@ -148,9 +147,9 @@ def run_variants(
 
 
 def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> RingtrainError | None:
-    """The error that ended it on all ranks, or None."""
+    """The error that ended the variant on all ranks, or None."""
     try:
-        train(transport, read_options(variant.run_file, variant.flags), stop)
+        run_training(transport, read_options(variant.run_file, variant.flags), stop)
     except RingtrainError as error:
         if error.everywhere:
             return error

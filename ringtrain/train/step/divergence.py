@@ -1,4 +1,4 @@
-"""The end of a run whose loss is not finite: the error names the first layer that gives a non-finite value."""
+"""Ends a run whose loss is not finite, with the name of the first layer that gives a non-finite value."""
 
 from functools import partial
 
@@ -13,10 +13,7 @@ from ringtrain.transport.waiting import wait_for
 
 
 class Divergence:
-    """Raises DivergedError with the layer that gave the first non-finite value.
-
-    in_parts: whether ranks hold parts of the network
-    """
+    """Raises DivergedError. ``in_parts``: whether ranks hold parts of the network."""
 
     def __init__(
         self,
@@ -31,7 +28,7 @@ class Divergence:
         self._losses, self._deadline_s, self._in_parts = losses, deadline_s, in_parts
 
     def raise_everywhere(self, outcome: IterationLoss, batch: RankBatch) -> None:
-        """End every rank with the first such layer on any rank. Collective."""
+        """End every rank; the error names the first such layer of any rank. Collective."""
         if self._in_parts:
             self._exchange.synchronize()  # the weights that other ranks hold
         self._wait_for_slower_ranks()
@@ -40,7 +37,7 @@ class Divergence:
         raise everywhere(self._error(outcome, *min(places, default=(None, None))))
 
     def raise_here(self, outcome: IterationLoss, batch: RankBatch) -> None:
-        """End this rank's iterations with its own first such layer."""
+        """End this rank alone; the error names its own first such layer."""
         raise self._error(outcome, self._place(batch), self._transport.rank)
 
     def _place(self, batch: RankBatch) -> int | None:
@@ -53,8 +50,8 @@ class Divergence:
         return DivergedError(texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where))
 
     def _wait_for_slower_ranks(self) -> None:
-        """Serve ranks until they have reached this iteration, where all learn of the loss. They have when the losses
-        that are under way arrive: the last sums that each rank starts."""
+        """Serve ranks until they have reached this iteration, where all learn of the loss: until the last sums that
+        each rank starts have arrived."""
         for pending in self._losses.pending():
             wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
 

@@ -1,7 +1,6 @@
 """An iteration as a list of instructions.
 
-The list is data: accumulation, recomputation and pipelines are other lists, not other loops. ``doing``: what a rank is
-in meanwhile, for people.
+The list is data: accumulation and pipelines are other lists, not other loops. ``doing`` names the work for people.
 """
 
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class ReduceLoss:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """``last``: gradients are final now, and each span is announced to the exchange."""
+    """``last``: gradients are final then, and the exchange gets each span."""
 
     doing = "backward"
     micro: int
@@ -39,23 +38,23 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class NoExamples:
-    """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
-    layers it runs an empty micro-batch instead."""
+    """Give the exchange a gradient of zeros: this rank has no example in a tail. If ranks meet in layers, it runs an
+    empty micro-batch instead."""
 
     doing = "backward"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLoss:
-    """Learn the loss of a global batch, of the one before ``window`` others; end the run where it is not finite, before
-    it spoils the weights."""
+    """Wait for the loss of the global batch that is ``window`` batches old; end the run if it is not finite, before it
+    spoils the weights."""
 
     doing = "waiting for the sum of losses"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOwnLoss:
-    """Learn the loss of this rank's part, and end the run where it is not finite."""
+    """Read the loss of this rank's part, and end the run if it is not finite."""
 
     doing = "learning the loss"
 
@@ -67,18 +66,21 @@ class Update:
     doing = "the update"
 
 
+WITHOUT_EXAMPLES = (ReduceLoss(), NoExamples(), CheckLoss(), Update())
+
+
 def instructions(micro_batches: int) -> tuple:
-    """An iteration of a rank whose share is cut into so many micro-batches."""
+    """An iteration of a rank whose part has this number of micro-batches."""
     if micro_batches == 0:
-        return (ReduceLoss(), NoExamples(), CheckLoss(), Update())
+        return WITHOUT_EXAMPLES
     last = micro_batches - 1
-    work = []
+    work: list = []
     for micro in range(last):
         work += [Load(micro), Forward(micro), Backward(micro, last=False)]
     return (*work, Load(last), Forward(last), ReduceLoss(), Backward(last, last=True), CheckLoss(), Update())
 
 
 def alone(micro_batches: int) -> tuple:
-    """The same of a rank that does not wait for the others to learn how they fared."""
-    swap = {ReduceLoss(): (), CheckLoss(): (CheckOwnLoss(),)}
+    """The same for a rank that waits for no other."""
+    swap: dict = {ReduceLoss(): (), CheckLoss(): (CheckOwnLoss(),)}
     return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))

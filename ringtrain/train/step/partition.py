@@ -1,7 +1,8 @@
-"""Each rank's examples of a batch, and its micro-batches; scatters them where one rank reads whole batches."""
+"""Each rank's examples of a batch, and its micro-batches; scatters them if one rank reads whole batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ def no_batch() -> Batch | None:
 class RankBatch:
     """This rank's part of a global batch.
 
-    micro:     where its micro-batches lie, (start, stop)
-    following: () → the batch after it, where that is known yet
+    micro:     its micro-batches, (start, stop)
+    following: () → the next batch, or None if it is not known yet
     """
 
     batch: Batch
@@ -29,24 +30,31 @@ class RankBatch:
     following: Callable[[], Batch | None] = no_batch
 
 
+def arrays_of(batch: Batch) -> dict[str, Any]:
+    """The arrays of a batch that have one row an example, by name."""
+    return {name: getattr(batch, name) for name in PER_EXAMPLE}
+
+
+def blank_batch(batch: Batch, count: int) -> Batch:
+    """The same batch with ``count`` examples of zeros."""
+    arrays: dict[str, Any] = {n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in arrays_of(batch).items()}
+    return replace(batch, **arrays)
+
+
 def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> list[Cut]:
-    """A rank's ``count`` examples cut into at most so many micro-batches, of whole grains; ``empty``: into exactly so
-    many, with no examples where there are too few."""
+    """A rank's ``count`` examples cut into at most ``most`` micro-batches of whole grains; ``empty``: into exactly as
+    many, of which some may have no examples."""
     cuts = [batch_part(count, micro, most, grain) for micro in range(most)]
     return [(start, stop) for start, stop in cuts if stop > start or empty]
 
 
 class BatchPartition:
-    """exchange:   says which ranks train, and whether one of them reads for all
-    size, rank: of the world
-    grain:      examples that must stay on one rank
+    """grain:      examples that must stay on one rank
     accumulate: micro-batches of an iteration
-    shards:     of the batch, each of which is a micro-batch; None where a rank has one part of it
+    shards:     this rank's shards of the batch, each a micro-batch; None if the rank has one part of it
     """
 
-    def __init__(
-        self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int, shards: ShardParts | None = None
-    ):
+    def __init__(self, exchange: Exchange, rank: int, grain: int, accumulate: int, shards: ShardParts | None = None):
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
         self.shards = shards
         self._roles = exchange.facts.roles
@@ -57,32 +65,29 @@ class BatchPartition:
         return self._roles.loader is not None
 
     def own(self, batch: Batch) -> Batch:
-        """This rank's part of a batch. Collective where one rank reads for all."""
+        """This rank's part of a batch. Collective if one rank reads for all."""
         if self._roles.loader is None:
             return batch
-        named = {name: getattr(batch, name) for name in PER_EXAMPLE}
-        return replace(batch, **self._exchange.batches.scatter(named, self.cuts(batch.total)))
+        return replace(batch, **self._exchange.batches.scatter(arrays_of(batch), self._cuts(batch.total)))
 
     def blank(self, batch: Batch) -> Batch:
-        """As large as this rank's part, and without meaning where another rank has read it; nothing is exchanged."""
+        """A batch of the size of this rank's part, of zeros if another rank has read it. Not collective."""
         if self._roles.loader is None:
             return batch
-        count = sum(stop - start for start, stop in self.cuts(batch.total)[self._rank])
-        arrays = {name: getattr(batch, name) for name in PER_EXAMPLE}
-        return replace(batch, **{n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in arrays.items()})
+        return blank_batch(batch, sum(stop - start for start, stop in self._cuts(batch.total)[self._rank]))
 
     def micro(self, batch: Batch, empty: bool) -> list[Cut]:
-        """Where micro-batches lie in this rank's part; ``empty``: those without examples count, too."""
+        """The micro-batches of this rank's part; ``empty``: also those without examples."""
         count = len(batch.labels)
-        if self.shards:  # a batch of fewer examples than it has shows what one example takes
+        if self.shards:  # the memory trial's batch of one example has fewer than its total
             return [(min(start, count), min(stop, count)) for start, stop in self.shards.within(batch.total)]
         return micro_batches(count, self._accumulate, self._grain, empty)
 
-    def cuts(self, total: int) -> dict[int, list[Cut]]:
-        """Trainer → where its micro-batches lie in a batch of ``total``."""
+    def _cuts(self, total: int) -> dict[int, list[Cut]]:
+        """The micro-batches of each trainer in a batch of ``total``."""
         found = {}
-        for rank in self._roles.trainers:
-            start, stop = batch_part(total, self._roles.part(rank), len(self._roles.trainers), self._grain)
+        for part, rank in enumerate(self._roles.trainers):
+            start, stop = batch_part(total, part, len(self._roles.trainers), self._grain)
             micros = micro_batches(stop - start, self._accumulate, self._grain)
             found[rank] = [(start + a, start + b) for a, b in micros]
         return found

@@ -1,19 +1,22 @@
 """Slows a rank k times, to measure strategies with a slow rank.
 
-Before each micro-batch it rests, for k - 1 times as long as it has computed since the one before. Its core is free
-meanwhile, so that no other rank is slowed.
+Before each micro-batch it sleeps k - 1 times the seconds that it has computed since the last one. Its core is free
+meanwhile, so no other rank is slower.
 """
 
 import time
 from collections.abc import Callable
 
+from ringtrain.arrays import Array
+from ringtrain.data.batches.batches import Batch
 from ringtrain.errors import ConfigError
+from ringtrain.nn.base import Workspace
 from ringtrain.train import texts
 from ringtrain.train.step.input import DeviceInput
 
 
 class SlowedInput:
-    """The feed of a rank that is ``times`` slower. ``worked``: seconds that it has computed by now."""
+    """The input of a rank that is ``times`` slower. ``worked()``: its seconds of computing."""
 
     def __init__(
         self,
@@ -25,21 +28,24 @@ class SlowedInput:
         self._feed, self._times, self._worked, self._rest = feed, times, worked, rest
         self._before = worked()
 
-    def load(self, *what):
-        """As :meth:`ringtrain.train.step.input.DeviceInput.load`."""
+    def load(self, space: Workspace, batch: Batch, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Sleep, then do as :meth:`ringtrain.train.step.input.DeviceInput.load`."""
         self._rest((self._times - 1) * (self._worked() - self._before))
         self._before = self._worked()
-        return self._feed.load(*what)
+        return self._feed.load(space, batch, start, stop)
 
-    def ahead(self, batch) -> None:
+    def ahead(self, batch: Batch) -> None:
         self._feed.ahead(batch)
 
-    def arrive(self, batch) -> None:
+    def arrive(self, batch: Batch) -> None:
         self._feed.arrive(batch)
 
 
-def slowed(feed: DeviceInput, slow: str | None, rank: int, size: int) -> DeviceInput | SlowedInput:
-    """The feed of this rank, where ``slow`` is RANK:TIMES or None. Raises ConfigError."""
+Feed = DeviceInput | SlowedInput
+
+
+def slowed(feed: DeviceInput, slow: str | None, rank: int, size: int) -> Feed:
+    """The input of this rank; ``slow``: RANK:TIMES or None. Raises ConfigError."""
     if slow is None:
         return feed
     which, times = _parsed(slow)

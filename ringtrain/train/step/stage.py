@@ -1,8 +1,9 @@
-"""The interface of an iteration where ranks hold parts of the network; the worker knows no more of it."""
+"""The interface of a rank that holds a part of the network."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.nn.base import Pass
 
@@ -12,31 +13,30 @@ class StageIteration:
     """An iteration for a stage: this rank's part of the batch, and its micro-batches (start, stop).
 
     ctx:         keys of random numbers, and the examples of all ranks
-    totals:      loss sum, correct and valid, to be added to
+    totals:      (loss, correct, valid), to which the stage adds
     denominator: the loss's
     """
 
     batch: Batch
     micro: list[tuple[int, int]]
     ctx: Pass
-    totals: object
+    totals: Array
     denominator: float
 
 
 class PipelineStage(ABC):
-    """Instructions of its own for the forward and backward part of an iteration, and how they are run: see
-    :mod:`ringtrain.train.pipeline.front_stage`."""
+    """The instructions for forward and backward of an iteration, and their execution."""
 
     @abstractmethod
-    def begin(self, round: StageIteration) -> None: ...
+    def begin(self, iteration: StageIteration) -> None: ...
 
     @abstractmethod
     def instructions(self, micro_batches: int) -> tuple:
-        """An iteration of this rank, whose share is cut into so many micro-batches."""
+        """An iteration of this rank, whose part has this number of micro-batches."""
 
     @abstractmethod
-    def run(self, instruction) -> None: ...
+    def run(self, instruction: object) -> None: ...
 
     @abstractmethod
     def rehearse(self) -> None:
-        """Run every kernel of an iteration that the whole network's do not cover."""
+        """Run every kernel of an iteration that is none of the whole network's."""

@@ -1,10 +1,11 @@
-"""The worker that runs iterations, which are lists of :mod:`ringtrain.train.step.instructions`. It knows the exchange
-by its interface alone; no strategy is named here."""
+"""Runs iterations, which are lists of :mod:`ringtrain.train.step.instructions`. It knows the exchange by its interface
+alone; no strategy is named here."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.base import Span, Workspace
@@ -24,33 +25,26 @@ from ringtrain.train.step.instructions import (
 )
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
 from ringtrain.train.step.partition import BatchPartition, RankBatch, no_batch
-from ringtrain.train.step.passes import ModelPasses
+from ringtrain.train.step.passes import ModelPasses, TimedReduction
 from ringtrain.train.step.stage import PipelineStage, StageIteration
 from ringtrain.transport.base import Transport
 
 
-def nothing(iteration: int) -> None:
-    pass
-
-
 @dataclass(slots=True)
 class StepHooks:
-    """Calls of an iteration that a tracer replaces. ``before_iteration(iteration)``: when it begins."""
+    """Calls of an iteration that a tracer replaces. ``before_iteration(iteration)``: at its start."""
 
     perform: Callable
     before_read: Callable[[Span], None]
     grad_ready: Callable[[Span], None]
-    before_iteration: Callable[[int], None] = nothing
+    before_iteration: Callable[[int], None] = lambda iteration: None
 
 
 class Worker:
-    """Runs iterations: one rank's share of each.
+    """Runs one rank's part of each iteration.
 
-    passes:    forward and backward of this rank's network
-    partition: this rank's part of each batch
-    losses:    the sums of losses over ranks
-    rate:      iteration → learning rate
-    stage:     the instructions of a rank that holds a part of the network; None: the rank holds all of it
+    rate:  iteration → learning rate
+    stage: the instructions of a rank that holds a part of the network; None: the rank holds all of it
     """
 
     def __init__(
@@ -69,8 +63,8 @@ class Worker:
         self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, stage is not None)
         self._instructions = stage.instructions if stage else alone if exchange.facts.dynamic_batches else instructions
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
-        self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
-        self._batch: RankBatch | None = None
+        self.images = self.updates = 0  # examples of this rank, and its iterations with examples
+        self._batch: RankBatch
         self._outcome: IterationLoss | None = None
         self.activity.layer = lambda: passes.ctx.layer
 
@@ -85,9 +79,9 @@ class Worker:
 
     @property
     def in_layers_s(self) -> float:
-        """Seconds that layers have spent in sums over ranks."""
+        """The seconds that layers have spent in sums over ranks."""
         reduction = self.passes.ctx.add_over_ranks
-        return 0.0 if reduction is None else reduction.seconds
+        return reduction.seconds if isinstance(reduction, TimedReduction) else 0.0
 
     def untrace(self) -> None:
         """Take the tracer's calls out of the hooks."""
@@ -95,9 +89,9 @@ class Worker:
         self.hooks.before_read, self.hooks.grad_ready = self.exchange.before_read, self.exchange.grad_ready
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
-        """Run one iteration on this rank's share of the global batch; its outcome. Where ranks may be ``window``
-        iterations apart: the outcome of the one so many before, or None; where batches are dynamic: of this share
-        alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
+        """Run one iteration on this rank's part of the global batch; returns its outcome. If ranks may be ``window``
+        iterations apart: the outcome of the iteration ``window`` before, or None; with dynamic batches: of this part
+        alone. ``following()``: the next batch, or None; its upload may start."""
         self.activity.iteration = batch.iteration + 1
         self.hooks.before_iteration(batch.iteration)
         batch = self._partition.own(batch)
@@ -116,11 +110,11 @@ class Worker:
         return self._outcome
 
     def drain(self) -> list[IterationLoss]:
-        """The outcomes that have not been returned yet, in order. Collective."""
+        """Wait for the outcomes that :meth:`iterate` has not returned, in order. Collective."""
         return [self._next_outcome() for _ in range(len(self._losses))]
 
     def rehearse(self, batch: Batch) -> None:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. Not
+        """Run every kernel of an iteration, so that none is compiled inside one; weights do not change. Not
         collective."""
         ctx = self.passes.ctx
         reduction = ctx.add_over_ranks
@@ -138,7 +132,7 @@ class Worker:
         ctx.add_over_ranks = reduction
 
     def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> None:
-        # Where ranks meet within passes, ranks without examples make these passes too.
+        # If ranks meet within passes, ranks without examples make these passes too.
         ctx = self.passes.ctx
         empty = self.exchange.facts.within_passes or ctx.add_over_ranks is not None
         self._batch = RankBatch(batch, self._partition.micro(batch, empty), following)
@@ -151,16 +145,16 @@ class Worker:
 
     def _set_denominators(self) -> None:
         batch = self._batch.batch
-        self.passes.ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
+        self.passes.ctx.total = int(self.exchange.denominator(len(batch.labels), batch.total))
         self.passes.denominator = self._denominator()
 
     def _denominator(self) -> float:
-        """The denominator of the loss. A rank's own part of the valid labels is taken by its examples: then means of
-        ranks that are weighted by examples make the mean over the batch, wherever labels are missing."""
+        """The denominator of the loss. A rank's share of the valid labels is that of its examples: then the mean of
+        ranks, weighted by examples, is the mean over the batch, wherever labels are missing."""
         batch = self._batch.batch
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
-    def run(self, instruction) -> None:
+    def run(self, instruction: object) -> None:
         """Run one instruction of the iteration."""
         match instruction:
             case Load(micro):
@@ -192,7 +186,7 @@ class Worker:
             case Update():
                 iteration = self._batch.batch.iteration
                 self.exchange.finish(iteration, self.rate(iteration))
-            case _:
+            case _ if self._stage is not None:
                 self._stage.run(instruction)
 
     def _load(self, micro: int) -> None:
@@ -200,11 +194,11 @@ class Worker:
         sums = self._losses.row(shards.start + micro if shards else 0)
         self.passes.load(self._batch.batch, *self._batch.micro[micro], sums)
 
-    def _forward(self):
+    def _forward(self) -> Array:
         return self.passes.forward(self.hooks.before_read)
 
-    def _backward(self, micro: int, last: bool):
-        """Gradients of shards stay apart; those of micro-batches are added up in the arena."""
+    def _backward(self, micro: int, last: bool) -> Iterator[Span]:
+        """Run backward: gradients of shards stay apart; those of micro-batches are added up in the arena."""
         return self.passes.backward(micro > 0 and not self._partition.shards, last)
 
     def _look_ahead(self) -> None:

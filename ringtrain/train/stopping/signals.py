@@ -1,11 +1,11 @@
-"""What may tell a rank to stop, noted, so that the loop stops where all ranks can: Ctrl-C, SIGTERM, a scheduler's
-SIGUSR1, and the end of the job that the run is in."""
+"""Notes Ctrl-C, SIGTERM, a scheduler's SIGUSR1 and the end of the job, so that all ranks stop after one iteration."""
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
@@ -13,30 +13,30 @@ from ringtrain.train import texts
 from ringtrain.transport.base import Handle, Transport
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-INTERRUPTED_AGAIN = 130  # what a second Ctrl-C ends with
+INTERRUPTED_AGAIN = 130  # the exit code of a second Ctrl-C
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     pass
 
 
 class StopFlag:
-    """Set by the first stopping signal, or by what ``other()`` says. The second Ctrl-C ends the process at once, with
-    :data:`INTERRUPTED_AGAIN`, unless the run has stopped already (:meth:`stopped`); any other second signal is no more
-    than the first.
+    """Set by the first stopping signal, or by a reason of ``other()``. A second Ctrl-C ends the process at once, with
+    :data:`INTERRUPTED_AGAIN`, unless the run has stopped (:meth:`stopped`); any other second signal changes nothing.
 
-    ``other()``: another reason to stop, in words; None where there is none.
-    ``before_end()``: called by the second Ctrl-C, to write what became of the run
+    ``other()``: another reason to stop, in words, or None
+    ``before_end()``: called by the second Ctrl-C, to write the outcome of the run
     ``end_all()``: called after that, to end the other ranks
     """
 
     def __init__(self):
         self._why: str | None = None
         self.ending = False  # whether a launcher, or a user, is about to end the process
-        self.other: Callable[[], str | None] = nothing
-        self.before_end: Callable[[], None] = nothing
-        self.end_all: Callable[[], None] = nothing
-        self._before, self._stopped = {}, False
+        self.other: Callable[[], str | None] = lambda: None
+        self.before_end: Callable[[], None] = do_nothing
+        self.end_all: Callable[[], None] = do_nothing
+        self._before: dict[signal.Signals, Any] = {}
+        self._stopped = False
 
     def install(self) -> "StopFlag":
         for number in STOPPING:
@@ -44,16 +44,16 @@ class StopFlag:
         return self
 
     def remove(self, last: bool = False) -> None:
-        """Signals do what they did before. ``last``: the process is about to end; then a SIGUSR1 that comes late, which
-        would kill, is passed over: its sender wants the end that comes. So is a Ctrl-C when a run has
-        stopped: its status says that there is a checkpoint."""
+        """Give signals their former handlers. ``last``: the process is about to end. Then a late SIGUSR1, which would
+        kill, is ignored, since its sender wants this end; and so is a Ctrl-C after the run has stopped, since the exit
+        code says that there is a checkpoint."""
         for number, handler in self._before.items():
             late = {signal.SIGUSR1: handler == signal.SIG_DFL, signal.SIGINT: self._stopped}.get(number, False)
             signal.signal(number, signal.SIG_IGN if last and late else handler)
         self._before.clear()
 
     def stopped(self) -> None:
-        """The run has stopped, and all ranks know that its checkpoint is written: Ctrl-C changes nothing any more."""
+        """Ignore Ctrl-C from now on: the run has stopped, and all ranks know that its checkpoint is written."""
         self._stopped = True
         if signal.SIGINT in self._before:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -66,11 +66,11 @@ class StopFlag:
             self.ending = True
 
     def _end(self, number, frame) -> None:
-        """Here, and by no exception: that may be raised where it is swallowed, as in a callback."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one, should this take long
+        """End the process. An exception could be swallowed, as in a callback."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # for a third one, if this takes long
         try:
             self.before_end()
-            with suppress(RuntimeError, OSError):  # the former where this interrupts a write
+            with suppress(RuntimeError, OSError):  # a RuntimeError if this interrupts a write
                 sys.stdout.flush()
             self.end_all()
         finally:
@@ -80,14 +80,14 @@ class StopFlag:
         return self.why() is not None
 
     def why(self) -> str | None:
-        """Why this rank has to stop: "by SIGUSR1"; None where it has not."""
+        """The reason why this rank has to stop: "by SIGUSR1"; None if it has not."""
         self._why = self._why or self.other()
         return self._why
 
 
 @contextmanager
 def watching(last: bool = False) -> Iterator[StopFlag]:
-    """Signals are noted, in place of what they do otherwise. ``last``: see :meth:`StopFlag.remove`."""
+    """Note signals, in place of their handlers. ``last``: see :meth:`StopFlag.remove`."""
     stop = StopFlag().install()
     try:
         yield stop
@@ -100,25 +100,22 @@ def never() -> bool:
 
 
 class StopPoll:
-    """Whether any rank was told to stop, a question late: each is answered when the next one is put, so that nobody
-    waits for it. Every rank puts as many. Collective.
-
-    stop_requested: of this rank
-    """
+    """Asks all ranks whether one has to stop. A call returns the answer to the call before, so that no rank waits.
+    Every rank makes as many calls. Collective."""
 
     def __init__(self, transport: Transport, stop_requested: Callable[[], bool], deadline_s: float):
-        self._transport, self._told_to_stop, self._deadline_s = transport, stop_requested, deadline_s
+        self._transport, self._stop_requested, self._deadline_s = transport, stop_requested, deadline_s
         self._sum = np.zeros(1)
         self._pending: Handle | None = None
 
     def __call__(self) -> bool:
         stop = self.answer()
-        self._sum[0] = self._told_to_stop()
+        self._sum[0] = self._stop_requested()
         self._pending = self._transport.native_allreduce_start(self._sum)
         return stop
 
     def answer(self) -> bool:
-        """To the last question, now."""
+        """Wait for the answer to the last call."""
         if self._pending is None:
             return False
         self._pending.wait(self._deadline_s)
