@@ -21,7 +21,7 @@ BATCH_UNDER_GHOSTS = Template(
 )
 ONE_VECTOR = Template("--synthetic wants a model that ends in one vector; the last layer gives {shape}")
 
-# fitting
+# memory_trial
 DOES_NOT_FIT = Template(
     "{examples} examples at a time do not fit in the {total} of a rank's device: weights, gradients and optimizer take "
     "{fixed}, and each example {each}"
@@ -35,7 +35,7 @@ ACCUMULATE = Template(
 )
 HALF_PRECISION = Template(", or --precision bfloat16, whose activations take half")
 
-# folder
+# run_folder
 PUT_ASIDE = Template("put aside, of later iterations or damaged: {names}")
 NO_CONFIG = Template("{problem}{alone}; it is called {name} now")
 STARTS_ALONE = Template(": this run uses only its own flags and run file")
@@ -55,7 +55,7 @@ TRUST = Template(", trust {trust:g}")
 TRUST_LIMIT = Template(", trust ratio at most {limit:g}")
 CLIPPED = Template(", gradient clipped to {norm:g}")
 
-# heeding, run: why and where a run stops
+# reasons, run: stops
 STOPPED_BEFORE = Template("stopped {why} before the first iteration; {state}: start it again by the same command")
 STOPPED_AFTER = Template(
     "stopped {why} after iteration {iteration}; a checkpoint is in {folder}: go on with --out {folder} --resume auto"
@@ -78,7 +78,7 @@ NO_LABELS = Template("no example of that part of data set {data!r} has a label")
 NO_PART = Template("data set {data!r} has no {part} part; it has {parts}: choose with --split")
 THE_MODEL = Template("the model in the checkpoint")
 
-# loop, run: what is not finite
+# divergence, run, records: values that are not finite
 LOSS = Template(
     "the loss is {loss:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or --clip-norm, and go on from "
     "an earlier checkpoint with --resume"
@@ -95,7 +95,7 @@ SKIPPED = Template(
     "here on"
 )
 
-# norms
+# batch_norm
 NO_BATCH_NORM = Template(
     "--batch-norm {given} is for networks with batch normalisation, and model {model!r} has none: leave it out"
 )
@@ -112,7 +112,7 @@ GHOSTS_AND_SHARDS = Template(
 WHOLE_GHOSTS = Template("--shards {shards} would hold whole ones, on as many ranks at most")
 NO_WHOLE_GHOSTS = Template("No --shards holds whole ones of --batch {batch}, which is no multiple of that")
 
-# opening
+# open_run
 WITHOUT_TUNING = Template("without --tuning from here on: {error}")
 
 # recipe
@@ -138,11 +138,11 @@ LONG_WARMUP = Template(
 WARMUP_FLAG = Template("--warmup {warmup}")
 WARMUP_KEY = Template("{source}: warmup is {warmup!r}")
 
-# recipe, resume, finished: the length of a run, as a flag
+# recipe: the length of a run, as a flag
 EPOCHS = Template("--epochs {epochs}")
 ITERATIONS = Template("--iterations {iterations}")
 
-# replicas
+# replica_check
 AT_START = Template("at the start")
 AFTER_ITERATION = Template("after iteration {iteration}")
 DIFFERING = Template(
@@ -211,7 +211,7 @@ OTHER_POSITION = Template(
     "of {batch}: the file was changed; give another"
 )
 
-# room
+# memory_check
 NO_ROOM = Template(
     "the network's {what} take {each} on each rank, and there are {there} {of}: most is {largest}, {shape}; make that "
     "smaller, or take another model"
@@ -226,7 +226,7 @@ NOT_SAVED = Template(
     "no checkpoint of iteration {iteration:,}: {error}. The run goes on; it ends if {left} more cannot be saved"
 )
 
-# slow
+# slow_rank
 NO_SUCH_RANK = Template("--inject-slowdown {slow} slows rank {rank}, and ranks are 0 to {last}: name one of those")
 SLOW = Template("--inject-slowdown is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
 
@@ -235,7 +235,7 @@ NO_CURVES = Template("note: no curves: {problem}")
 CURVES = Template("curves {path}")
 SECOND_CTRL_C = Template("a second Ctrl-C")
 
-# together
+# agree
 FILE_PROBLEM = Template("{path}: {problem}")
 NO_MEMORY = Template("this takes more memory than there is ({error}): use a smaller network or batch")
 DISAGREE = Template("the ranks do not agree on the run:\n{differences}")
