@@ -15,7 +15,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order
 from ringtrain.train.step.partition import blank_batch
-from ringtrain.train.stopping.signals import StopPoll, never
+from ringtrain.train.stopping.signals import StopPoll
 from ringtrain.transport.base import Transport
 
 
@@ -53,7 +53,7 @@ class Evaluator:
         feed: DeviceInput,
         transport: Transport,
         deadline_s: float,
-        stop_requested: Callable[[], bool] = never,
+        stop_requested: Callable[[], bool] = lambda: False,
     ):
         self._deadline_s, self._stop_requested = deadline_s, stop_requested
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport

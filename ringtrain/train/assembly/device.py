@@ -50,7 +50,7 @@ def open_device(
     """Open the device of ``--device``; collective. Raises ConfigError, DeviceError."""
     together(transport, lambda: check_device(config))
     if config.device == CPU:
-        return OpenedDevice(together(transport, lambda: host_ops(config)), transport)
+        return OpenedDevice(together(transport, lambda: _host_ops(config)), transport)
     return _open_cuda(config, transport, cuda or cuda_devices)
 
 
@@ -66,7 +66,7 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 
 
-def host_ops(config: TrainConfig) -> Ops:
+def _host_ops(config: TrainConfig) -> Ops:
     ops = make_ops(config.ops, config.dtype)
     threads = threads_of(config)
     if threads is not None:

@@ -38,7 +38,8 @@ class ReplicaCheck:
     def gradient_problem(self) -> str | None:
         """The first span of this rank whose gradient is not finite, or None. Call it before
         :meth:`Exchange.synchronize`, which may use that memory."""
-        return _first_nonfinite(self._ops, self._arena.spans, OwnedArray("", self._arena.grads, self._all(), False))
+        grads = OwnedArray("", self._arena.grads, [(0, self._arena.count)], False)
+        return _first_nonfinite(self._ops, self._arena.spans, grads)
 
     def check(self, when: str, gradient: str | None = None, comparing: bool = True) -> None:
         """Raise, on every rank, DivergedError if weights or the optimizer's state are not finite; and, ``comparing``,
@@ -47,7 +48,8 @@ class ReplicaCheck:
         when:     "after iteration 12"
         gradient: the result of :meth:`gradient_problem`
         """
-        kept = [OwnedArray(WEIGHTS, self._arena.weights, self._all(), True), *self._exchange.owned_state.arrays()]
+        weights = OwnedArray(WEIGHTS, self._arena.weights, [(0, self._arena.count)], True)
+        kept = [weights, *self._exchange.owned_state.arrays()]
         alike = [each for each in kept if each.alike] if comparing and self._transport.size > 1 else []
         digests = [digest for each in alike for digest in self._digests(each)]
         problem = self._problem(kept)
@@ -57,9 +59,6 @@ class ReplicaCheck:
             raise everywhere(DivergedError(_describe_nonfinite(when, problems, gradients, hosts)))
         if len(set(wholes)) > 1:
             raise everywhere(ReplicaError(self._describe_difference(when, alike, digests, wholes, hosts)))
-
-    def _all(self) -> list[tuple[int, int]]:
-        return [(0, self._arena.count)]
 
     def _digests(self, kept: OwnedArray) -> list[str]:
         """The digest of each span."""

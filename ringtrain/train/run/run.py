@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
+from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
 from ringtrain.ops.base import Ops
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -14,7 +14,7 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
 from ringtrain.train.checkpoints.state import Progress
 from ringtrain.train.evaluate import EvaluationStopped, Score
-from ringtrain.train.run.driver import IterationDriver, make_driver
+from ringtrain.train.run.driver import make_driver
 from ringtrain.train.run.records import RunRecords
 from ringtrain.train.run.tracing import Tracer
 from ringtrain.train.step.loss_sum import IterationLoss
@@ -59,7 +59,8 @@ class Run:
         """Train to the end. Raises Interrupted, after a checkpoint, if a rank has to stop."""
         try:
             self._begin()
-            with closing(self._driver()) as driver:
+            begun, tick = self._progress.iteration, self._records.tick
+            with closing(make_driver(self._of, self._transport, begun, self._account, tick)) as driver:
                 while self._progress.iteration < self._of.iterations:
                     stopping = driver.train(self._progress.iteration, self._meeting())
                     self._write_trace(stopping)
@@ -77,9 +78,6 @@ class Run:
         if self._tracing is not None:
             self._tracing.align()
 
-    def _driver(self) -> IterationDriver:
-        return make_driver(self._of, self._transport, self._progress.iteration, self._account, self._records.tick)
-
     def _finish(self) -> None:
         if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
             score, stopping = self._evaluated()
@@ -90,9 +88,10 @@ class Run:
     def _end_early(self, stopping: bool) -> None:
         if stopping:
             self._end("interrupted")
-            error = self._interrupted()
+            why, done = stop_reason(self._transport, self._stop), self._progress.iteration
+            folder = self._folder.path if self._folder else "the run folder"
             self._stop.stopped()
-            raise error
+            raise everywhere(Interrupted(texts.STOPPED_AFTER(why=why, iteration=done, folder=folder)))
 
     def _write_trace(self, stopping: bool) -> None:
         """Write the trace after its last iteration, or the run's."""
@@ -166,7 +165,8 @@ class Run:
                 self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
             )
         if self._score and not math.isfinite(self._score.loss):
-            raise self._diverged(texts.TEST_LOSS(loss=self._score.loss))
+            what, done = texts.TEST_LOSS(loss=self._score.loss), self._progress.iteration
+            raise everywhere(DivergedError(texts.DIVERGED(what=what, iteration=done)))
         return self._score
 
     def _digest(self, settled: bool) -> str | None:
@@ -196,15 +196,7 @@ class Run:
         replicas.check(texts.AFTER_ITERATION(iteration=done), gradient, comparing)
         self._checked = (done, comparing)
 
-    def _diverged(self, what: str) -> RingtrainError:
-        return everywhere(DivergedError(texts.DIVERGED(what=what, iteration=self._progress.iteration)))
-
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
         self._check()
         self._records.ended(reason, self._score, self._of.arena.hash(self._ops))
-
-    def _interrupted(self) -> RingtrainError:
-        folder = self._folder.path if self._folder else "the run folder"
-        why = stop_reason(self._transport, self._stop)
-        return everywhere(Interrupted(texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=folder)))

@@ -34,7 +34,7 @@ from ringtrain.train.start.open_run import OpenedRun, open_run
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.stopping.reasons import check_stop
-from ringtrain.train.stopping.signals import StopFlag, do_nothing, watching
+from ringtrain.train.stopping.signals import StopFlag, watching
 from ringtrain.transport.activity import tell_none
 from ringtrain.transport.base import Transport
 
@@ -130,7 +130,7 @@ def _ending(
             sink.close()
             _draw(drawn, sinks)
         finally:  # the process may make another run
-            stop.before_end, activity.before_end = do_nothing, tell_none
+            stop.before_end, activity.before_end = lambda: None, tell_none
             if folder is not None:
                 folder.release()
             if run.guard is not None:

@@ -31,7 +31,9 @@ class Divergence:
         """End every rank; the error names the first such layer of any rank. Collective."""
         if self._in_parts:
             self._exchange.synchronize()  # the weights that other ranks hold
-        self._wait_for_slower_ranks()
+        # Slower ranks need service until they start this iteration's sum, and learn of the loss.
+        for pending in self._losses.pending():
+            wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
         everyone = self._transport.gather_json(self._place(batch))
         places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
         raise everywhere(self._error(outcome, *min(places, default=(None, None))))
@@ -48,12 +50,6 @@ class Divergence:
         if place is not None:
             where = texts.FIRST_LAYER(layer=self._passes.graph.plan[place].name, rank=rank)
         return DivergedError(texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where))
-
-    def _wait_for_slower_ranks(self) -> None:
-        """Serve ranks until they have reached this iteration, where all learn of the loss: until the last sums that
-        each rank starts have arrived."""
-        for pending in self._losses.pending():
-            wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
 
     def _poll(self, pending: Handle) -> bool:
         self._exchange.serving.poll()

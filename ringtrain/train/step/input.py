@@ -1,5 +1,7 @@
 """Brings a gathered batch from the host to the device, as the network's input."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ringtrain.arrays import Array
@@ -25,10 +27,11 @@ class DeviceInput:
         """Examples ``start:stop`` of the batch, at the same addresses in every call. Shapes: → x [n, H, W, C],
         labels int32 [n], examples int64 [n]"""
         if self._prefetcher is None:
-            raw = {name: self._uploaded(space, name, getattr(batch, name)[start:stop]) for name in RAW}
+            raw = {name: getattr(batch, name)[start:stop] for name in RAW}
+            raw = {name: self._kept(space, name, host, self._ops.upload) for name, host in raw.items()}
         else:
             raw = self._prefetcher.arrays(batch, start, stop)
-            raw |= {name: self._copied(space, name, raw[name]) for name in ("labels", "examples")}
+            raw |= {name: self._kept(space, name, raw[name], self._ops.copy) for name in ("labels", "examples")}
         x = space("input", (stop - start, *self._shape))
         placed = raw["top"], raw["left"], raw["flip"]
         self._ops.prepare_images(raw["images"], x, self._mean, self._scale, *placed)
@@ -46,15 +49,10 @@ class DeviceInput:
         if self._prefetcher is not None:
             self._prefetcher.arrive(batch)
 
-    def _uploaded(self, space: Workspace, name: str, host: np.ndarray) -> Array:
-        array = space(f"batch.{name}", host.shape, host.dtype)
-        self._ops.upload(host, array)
-        return array
-
-    def _copied(self, space: Workspace, name: str, prefetched: Array) -> Array:
-        """The array at the address that recorded passes read."""
-        array = space(f"batch.{name}", prefetched.shape, prefetched.dtype)
-        self._ops.copy(prefetched, array)
+    def _kept(self, space: Workspace, name: str, source: Array, move: Callable[..., None]) -> Array:
+        """A copy at the address that recorded passes read."""
+        array = space(f"batch.{name}", source.shape, source.dtype)
+        move(source, array)
         return array
 
 

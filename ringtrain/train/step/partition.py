@@ -13,10 +13,6 @@ from ringtrain.exchange.base import Cut, Exchange
 PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
 
 
-def no_batch() -> Batch | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class RankBatch:
     """This rank's part of a global batch.
@@ -27,7 +23,7 @@ class RankBatch:
 
     batch: Batch
     micro: list[Cut]
-    following: Callable[[], Batch | None] = no_batch
+    following: Callable[[], Batch | None]
 
 
 def arrays_of(batch: Batch) -> dict[str, Any]:

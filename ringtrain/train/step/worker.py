@@ -24,10 +24,14 @@ from ringtrain.train.step.instructions import (
     instructions,
 )
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
-from ringtrain.train.step.partition import BatchPartition, RankBatch, no_batch
+from ringtrain.train.step.partition import BatchPartition, RankBatch
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
 from ringtrain.train.step.stage import PipelineStage, StageIteration
 from ringtrain.transport.base import Transport
+
+
+def no_batch() -> Batch | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -100,7 +104,8 @@ class Worker:
         self.images += count
         self.updates += count > 0
         self.exchange.before(batch.iteration, count, batch.total)
-        self._set_denominators()
+        self.passes.ctx.total = int(self.exchange.denominator(count, batch.total))
+        self.passes.denominator = self._denominator()
         self._outcome = None
         for instruction in self._instructions(len(self._batch.micro)):
             self.activity.at(instruction.doing)
@@ -142,11 +147,6 @@ class Worker:
         if self._stage is not None:
             sums = self._losses.row(0)
             self._stage.begin(StageIteration(batch, self._batch.micro, ctx, sums, self.passes.denominator))
-
-    def _set_denominators(self) -> None:
-        batch = self._batch.batch
-        self.passes.ctx.total = int(self.exchange.denominator(len(batch.labels), batch.total))
-        self.passes.denominator = self._denominator()
 
     def _denominator(self) -> float:
         """The denominator of the loss. A rank's share of the valid labels is that of its examples: then the mean of

@@ -16,10 +16,6 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED_AGAIN = 130  # the exit code of a second Ctrl-C
 
 
-def do_nothing() -> None:
-    pass
-
-
 class StopFlag:
     """Set by the first stopping signal, or by a reason of ``other()``. A second Ctrl-C ends the process at once, with
     :data:`INTERRUPTED_AGAIN`, unless the run has stopped (:meth:`stopped`); any other second signal changes nothing.
@@ -33,8 +29,8 @@ class StopFlag:
         self._why: str | None = None
         self.ending = False  # whether a launcher, or a user, is about to end the process
         self.other: Callable[[], str | None] = lambda: None
-        self.before_end: Callable[[], None] = do_nothing
-        self.end_all: Callable[[], None] = do_nothing
+        self.before_end: Callable[[], None] = lambda: None
+        self.end_all: Callable[[], None] = lambda: None
         self._before: dict[signal.Signals, Any] = {}
         self._stopped = False
 
@@ -93,10 +89,6 @@ def watching(last: bool = False) -> Iterator[StopFlag]:
         yield stop
     finally:
         stop.remove(last)
-
-
-def never() -> bool:
-    return False
 
 
 class StopPoll:
