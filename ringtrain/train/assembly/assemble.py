@@ -71,6 +71,10 @@ class Assembly:
     replicas: ReplicaCheck
 
     @property
+    def ops(self) -> Ops:
+        return self.worker.ops
+
+    @property
     def exchange(self) -> Exchange:
         return self.worker.exchange
 
@@ -100,7 +104,7 @@ class Assembly:
         """The examples of an evaluation at a time, over all ranks; on a device as many of each rank as in training, so
         that the same memory serves."""
         ranks = self.transport.size
-        if self.worker.ops.records:
+        if self.ops.records:
             return ranks * self.at_a_time
         most = EVALUATION_BATCH * ranks
         return most if self.exchange.facts.shards is not None else max(self.sampler.batch, most)
@@ -132,7 +136,7 @@ class Assembly:
             start_iteration=start,
             stop_iteration=stop,
             units=units,
-            allocate=self.worker.ops.pinned if self.worker.ops.records else np.empty,
+            allocate=self.ops.pinned if self.ops.records else np.empty,
         )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import plural
-from ringtrain.ops.base import Ops
 from ringtrain.report.events import CheckpointSaved, Iteration, Note
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.checkpoint.store import Checkpoint
@@ -15,7 +14,6 @@ from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, capture, checkpoint_of
 from ringtrain.train.stopping.reasons import JobEnd
-from ringtrain.transport.base import Transport
 
 UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 
@@ -39,17 +37,8 @@ class Checkpointing:
     """Saves the checkpoints of a run; rank 0 alone has a folder. ``at``: finished iterations at the last call of
     :meth:`save`, or -1."""
 
-    def __init__(
-        self,
-        of: Assembly,
-        ops: Ops,
-        transport: Transport,
-        progress: Progress,
-        sink: Sink,
-        folder: RunFolder | None,
-        end: JobEnd,
-    ):
-        self._of, self._ops, self._transport, self._progress = of, ops, transport, progress
+    def __init__(self, of: Assembly, progress: Progress, sink: Sink, folder: RunFolder | None, end: JobEnd):
+        self._of, self._activity, self._progress = of, of.transport.activity, progress
         self._sink, self._folder, self._job_end = sink, folder, end
         self.at = -1
         self._unsaved_in_a_row = 0
@@ -59,12 +48,12 @@ class Checkpointing:
         later checkpoint can make up for this one. Collective."""
         began = time.perf_counter()
         self.at = self._progress.iteration
-        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
+        checkpoint = capture(self._of, self._of.ops, self._of.transport, self._progress)
         if checkpoint is None or self._folder is None:
             return True
         writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
         try:
-            with self._transport.activity.during(writing, limited=True):
+            with self._activity.during(writing, limited=True):
                 path = self._folder.save(checkpoint, self._of.config.keep, is_best)
         except RingtrainError as error:
             self._unsaved(error, must)
@@ -79,7 +68,7 @@ class Checkpointing:
         """The accuracy of the folder's best checkpoint; None without a folder."""
         if self._folder is None:
             return None
-        with self._transport.activity.during(f"reading checkpoint {self._folder.best}", limited=True):
+        with self._activity.during(f"reading checkpoint {self._folder.best}", limited=True):
             return self._folder.best_so_far()
 
     def _unsaved(self, error: RingtrainError, must: bool) -> None:
@@ -94,4 +83,4 @@ class Checkpointing:
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
         """The state at ``progress``. Not collective."""
-        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.owned_state.state())
+        return checkpoint_of(self._of, self._of.ops, progress, self._of.exchange.owned_state.state())

@@ -5,7 +5,6 @@ from contextlib import suppress
 
 from ringtrain.report.events import Ranks
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.transport.base import Transport
 
 FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pid_clear_refs(5)
 
@@ -13,8 +12,8 @@ FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pi
 class RankStatistics:
     """Statistics of one run. ``training_s``: seconds of its iterations; the caller adds them."""
 
-    def __init__(self, run: Assembly, transport: Transport):
-        self._of, self._transport = run, transport
+    def __init__(self, run: Assembly):
+        self._of, self._transport = run, run.transport
         self.training_s = 0.0
 
     def sent(self) -> int | None:

@@ -13,7 +13,6 @@ from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
 from ringtrain.train.run.rank_stats import RankStatistics
 from ringtrain.train.step.loss_sum import IterationLoss
-from ringtrain.transport.base import Transport
 
 
 class RunRecords:
@@ -23,9 +22,9 @@ class RunRecords:
     finished: the record of the last iteration
     """
 
-    def __init__(self, run: Assembly, transport: Transport, progress: Progress, sink: Sink, started: float):
+    def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
         self._of, self._progress, self._sink, self._started = run, progress, sink, started
-        self._ranks, self._rates, self._statistics = transport.size, Rates(), RankStatistics(run, transport)
+        self._rates, self._statistics = Rates(), RankStatistics(run)
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self.finished: Iteration | None = None
 
@@ -86,7 +85,7 @@ class RunRecords:
             Ended(
                 iterations=self._progress.iteration,
                 epochs=self._of.sampler.epoch_of(self._progress.iteration),
-                ranks=self._ranks,
+                ranks=self._of.transport.size,
                 **_test_fields(score),
                 images_per_s=self._rates.overall(),
                 weights_sha256=weights_sha256,

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
-from ringtrain.ops.base import Ops
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
@@ -20,7 +19,6 @@ from ringtrain.train.run.tracing import Tracer
 from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.train.stopping.reasons import JobEnd, stop_reason
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.base import Transport
 
 
 class Run:
@@ -33,8 +31,6 @@ class Run:
     def __init__(
         self,
         assembly: Assembly,
-        ops: Ops,
-        transport: Transport,
         progress: Progress,
         sink: Sink,
         folder: RunFolder | None,
@@ -44,16 +40,15 @@ class Run:
         tracing: Tracer | None = None,
         due: bool = False,
     ):
-        self._of, self._ops, self._transport = assembly, ops, transport
-        self._progress, self._folder = progress, folder
+        self._of, self._transport, self._progress, self._folder = assembly, assembly.transport, progress, folder
         self._stop = stop
         self._tracing = tracing  # until its file is written
         self._due_at_once = due
         self._before: Progress | None = None  # the progress at the start of the meeting under way
         self._score: Score | None = None  # the last one
         self._checked = (-1, False)  # finished iterations at the last check; whether it compared ranks
-        self._records = RunRecords(assembly, transport, progress, sink, started)
-        self._saving = Checkpointing(assembly, ops, transport, progress, sink, folder, end)
+        self._records = RunRecords(assembly, progress, sink, started)
+        self._saving = Checkpointing(assembly, progress, sink, folder, end)
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, if a rank has to stop."""
@@ -174,7 +169,7 @@ class Run:
         if not settled and not self._of.exchange.facts.exact:
             return None
         self._of.exchange.synchronize()
-        return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
+        return self._of.arena.hash(self._of.ops) if self._transport.rank == 0 else None
 
     def _save(self, best: Score | None, must: bool) -> None:
         """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
@@ -199,4 +194,4 @@ class Run:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
         self._check()
-        self._records.ended(reason, self._score, self._of.arena.hash(self._ops))
+        self._records.ended(reason, self._score, self._of.arena.hash(self._of.ops))

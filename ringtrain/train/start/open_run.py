@@ -13,7 +13,6 @@ from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly import reproducible
@@ -34,7 +33,6 @@ class OpenedRun:
 
     origin: Origin
     run: Assembly
-    ops: Ops
     end: JobEnd
     remarks: Sequence[str]
 
@@ -67,7 +65,7 @@ def open_run(
     together(run.transport, lambda: check_continuation(run, origin))
     moved = reproducible.moved(config, device.ops, origin.place["numerics"] if origin.place else None)
     remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]
-    return OpenedRun(origin, run, device.ops, end, remarks)
+    return OpenedRun(origin, run, end, remarks)
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import chain
 
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
-from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.screen.terminal import Terminal
@@ -68,10 +67,10 @@ def run_training(
     outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
     sinks = make_sinks(transport, folder, opened.origin, recovery)
     with _ending(sinks, folder, run, stop, outcome) as sink:
-        sink.handle(header(run, opened.ops, transport, opened.origin, folder))
+        sink.handle(header(run, run.ops, transport, opened.origin, folder))
         for text in (*remarks, *notes(run, transport, opened.origin)):
             sink.handle(Note(text=text))
-        outcome.progress = _first_weights(run, opened.ops, transport, opened.origin)
+        outcome.progress = _first_weights(run, opened.origin)
         training = _prepared(opened, outcome.progress, sink, folder, stop, recovery)
         report = recovery.take_report()
         if report is not None:
@@ -90,13 +89,13 @@ def _prepared(
     recovery: RecoveryState,
 ) -> Run:
     """Make the run ready for its first iteration. Collective."""
-    run, ops, origin, transport = opened.run, opened.ops, opened.origin, opened.run.transport
+    run, origin, transport = opened.run, opened.origin, opened.run.transport
     origin.found = recovery.origin = None  # frees the checkpoint's arrays: the run has their values
-    _compile(run, ops, sink, progress)
+    _compile(run, sink, progress)
     if not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
-    training = Run(run, ops, transport, progress, sink, folder, recovery.started, stop, opened.end, tracing, origin.due)
+    training = Run(run, progress, sink, folder, recovery.started, stop, opened.end, tracing, origin.due)
     recovery.begin(training)
     return training
 
@@ -159,22 +158,22 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
-def _first_weights(run: Assembly, ops: Ops, transport: Transport, origin: Origin) -> Progress:
+def _first_weights(run: Assembly, origin: Origin) -> Progress:
     """Broadcast rank 0's weights, drawn or read, and compare them by hash."""
     if origin.place is None:
-        broadcast_from_root(transport, ops, run.arena.weights)
+        broadcast_from_root(run.transport, run.ops, run.arena.weights)
         progress = Progress()
     else:
-        progress = restore(run, ops, transport, origin.place, origin.found.checkpoint if origin.found else None)
+        progress = restore(run, run.ops, run.transport, origin.place, origin.found.checkpoint if origin.found else None)
     run.replicas.check(texts.AT_START())
     return progress
 
 
-def _compile(run: Assembly, ops: Ops, sink: Sink, progress: Progress) -> None:
+def _compile(run: Assembly, sink: Sink, progress: Progress) -> None:
     """Compile kernels before the first iteration, and record the time."""
     if progress.iteration >= run.iterations:
         return
-    transport = run.transport
+    ops, transport = run.ops, run.transport
     before = ops.compile_stats()  # which counts former runs of this process too
     with run.batches(transport, 0, 1) as batches, transport.activity.during("compiling kernels"):
         batch = next(batches)
