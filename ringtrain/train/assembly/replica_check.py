@@ -72,12 +72,7 @@ class ReplicaCheck:
 
     # ── the difference ────────────────────────────────────────────────────────────────────────────────────────
     def _describe_difference(
-        self,
-        when: str,
-        alike: Sequence[OwnedArray],
-        digests: list[str],
-        wholes: Sequence[str],
-        hosts: Sequence[str],
+        self, when: str, alike: Sequence[OwnedArray], digests: list[str], wholes: Sequence[str], hosts: Sequence[str]
     ) -> str:
         place = _first_differing(self._transport.gather_json(digests))
         kept, span = alike[place // len(self._arena.spans)], self._arena.spans[place % len(self._arena.spans)]

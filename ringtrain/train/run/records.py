@@ -114,11 +114,7 @@ class RunRecords:
     def _where(self) -> dict:
         """The last finished iteration and its epoch, and the time stamp."""
         iteration = self._progress.iteration
-        return {
-            "iteration": iteration,
-            "epoch": self._of.sampler.epoch_of(iteration - 1) + 1,
-            "seconds": self._now(),
-        }
+        return {"iteration": iteration, "epoch": self._of.sampler.epoch_of(iteration - 1) + 1, "seconds": self._now()}
 
     def _now(self) -> float:
         return time.perf_counter() - self._started

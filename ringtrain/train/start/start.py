@@ -81,12 +81,7 @@ def run_training(
 
 
 def _prepared(
-    opened: OpenedRun,
-    progress: Progress,
-    sink: Sink,
-    folder: RunFolder | None,
-    stop: StopFlag,
-    recovery: RecoveryState,
+    opened: OpenedRun, progress: Progress, sink: Sink, folder: RunFolder | None, stop: StopFlag, recovery: RecoveryState
 ) -> Run:
     """Make the run ready for its first iteration. Collective."""
     run, origin, transport = opened.run, opened.origin, opened.run.transport
