@@ -33,7 +33,7 @@ ARROWS = {
     "monitor": LEAF | {"collectives", "transport"},
     "allreduce": LEAF | {"collectives", "transport", "monitor", "ops"},
     "exchange": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "optim", "ops"},
-    "bench": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim"} | {"tables"},
+    "bench": READERS | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim"} | {"tables"},
     "api": LEAF | {"allreduce", "bench", "monitor", "collectives", "transport"},
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
     "train": LEAF

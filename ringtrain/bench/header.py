@@ -23,11 +23,6 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in sorted(environ.items()) if k.startswith(PREFIXES) and k not in LAUNCHERS_OWN}
 
 
-def transport_name(transport: Transport) -> str:
-    """Return the name of the transport: "messages", "loopback"."""
-    return type(bare(transport)).__name__.lower()
-
-
 def ranges(numbers) -> str:
     """Return numbers as text: "0-3,8" of {0, 1, 2, 3, 8}."""
     parts: list[list[int]] = []
@@ -61,7 +56,7 @@ def make_header(transport: Transport, start: str) -> dict:
         "command": " ".join(sys.argv[1:]),
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "library": transport.describe(),
-        "transport": transport_name(transport),
+        "transport": type(bare(transport)).__name__.lower(),  # messages, loopback
         "transport_why": texts.ROWS_SAY if transport.size > 1 else texts.ONE_RANK,
         "ranks": transport.size,
         "nodes": transport.nodes,

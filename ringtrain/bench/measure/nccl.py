@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringtrain.bench import texts
@@ -39,13 +38,6 @@ class NcclStream(Protocol):
     def synchronize(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Connected:
-    library: NcclModule
-    stream: NcclStream
-    communicator: NcclCommunicator
-
-
 class Nccl:
     """Prepares jobs (:data:`ringtrain.bench.measure.trials.Baseline`), with one communicator for all of them.
 
@@ -54,7 +46,7 @@ class Nccl:
 
     def __init__(self, buffers: DeviceBuffers, load: Callable[[], tuple[NcclModule, NcclStream]]):
         self._buffers, self._load = buffers, load
-        self._connected: _Connected | None = None
+        self._connected: tuple[NcclModule, NcclStream, NcclCommunicator] | None = None
         self._refusal = ""
 
     def __call__(self, job: MeasuredAllReduce) -> Callable[[], None]:
@@ -63,11 +55,7 @@ class Nccl:
             raise Refusal(self._refusal)
         if self._connected is None:
             self._connected = self._connect()
-        library, stream, communicator = (
-            self._connected.library,
-            self._connected.stream,
-            self._connected.communicator,
-        )
+        library, stream, communicator = self._connected
         target = self._buffers.runtime.address(job.target)
         source = target if job.source is None else self._buffers.runtime.address(job.source)
         kind = (library.NCCL_FLOAT32, library.NCCL_FLOAT64)[DEVICE_TYPES.index(job.numbers.name)]
@@ -78,7 +66,7 @@ class Nccl:
 
         return run
 
-    def _connect(self) -> _Connected:
+    def _connect(self) -> tuple[NcclModule, NcclStream, NcclCommunicator]:
         """Connect. Collective. Raises Refusal, on all ranks alike, and remembers why."""
         transport = self._buffers.transport
         loaded, lacking = None, ""
@@ -93,13 +81,12 @@ class Nccl:
         library, stream = loaded
         own = library.get_unique_id() if transport.rank == 0 else b""
         (name, *_) = transport.gather_json(base64.b64encode(bytes(own)).decode())
-        communicator = library.NcclCommunicator(transport.size, base64.b64decode(name), transport.rank)
-        return _Connected(library, stream, communicator)
+        return library, stream, library.NcclCommunicator(transport.size, base64.b64decode(name), transport.rank)
 
     def close(self) -> None:
         """Close the communicator. Collective."""
         if self._connected is not None:
-            self._connected.communicator.destroy()
+            self._connected[2].destroy()
             self._connected = None
 
 

@@ -104,14 +104,9 @@ def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
     """
     if protocol.late_rank is None:
         return row
-    late = _median_s(samples.late)
+    late = summarise([max(ranks) for ranks in samples.late])["median_s"]
     cost = (late - row["median_s"]) / protocol.late_s
     return {**row, "late_s": protocol.late_s, "late_median_s": late, "late_cost": cost}
-
-
-def _median_s(iterations: list[list[float]]) -> float:
-    """Return the median of the slowest rank's times."""
-    return summarise([max(ranks) for ranks in iterations])["median_s"]
 
 
 def with_verdict(row: dict, verdict: Verdict | None) -> dict:

@@ -1,19 +1,18 @@
 """Files of a sweep: JSON with everything, CSV with one tidy row a measurement."""
 
 import csv
+import io
 import json
 import math
 import os
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.parsing import parse_json, read_text
+from ringtrain.storage import files
 
 LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
 LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many
@@ -22,44 +21,27 @@ COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
     """Write the sweep as JSON. Raises RingtrainError if the write fails; likewise :func:`write_csv`."""
-    _write(path, lambda file: file.write(json.dumps({"header": header, "rows": rows}, indent=1) + "\n"))
+    _write(path, json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
 
 
-def _write(path, write: Callable[[TextIO], object]) -> None:
+def _write(path, text: str) -> None:
+    """Replace the file atomically; a special file (a pipe, /dev/null) is written directly."""
+    target = Path(os.path.realpath(path))
+    if target.is_file() or not target.exists():
+        return files.write(target, text.encode())
     try:
-        _replace(path, write)
+        target.write_bytes(text.encode())
     except OSError as error:
         raise RingtrainError(texts.NOT_WRITTEN(path=path, reason=error.strerror)) from None
 
 
-def _replace(path, write: Callable[[TextIO], object]) -> None:
-    """Replace the file atomically; a special file (a pipe, /dev/null) is written directly."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        with open(target, "w", newline="") as file:
-            write(file)
-        return
-    partial = target.with_name(f".{target.name}.part")
-    try:
-        with open(partial, "w", newline="") as file:
-            write(file)
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-
-
 def write_csv(path, rows: list[dict]) -> None:
     """Write the rows as CSV, without the raw samples; reasons of doubt share one cell."""
-    names = [name for name in COLUMNS if name != "samples_s"]
-
-    def write(file: TextIO) -> None:
-        writer = csv.DictWriter(file, names, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
-
-    _write(path, write)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [name for name in COLUMNS if name != "samples_s"], extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
+    _write(path, text.getvalue())
 
 
 def read_json(path) -> dict:
@@ -88,14 +70,10 @@ def _check_row(row: dict, where: str) -> None:
     for name in ("algorithm", "status"):
         if not isinstance(row[name], str):
             raise UsageError(texts.ROW_WORD(where=where, name=name, value=row[name]))
-    if row["status"] == OK and not _are_times(row["samples_s"]):
+    samples = row["samples_s"] if isinstance(row["samples_s"], list) else []
+    are_times = samples and all(isinstance(s, int | float) and 0 < s < math.inf for s in samples)
+    if row["status"] == OK and not are_times:
         raise UsageError(texts.ROW_TIMES(where=where, value=row["samples_s"]))
-
-
-def _are_times(samples) -> bool:
-    if not isinstance(samples, list) or not samples:
-        return False
-    return all(isinstance(s, int | float) and 0 < s < math.inf for s in samples)
 
 
 def check_writable(path) -> None:

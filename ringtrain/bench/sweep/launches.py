@@ -127,9 +127,6 @@ def _cell(row: dict | None) -> str:
 
 
 def _spread(figures: Sequence[float]) -> str:
-    least, middle, greatest = (_figure(value) for value in (min(figures), median(figures), max(figures)))
+    values = (min(figures), median(figures), max(figures))
+    least, middle, greatest = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values)
     return f"{least}, **{middle}**, {greatest}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -98,8 +98,9 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
     if any(row["unreliable"] for rows in curves.values() for row in rows):
         axes.plot([], [], "o", color="grey", markerfacecolor="white", label=DOUBTFUL)
     medians = [_gigabytes(row, "median_s") for rows in curves.values() for row in rows]
-    plain = [row for rows in curves.values() for row in rows if row["bound_s"] and _is_plain(row)]
-    bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in plain}
+    whole = [row for rows in curves.values() for row in rows if row["wire_dtype"] == row["dtype"]]
+    of_messages = [row for row in whole if row["bound_s"] and row["transport"] not in MAPPED_BY_DEVICES]
+    bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in of_messages}
     if bound:
         sizes = sorted(bound)
         label = f"bound over messages,\nup to {max(bound.values()):.3g} GB/s"
@@ -107,11 +108,6 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
     top, most = max(medians, default=1), max(bound.values(), default=0)
     axes.set_ylim(0, 1.1 * most if top < most < 2 * top else 1.3 * top)  # no long band, no far bound flattens curves
     axes.set_title("bus bandwidth (GB/s), median, p5 to p95", loc="left", fontsize="medium")
-
-
-def _is_plain(row: dict) -> bool:
-    """Whether the row's bound is that of messages of the buffer's own type."""
-    return row["wire_dtype"] == row["dtype"] and row["transport"] not in MAPPED_BY_DEVICES
 
 
 def _gigabytes(row: dict, time: str) -> float:

@@ -107,7 +107,9 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     watcher.progress("calibrating links", 0, 1)
     bounds = Bounds(buffers, tag)
     result.header |= {"protocol": _protocol(asked), **bounds.as_dict(), "self_test": []}
-    result.header |= {"pairs": _map(buffers, asked, tag, watcher), "fits": [], "finished": False}
+    mapping = partial(watcher.progress, "mapping pairs")
+    result.header |= {"pairs": measure_pairs(buffers, tag, mapping) if asked.pairs else None}
+    result.header |= {"fits": [], "finished": False}
     watcher.begun(result.header)
     bench = _Bench(buffers, asked, bounds, result.header["crowded"], watcher)
     result.header["self_test"] = bench.tested  # grows with the rows
@@ -147,12 +149,6 @@ def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
     """
     own = [row for row in made if rows.asked_name(row) != AUTO and row["device"] == CPU]
     return fit_sweep(own, bounds.calibration, topology)
-
-
-def _map(buffers: Buffers, asked: Sweep, tag: int, watcher: Watcher) -> list[dict] | None:
-    if not asked.pairs:
-        return None
-    return measure_pairs(buffers, tag, lambda done, total: watcher.progress("mapping pairs", done, total))
 
 
 def _protocol(asked: Sweep) -> dict:
