@@ -10,12 +10,13 @@ memory. Algorithms over messages are measured in each way that can run; the othe
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ringtrain.allreduce.catalogue import AUTO, NATIVE, check_native
 from ringtrain.allreduce.dtypes import NumberType
+from ringtrain.arrays import Array
 from ringtrain.bench import texts
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
 from ringtrain.collectives.execution.reduction import HOST, Host
@@ -32,19 +33,6 @@ SHARED, ORDINARY, OF_DEVICE = "shared", "ordinary", "device"  # kinds of memory
 NCCL = "nccl"  # an external baseline, on devices
 DEVICE_TYPES = ("float32", "float64")  # that a device adds
 NO_OTHERS: Mapping = {}
-
-
-class AnyArray(Protocol):
-    """An array in host memory or on a device."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    @property
-    def size(self) -> int: ...
 
 
 class Buffers(ABC):
@@ -71,7 +59,7 @@ class Buffers(ABC):
         """Return the carrier of an all-reduce as rows name it. ``carrier``: its reduction's name for it."""
 
     @abstractmethod
-    def allocate(self, nbytes: int, memory: str | None = None):
+    def allocate(self, nbytes: int, memory: str | None = None) -> Array:
         """Return bytes, of the first kind of memory by default. Collective over the node."""
 
     @abstractmethod
@@ -125,7 +113,7 @@ class HostBuffers(Buffers):
 
     device = CPU
 
-    def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], np.ndarray]] = NO_OTHERS):
+    def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], Array]] = NO_OTHERS):
         self.transport = transport
         own = {SHARED: self._shared, ORDINARY: self._ordinary} if _shares(transport) else {ORDINARY: self._ordinary}
         self._allocations = {**own, **others}
@@ -140,13 +128,13 @@ class HostBuffers(Buffers):
     def over(self, carrier: str, way: str) -> str:
         return carrier
 
-    def allocate(self, nbytes: int, memory: str | None = None):
+    def allocate(self, nbytes: int, memory: str | None = None) -> Array:
         return self._allocations[memory or self.memories[0]](nbytes)
 
-    def _shared(self, nbytes: int) -> np.ndarray:
+    def _shared(self, nbytes: int) -> Array:
         return self.transport.allocate(nbytes, np.uint8)
 
-    def _ordinary(self, nbytes: int) -> np.ndarray:
+    def _ordinary(self, nbytes: int) -> Array:
         return self.transport.scratch(nbytes, np.uint8)
 
     def typed(self, span, nbytes: int, numbers: NumberType):
@@ -222,7 +210,7 @@ class DeviceBuffers(Buffers):
         first = way or next(iter(self.ways))
         return {"messages": first, "mapped": "ipc", "routed": f"ipc+{first}", NATIVE: "staged"}.get(carrier, carrier)
 
-    def allocate(self, nbytes: int, memory: str | None = None):
+    def allocate(self, nbytes: int, memory: str | None = None) -> Array:
         return self.transport.allocate(nbytes, np.uint8)
 
     def typed(self, span, nbytes: int, numbers: NumberType):

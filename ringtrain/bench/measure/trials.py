@@ -13,8 +13,9 @@ from ringtrain.allreduce.catalogue import AUTO, NATIVE, auto_name
 from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
+from ringtrain.arrays import Array
 from ringtrain.bench import texts
-from ringtrain.bench.measure.buffers import NO_WAY, AnyArray, Buffers
+from ringtrain.bench.measure.buffers import NO_WAY, Buffers
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.errors import RingtrainError, UsageError
@@ -39,8 +40,8 @@ class MeasuredAllReduce:
     buffers: Buffers
     numbers: NumberType
     op: str
-    target: AnyArray
-    source: AnyArray | None = None
+    target: Array
+    source: Array | None = None
     guard: Guard | None = None
     memory: str | None = None
 
@@ -49,7 +50,7 @@ class MeasuredAllReduce:
         return self.buffers.transport
 
     @property
-    def contribution(self) -> AnyArray:
+    def contribution(self) -> Array:
         """The array that holds the input before a run."""
         return self.target if self.source is None else self.source
 
