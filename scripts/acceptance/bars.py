@@ -1,4 +1,4 @@
-"""Bars of what is measured: what an earlier run on such a GPU measured, kept in the project, less a tenth.
+"""Thresholds for measured figures: those of an earlier run on such a GPU, kept in the project, less a tenth.
 
     docs/benchmarks/gpu-bars.json    {GPU: {stage: {figure: value}}}, more is better for all of them
 
@@ -18,7 +18,7 @@ def read(path: Path = KEPT) -> dict:
 
 
 def judged(figures: dict[str, float], bars: dict[str, float]) -> tuple[list[dict], str]:
-    """(rows for the report, what fell short)"""
+    """Return (rows for the report, the figures below their bar in words)."""
     rows, short = [], []
     for name, value in figures.items():
         bar = bars.get(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_rows(folder: Path, rows, name: str = "rows.json") -> None:
-    """Whole or not at all."""
+    """Write the rows as JSON, whole or not at all."""
     made = folder / f".{name}.part"
     made.write_text(json.dumps(rows))
     os.replace(made, folder / name)

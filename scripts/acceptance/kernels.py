@@ -1,4 +1,4 @@
-"""What each kernel takes of a training iteration, beside the least that its bytes allow.
+"""The time of each kernel in a training iteration, beside the least time for its bytes.
 
 Every launch of an iteration is timed by two events on the stream, a convolution by cuDNN among them; what lies between
 two events on a device, about 5 µs, is in the time of small kernels. The floor of a kernel is the bytes of the arrays
@@ -35,7 +35,7 @@ TOUCHED = {"finish_moments": (0,), "finish_moments_float64": (0,)}
 
 @dataclass(slots=True)
 class Spent:
-    """On one kernel, in an iteration."""
+    """The launches, time and bytes of one kernel in an iteration."""
 
     launches: int = 0
     seconds: float = 0.0
@@ -76,7 +76,7 @@ class Profiled:
         spent.nbytes += sum(array.size * array.dtype.itemsize for array in arrays)
 
     def synchronize(self) -> dict[str, Spent]:
-        """What was spent since the last time; all is done."""
+        """Wait for all work. Returns the launches since the last call."""
         for spent in self.spent.values():
             spent.seconds = sum(after.seconds_since(before) for before, after in spent.events)
         found, self.spent = self.spent, defaultdict(Spent)
@@ -107,13 +107,13 @@ def timed(stream, work) -> float:
 
 
 def copy_rate(runtime, stream) -> float:
-    """Bytes a second, read and written."""
+    """Return bytes a second, read and written."""
     a, b = (runtime.empty((COPIED,), "uint8") for _ in range(2))
     return 2 * COPIED / timed(stream, lambda: runtime.copy(a, b, stream))
 
 
 def product_rate(ops, runtime, stream) -> float:
-    """FLOP/s of cuBLAS, on numbers at random: zeros would run faster."""
+    """Return the FLOP/s of cuBLAS on random numbers: zeros would run faster."""
     random = np.random.default_rng(0).standard_normal((EDGE, EDGE)).astype(ops.active)
     a, b, c = (Matrix(ops.from_host(random), EDGE, EDGE, EDGE) for _ in range(3))
     precise = ops.precision == "float32"
@@ -122,7 +122,7 @@ def product_rate(ops, runtime, stream) -> float:
 
 # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────────────
 def spent_in(options, ops, profile) -> dict[str, Spent]:
-    """The median iteration, by the time of all kernels."""
+    """Return the median iteration, by the time of all kernels."""
     model = spec.load_model(options.model)
     flags = {"model": options.model, "synthetic": True, "batch": options.batch, "check_collectives": False}
     flags["iterations"] = 1_000_000  # longer than any warm-up

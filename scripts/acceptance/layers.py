@@ -1,4 +1,4 @@
-"""The convolutions of a net: every shape of it, each of three passes, by every way there is, beside PyTorch.
+"""The convolutions of a net beside PyTorch: every shape, each of three passes, every implementation.
 
 Shapes are the model file's. A way's result is held against PyTorch's in float32, of the same numbers; its time is that
 of replays of a recording, beside PyTorch's own of the same type. What cannot be recorded is issued from Python.
@@ -26,7 +26,7 @@ REPLAYS = 10
 
 
 class Every:
-    """In the place of a Choice: takes the first way, and keeps all of them, by the pass."""
+    """A Choice that takes the first way, and keeps all of them by pass."""
 
     def __init__(self):
         self.ways, self.table, self.notes = {}, {}, {}
@@ -37,7 +37,7 @@ class Every:
 
 
 def plans_of(model: str, batch: int) -> list[ConvolutionPlan]:
-    """Of the convolutions of a model file, each shape once, in the order of the net."""
+    """Return the plans of a model file's convolutions, each shape once, in the order of the net."""
     graph = spec.load_model(model).graph()
     nodes = [node for node in graph.nodes if type(node.layer).__name__ == "Conv2D"]
     found = []

@@ -18,13 +18,13 @@ class Torch:
         torch.backends.cudnn.benchmark = True
 
     def tensor(self, array):
-        """Of the array's memory."""
+        """Return a tensor of the array's memory."""
         plain, kind = BITS[array.dtype.name]
         found = torch.as_tensor(self._runtime.view(array, plain), device="cuda")
         return (found if kind is None else found.view(kind)).view(array.shape)
 
     def fill(self, plan, arrays) -> None:
-        """Standard normal numbers; weights such that results are of that size, and as many digits as activations."""
+        """Fill with standard normal numbers, and weights that keep their size, in as many digits as activations."""
         random = torch.Generator("cuda").manual_seed(0)
         active = self.tensor(arrays["x"]).dtype
         for name in ("x", "dy", "w"):
@@ -34,7 +34,7 @@ class Torch:
         torch.cuda.synchronize()
 
     def results(self, plan, arrays):
-        """(pass, what it gives in float32)"""
+        """Yield (pass, its result in float32)."""
         x, w, dy = self._given(arrays, torch.float32)
         moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
         yield FORWARD, torch.nn.functional.conv2d(x, w, None, *moves, plan.groups).permute(0, 2, 3, 1)
@@ -46,7 +46,7 @@ class Torch:
         return float((self.tensor(array).float() - wanted).norm() / wanted.norm())
 
     def seconds(self, plan, arrays, what: str) -> float:
-        """Its own, in the arrays' type, by replays of a CUDA graph."""
+        """Return PyTorch's seconds, in the arrays' type, by replays of a CUDA graph."""
         x, w, dy = self._given(arrays, self.tensor(arrays["x"]).dtype)
         moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
         if what == FORWARD:
@@ -54,7 +54,7 @@ class Torch:
         return _replayed(lambda: _back(plan, dy, x, w, MASKS[what]))
 
     def _given(self, arrays, kind):
-        """x, w and dy as torch names dimensions, channels last."""
+        """Return x, w and dy in torch's order of dimensions, channels last."""
         turns = {"x": (0, 3, 1, 2), "w": (3, 2, 0, 1), "dy": (0, 3, 1, 2)}
         found = (self.tensor(arrays[name]).to(kind).permute(turn) for name, turn in turns.items())
         return [each.contiguous(memory_format=torch.channels_last) for each in found]

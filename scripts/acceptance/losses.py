@@ -72,7 +72,7 @@ class Runs:
         self._of_cpu: dict[tuple, list[float] | Failed] = {}
 
     def losses(self, device: str, model: str, ranks: int, flags: tuple[str, ...]) -> tuple[list[float], list[str]]:
-        """(losses, notes with words of :data:`TOLD`). Raises Failed."""
+        """Return (losses, notes with words of :data:`TOLD`). Raises Failed."""
         out = self._folder / "-".join([model, str(ranks), device, *flags]).replace("/", "")
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", ranks, sys.executable, "-m", "ringtrain"]
         command += ["train", "--model", model, "--synthetic", "--iterations", ITERATIONS, "--batch", BATCH]
@@ -86,7 +86,7 @@ class Runs:
         return [record["loss"] for record in records if record["event"] == "iteration"], kept
 
     def of_cpu(self, model: str, ranks: int, flags: tuple[str, ...] = ()) -> list[float]:
-        """Raises Failed, each time it is asked."""
+        """Return the losses on the CPU. Raises Failed at every call for a run that failed."""
         key = model, ranks, flags
         if key not in self._of_cpu:
             try:
@@ -99,7 +99,7 @@ class Runs:
         return found
 
     def row(self, what: str, model: str, ranks: int, strategy: Strategy) -> dict:
-        """One that fails, on either side, is as far off as can be, and the others go on."""
+        """Return the row of a run. A failure on either side is an infinite distance, and the other runs go on."""
         told = {"what": what, "ranks": ranks, "held against": strategy.wanted, "allowed": strategy.allowed}
         try:
             wanted = self._wanted(model, ranks, strategy)
@@ -116,7 +116,7 @@ class Runs:
 
 
 def _apart(found: list[float], wanted: list[float]) -> float:
-    """The most that two losses of an iteration are apart; infinite where there are not as many."""
+    """Return the largest difference of two losses of an iteration; infinite if their numbers differ."""
     if len(found) != len(wanted):
         return math.inf
     each = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, wanted, strict=True)]
@@ -124,7 +124,7 @@ def _apart(found: list[float], wanted: list[float]) -> float:
 
 
 def _falling(found: list[float]) -> float:
-    """0 where the last loss is below the first."""
+    """Return 0 if the last loss is below the first, else infinity."""
     return 0.0 if all(map(math.isfinite, found)) and found[-1] < found[0] else math.inf
 
 

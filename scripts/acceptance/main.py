@@ -1,4 +1,4 @@
-"""Runs stages of the acceptance on a GPU within a time, and writes the report of them.
+"""Run stages of the acceptance on a GPU within a time, and write their report.
 
 Exit codes: 0, every stage passed; 1, one failed, fell short of what is wanted, or was not done; 2, something that the
 stages want is missing here, and nothing was run.
@@ -104,7 +104,7 @@ def run_all(stages: list[Stage], folder: Path, seconds: float) -> list[Outcome]:
 
 @contextmanager
 def warming():
-    """Kernels are compiled into CuPy's cache meanwhile, by processes that end with it."""
+    """Compile kernels into CuPy's cache in processes that end with the context."""
     command = [sys.executable, str(HERE / "warm.py")]
     given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT, "start_new_session": True}
     processes = [subprocess.Popen([*command, str(part), str(WARMERS)], **given) for part in range(WARMERS)]
@@ -139,14 +139,14 @@ def run(stage: Stage, work: Path, left: float) -> Outcome:
 
 
 def judge(outcome: Outcome, own_bars: dict[str, float]) -> None:
-    """By what such a GPU did before; a stage that did not end has figures, too, and no bar is held against them."""
+    """Compare the figures of a stage that ended with those of an earlier run on such a GPU."""
     outcome.judged, short = bars.judged(outcome.figures, own_bars if outcome.status in COUNTED else {})
     if short:
         outcome.status, outcome.said = SHORT, "; ".join(filter(None, [outcome.said, short]))
 
 
 def status(command: list, environment: dict, output, limit: float) -> int | None:
-    """Its exit code; None where it was not done in time."""
+    """Return the exit code of a command; None if it took longer."""
     try:
         return ended(list(map(str, command)), limit, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
     except OSError as error:
@@ -159,7 +159,7 @@ def tail(path: Path, most: int = 600) -> str:
 
 
 def write(folder: Path, work: Path, found: dict, outcomes: list[Outcome]) -> None:
-    """report.md and report.json, bars.json with what was measured now, and report.tar with all that stages left."""
+    """Write report.md and report.json, bars.json with the new figures, and report.tar with the files of all stages."""
     told = {"facts": found, "stages": [asdict(outcome) for outcome in outcomes]}
     (folder / "report.json").write_text(json.dumps(told, indent=1) + "\n")
     (folder / "report.md").write_text(markdown(told))

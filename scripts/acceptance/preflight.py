@@ -1,4 +1,4 @@
-"""What stages of the acceptance want of a machine, and what of that is missing: within a second, importing none of it.
+"""The needs of the acceptance's stages, and those that a machine lacks: within a second, without importing any.
 
 A wheel that is yet to be installed counts as its package.
 """
@@ -79,7 +79,7 @@ def has_module(name: str) -> bool:
 
 
 def gpu() -> str:
-    """What nvidia-smi says of the first: name, driver, memory; nothing where there is none."""
+    """Return nvidia-smi's line of the first GPU: name, driver, memory; empty without one."""
     query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=MOST_S)

@@ -1,4 +1,4 @@
-"""A program within a time: where it is not done, all that it has started is ended with it."""
+"""Run a program for a limited time, and end it with all its processes."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ GRACE_S = 5.0  # for what is told to end
 
 
 def ended(command: list[str], limit: float, grace: float = GRACE_S, **given) -> int | None:
-    """Its exit code; None where it was not done in time: ranks that are left would keep the GPU from what follows.
+    """Return its exit code; None if it took longer: ranks that are left would keep the GPU from the next stage.
     ``given``: to Popen. Raises: OSError where it cannot be started."""
     process = subprocess.Popen(command, start_new_session=True, **given)
     try:

@@ -1,4 +1,4 @@
-"""What the files that stages leave say: rows for the report, what is wrong, and figures that a bar may judge."""
+"""Readings of the stages' files: rows for the report, the shortcomings, and figures to compare with a bar."""
 
 import json
 from collections import defaultdict
@@ -44,7 +44,7 @@ def losses(folder: Path) -> Reading:
 
 
 def ratios(folder: Path) -> Reading:
-    """Of training beside PyTorch. Refused nets end the program, so each row is of nets that compute the same."""
+    """Return training beside PyTorch. Refused nets end the program, so the nets of each row compute the same."""
     rows, figures = [], {}
     for row in content_of(folder, EXACT) + content_of(folder):
         told = {key: row[key] for key in SAID_OF_NETS}
@@ -58,7 +58,7 @@ def ratios(folder: Path) -> Reading:
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def layers(folder: Path) -> Reading:
-    """Of each pass of each shape the fastest way, beside PyTorch's time; every way is in rows.json. cuDNN may be unable
+    """Return the fastest way of each pass and shape beside PyTorch's time; rows.json has every way. cuDNN may be unable
     to do some; where it did none, it was not there."""
     kept, groups = content_of(folder), defaultdict(list)
     for row in kept:
@@ -95,7 +95,7 @@ def _fastest(key: tuple, ways: list[dict]) -> dict:
 
 
 def _speeds(rows: list[dict]) -> dict[str, float]:
-    """PyTorch's time over ours, all shapes together, by precision and pass."""
+    """Return PyTorch's time over ours, all shapes together, by precision and pass."""
     own, theirs = defaultdict(float), defaultdict(float)
     for row in rows:
         if "us" in row:
@@ -106,7 +106,7 @@ def _speeds(rows: list[dict]) -> dict[str, float]:
 
 # ── all-reduce ────────────────────────────────────────────────────────────────────────────────────────────────────
 def allreduce(folder: Path) -> Reading:
-    """Every algorithm's time by size, how many times faster than through the host by the MPI, and for ``mapped`` what
+    """Return each algorithm's time by size, its speedup over the MPI through the host, and for ``mapped`` what
     share of a copy's bandwidth its reads and writes reach: of every rank its buffer is read once and written once."""
     sweeps = filter(None, (content_of(folder, f"{ranks}-ranks.json") for ranks in (2, 4)))
     rows = [_reduced(row) for sweep in sweeps for row in sweep["rows"]]

@@ -1,4 +1,4 @@
-"""The report of an acceptance, in Markdown, from what report.json holds."""
+"""The report of an acceptance in Markdown, from the content of report.json."""
 
 
 def markdown(told: dict) -> str:
@@ -15,7 +15,7 @@ def markdown(told: dict) -> str:
 
 
 def table(rows: list[dict]) -> list[str]:
-    """The columns are the keys of the rows, in the order in which they come."""
+    """Return the lines of a table; its columns are the rows' keys, in the order of their first use."""
     if not rows:
         return []
     columns = list(dict.fromkeys(key for row in rows for key in row))

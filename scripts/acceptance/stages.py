@@ -1,4 +1,4 @@
-"""The stages of the acceptance: what each runs, what it wants of the machine, and the calls into which they fit."""
+"""The stages of the acceptance: their commands, their needs, and the calls into which they fit."""
 
 import datetime
 import os
@@ -47,7 +47,7 @@ class Stage:
 
 
 def facts() -> dict:
-    """Of the machine."""
+    """Return facts about the machine."""
     found = {"date": datetime.date.today().isoformat(), "commit": _said("git", "rev-parse", "HEAD")}
     told = [part.strip() for part in gpu().split(",")]
     found |= dict(zip(("gpu", "driver", "memory"), told, strict=False))
@@ -84,7 +84,7 @@ def pytorch(*arguments: str, rows: str = "rows.json") -> Callable[[Path], list]:
 
 
 def resnet50(*arguments: str) -> Callable[[Path], list]:
-    """In float32 first, and untimed: its few roundings leave no layer room to be wrong."""
+    """Compare in float32 first, untimed: with its small rounding any wrong layer shows."""
     model = ("resnet50", "--precision")
     exact = pytorch(*model, "float32", "--batch", "32", "--check", rows=readings.EXACT)
     timed = pytorch(*model, "bfloat16", *arguments)
@@ -92,7 +92,7 @@ def resnet50(*arguments: str) -> Callable[[Path], list]:
 
 
 def allreduce(folder: Path) -> list:
-    """A copy's bandwidth first: what the shares are of."""
+    """Measure a copy's bandwidth first: shares refer to it."""
     line = "mpirun --oversubscribe --bind-to none -np {n} {python} -m ringtrain bench-allreduce --device cuda "
     line += "-b 1M -e 256M -f 4 -n 10 -w 2 --algorithm mpi,mapped,ring,nccl --json {folder}/{n}-ranks.json"
     each = [line.format(n=n, python=sys.executable, folder=folder) for n in (2, 4)]
@@ -100,7 +100,7 @@ def allreduce(folder: Path) -> list:
 
 
 def tests(folder: Path) -> list:
-    """Those that use the device itself. Of other folders pytest would import what this machine need not have."""
+    """Run the tests of the device. pytest would import packages of other folders that this machine may lack."""
     return ["env", ON_DEVICE, *PYTEST_RUN, "-m", "device", *MARKED]
 
 

@@ -1,4 +1,4 @@
-"""Compiles the kernels whose compilation takes seconds, those of products by tiles, into CuPy's cache on disk."""
+"""Compile the kernels that take seconds, those of products by tiles, into CuPy's cache on disk."""
 
 import sys
 from itertools import product
@@ -14,7 +14,7 @@ SOURCES, TYPES = ("convolution", "gemm"), ("bfloat16", "float32")
 
 
 def jobs(runtime):
-    """(kernels, source, a function of it, defines), what is wanted first, first."""
+    """Yield (kernels, source, a function of it, defines), in the order of their first use."""
     for act, source in product(TYPES, SOURCES):
         kernels = Kernels(runtime, "float32", act)
         for tile in able(kernels.act.itemsize):

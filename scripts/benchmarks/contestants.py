@@ -1,5 +1,5 @@
-"""What `scripts/bench allreduce` sets beside the schedules and the MPI: ringtrain's own Communicator, as a program of
-others calls it, and torch's gloo. Each works in memory of the kind that its users have."""
+"""Further contestants of `scripts/bench allreduce`: ringtrain's own Communicator, as a program of a user calls it, and
+torch's gloo. Each works in memory of the kind that its users have."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ MEMORIES = {COMMUNICATOR: (ORDINARY,), PREPARED: (PREPARED,), GLOO: (TENSOR, SHA
 
 
 def by_communicator(communicator):
-    """A baseline (:data:`ringtrain.bench.measure.trials.Baseline`): one call for all, which copies by pieces."""
+    """Return a baseline (:data:`ringtrain.bench.measure.trials.Baseline`) of one call, which copies by pieces."""
 
     def prepare(job):
         _check_type(job)
@@ -27,7 +27,7 @@ def by_communicator(communicator):
 
 
 def by_preparing(communicator):
-    """A baseline: prepared once, in memory of the communicator's, where nothing is copied."""
+    """Return a baseline that is prepared once, in the communicator's memory, where nothing is copied."""
 
     def prepare(job):
         _check_type(job)
@@ -45,12 +45,12 @@ def by_preparing(communicator):
 
 
 def memory_of(communicator):
-    """An allocation of bytes for :class:`ringtrain.bench.measure.buffers.HostBuffers`."""
+    """Return an allocation of bytes for :class:`ringtrain.bench.measure.buffers.HostBuffers`."""
     return lambda nbytes: communicator.empty(-(-nbytes // 8), "float64").view(np.uint8)[:nbytes]
 
 
 def by_gloo(job):
-    """A baseline."""
+    """Prepare a job: a baseline."""
     import torch
     from torch.distributed import ReduceOp, all_reduce
 

@@ -48,7 +48,7 @@ def start(given, out: Path, *more) -> World:
 
 
 def unbroken(given, out: Path) -> tuple[float, dict[int, float]]:
-    """Seconds until the first iteration, and the losses."""
+    """Return (seconds until the first iteration, losses)."""
     start(given, out.with_name("warm-up")).wait()  # compiles the kernels
     world = start(given, out)
     world.until(lambda: bool(losses(out)))

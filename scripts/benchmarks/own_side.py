@@ -1,4 +1,4 @@
-"""ringtrain's side of a comparison with PyTorch: a net on one rank, and what a training pass of it computes."""
+"""ringtrain's side of a comparison with PyTorch: a net on one rank, and the results of its training pass."""
 
 import math
 
@@ -78,7 +78,7 @@ def drawn(span, key: int) -> np.ndarray | None:
 
 
 def work(run, batch) -> Work:
-    """Of the iterations that are timed: on a device, of what was recorded."""
+    """Return the work of a timed iteration: on a device, of a replayed one."""
     worker, kept = run.worker, []
     forward = worker.passes.graph.forward
 
@@ -103,7 +103,7 @@ def work(run, batch) -> Work:
 
 
 def masks(run, batch) -> dict[str, np.ndarray]:
-    """What each Dropout multiplies by in this iteration."""
+    """Return the mask of each Dropout in this iteration."""
     ops, count = run.worker.ops, len(batch.labels)
     key = ops.from_host(np.array([additive_key(run.config.seed, batch.iteration)], np.uint64))
     examples = ops.from_host(np.ascontiguousarray(batch.examples))
@@ -118,6 +118,6 @@ def masks(run, batch) -> dict[str, np.ndarray]:
 
 
 def _host(ops, array) -> np.ndarray:
-    """16 bits become float32, which every library of the host knows."""
+    """Return a host array; 16 bits become float32, which every library of the host knows."""
     host = ops.to_host(array)
     return host.astype(np.float32) if host.dtype.itemsize == 2 else host.copy()

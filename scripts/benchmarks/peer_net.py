@@ -31,7 +31,7 @@ class Dropout(nn.Dropout):
 
 
 class Flatten(nn.Module):
-    """In the order height, width, channel: that of images whose channels are last."""
+    """Flatten in the order height, width, channel: that of images whose channels are last."""
 
     def forward(self, x):
         return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
@@ -107,7 +107,7 @@ AXES = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
 
 
 def _named(net: PeerNet, arena):
-    """(span, its tensor there)"""
+    """Yield (span, its tensor in the module)."""
     keys = {name: key for name, _, key in net.plan}
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     for span in arena.spans:
@@ -125,7 +125,7 @@ def take_weights(net: PeerNet, arena, ops) -> None:
 
 
 def gradients(net: PeerNet, arena) -> dict[str, np.ndarray]:
-    """Of each parameter, by its name in the arena and laid out as there."""
+    """Return the gradient of each parameter, by its name in the arena and in its layout."""
     found = {}
     for span, tensor in _named(net, arena):
         if tensor.grad is not None:
@@ -134,7 +134,7 @@ def gradients(net: PeerNet, arena) -> dict[str, np.ndarray]:
 
 
 class Outputs:
-    """Within it, what each layer gives for the first ``examples``, by the layer's name, images as N H W C."""
+    """A context that keeps each layer's output for the first ``examples``, by the layer's name, images as N H W C."""
 
     def __init__(self, net: PeerNet, examples: int):
         self.found: dict[str, np.ndarray] = {}

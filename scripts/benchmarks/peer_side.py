@@ -44,7 +44,7 @@ class Peer:
         self._scaler = torch.amp.GradScaler(options.device, LOSS_SCALE, growth_interval=2**31 - 1, enabled=scaled)
 
     def _placed(self, tensor):
-        """Images N H W C as torch has them; where the net is."""
+        """Return N H W C images in torch's order, on the net's device."""
         device = "cuda" if self._cuda else "cpu"
         if tensor.dim() == 4:
             return tensor.permute(0, 3, 1, 2).to(device, self._real, memory_format=torch.channels_last)
@@ -58,7 +58,7 @@ class Peer:
             return torch.nn.functional.cross_entropy(logits, self._labels, label_smoothing=self._smoothing)
 
     def work(self) -> Work:
-        """Of one training pass, with the masks that were given."""
+        """Return the work of one training pass, with the given masks."""
         self._mask(self._masks)
         self.net.train()
         self._optimizer.zero_grad(set_to_none=True)

@@ -35,7 +35,7 @@ def ready_torch(device: str) -> None:
 
 
 def compared(options, name: str):
-    """(the run, its batch, the peer, the row so far). Ends the program where they are not the same net."""
+    """Return (run, its batch, peer, row so far). Ends the program if they are not the same net."""
     from own_side import assembled, masks, work
 
     run, batch = assembled(options, name)
@@ -59,7 +59,7 @@ def compared(options, name: str):
 
 
 def measure(options, name: str, keep) -> dict:
-    """``keep(row)``: called with what is known so far: what takes long may be cut."""
+    """Return the row of a net. ``keep(row)``: called with the figures so far, since the rest may take too long."""
     run, batch, peer, row = compared(options, name)
     own = Side("ringtrain", lambda: run.worker.iterate(batch), run.worker.ops.synchronize)
     if options.check:
@@ -87,7 +87,7 @@ def line(row: dict) -> str:
 
 
 def write(path: str | None, rows: list[dict]) -> None:
-    """Whole or not at all: who reads it may come at any time."""
+    """Write the rows, whole or not at all: another process may read them at any time."""
     if path:
         made = Path(f"{path}.part")
         made.write_text(json.dumps(rows, indent=1))

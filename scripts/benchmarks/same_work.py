@@ -1,4 +1,4 @@
-"""Whether two nets do the same work in a training pass: each layer's output, the loss, the gradient of every parameter.
+"""Comparison of two nets' work in a training pass: each layer's output, the loss, the gradient of every parameter.
 
 A difference is ‖a - b‖/‖b‖, where b is the peer's. What differs first is named: going forward the first layer whose
 output is apart, going back the first parameter whose gradient is. A gradient's share of the peer's, ⟨a, b⟩/⟨b, b⟩, is
@@ -53,7 +53,7 @@ class Work:
 
 
 def apart(a: np.ndarray, b: np.ndarray, least: float = 0.0) -> float:
-    """‖a - b‖ / max(‖b‖, least); infinite where anything is not finite, or where shapes differ."""
+    """Return ‖a - b‖ / max(‖b‖, least); infinite if a value is not finite, or shapes differ."""
     if a.shape != b.shape:
         return math.inf
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -76,7 +76,7 @@ def gradients_apart(own: Work, peer: Work) -> dict[str, float]:
 
 
 def _least(peer: Work) -> float:
-    """Of an element: a gradient whose elements are smaller is rounding alone."""
+    """Return the least element: a gradient with smaller ones is rounding alone."""
     count = sum(each.size for each in peer.gradients.values())
     squares = sum(float(np.sum(np.square(each, dtype=np.float64))) for each in peer.gradients.values())
     return LEAST * math.sqrt(squares / count)
@@ -159,7 +159,7 @@ def _share_refusal(found: dict[str, float], rounded: dict[str, float], precision
 
 
 def summary(own: Work, peer: Work) -> dict:
-    """Of nets that are the same: what a row keeps."""
+    """Return the figures of a row about nets that are the same."""
     outputs, gradients = outputs_apart(own, peer), gradients_apart(own, peer)
     worst, layer = max(gradients, key=gradients.get), max(outputs, key=outputs.get)
     return {

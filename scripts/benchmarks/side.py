@@ -1,4 +1,4 @@
-"""What is timed in turn, and how."""
+"""Contestants that are timed in turns."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of those that are compared. ``iterate`` issues an iteration, ``finish`` waits for all that were issued."""
+    """One contestant. ``iterate`` issues an iteration, ``finish`` waits for all issued ones."""
 
     name: str
     iterate: Callable[[], None]
@@ -16,7 +16,7 @@ class Side:
 
 
 def block(side: Side, iterations: int) -> float:
-    """Seconds of an iteration."""
+    """Return the seconds of an iteration."""
     began = time.perf_counter()
     for _ in range(iterations):
         side.iterate()
@@ -25,7 +25,7 @@ def block(side: Side, iterations: int) -> float:
 
 
 def interleaved(sides: list[Side], options) -> dict[str, float]:
-    """Median seconds of an iteration by side."""
+    """Return the median seconds of an iteration by side."""
     for side in sides:
         block(side, options.warm_up)
     samples = {side.name: [] for side in sides}
