@@ -112,101 +112,57 @@ LARGE = ("--batch", "128", "--blocks", "5")
 SMALL = ("lenet", "cifar10_full", "resnet18", "mlp")
 MEASURED = "the same work as PyTorch's; no slower than this GPU was before"
 SAME = "those of the CPU, to what rounding makes of them"
-STAGES = (
-    Stage(
-        "layers",
+BESIDE_TORCH, TESTING = (*TRAINING, TORCH), (*TRAINING, PYTEST, HYPOTHESIS)
+BESIDE_CUDNN = (*BESIDE_TORCH, CUDNN)
+
+
+def nothing(folder: Path) -> readings.Reading:
+    return readings.Reading()
+
+
+# name: title in the report; passes where
+WANTED = {
+    "layers": (
         "Convolutions of resnet50: each shape, pass and way beside PyTorch",
         "errors of float32 at most 1e-4, of bfloat16 1e-2; no slower than this GPU was before",
-        130,
-        program("layers.py"),
-        readings.layers,
-        (*TRAINING, CUDNN, TORCH),
     ),
-    Stage(
-        "resnet50",
-        "resnet50, 224 × 224, beside PyTorch",
-        MEASURED,
-        220,
-        resnet50(*LARGE, "--compile"),
-        readings.ratios,
-        (*TRAINING, CUDNN, TORCH),
-    ),
-    Stage(
-        "losses",
-        "Losses of 20 iterations of two nets on 1, 2 and 4 ranks",
-        SAME,
-        180,
-        program("losses.py", "--models", "lenet,resnet20"),
-        readings.losses,
-    ),
-    Stage(
-        "doctor",
-        "What the machine offers",
-        "no line fails",
-        40,
-        lambda _: [*RINGTRAIN, "doctor", "--device", "cuda"],
-        lambda _: readings.Reading(),
-    ),
-    Stage(
-        "own",
-        "resnet50 by ringtrain's own kernels alone, without cuDNN",
-        MEASURED,
-        160,
-        resnet50(*LARGE),
-        readings.ratios,
-        (*TRAINING, TORCH),
-        without=WITHOUT_CUDNN,
-    ),
-    Stage(
-        "nets",
-        "Small nets beside PyTorch",
-        MEASURED,
-        130,
-        pytorch(*SMALL, "--batch", "128"),
-        readings.ratios,
-        (*TRAINING, TORCH),
-    ),
-    Stage(
-        "allreduce",
+    "resnet50": ("resnet50, 224 × 224, beside PyTorch", MEASURED),
+    "losses": ("Losses of 20 iterations of two nets on 1, 2 and 4 ranks", SAME),
+    "doctor": ("What the machine offers", "no line fails"),
+    "own": ("resnet50 by ringtrain's own kernels alone, without cuDNN", MEASURED),
+    "nets": ("Small nets beside PyTorch", MEASURED),
+    "allreduce": (
         "All-reduce of device memory, 2 and 4 ranks on one GPU",
         "sums are right; no slower than this GPU was before",
-        180,
-        allreduce,
-        readings.allreduce,
     ),
-    Stage(
-        "strategies",
-        "Losses by strategy, 2 and 4 ranks",
-        SAME,
-        420,
-        program("losses.py", "--strategies"),
-        readings.losses,
-    ),
-    Stage(
-        "kernels",
-        "Kernels of resnet50 beside their floor",
-        "stated",
-        90,
-        program("kernels.py", "--model", "resnet50"),
-        readings.rows_alone,
-    ),
-    Stage(
-        "tests",
-        "Tests on the device",
-        "all pass",
-        520,
-        tests,
-        lambda _: readings.Reading(),
-        (*TRAINING, PYTEST, HYPOTHESIS),
-    ),
-    Stage(
+    "strategies": ("Losses by strategy, 2 and 4 ranks", SAME),
+    "kernels": ("Kernels of resnet50 beside their floor", "stated"),
+    "tests": ("Tests on the device", "all pass"),
+    "sanitizer": ("memcheck and racecheck of kernels", "clean"),
+}
+
+
+def _stage(name: str, seconds: float, command, read, needs=TRAINING, **more) -> Stage:
+    return Stage(name, *WANTED[name], seconds, command, read, needs, **more)
+
+
+STAGES = (
+    _stage("layers", 130, program("layers.py"), readings.layers, BESIDE_CUDNN),
+    _stage("resnet50", 220, resnet50(*LARGE, "--compile"), readings.ratios, BESIDE_CUDNN),
+    _stage("losses", 180, program("losses.py", "--models", "lenet,resnet20"), readings.losses),
+    _stage("doctor", 40, lambda _: [*RINGTRAIN, "doctor", "--device", "cuda"], nothing),
+    _stage("own", 160, resnet50(*LARGE), readings.ratios, BESIDE_TORCH, without=WITHOUT_CUDNN),
+    _stage("nets", 130, pytorch(*SMALL, "--batch", "128"), readings.ratios, BESIDE_TORCH),
+    _stage("allreduce", 180, allreduce, readings.allreduce),
+    _stage("strategies", 420, program("losses.py", "--strategies"), readings.losses),
+    _stage("kernels", 90, program("kernels.py", "--model", "resnet50"), readings.rows_alone),
+    _stage("tests", 520, tests, nothing, TESTING),
+    _stage(
         "sanitizer",
-        "memcheck and racecheck of kernels",
-        "clean",
         520,
         program("sanitizer.py", "--seconds", "480"),
         readings.sanitizer,
-        (*TRAINING, PYTEST, HYPOTHESIS, SANITIZER),
+        (*TESTING, SANITIZER),
         unable="Device not supported",
     ),
 )
