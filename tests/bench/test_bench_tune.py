@@ -1,5 +1,7 @@
 """From sweeps to tuning tables, the table in words, and what is made of auto's own rows."""
 
+from dataclasses import asdict
+
 import pytest
 
 from ringtrain.allreduce import texts as allreduce_texts
@@ -53,8 +55,8 @@ def test_a_sweep_becomes_a_table():
 def test_a_model_of_two_regimes_is_two_lines():
     work, slow = AlgorithmWork(2, 1.0, 0.5), Fabric(local_alpha_s=0.5, local_beta_s=2.0, gamma_s=4.0)
     model = fit.FittedModel(work, (fit.Regime(0.0, Fabric()), fit.Regime(100.0, slow)))
-    assert fit.model_of(model.as_dict() | {"residuals": []}) == model
-    group = {"dtype": "float32", "op": "sum", "models": {"ring": model.as_dict()}}
+    assert fit.model_of(asdict(model) | {"residuals": []}) == model
+    group = {"dtype": "float32", "op": "sum", "models": {"ring": asdict(model)}}
     table = tune.table_from(Result({"at": "now", "fits": [group]}), PAIR)
     assert table.models[1] == TimeModel("ring", "float32", "sum", 100.0, 1.0, 4.0)
     for nbytes in (0, 10, 99, 100, 1000):

@@ -9,6 +9,7 @@ from pathlib import Path
 from ringtrain.bench import texts
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.humanize import format_bytes, plural
+from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 MEMINFO = Path("/proc/meminfo")
@@ -27,39 +28,22 @@ def available_bytes(meminfo: Path = MEMINFO) -> int | None:
 
 def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> None:
     """Raise UsageError on all ranks if a host has less than ``nbytes`` for each of its ranks. Collective."""
-    hosts = transport.gather_json([socket.gethostname(), available_bytes(meminfo)])
-    for name in dict.fromkeys(host for host, _ in hosts):
-        there = [available for host, available in hosts if host == name]
-        least = min((available for available in there if available is not None), default=None)
-        if least is not None and nbytes * len(there) > least:
-            raise everywhere(
-                UsageError(
-                    texts.HOST_FULL(
-                        nbytes=format_bytes(nbytes),
-                        ranks=plural(len(there), "rank"),
-                        wanted=format_bytes(nbytes * len(there)),
-                        host=name,
-                        free=format_bytes(least),
-                    )
-                )
-            )
+    _check(transport, nbytes, socket.gethostname(), available_bytes(meminfo), texts.HOST_FULL)
 
 
 def check_device_memory(transport: Transport, nbytes: int, free_bytes: int, device: str) -> None:
     """Raise UsageError on all ranks if a device, which several ranks may share, lacks memory. ``device``: its identity.
     Collective.
     """
-    found = transport.gather_json([device, free_bytes])
+    _check(transport, nbytes, device, free_bytes, texts.DEVICE_FULL)
+
+
+def _check(transport: Transport, nbytes: int, place: str, free_bytes: int | None, full: Template) -> None:
+    found = transport.gather_json([place, free_bytes])
     for name in dict.fromkeys(own for own, _ in found):
         there = [free for own, free in found if own == name]
-        if nbytes * len(there) > min(there):
-            raise everywhere(
-                UsageError(
-                    texts.DEVICE_FULL(
-                        nbytes=format_bytes(nbytes),
-                        ranks=plural(len(there), "rank"),
-                        wanted=format_bytes(nbytes * len(there)),
-                        free=format_bytes(min(there)),
-                    )
-                )
-            )
+        least = min((free for free in there if free is not None), default=None)
+        if least is not None and nbytes * len(there) > least:
+            facts = {"nbytes": nbytes, "wanted": nbytes * len(there), "free": least}
+            words = {key: format_bytes(value) for key, value in facts.items()}
+            raise everywhere(UsageError(full(ranks=plural(len(there), "rank"), host=name, **words)))

@@ -26,14 +26,10 @@ def message_buffers(buffers: Buffers, nbytes: int) -> tuple:
     return pair
 
 
-def idle() -> None:
-    """Play the part of a rank without a part."""
-
-
 def ping_pong(transport: Transport, first: int, second: int, out, into, tag: int) -> Callable[[], None]:
     """Return a round in which ``first`` sends to ``second``, which sends back; the others do nothing."""
     if transport.rank not in (first, second):
-        return idle
+        return lambda: None
     peer = second if transport.rank == first else first
     send, recv = transport.sends([(peer, out)], tag), transport.recvs([(peer, into)], tag)
     handles = (send, recv) if transport.rank == first else (recv, send)

@@ -1,6 +1,7 @@
 """Lower bounds for each row of a sweep: the links for messages, a device's copies for mapped memory."""
 
 import math
+from dataclasses import asdict
 
 from ringtrain.bench.measure.buffers import NO_WAY, Buffers, DeviceBuffers
 from ringtrain.bench.measure.trials import PreparedTrial
@@ -42,11 +43,11 @@ class Bounds:
 
     def as_dict(self) -> dict:
         """Return the header's entries. ``calibration`` is that of the first way."""
-        told = {"calibration": self.calibration.as_dict()}
+        told = {"calibration": asdict(self.calibration)}
         if self._copies is None:
             return told
-        links = {way: found.as_dict() for way, found in self._links.items()}
-        return told | {"copies": self._copies.as_dict(), "calibration_by_way": links}
+        links = {way: asdict(found) for way, found in self._links.items()}
+        return told | {"copies": asdict(self._copies), "calibration_by_way": links}
 
     def bound_s(self, trial: PreparedTrial, nbytes: int, fraction: float) -> float:
         """Return the bound of a trial. ``fraction``: fraction of the buffer's bytes that travels."""

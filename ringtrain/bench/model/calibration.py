@@ -14,7 +14,7 @@ costs the pair some of its time.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.measure.buffers import Buffers
@@ -68,9 +68,6 @@ class Calibration:
         """
         link = self.links[BETWEEN]
         return max(link.pair_bytes_per_s, link.both_bytes_per_s, link.busy_bytes_per_s * self.sharing)
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The time is a device's own, between two events around several copies; the slowes
 """
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ringtrain.bench.measure.buffers import DeviceBuffers
 
@@ -23,9 +23,6 @@ class Copies:
 
     own_bytes_per_s: float
     peer_bytes_per_s: float | None
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
 def measure_copies(buffers: DeviceBuffers) -> Copies:

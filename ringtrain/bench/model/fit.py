@@ -67,12 +67,9 @@ class FittedModel:
         start_s, slope = self.line(nbytes)
         return start_s + slope * nbytes
 
-    def as_dict(self) -> dict:
-        return asdict(self)
-
 
 def model_of(found: dict) -> FittedModel:
-    """Return the model of a dictionary of :meth:`FittedModel.as_dict`, which may have more keys."""
+    """Return the model of a dictionary of a :class:`FittedModel`, which may have more keys."""
     regimes = tuple(Regime(own["first_bytes"], Fabric(**own["fabric"])) for own in found["regimes"])
     return FittedModel(AlgorithmWork(**found["work"]), regimes)
 
@@ -150,7 +147,7 @@ def judged(work: AlgorithmWork, points: Points, known: Fabric) -> dict:
     model = fit(work, seen, known)
     errors = [abs(error) for _, error in _errors(model, held)]
     return {
-        **model.as_dict(),
+        **asdict(model),
         "residuals": _errors(model, seen),
         "held_out": _errors(model, held),
         "median_error": float(np.median(errors)) if errors else None,
