@@ -22,7 +22,7 @@ from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
 QUICK = Protocol(repeats=3, warm_up=1)
@@ -38,13 +38,13 @@ def small_copies(monkeypatch):
     monkeypatch.setattr(copies, "REPEATS", 2)
 
 
-def buffers_of(inner, ways=(STAGED,), runtime=None, ops=Arithmetic):
+def buffers_of(inner, ways=(STAGED,), runtime=None, ops=FakeGpuOps):
     runtime = runtime or HostRuntime(hasty=inner.rank % 2 == 1)
     ipc = CudaIpc(inner, runtime)
     made = {
         way: DeviceTransport(inner, runtime, STAGED, ipc=ipc) for way in ways
     }  # threads hand each other no addresses
-    return DeviceBuffers(runtime, lambda dtype: ops(runtime), made)
+    return DeviceBuffers(runtime, lambda dtype: ops(runtime, dtype), made)
 
 
 def swept(size=3, nodes=1, ways=(STAGED,), make=buffers_of, **asked):
@@ -156,7 +156,7 @@ def test_what_is_not_mapped_is_refused_with_the_reason():
 
 
 def test_a_device_that_adds_wrongly_is_seen():
-    class Wrong(Arithmetic):
+    class Wrong(FakeGpuOps):
         """Forgets the last source."""
 
         def add_all(self, sources, targets):

@@ -25,7 +25,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.tables import plain_lines
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 
 # The pool before the first weights has no backward; ``sum`` has two readers' gradients to add behind ``relu``.
 NET = """
@@ -87,7 +87,7 @@ def test_every_iteration_computes_the_same(graph, optimizer):
 
 def test_a_device_is_waited_for(graph):
     """Nothing is queued when the clock is looked at."""
-    ops = FakeDeviceOps()
+    ops = FakeGpuOps()
     watch = Stopwatch(ops)
     layer = TimedLayer("relu", ReLU("relu"), watch)
     x = ops.from_host(np.ones((2, 3), np.float32))
@@ -101,8 +101,8 @@ def test_a_device_is_waited_for(graph):
     ctx = Space()
     ctx.ops = ops
     layer.forward(ctx, {}, [x])
-    assert not ops.queued
-    assert rig_of(graph, FakeDeviceOps("float64")).iterate().keys() == rig_of(graph).iterate().keys()
+    assert not ops.runtime.waiting()
+    assert rig_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == rig_of(graph).iterate().keys()
 
 
 def test_the_slowest_rank_counts(graph):

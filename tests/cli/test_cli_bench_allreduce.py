@@ -17,7 +17,7 @@ from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.cuda_aware.decision import CudaDecision
-from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
 TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
@@ -52,7 +52,7 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
 
     choice = CudaDecision("staged", "one rank sends nothing", ())
     made = BenchDevices(
-        lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice
+        lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
     monkeypatch.setattr("ringtrain.cli.devices.real_cuda", lambda transport: made)
     monkeypatch.setattr("ringtrain.bench.measure.nccl.load_from_cupy", no_nccl)

@@ -12,8 +12,8 @@ from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.later import Later
-from tests.fakes.transports import delaying, recording
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.transports import DeviceTransport, delaying, recording
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
 NODES = [(1, 1), (2, 2), (1, 3), (4, 2, 1)]
@@ -225,14 +225,15 @@ def test_computed_data_is_waited_for_before_it_is_sent(name):
     is still to be added."""
 
     def body(transport):
-        device, buffer = Later(), exact(transport.rank, 500, "f4")
-        run = Execution(schedule, transport, buffer, device.later(add), segment_bytes=64, device=device)
+        ops = FakeGpuOps()
+        buffer = ops.empty((500,))
+        run = Execution(schedule, DeviceTransport(transport, ops), buffer, ops.add, segment_bytes=64, device=ops)
         for _ in range(3):
-            buffer[:] = exact(transport.rank, 500, "f4")
+            ops.upload(exact(transport.rank, 500, "f4"), buffer)
+            ops.synchronize()
             run.start()
             run.wait(DEADLINE_S)
-            device.mark().wait()
-        return buffer
+        return ops.to_host(buffer)
 
     schedule = make_schedule(name, 4)
     for buffer in LoopbackWorld(4).run(body):

@@ -10,13 +10,12 @@ from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, SLOTS, TAKE, make_task_graph
-from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.later import Later
-from tests.fakes.transports import delaying, recording
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.transports import DeviceTransport, delaying, recording
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
 NODES = [(1, 1), (2, 2), (1, 3), (4, 2, 1)]
@@ -241,15 +240,14 @@ def test_what_is_packed_and_unpacked_later_is_waited_for():
     """All arithmetic only queued: a message that went too early would carry what was in its place before."""
 
     def body(transport):
-        own, device = WIRE["bfloat16"], Later()
-        later = device.later
-        wire = WireFormat(own.name, own.dtype, later(own.pack), later(own.unpack), later(own.add))
-        buffer, schedule = exact(transport.rank, 500), make_schedule("ring", 4, rounded=True)
-        run = Execution(schedule, transport, buffer, later(add), 0, 64, device, wire=wire)
+        ops = FakeGpuOps()
+        buffer, schedule = ops.from_host(exact(transport.rank, 500)), make_schedule("ring", 4, rounded=True)
+        ops.synchronize()
+        wire = make_wire("bfloat16", ops)
+        run = Execution(schedule, DeviceTransport(transport, ops), buffer, ops.add, 0, 64, ops, wire=wire)
         run.start()
         run.wait(DEADLINE_S)
-        device.mark().wait()
-        return buffer
+        return ops.to_host(buffer)
 
     for buffer in LoopbackWorld(4).run(body):
         np.testing.assert_array_equal(buffer, total(4, 500))

@@ -22,7 +22,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying, recording
 
@@ -154,7 +154,7 @@ def test_on_a_device_that_computes_later(clip_norm):
     """The transport refuses memory on which an operation is still queued."""
 
     def body(t):
-        ops = FakeDeviceOps("float64")
+        ops = FakeGpuOps(dtype="float64")
         return train(DeviceTransport(t, ops), ops, bucket_bytes=300, segment_bytes=64, clip_norm=clip_norm)
 
     for weights in LoopbackWorld(3).run(body):
@@ -165,7 +165,7 @@ def test_overlapping_operations_on_other_spans_are_left_in_the_queue():
     """Backward goes on issuing while buckets are in flight: its operations are no reason to refuse."""
 
     def body(t):
-        ops = FakeDeviceOps("float64")
+        ops = FakeGpuOps(dtype="float64")
         exchange, arena = bound(DeviceTransport(t, ops), ops, bucket_bytes=1)
         grads = gradients(arena, t.rank, 0)
         for span in reversed(arena.spans):
@@ -300,7 +300,7 @@ def test_replicas_are_equal_and_half_the_bytes_are_sent(algorithm):
 
 def test_on_a_device_that_computes_later_over_a_wire():
     def body(t):
-        ops = FakeDeviceOps("float32")
+        ops = FakeGpuOps(dtype="float32")
         return trained(DeviceTransport(t, ops), ops, "bfloat16", bucket_bytes=300, segment_bytes=64)
 
     def host(t):

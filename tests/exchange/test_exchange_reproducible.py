@@ -18,7 +18,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying
 
@@ -144,7 +144,7 @@ def test_messages_that_end_late():
 
 def test_on_a_device_that_computes_later():
     def body(t):
-        ops = FakeDeviceOps("float32")
+        ops = FakeGpuOps(dtype="float32")
         return train(DeviceTransport(t, ops), ops, bucket_bytes=300)
 
     assert set(LoopbackWorld(3).run(body)) == {alone()}

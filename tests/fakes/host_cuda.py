@@ -12,13 +12,22 @@ import weakref
 
 import numpy as np
 
-from ringtrain.errors import DeviceError
+from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
+from ringtrain.ops.cuda.cupy_products import check_product
+from ringtrain.ops.cuda.faults import lacking
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
-from tests.fakes.device import DeviceArray
-from tests.fakes.host_memory import NAME_BYTES, Allocations, SharedMemory, is_there, open_shared, poison
+from tests.fakes.host_memory import (
+    NAME_BYTES,
+    Allocations,
+    DeviceArray,
+    SharedMemory,
+    is_there,
+    open_shared,
+    poison,
+)
 from tests.fakes.host_streams import HostStream, Scheduler, recording
 
 MOST_THREADS, MOST_BLOCKS = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
@@ -38,7 +47,11 @@ class HostKernel(Kernel):
         dims = (*_padded(blocks), *_padded(threads))
         self._check(dims, shared_bytes, arguments)
         values = [self._value(*pair) for pair in zip(self._parameters, arguments, strict=True)]
-        stream.issue(self._name, lambda: self._run(values, dims, shared_bytes, arguments))
+        operands = {"arguments": [self._operand(each) for each in arguments], "extents": [*dims, shared_bytes]}
+        stream.issue(self._name, lambda: self._run(values, dims, shared_bytes, arguments), operands)
+
+    def _operand(self, argument):
+        return self._runtime.memory_of(argument) if isinstance(argument, DeviceArray) else argument
 
     def _check(self, dims, shared_bytes, arguments):
         blocks_fit = all(1 <= got <= most for got, most in zip(dims[:3], MOST_BLOCKS, strict=True))
@@ -72,21 +85,31 @@ def _padded(extents):
 
 
 class HostRuntime(Runtime):
-    """``hasty``: other streams run ahead of the one that is waited for, as far as events let them."""
+    """``hasty``: other streams run ahead of the one that is waited for, as far as events let them. ``quick``: work is
+    done when an event asks for it. ``total``: bytes of its memory, of which ``used`` are its own, and ``others`` those
+    of other processes."""
 
-    def __init__(self, hasty=False, total=1 << 34):
+    def __init__(self, hasty=False, quick=False, total=1 << 34, others=1 << 33):
         self.facts = Facts("host", (9, 0), 4, SHARED_BYTES, (13, 0), (13, 0), f"host-{os.getpid()}-{next(SERIALS)}")
         self.modules = 0, 0
         self._allocations = Allocations()
-        self._scheduler = Scheduler(hasty, self._check_bounds)
+        self._scheduler = Scheduler(hasty, quick, self._check_bounds)
         self._pinned = PinnedMemory()
         self._wholes = weakref.WeakValueDictionary()  # memory by its address: what was made by whole()
         self._names = {}
         self._opened = {}
-        self._total = total
+        self.hasty, self.total, self.others = hasty, total, others
+
+    @property
+    def used(self):
+        return self._allocations.nbytes
+
+    @property
+    def arriving(self):
+        return self._scheduler.arriving
 
     def waiting(self):
-        """(name, run) of the work that is still to be done."""
+        """The work that is still to be done, of all streams."""
         return [work for stream in self._scheduler.streams for work in stream.work]
 
     def _check_bounds(self):
@@ -97,7 +120,16 @@ class HostRuntime(Runtime):
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     def empty(self, shape, dtype):
         self._scheduler.refuse_while_recording("an array was allocated")
-        return DeviceArray(self._allocations.new(shape, np.dtype(dtype)), self)
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        free = self.total - self.others - self.used
+        if nbytes > free:
+            raise DeviceFullError(lacking(nbytes, free, self.total, 0))
+        return self.adopt(self._allocations.new(shape, dtype))
+
+    def adopt(self, memory):
+        """Host memory as this device's."""
+        return DeviceArray(memory, self)
 
     def whole(self, nbytes):
         self._scheduler.refuse_while_recording("an array was allocated")
@@ -108,7 +140,7 @@ class HostRuntime(Runtime):
         return DeviceArray(shared.memory[:nbytes], self)
 
     def view(self, array, dtype):
-        return DeviceArray(self._memory(array).reshape(-1).view(dtype), self)
+        return DeviceArray(self.memory_of(array).reshape(-1).view(dtype), self)
 
     def pinned(self, nbytes):
         self._scheduler.refuse_while_recording("pinned memory was allocated")
@@ -118,52 +150,52 @@ class HostRuntime(Runtime):
         return memory[:nbytes]
 
     def address(self, array):
-        return self._memory(array).ctypes.data
+        return self.memory_of(array).ctypes.data
 
     def memory(self):
-        return self._total // 2, self._total
+        return self.total - self.others - self.used, self.total
 
-    def _memory(self, array):
+    def memory_of(self, array):
+        """The host memory that a device array is in."""
         if not isinstance(array, DeviceArray):
             raise DeviceError(f"an array of a device is wanted, not {type(array).__name__}")
         if array._device is not self:
             raise DeviceError("an array of another device")
         return array._memory
 
-    def _is_pinned(self, host):
+    def is_pinned(self, host):
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
             raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
         return self._pinned.holds(host)
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     def upload(self, host, array, stream):
-        if not self._is_pinned(host):
+        if not self.is_pinned(host):
             self._scheduler.refuse_while_recording("memory that is not pinned was copied")
             host = host.copy()
-        self._copy("upload", _bytes(host), _bytes(self._memory(array)), stream)
+        self._copy("upload", _bytes(host), _bytes(self.memory_of(array)), stream)
 
     def download(self, array, host, stream):
-        target = _bytes(host)
-        if self._is_pinned(host):
-            if self._scheduler.recording is None:
-                target.fill(0xA5)  # not there yet
-            self._copy("download", _bytes(self._memory(array)), target, stream)
-        else:
+        pinned = self.is_pinned(host)
+        if not pinned:
             self._scheduler.refuse_while_recording("memory that is not pinned was copied")
-            self._copy("download", _bytes(self._memory(array)), target, stream)
+        elif self._scheduler.recording is None:
+            poison(host)  # it is not there yet
+        self._copy("download", _bytes(self.memory_of(array)), _bytes(host), stream)
+        if not pinned:
             stream.synchronize()
 
     def copy(self, source, target, stream):
-        self._copy("copy", _bytes(self._memory(source)), _bytes(self._memory(target)), stream)
+        self._copy("copy", _bytes(self.memory_of(source)), _bytes(self.memory_of(target)), stream)
 
     def _copy(self, name, source, target, stream):
         if source.size != target.size:
-            raise DeviceError(f"{name} of {source.size} bytes to {target.size}")
-        stream.issue(name, lambda: np.copyto(target, source))
+            raise DeviceError(texts.COPY_SIZES(given=source.size, nbytes=target.size))
+        stream.issue(name, lambda: np.copyto(target, source), {"source": source, "target": target})
 
     def clear(self, array, stream):
-        memory = _bytes(self._memory(array))
-        stream.issue("clear", lambda: memory.fill(0))
+        memory = _bytes(self.memory_of(array))
+        stream.issue("clear", lambda: memory.fill(0), {"target": memory})
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────
     def stream(self):
@@ -181,12 +213,10 @@ class HostRuntime(Runtime):
 
     def product(self, a, b, c, accumulate, precise, stream):
         self._scheduler.refuse_while_recording("a product was asked for")
-        left, right, out = (_matrix(self._memory(each.array), each) for each in (a, b, c))
-        if left.shape[1] != right.shape[0] or (left.shape[0], right.shape[1]) != out.shape:
-            raise DeviceError(f"product of {left.shape} and {right.shape} to {out.shape}")
-        if left.dtype != right.dtype or out.dtype not in (left.dtype, np.float32):
-            raise DeviceError(f"product of {left.dtype} and {right.dtype} to {out.dtype}")
-        stream.issue("product", lambda: _multiply(left, right, out, accumulate, precise))
+        check_product(a, b, c)
+        left, right, out = (_matrix(self.memory_of(each.array), each) for each in (a, b, c))
+        operands = {"arrays": [left, right, out], "how": [accumulate, precise]}
+        stream.issue("product", lambda: _multiply(left, right, out, accumulate, precise), operands)
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     def share(self, array):

@@ -14,6 +14,56 @@ GUARD = bytes([0xC3]) * GUARD_BYTES
 NAME_BYTES = 64  # as of a handle of CUDA's
 
 
+class DeviceRefusal(TypeError):
+    """Something that a real device's array would not allow either."""
+
+
+class DeviceArray:
+    """Has ``.shape``, ``.dtype``, ``.size``, leading slices and ``reshape``; no other use."""
+
+    __array_ufunc__ = None  # NumPy's operators give up at once
+
+    def __init__(self, memory, device):
+        self._memory, self._device = memory, device
+
+    shape = property(lambda self: self._memory.shape)
+    dtype = property(lambda self: self._memory.dtype)
+    size = property(lambda self: self._memory.size)
+
+    def reshape(self, *shape):
+        return DeviceArray(self._memory.reshape(*shape), self._device)
+
+    def __getitem__(self, index):
+        if not isinstance(index, slice) or index.step not in (None, 1):
+            raise DeviceRefusal(f"a device array was indexed by {index!r}; only slices a:b of the leading axis")
+        return DeviceArray(self._memory[index], self._device)
+
+    def __repr__(self):
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype})"
+
+
+def _refuse(name):
+    def method(self, *_args, **_kwargs):
+        raise DeviceRefusal(f"{name} of a device array: its memory is not the host's; use Ops.to_host")
+
+    return method
+
+
+for _name in (
+    "__array__", "__array_function__", "__bool__", "__complex__", "__contains__", "__eq__", "__float__", "__ge__",
+    "__gt__", "__hash__", "__index__", "__int__", "__iter__", "__le__", "__len__", "__lt__", "__ne__", "__setitem__",
+):  # fmt: skip
+    setattr(DeviceArray, _name, _refuse(_name))
+
+
+def arrays_of(operands, but=()):
+    """The memory that a piece of work is on, without operands of some names."""
+    for operand in (value for name, value in operands.items() if name not in but):
+        for memory in operand if isinstance(operand, list) else [operand]:
+            if isinstance(memory, np.ndarray):
+                yield memory
+
+
 def is_float(dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
@@ -28,7 +78,7 @@ class Allocations:
 
     def __init__(self):
         self._alive = {}
-        self._serial = 0
+        self._serial = self.nbytes = 0
 
     def new(self, shape, dtype) -> np.ndarray:
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -46,13 +96,14 @@ class Allocations:
     def _watch(self, raw, shape, dtype):
         key = self._serial = self._serial + 1
         owner = raw.base  # lives as long as any view of it
-        self._alive[key] = (
-            weakref.ref(owner, lambda _: self._alive.pop(key, None)),
-            raw.ctypes.data,
-            raw.size,
-            shape,
-            dtype,
-        )
+        nbytes = raw.size - 2 * GUARD_BYTES
+        self.nbytes += nbytes
+
+        def forget(_):
+            del self._alive[key]
+            self.nbytes -= nbytes
+
+        self._alive[key] = weakref.ref(owner, forget), raw.ctypes.data, raw.size, shape, dtype
 
     def damaged(self) -> str | None:
         """The first array beyond whose end, or before whose start, something was written."""

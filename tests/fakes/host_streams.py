@@ -8,12 +8,24 @@ sees it overtake.
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import contextmanager
-from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.runtime import CudaGraph, Event, Stream
+from tests.fakes.host_memory import DeviceRefusal, arrays_of
+
+
+class Work(NamedTuple):
+    """What a stream has to do. ``run``: a function, or the event to wait for; ``operands``: host memory and numbers."""
+
+    name: str
+    run: "Callable | HostEvent"
+    operands: dict = {}
 
 
 class Recording:
@@ -24,18 +36,35 @@ class Recording:
 
 
 class Scheduler:
-    """All streams of a device. ``checks``: called when a stream has been synchronised."""
+    """All streams of a device. ``quick``: whether work that is asked for is done by then. ``checks``: called when a
+    stream has been synchronised. ``arriving``: memory that messages are about to arrive in. ``time``: in seconds, of
+    which a piece of work takes a tenth of a thousandth."""
 
-    def __init__(self, hasty, checks):
+    def __init__(self, hasty, quick, checks):
         self.lock, self.streams, self._hasty, self._checks = threading.RLock(), [], hasty, checks
+        self.quick, self.arriving, self._log, self.time = quick, [], None, 0.0
         self.recording: Recording | None = None
 
-    def issue(self, stream, name, run):
+    def issue(self, stream, work):
         with self.lock:
-            if self.recorded(stream):
-                self.recording.work.append((name, run))
-            else:
-                stream.work.append((name, run))
+            for memory in arrays_of(work.operands) if self.arriving else ():
+                if any(np.may_share_memory(memory, coming) for coming in self.arriving):
+                    raise DeviceRefusal(f"{work.name} on memory that a message has still to arrive in")
+            if self._log is not None:
+                self._log.append(work)
+            (self.recording if self.recorded(stream) else stream).work.append(work)
+            if stream.early and self.recording is None:
+                stream.run_ahead()
+
+    @contextmanager
+    def logged(self):
+        """The work that is issued inside."""
+        with self.lock:
+            before, self._log = self._log, []
+            try:
+                yield self._log
+            finally:
+                self._log = before
 
     def recorded(self, stream) -> bool:
         return self.recording is not None and (stream is self.recording.stream or stream in self.recording.loose)
@@ -57,11 +86,7 @@ class Scheduler:
     def _run_ahead(self):
         moved = True
         while moved:
-            moved = False
-            for stream in self.streams:
-                while stream.work and stream.free():
-                    stream.step()
-                    moved = True
+            moved = any(stream.run_ahead() for stream in self.streams)
 
 
 class HostEvent(Event):
@@ -70,11 +95,13 @@ class HostEvent(Event):
         self.reached, self.time = False, None
 
     def reach(self):
-        self.reached, self.time = True, perf_counter()
+        self.reached, self.time = True, self.stream.scheduler.time
 
     def done(self):
-        """Each time it is asked, the stream has done one thing more."""
+        """Each time it is asked, the stream has done one thing more; or all, where the device is quick."""
         self._refuse_if_recorded()
+        if self.stream.scheduler.quick:
+            self.wait()
         with self.stream.scheduler.lock:
             if self.reached:
                 return True
@@ -84,6 +111,7 @@ class HostEvent(Event):
 
     def wait(self):
         self._refuse_if_recorded()
+        self.stream.scheduler.refuse_while_recording("an event was waited for")
         if not self.reached:
             self.stream.scheduler.finish(self.stream, self)
 
@@ -100,19 +128,23 @@ class HostEvent(Event):
 
 
 class HostStream(Stream):
+    """``early``: its work is done as soon as it is issued, as far as events let it."""
+
+    early = False
+
     def __init__(self, scheduler):
         self.scheduler, self.work = scheduler, deque()
         scheduler.streams.append(self)
 
-    def issue(self, name, run):
-        self.scheduler.issue(self, name, run)
+    def issue(self, name, run, operands):
+        self.scheduler.issue(self, Work(name, run, operands))
 
     def record(self, timed=False):
         with self.scheduler.lock:
             recording = self.scheduler.recording if self.scheduler.recorded(self) else None
             event = HostEvent(self, timed, recording)
             if not recording:
-                self.work.append(("event", event.reach))
+                self.work.append(Work("event", event.reach))
             return event
 
     def after(self, event):
@@ -122,7 +154,7 @@ class HostStream(Stream):
             elif self.scheduler.recorded(self):
                 raise DeviceError("recorded work was told to wait for an event from before the recording")
             elif not event.reached:
-                self.work.append(("wait", event))
+                self.work.append(Work("wait", event))
 
     def _join(self, event):
         recording = self.scheduler.recording
@@ -135,19 +167,23 @@ class HostStream(Stream):
     def synchronize(self):
         self.scheduler.finish(self)
 
-    def free(self) -> bool:
-        """Whether its next work waits for no other stream."""
-        return not isinstance(self.work[0][1], HostEvent) or self.work[0][1].reached
+    def run_ahead(self) -> bool:
+        """Do what waits for no other stream; whether there was any."""
+        before = len(self.work)
+        while self.work and (not isinstance(self.work[0].run, HostEvent) or self.work[0].run.reached):
+            self.step()
+        return len(self.work) < before
 
     def step(self):
         """Do the next work, and first what it waits for."""
-        _, run = self.work[0]
+        run = self.work[0].run
         if isinstance(run, HostEvent):
             while not run.reached:
                 run.stream.step()
             self.work.popleft()
         else:
-            self.work.popleft()
+            name, *_ = self.work.popleft()
+            self.scheduler.time += 0 if name == "event" else 1e-4
             run()
 
 
@@ -157,8 +193,8 @@ class HostGraph(CudaGraph):
 
     def launch(self, stream):
         stream.scheduler.refuse_while_recording("a graph was launched")
-        for name, run in self.work:
-            stream.issue(name, run)
+        for work in self.work:
+            stream.scheduler.issue(stream, work)
 
 
 @contextmanager

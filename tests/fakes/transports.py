@@ -6,7 +6,10 @@ import random
 import numpy as np
 
 from ringtrain.transport.base import Handle, Transport
-from tests.fakes.device import READ, DeviceRefusal, FakeDeviceOps, arrays_of
+from tests.fakes.host_memory import DeviceRefusal, arrays_of
+
+# What operations call arrays that they only read: parameters in passes, and terms of sums.
+READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "a", "b", "sources"}
 
 
 class Late(Handle):
@@ -116,17 +119,18 @@ class Shut(Wrapping):
         return Apart(self._inner.recvs(into, tag), private, spans, lambda: self.opened or tag < self._first)
 
 
-def settled(ops: FakeDeviceOps, array, is_read=False):
+def settled(array, is_read=False):
     """The memory of a device array; a host array is its own. Refuses where an operation on that memory is still
     queued, on whatever stream: a transport reads and writes at once, and would come before it. What it only reads may
     be read by operations, too."""
     if isinstance(array, np.ndarray):
         return array
-    for name, operands in ops.waiting():
+    for work in array._device.waiting():
         if any(
-            np.may_share_memory(memory, array._memory) for memory in arrays_of(operands, but=READ if is_read else ())
+            np.may_share_memory(memory, array._memory)
+            for memory in arrays_of(work.operands, but=READ if is_read else ())
         ):
-            raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
+            raise DeviceRefusal(f"memory was handed to a transport while {work.name} on it is queued")
     return array._memory
 
 
@@ -138,15 +142,15 @@ def _memory(array):
 class DeviceHandle(Handle):
     """Looks at the queues whenever it starts; until a message has arrived no operation on its memory may be issued."""
 
-    def __init__(self, inner: Handle, ops: FakeDeviceOps, arrays: list, arrives: bool):
-        self._inner, self._ops, self._arrays, self._arrives = inner, ops, arrays, arrives
+    def __init__(self, inner: Handle, runtime, arrays: list, arrives: bool):
+        self._inner, self._runtime, self._arrays, self._arrives = inner, runtime, arrays, arrives
         self._coming: list = []
 
     def start(self) -> None:
-        memory = [settled(self._ops, array, not self._arrives) for array in self._arrays]
+        memory = [settled(array, not self._arrives) for array in self._arrays]
         self._inner.start()
         self._coming = memory if self._arrives else []
-        self._ops.arriving.extend(self._coming)
+        self._runtime.arriving.extend(self._coming)
 
     def test(self) -> bool:
         if not self._inner.test():
@@ -161,16 +165,16 @@ class DeviceHandle(Handle):
     def _end(self) -> None:
         coming, self._coming = self._coming, []
         for memory in coming:
-            place = next(i for i, other in enumerate(self._ops.arriving) if other is memory)
-            del self._ops.arriving[place]
+            place = next(i for i, other in enumerate(self._runtime.arriving) if other is memory)
+            del self._runtime.arriving[place]
 
 
 class DeviceTransport(Transport):
-    """Moves arrays of one fake device over another transport. ``mapped``: whether a device reads and writes the memory
-    of the others of its node."""
+    """Moves arrays of the fake device of ``ops`` over another transport, as an MPI that takes their addresses does.
+    ``mapped``: whether a device reads and writes the memory of the others of its node."""
 
-    def __init__(self, inner: Transport, ops: FakeDeviceOps, mapped: bool = False):
-        self._inner, self._ops, self._mapped = inner, ops, mapped
+    def __init__(self, inner: Transport, ops, mapped: bool = False):
+        self._inner, self._runtime, self._mapped = inner, ops.runtime, mapped
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
@@ -182,10 +186,10 @@ class DeviceTransport(Transport):
         self.before_leaving, self.why_not_fault_tolerant = inner.before_leaving, inner.why_not_fault_tolerant
 
     def allocate(self, count, dtype):
-        return self._ops.adopt(self._inner.allocate(count, dtype))
+        return self._runtime.adopt(self._inner.allocate(count, dtype))
 
     def scratch(self, count, dtype):
-        return self._ops.adopt(self._inner.scratch(count, dtype))
+        return self._runtime.adopt(self._inner.scratch(count, dtype))
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends, moves, tag, False)
@@ -195,17 +199,17 @@ class DeviceTransport(Transport):
 
     def _wrap(self, prepare, moves, tag, arrives):
         inner = prepare([(peer, _memory(span)) for peer, span in moves], tag)
-        return DeviceHandle(inner, self._ops, [span for _, span in moves], arrives)
+        return DeviceHandle(inner, self._runtime, [span for _, span in moves], arrives)
 
     def native_allreduce(self, span, op="sum", source=None):
-        given = None if source is None else settled(self._ops, source)
-        self._inner.native_allreduce(settled(self._ops, span), op, given)
+        given = None if source is None else settled(source)
+        self._inner.native_allreduce(settled(span), op, given)
 
     def native_allreduce_start(self, span):
-        return self._inner.native_allreduce_start(settled(self._ops, span))
+        return self._inner.native_allreduce_start(settled(span))
 
     def broadcast(self, span, root=0):
-        self._inner.broadcast(settled(self._ops, span), root)
+        self._inner.broadcast(settled(span), root)
 
     def gather_json(self, value):
         return self._inner.gather_json(value)
@@ -223,7 +227,7 @@ class DeviceTransport(Transport):
         if not self._mapped or isinstance(span, np.ndarray):
             return None
         found = self._inner.peer_views(span._memory)
-        return found and [self._ops.adopt(memory) for memory in found]
+        return found and [self._runtime.adopt(memory) for memory in found]
 
     def signal_counter(self, tag):
         return self._inner.signal_counter(tag)

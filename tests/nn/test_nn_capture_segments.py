@@ -10,7 +10,8 @@ from test_nn_graph import NETS, SHAPE, plain
 from ringtrain.nn import capture_segments
 from ringtrain.nn.base import Pass
 from ringtrain.nn.norm import BatchNorm
-from tests.fakes.device import DeviceRefusal, FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.host_memory import DeviceRefusal
 
 
 def names(found):
@@ -22,7 +23,7 @@ def recorded(ops, **more) -> Pass:
 
 
 def test_pieces_are_cut_where_weights_are_waited_for_and_where_gradients_set_something_off():
-    nodes, ops = plain(), FakeDeviceOps()
+    nodes, ops = plain(), FakeGpuOps()
     assert names(capture_segments.forward_segments(recorded(ops), nodes)) == [[node.name for node in nodes]]
     waits = recorded(ops, waits=frozenset({"fc.weight", "out.bias"}))
     assert [piece[0] for piece in names(capture_segments.forward_segments(waits, nodes))] == ["conv", "fc", "out"]
@@ -36,14 +37,14 @@ def test_pieces_are_cut_where_weights_are_waited_for_and_where_gradients_set_som
 
 
 def test_a_piece_is_one_layer_where_nothing_is_recorded():
-    nodes, ops = plain(), FakeDeviceOps()
+    nodes, ops = plain(), FakeGpuOps()
     for ctx in (Pass(ops, None), recorded(Net(nodes, SHAPE).ops)):
         assert all(len(piece) == 1 for piece in capture_segments.forward_segments(ctx, nodes))
 
 
 def test_statistics_over_ranks_stand_alone():
     nodes = NETS["residual"]()
-    ctx = recorded(FakeDeviceOps(), add_over_ranks=lambda numbers: None)
+    ctx = recorded(FakeGpuOps(), add_over_ranks=lambda numbers: None)
     found = capture_segments.forward_segments(ctx, nodes)
     apart = [piece[0].name for piece in found if isinstance(piece[0].layer, BatchNorm)]
     assert apart == ["norm", "norm2"]
@@ -55,7 +56,7 @@ class Trainer:
     """A net on a device, its pass, and its batch at one place."""
 
     def __init__(self, nodes, **ctx):
-        self.net = Net(nodes, SHAPE, ops=FakeDeviceOps("float64"))
+        self.net = Net(nodes, SHAPE, ops=FakeGpuOps(dtype="float64"))
         self.ops = self.net.ops
         self.ctx = make_pass(self.ops, self.net.count, recorded=True, **ctx)
         self.x, self.examples = self.ops.from_host(self.net.x), self.ctx.examples

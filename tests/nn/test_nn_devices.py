@@ -6,9 +6,9 @@ from nn_support import Net, reference
 from test_nn_graph import NETS, SHAPE
 
 from ringtrain.ops.catalogue import make_ops
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 
-DEVICES = {"device fake": lambda: FakeDeviceOps("float64"), "cpu": lambda: make_ops("cpu", "float64")}
+DEVICES = {"device fake": lambda: FakeGpuOps(dtype="float64"), "cpu": lambda: make_ops("cpu", "float64")}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,13 +7,11 @@ The device is the host's, or a real one where RINGTRAIN_TEST_DEVICE is ``cuda``.
 import functools
 import os
 
-import numpy as np
 import pytest
 
 from ringtrain.ops.cuda import PARTS, CudaOps
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.ops.precision import active_dtype
 from tests.fakes import host_kernels
 from tests.fakes.host_cuda import HostRuntime
@@ -58,15 +56,4 @@ def calls_of(parts, dtype, n):
     return [call for call in calls(dtype, n) if call.operation in operations(*parts)]
 
 
-def wide_matrix(runtime, stream, values, transposed):
-    """The values as part of a wider array, two elements after its start."""
-    stored = values.T if transposed else values
-    wide = np.full((stored.shape[0], stored.shape[1] + 3), 100, values.dtype)
-    wide[:, : stored.shape[1]] = stored
-    memory = np.concatenate([np.full(2, 100, values.dtype), wide.reshape(-1)])
-    array = runtime.empty(memory.shape, memory.dtype)
-    runtime.upload(memory, array, stream)
-    return Matrix(array, *values.shape, wide.shape[1], 2, transposed)
-
-
-__all__ = ["calls_of", "cuda_ops", "device_runtime", "needs_compiler", "operations", "perform", "wide_matrix"]
+__all__ = ["calls_of", "cuda_ops", "device_runtime", "needs_compiler", "operations", "perform"]

@@ -1,4 +1,4 @@
-"""CupyRuntime over a CuPy that is not there: what it asks of CuPy, and what it makes of its errors."""
+"""The rules of CupyRuntime around CuPy: errors, recordings, counts. What CuPy computes is for tests on a device."""
 
 import builtins
 import subprocess
@@ -13,10 +13,8 @@ from ringtrain.ops import texts
 from ringtrain.ops.cuda import checks, identity
 from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
-from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes import fake_cupy
 from tests.fakes.fake_cupy import FakeCupy
-from tests.ops.cuda_support import wide_matrix
 
 SOURCE = 'extern "C" __global__ void twice(const float *x, float *y, int n) {}'
 
@@ -29,7 +27,7 @@ def cupy():
 @pytest.fixture
 def runtime(cupy, monkeypatch, tmp_path):
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("ringtrain.ops.cuda.cupy_runtime._headers", lambda: ("-I/headers",))
+    monkeypatch.setattr("ringtrain.ops.cuda.cupy_runtime._headers", lambda: ())
     monkeypatch.setattr(identity, "DRIVER", "libnone.so")
     return CupyRuntime(cupy, 0)
 
@@ -85,23 +83,7 @@ def test_an_old_driver_has_no_such_function(monkeypatch):
     assert identity.uuid_of(0, bytes(range(1, 17)) + b"next") == "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
 
-def test_memory_goes_to_and_fro(runtime):
-    stream, host, back = runtime.stream(), np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
-    x, y = runtime.empty((2, 3), "float32"), runtime.whole(24)
-    runtime.upload(host, x, stream)
-    runtime.copy(x, y, stream)
-    runtime.download(y, back, stream)
-    assert back.tolist() == host.tolist()
-    runtime.clear(x, stream)
-    assert runtime.view(x, "int64").host().tolist() == [0, 0, 0]
-    assert runtime.address(x) == x.data.ptr and runtime.memory() == ((1 << 20) - 48, 1 << 20)
-    with pytest.raises(DeviceError, match=texts.COPY_SIZES.pattern(given=24, nbytes=8)):
-        runtime.upload(host, runtime.empty(2, "float32"), stream)
-    with pytest.raises(DeviceError, match=texts.HOST_ARRAY.pattern(kind="ndarray")):
-        runtime.upload(host[::2], x, stream)
-
-
-def test_an_unpinned_download_waits_and_a_pinned_one_does_not(runtime, cupy):
+def test_only_an_unpinned_download_waits(runtime, cupy):
     stream, x = runtime.stream(), runtime.empty(4, "uint8")
     runtime.download(x, runtime.pinned(8)[2:6], stream)
     assert "synchronize" not in cupy.log
@@ -109,71 +91,23 @@ def test_an_unpinned_download_waits_and_a_pinned_one_does_not(runtime, cupy):
     assert cupy.log[-1] == "synchronize"
 
 
-def test_a_kernel_is_launched_on_the_stream_it_was_given(runtime, cupy):
+def test_a_kernel_may_have_more_shared_memory_where_it_asks_for_it(runtime, cupy):
     stream, x = runtime.stream(), runtime.empty(4, "float32")
-    kernel = runtime.compile(SOURCE, "twice.cu", ("-DREAL=float",))["twice"]
-    assert cupy.options == ("-std=c++17", "-I/headers", "-DREAL=float")
-    kernel.launch((2,), (32,), stream, [x, None, np.int32(4)], 0)
-    name, blocks, threads, arguments, shared_bytes, used = cupy.log[-1]
-    assert (name, blocks, threads, shared_bytes, used) == ("twice", (2,), (32,), 0, stream.stream)
-    assert arguments[0] is x and (arguments[1], arguments[1].dtype) == (0, np.uint64)
-    assert (kernel.registers, kernel.shared_bytes, kernel._raw.max_dynamic_shared_size_bytes) == (32, 128, None)
-    kernel.launch((2,), (32,), stream, [x, x, np.int32(4)], 100_000)
-    assert kernel._raw.max_dynamic_shared_size_bytes == 100_000
+    kernel = runtime.compile(SOURCE, "twice.cu", ())["twice"]
+    for nbytes, asked in ((0, None), (100_000, 100_000)):
+        kernel.launch((2,), (32,), stream, [x, None, np.int32(4)], nbytes)
+        blocks, threads, arguments, shared_bytes, used = cupy.log[-1]
+        assert (blocks, threads, shared_bytes, used) == ((2,), (32,), nbytes, stream.stream)
+        assert arguments[0] is x and (arguments[1], arguments[1].dtype) == (0, np.uint64)
+        assert kernel._raw.max_dynamic_shared_size_bytes == asked
 
 
-def test_sources_compiled_and_taken_from_the_disk(runtime, cupy, tmp_path):
+def test_sources_compiled_and_taken_from_the_disk(runtime, cupy, tmp_path, monkeypatch):
     runtime.compile(SOURCE, "twice.cu", ())
     assert runtime.modules == (0, 1)
-    build = cupy.RawModule
-
-    def compiling(**given):
-        (tmp_path / "a.cubin").write_text("")
-        return build(**given)
-
-    cupy.RawModule = compiling
+    monkeypatch.setattr(cupy, "do", lambda name: (tmp_path / "a.cubin").write_text(""))
     runtime.compile(SOURCE, "twice.cu", ())
     assert runtime.modules == (1, 1)
-
-
-@pytest.mark.parametrize("precise", [True, False])
-@pytest.mark.parametrize("accumulate", [True, False])
-@pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("given, out", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
-def test_a_product_is_that_of_the_rows(runtime, cupy, given, out, orders, accumulate, precise):
-    random, stream = np.random.default_rng(3), runtime.stream()
-    a, b = random.integers(-4, 5, (3, 5)).astype(given), random.integers(-4, 5, (5, 4)).astype(given)
-    c = random.integers(-4, 5, (3, 4)).astype(out)
-    wanted = a.astype(float) @ b + (c if accumulate else 0)
-    left, right = (wide_matrix(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
-    target = wide_matrix(runtime, stream, c, False)
-    runtime.product(left, right, target, accumulate, precise, stream)
-    rows = target.array.host()[target.start :].reshape(3, -1)[:, :4]
-    assert rows.tolist() == wanted.tolist()
-    kind = "float64" if given == "float64" else "float32" if precise or given == "float16" else "tf32"
-    assert ("gemm", kind) in cupy.log
-
-
-def test_products_that_are_none(runtime):
-    x, y = runtime.empty(6, "float32"), runtime.empty(6, "float64")
-    with pytest.raises(DeviceError, match=texts.PRODUCT.pattern(a="2 × 3", b="2 × 3", c="2 × 2")):
-        runtime.product(Matrix(x, 2, 3, 3), Matrix(x, 2, 3, 3), Matrix(x, 2, 2, 2), False, True, runtime.stream())
-    with pytest.raises(DeviceError, match=texts.PRODUCT.pattern(a="float32", b="float32", c="float64")):
-        runtime.product(Matrix(x, 2, 3, 3), Matrix(x, 3, 2, 2), Matrix(y, 2, 2, 2), False, True, runtime.stream())
-
-
-def test_what_is_recorded_is_done_when_the_graph_is_launched(runtime):
-    stream, x, y = runtime.stream(), runtime.empty(4, "float32"), runtime.empty(4, "float32")
-    pinned = runtime.pinned(16).view(np.float32)
-    pinned[:] = 3
-    runtime.clear(y, stream)
-    with runtime.record(stream) as graphs:
-        runtime.upload(pinned, x, stream)
-        runtime.copy(x, y, stream)
-    assert y.host().tolist() == [0] * 4
-    graphs[0].launch(stream)
-    assert y.host().tolist() == [3] * 4
-    assert [kept is x or kept is y or kept is pinned for kept in graphs[0]._kept] == [True] * 4
 
 
 def recorded(action):
@@ -184,43 +118,26 @@ def failed(doing, error):
     return texts.FAILED.pattern(doing=doing, index=0, error=error)
 
 
-def test_what_cannot_be_recorded(runtime, cupy):
-    stream, other, x = runtime.stream(), runtime.stream(), runtime.empty(4, "float32")
-    host, matrix = np.zeros(4, np.float32), Matrix(x, 2, 2, 2)
-    event = stream.record()
+def test_recordings_are_ended_and_keep_their_arrays(runtime, cupy):
+    """After work that cannot be recorded, too; another thread does as it likes meanwhile."""
+    stream, x, made = runtime.stream(), runtime.empty(4, "float32"), []
+    with runtime.record(stream) as graphs:
+        runtime.copy(x, x, stream)
+        other = threading.Thread(target=lambda: made.append(runtime.empty(3, "float32")))
+        other.start()
+        other.join()
+    assert graphs[0]._kept[0] is x and made[0].size == 3
     refused = {
-        "an array was allocated": lambda: runtime.empty(4, "uint8"),
-        "pinned memory was allocated": lambda: runtime.pinned(4),
-        "memory that is not pinned was copied": lambda: runtime.upload(host, x, stream),
-        "a stream was waited for": other.synchronize,
-        "an event was waited for": event.wait,
-        "a product was asked for": lambda: runtime.product(matrix, matrix, matrix, False, True, stream),
-        "twice.cu was compiled": lambda: runtime.compile(SOURCE, "twice.cu", ()),
-        "another recording was begun": lambda: runtime.record(other).__enter__(),
+        "an array was allocated": lambda: runtime.whole(4),
+        "an event was waited for": stream.record().wait,
+        "another recording was begun": lambda: runtime.record(stream).__enter__(),
+        "a graph was launched": lambda: graphs[0].launch(stream),
     }
     for action, run in refused.items():
         with pytest.raises(DeviceError, match=recorded(action)), runtime.record(stream):
             run()
         assert cupy.log[-1] == "end"
     runtime.empty(4, "uint8")
-
-
-def test_a_graph_is_not_launched_within_a_recording(runtime):
-    stream = runtime.stream()
-    with runtime.record(stream) as graphs:
-        pass
-    with pytest.raises(DeviceError, match=recorded("a graph was launched")), runtime.record(stream):
-        graphs[0].launch(stream)
-
-
-def test_events(runtime):
-    stream, other = runtime.stream(), runtime.stream()
-    first, second = stream.record(timed=True), stream.record(timed=True)
-    assert (first.event.disable_timing, stream.record().event.disable_timing) == (False, True)
-    other.after(first)
-    assert not second.done()
-    second.wait()
-    assert second.done() and second.seconds_since(first) == 0.25
 
 
 def test_an_event_behind_a_fault_is_not_awaited_for_ever(runtime):
@@ -230,22 +147,13 @@ def test_an_event_behind_a_fault_is_not_awaited_for_ever(runtime):
         event.done()
 
 
-def test_another_thread_allocates_while_this_one_records(runtime):
-    made = []
-    with runtime.record(runtime.stream()):
-        other = threading.Thread(target=lambda: made.append(runtime.empty(3, "float32")))
-        other.start()
-        other.join()
-    assert made[0].size == 3
-
-
 def test_memory_of_another_process(runtime, cupy):
     x = runtime.whole(100)
     name = runtime.share(x)
     with pytest.raises(DeviceError, match=texts.NOT_WHOLE.pattern()):
         runtime.share(runtime.empty(100, "uint8"))
     there = runtime.open(name, 100)
-    assert (len(name), there.data.ptr, there.size) == (64, x.data.ptr, 100)
+    assert (there.data.ptr, there.size) == (x.data.ptr, 100)
     with pytest.raises(DeviceError, match=texts.OPEN_ALREADY.pattern()):
         runtime.open(name, 100)
     runtime.close(there)

@@ -1,4 +1,4 @@
-"""cuDNN's graphs: drawn with the library where it is installed, and executed by one that is made up."""
+"""cuDNN's graphs: drawn with the library where it is installed; and what is done around it, whatever it computes."""
 
 import inspect
 import itertools
@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
@@ -18,9 +17,8 @@ from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
-from tests.fakes.fake_cudnn import FakeCudnn
+from tests.fakes.fake_cudnn import FakeCudnn, cudnnGraphNotSupportedError
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cases import CONVOLUTIONS
 from tests.ops.cuda_support import needs_compiler
 
 # Of ResNet-50 on 224 × 224: size in, channels in, channels out, kernel, stride. He et al. 2016, table 1, with the
@@ -110,11 +108,17 @@ def test_engines_that_are_not_wanted(cudnn):
     assert unwanted(cudnn, full, False) == unwanted(cudnn, half, True) == [notes.NONDETERMINISTIC]
 
 
-# ── execution ────────────────────────────────────────────────────────────────────────────────────────────────
-def device_with(precision, library_of=FakeCudnn, **rest):
-    device = Device(HostRuntime(), "float32", active_dtype(precision, "float32"), precision != "tf32", **rest)
-    device.stream.pointer = 7
-    return device, library_of({7: device.stream})
+# ── around it ────────────────────────────────────────────────────────────────────────────────────────────────
+PLAN = ConvolutionPlan(1, 5, 5, 2, 5, 5, 2, 3, 1, 1, 1)
+NO_ENGINE = cudnnGraphNotSupportedError("no engine")
+FAILURE = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+RAISED = texts.CUDNN_RAISED.pattern(kind="RuntimeError", error="CUDNN_STATUS_EXECUTION_FAILED")
+
+
+def device_with(precision="float32", dtype="float32", pointer=7, **rest):
+    device = Device(HostRuntime(), dtype, active_dtype(precision, dtype), precision != "tf32", **rest)
+    device.stream.pointer = pointer
+    return device
 
 
 def put(device, host):
@@ -126,137 +130,59 @@ def put(device, host):
 def get(device, array):
     host = np.empty(array.shape, array.dtype)
     device.runtime.download(array, host, device.stream)
-    return host.astype(np.float64)
+    return host
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["same", "stride 2, groups 2", "1x1, stride 2", "depthwise, pad 2"])
-@pytest.mark.parametrize("all_float", [True, False])
-def test_passes_as_the_reference(precision, name, all_float):
-    """``all_float``: an engine gives dw of 16-bit arrays in float32; else in their type."""
-
-    def refuses(graph):
-        return not all_float and graph.out.data_type != graph.io
-
-    device, library = device_with(precision, lambda streams: FakeCudnn(streams, refuses))
-    h, w, c, k, geometry = CONVOLUTIONS[name]
-    random, p, q = np.random.default_rng(2), geometry.output(h), geometry.output(w)
-    x, dy = (random.integers(-3, 4, shape).astype(device.active) for shape in ((2, h, w, c), (2, p, q, k)))
-    weight = random.integers(-3, 4, (geometry.kernel, geometry.kernel, c // geometry.groups, k)).astype("float32")
-    b, dw = random.integers(-3, 4, k).astype("float32"), np.ones(weight.shape, "float32")
-    plan, passes = make_convolution_plan(x.shape, weight.shape, dy.shape, geometry), Cudnn(device, library)
-    assert passes.able(plan)
-    given = [put(device, each) for each in (x, weight, b, dy, dw)]
-    y, dx = device.runtime.empty(dy.shape, dy.dtype), device.runtime.empty(x.shape, x.dtype)
-    for _ in range(2):
-        passes.forward(plan, given[0], given[1], given[2], y, True)
-    passes.input_back(plan, given[1], given[3], dx)
-    passes.weights_back(plan, given[0], given[3], given[4], True)
-    wanted = np.empty(dy.shape), np.ones(weight.shape), np.empty(x.shape)
-    wide = [each.astype(np.float64) for each in (x, weight, b, dy)]
-    reference = ReferenceOps("float64")
-    reference.conv2d(*wide[:3], wanted[0], geometry, relu=True)
-    reference.conv2d_back(*wide[:2], wanted[0], wide[3], wanted[1], None, wanted[2], geometry, accumulate=True)
-    for got, host in zip((y, given[4], dx), wanted, strict=True):
-        assert np.abs(get(device, got) - host.astype(got.dtype).astype(float)).max() <= 2.0**-7 * np.abs(host).max()
-    assert len(library.graphs) == (3 if all_float or precision == "float32" else 4)
-    assert all("random" in graph.notes for graph in library.graphs)
-
-
-def small_plan():
-    return ConvolutionPlan(1, 5, 5, 2, 5, 5, 2, 3, 1, 1, 1)
+@pytest.mark.parametrize("precision, refuses", [("float32", []), ("bfloat16", []), ("bfloat16", [NO_ENGINE])], ids=str)
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_weights_are_turned_on_their_way_there_and_back(precision, refuses, accumulate):
+    """Nothing is computed, so that what comes back as dw is what lies there: in float32, where an engine gives that."""
+    device, library = device_with(precision), FakeCudnn(refuses=refuses)
+    passes, w = Cudnn(device, library), np.random.default_rng(2).integers(-9, 9, (3, 3, 2, 2)).astype("float32")
+    weights, dw, there = put(device, w), put(device, np.ones_like(w)), w.transpose(3, 0, 1, 2).reshape(-1)
+    assert get(device, passes._turned(PLAN, weights)).astype("float32").tolist() == there.tolist()
+    kind = device.active if refuses else device.real
+    device.runtime.upload(there.astype(kind), device.scratch("turned", w.size, kind), device.stream)
+    passes.weights_back(PLAN, weights, weights, dw, accumulate)
+    assert get(device, dw).tolist() == (w + accumulate).tolist() and library.graphs == 1 + len(refuses)
 
 
 @needs_compiler
-def test_what_has_no_engine_is_told_again_without_a_second_try():
-    device, library = device_with("float32", lambda streams: FakeCudnn(streams, lambda graph: True))
+@pytest.mark.parametrize(
+    "library, words, built",
+    [
+        (FakeCudnn(refuses=[NO_ENGINE]), texts.CUDNN.pattern(error="no engine"), 1),
+        (FakeCudnn(no_handle=RuntimeError("no symbol")), texts.CUDNN.pattern(error="no symbol"), 0),
+        (FakeCudnn(fails=FAILURE), RAISED, 1),
+    ],
+    ids=["no engine", "no library behind it", "failure"],
+)
+def test_what_it_cannot_do_is_told_each_time_and_tried_once(library, words, built):
+    device = device_with()
     passes, array = Cudnn(device, library), device.runtime.empty(36, "float32")
     for _ in range(2):
-        with pytest.raises(Unable, match=texts.CUDNN.pattern(error="no engine for this graph")):
-            passes.input_back(small_plan(), array, array, array)
-    assert len(library.graphs) == 1
-
-
-@needs_compiler
-def test_where_there_is_no_library_behind_the_one_that_is_installed():
-    def create_handle():
-        raise RuntimeError("Unable to find symbol")
-
-    device, library = device_with("float32")
-    library.create_handle, array = create_handle, device.runtime.empty(36, "float32")
-    with pytest.raises(Unable, match=texts.CUDNN.pattern(error="Unable to find symbol")):
-        Cudnn(device, library).input_back(small_plan(), array, array, array)
+        with pytest.raises(Unable, match=words):
+            passes.input_back(PLAN, array, array, array)
+    assert library.graphs == built
 
 
 def test_neither_float64_nor_a_stream_that_is_none_of_a_device():
-    runtime = HostRuntime()
-    assert not Cudnn(Device(runtime, "float32", "float32")).able(small_plan())
-    device = Device(runtime, "float64", "float64")
-    device.stream.pointer = 7
-    assert not Cudnn(device).able(small_plan())
+    given = ({}, True), ({"pointer": None}, False), ({"dtype": "float64", "precision": "float32"}, False)
+    assert [Cudnn(device_with(**each)).able(PLAN) for each, _ in given] == [able for _, able in given]
 
 
 @needs_compiler
-def test_it_is_one_of_the_ways_and_may_be_recorded():
-    """The clock favours the last way, which is cuDNN's; for dw there is no engine."""
-    later = iter(range(1000, 0, -1))
-    choice = Choice(measure=lambda *_: next(later))
-    device, library = device_with(
-        "float32",
-        lambda streams: FakeCudnn(streams, lambda graph: graph.out.uid == 2),
-        choice=choice,
-    )
-    layer = CudaConvolution(device, Cudnn(device, library))
-    x, w, y = (put(device, np.ones(s, "float32")) for s in ((1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
-    dw, dx = device.runtime.empty((3, 3, 2, 2), "float32"), device.runtime.empty((1, 5, 5, 2), "float32")
-
-    def run():
-        layer.conv2d(x, w, None, y, ConvGeometry(3, 1, 1))
-        layer.conv2d_back(x, w, y, y, dw, None, dx, ConvGeometry(3, 1, 1))
-
-    run()
-    before = get(device, dx), get(device, dw)
-    names = {work[0]: chosen.name for work, chosen in choice.table.items()}
-    assert names == {"forward": "cuDNN", "input_back": "cuDNN", "weights_back": "implicit 64x64"}
-    assert choice.notes == [texts.LEFT_OUT(name="cuDNN", times=1, why=texts.CUDNN(error="no engine for this graph"))]
-    device.recording = True
-    with device.runtime.record(device.stream) as graphs:
-        run()
-    device.recording = False
-    device.runtime.clear(dx, device.stream)
-    graphs[0].launch(device.stream)
-    assert (get(device, dx) == before[0]).all() and (get(device, dw) == before[1]).all()
-    assert before[0].max() == 18 * 18
-
-
-class BindingError(Exception):
-    """Of a class that a library has for itself."""
-
-
-OTHER = texts.OTHER_RESULT.pattern(most=0.001)
-SPOILT = {
-    "raises": (
-        {"fails": BindingError("CUDNN_STATUS_EXECUTION_FAILED")},
-        texts.CUDNN_RAISED.pattern(kind="BindingError", error="CUDNN_STATUS_EXECUTION_FAILED"),
-    ),
-    "misses an array": (
-        {"fails": ValueError("no tensor of uid 3")},
-        texts.CUDNN_RAISED.pattern(kind="ValueError", error="no tensor of uid 3"),
-    ),
-    "gives other numbers": ({"spoils": lambda result: 1.02 * result}, OTHER),
-    "gives NaN": ({"spoils": lambda result: np.nan * result}, OTHER),
-}
-
-
-@needs_compiler
-@pytest.mark.parametrize("how, why", SPOILT.values(), ids=SPOILT)
-def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(how, why):
-    """cuDNN is the fastest by the clock."""
+@pytest.mark.parametrize(
+    "library, why",
+    [(FakeCudnn(fails=FAILURE), RAISED), (FakeCudnn(), texts.OTHER_RESULT.pattern(most=0.001))],
+    ids=["raises", "gives other numbers"],
+)
+def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(library, why):
+    """Although cuDNN is the fastest by the clock."""
     faster = itertools.count(1000, -1)
     choice = Choice(measure=lambda *_: next(faster))
-    device, library = device_with("float32", choice=choice)
-    vars(library).update(how)
+    device = device_with(choice=choice)
     layer, random = CudaConvolution(device, Cudnn(device, library)), np.random.default_rng(4)
     x, w = (random.standard_normal(s).astype("float32") for s in ((1, 5, 5, 2), (3, 3, 2, 2)))
     y, dx, dw, wanted = (np.empty(s, "float32") for s in ((1, 5, 5, 2), (1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
@@ -271,30 +197,12 @@ def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(how, why):
 
 
 @needs_compiler
-def test_a_library_that_fails_when_it_was_chosen_is_told_as_an_error_of_the_device():
-    device, library = device_with("float32")
-    passes, array = Cudnn(device, library), device.runtime.empty(36, "float32")
-    passes.input_back(small_plan(), array, array, array[:25])
-    library.fails = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-    with pytest.raises(
-        DeviceError, match=texts.CUDNN_RAISED.pattern(kind="RuntimeError", error="CUDNN_STATUS_EXECUTION_FAILED")
-    ):
-        passes.input_back(small_plan(), array, array, array)
-
-
-@needs_compiler
 def test_a_runtime_that_keeps_account_hears_of_each_execution():
-    device, library = device_with("float32")
-    seen = []
-
-    def timed(name, stream, arrays, work):
-        seen.append((name, stream is device.stream, [array.size for array in arrays]))
-        work()
-
-    device.runtime.timed = timed
+    device, seen = device_with(), []
+    device.runtime.timed = lambda name, stream, arrays, work: seen.append((name, stream, [x.size for x in arrays]))
     x, w, y = (put(device, np.ones(s, "float32")) for s in ((1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
-    Cudnn(device, library).forward(small_plan(), x, w, None, y, False)
-    assert seen == [("cuDNN: forward", True, [50, 36, 50])] and get(device, y).max() == 18
+    Cudnn(device, FakeCudnn()).forward(PLAN, x, w, None, y, False)
+    assert seen == [("cuDNN: forward", device.stream, [50, 36, 50])]
 
 
 def test_it_is_looked_for_without_being_imported():

@@ -7,12 +7,13 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of, trained
 
 from ringtrain.exchange import texts as exchange_texts
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
 
 
 def on_device(transport, model_text, iterations, early=False, **flags):
-    ops = FakeDeviceOps(flags.get("dtype", "float32"), early=early)
+    ops = FakeGpuOps(HostRuntime(early), flags.get("dtype", "float32"))
     found = losses(DeviceTransport(transport, ops), model_text, iterations, ops=ops, **flags)
     assert ops.replays > 0
     return found
@@ -46,7 +47,7 @@ def test_optimizers_clipping_and_accumulation(flags):
 
 
 def of_precision(transport, precision, iterations=20, **flags):
-    ops = FakeDeviceOps(precision=precision)
+    ops = FakeGpuOps(precision=precision)
     given = {"device": "cuda", "precision": precision, **flags}
     found, weights, checkpoint = trained(DeviceTransport(transport, ops), BATCH_NORM_NET, iterations, ops=ops, **given)
     return found, weights, checkpoint
@@ -71,7 +72,7 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
 
     @np.errstate(all="ignore")
     def body(t):
-        ops = FakeDeviceOps(precision="float16")
+        ops = FakeGpuOps(precision="float16")
         given = {"device": "cuda", "precision": "float16", "iterations": 14, **flags}
         run, _ = run_of(DeviceTransport(t, ops), BATCH_NORM_NET, ops, **given)
         run.scale.factor, scales, hashes = 2.0**24, [], []
@@ -98,7 +99,7 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
 
 def test_the_factor_goes_on_from_a_checkpoint():
     def body(t, found=None, start=0):
-        ops = FakeDeviceOps(precision="float16")
+        ops = FakeGpuOps(precision="float16")
         given = {"device": "cuda", "precision": "float16", "examples": None}
         return trained(DeviceTransport(t, ops), BATCH_NORM_NET, start + 3, start, found, ops=ops, **given)[2]
 
@@ -112,7 +113,7 @@ def test_an_epoch_with_its_tail_and_an_evaluation_between():
     """297 examples in batches of 100: arrays grow at the evaluation, and a tail is recorded by itself."""
 
     def body(transport, device):
-        ops = FakeDeviceOps() if device else None
+        ops = FakeGpuOps() if device else None
         transport = DeviceTransport(transport, ops) if device else transport
         run, ops = run_of(transport, BATCH_NORM_NET, ops, batch=100, iterations=11)
         found = []
@@ -130,7 +131,7 @@ def test_an_epoch_with_its_tail_and_an_evaluation_between():
 
 def test_evaluation():
     def scored(transport, device: bool):
-        ops = FakeDeviceOps() if device else None
+        ops = FakeGpuOps() if device else None
         transport = DeviceTransport(transport, ops) if device else transport
         run, _ = run_of(transport, BATCH_NORM_NET, ops)
         return run.evaluator.score(run.data.test, 100)
@@ -171,7 +172,7 @@ def gives_the_bits_of_hosts(size, flags, mapped=False, nodes=1):
     def run(make_ops):
         return everywhere(size, lambda t: body(t, make_ops()), nodes=nodes)
 
-    host, late, early = (run(make) for make in (lambda: None, FakeDeviceOps, lambda: FakeDeviceOps(early=True)))
+    host, late, early = (run(make) for make in (lambda: None, FakeGpuOps, lambda: FakeGpuOps(HostRuntime(hasty=True))))
     return host == late and host == early
 
 
@@ -187,7 +188,7 @@ def test_what_auto_takes_on_a_device_trains_alike():
         end = DeviceTransport(transport, ops) if ops else transport
         return trained(end, BATCH_NORM_NET, 4, ops=ops)[1]
 
-    host, device = (everywhere(3, lambda t, m=make: body(t, m())) for make in (lambda: None, FakeDeviceOps))
+    host, device = (everywhere(3, lambda t, m=make: body(t, m())) for make in (lambda: None, FakeGpuOps))
     assert max(abs(a - b).max() for a, b in zip(host, device, strict=True)) < 1e-6
 
 
@@ -216,7 +217,7 @@ def test_ranks_whose_devices_are_not_alike_do_all_in_one_order(flags):
         return trained(end, BATCH_NORM_NET, 4, ops=ops, **flags)[1].tobytes()
 
     host = everywhere(2, lambda t: body(t, None))
-    assert everywhere(2, lambda t: body(t, FakeDeviceOps(quick=t.rank == 0))) == host
+    assert everywhere(2, lambda t: body(t, FakeGpuOps(HostRuntime(quick=t.rank == 0)))) == host
 
 
 @pytest.mark.parametrize("flags", [{"staleness": 1}, {"staleness": 2, "overlap": "forward", "clip_norm": 0.5}])

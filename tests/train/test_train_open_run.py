@@ -17,7 +17,7 @@ from ringtrain.train import texts
 from ringtrain.train.agree import take_turns
 from ringtrain.train.assembly.device import CudaDevices, cuda_devices, open_device
 from ringtrain.train.run.memory_trial import rehearse
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
 from tests.ops.cuda_support import needs_compiler
@@ -41,7 +41,7 @@ class FakeCuda:
         return SimpleNamespace(facts=SimpleNamespace(name="H200", uuid=f"GPU-{index}"))
 
     def ops(self, runtime, dtype, precision, fixed):
-        return FakeDeviceOps(dtype, precision)
+        return FakeGpuOps(None, dtype, precision)
 
     def wrap(self, transport, mpi_cuda, index):
         return (lambda runtime: ("wrapped", runtime.facts.uuid)), (f"messages go {mpi_cuda}",)
@@ -112,7 +112,7 @@ def test_options_of_another_device_are_refused(flags, told):
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def rehearsed(t, capacity, net=DROPOUT_NET, **flags):
     """A run on a device of so many bytes, after its rehearsal."""
-    ops = FakeDeviceOps(capacity=capacity)
+    ops = FakeGpuOps(HostRuntime(total=capacity, others=0))
     run, _ = run_of(DeviceTransport(t, ops), net, ops, None, **flags)
     with run.batches(t, 0, 1) as batches:
         batch = next(batches)
@@ -122,12 +122,12 @@ def rehearsed(t, capacity, net=DROPOUT_NET, **flags):
 
 def test_a_rehearsal_is_of_full_size():
     run, ops = everywhere(1, lambda t: rehearsed(t, 1 << 40, batch=200))[0]
-    used = ops.used
+    used = ops.runtime.used
     with run.batches(run.transport, 0, 2) as batches:
         for batch in batches:
             run.worker.iterate(batch, batches.peek)
     ops.synchronize()
-    assert used <= ops.used <= used + (2 << 16)  # no more than the second place of raw batches
+    assert used <= ops.runtime.used <= used + (2 << 16)  # no more than the second place of raw batches
 
 
 def test_what_would_fit_is_said_on_every_rank_and_it_does_fit():
@@ -156,9 +156,9 @@ def test_whole_ghost_batches_fit_and_none_may():
 
 def test_not_even_one_example_may_fit():
     def body(t):
-        ops = FakeDeviceOps()
+        ops = FakeGpuOps()
         run, _ = run_of(DeviceTransport(t, ops), DROPOUT_NET, ops, None, batch=1400)
-        ops.capacity = ops.used + 100
+        ops.runtime.total = ops.runtime.others + ops.runtime.used + 100
         with run.batches(t, 0, 1) as batches:
             rehearse(run, ops, next(batches))
 

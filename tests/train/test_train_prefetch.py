@@ -7,7 +7,8 @@ import pytest
 
 from ringtrain.data.batches.gather import Batch
 from ringtrain.train.step.prefetch import RAW, Prefetcher
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.host_cuda import HostRuntime
 
 
 def batch_of(ops, value, count=4):
@@ -32,7 +33,7 @@ def read(ops, staging, batch, start=0, stop=4):
 
 @pytest.mark.parametrize("early", [False, True])
 def test_each_load_reads_its_own_batch_however_early_or_late_uploads_are(early):
-    ops = FakeDeviceOps(early=early)
+    ops = FakeGpuOps(HostRuntime(early))
     staging = Prefetcher(ops)
     batches = [batch_of(ops, value) for value in range(6)]
     seen = []
@@ -46,43 +47,41 @@ def test_each_load_reads_its_own_batch_however_early_or_late_uploads_are(early):
 
 
 def test_a_batch_is_uploaded_once_and_cut_into_micro_batches():
-    ops = FakeDeviceOps()
+    ops = FakeGpuOps()
     staging, batch = Prefetcher(ops), batch_of(ops, 3)
     batch.labels[:] = np.arange(4)
     staging.bring(batch)
     staging.bring(batch)
-    uploads = [name for name, _ in ops.waiting() if name == "upload"]
+    uploads = [work.name for work in ops.runtime.waiting() if work.name == "upload"]
     parts = [ops.to_host(read(ops, staging, batch, *cut)["labels"]).tolist() for cut in ((0, 3), (3, 4))]
     assert (parts, len(uploads)) == ([[0, 1, 2], [3]], len(RAW))
 
 
 def test_memory_may_be_used_again_when_it_has_arrived():
-    ops = FakeDeviceOps()
+    ops = FakeGpuOps()
     staging, batch, following = Prefetcher(ops), batch_of(ops, 1), batch_of(ops, 2)
     staging.arrive(batch)  # it is not on its way
     staging.bring(batch)
     staging.bring(following)
     staging.arrive(batch)
-    assert [name for name, _ in ops.waiting()].count("upload") == len(RAW)  # the other's are not waited for
+    assert [work.name for work in ops.runtime.waiting()].count("upload") == len(RAW)  # the other's are not waited for
     batch.images[...] = 9
     assert (ops.to_host(read(ops, staging, batch)["images"]) == 1).all()
 
 
 def test_new_memory_is_not_written_before_what_was_there_is_done_with():
-    ops = FakeDeviceOps(early=True)
+    ops = FakeGpuOps(HostRuntime(hasty=True))
     staging, x = Prefetcher(ops), ops.zeros((4,))
-    staging.bring(batch_of(ops, 1))
-    assert not ops.queued
-    ops.fill(x, 1)
-    staging.bring(batch_of(ops, 2))
-    assert not ops.queued
-    ops.fill(x, 2)
-    staging.bring(batch_of(ops, 3))  # where the first was
-    assert len(ops.queued) == 1
+    left = []
+    for value in (1, 2, 3):  # the third where the first was
+        ops.fill(x, value)
+        staging.bring(batch_of(ops, value))
+        left.append([work.name for work in ops.runtime.waiting()].count("fill"))
+    assert left == [0, 0, 1]
 
 
 def test_a_smaller_batch_and_one_without_examples():
-    ops = FakeDeviceOps()
+    ops = FakeGpuOps()
     staging = Prefetcher(ops)
     for value, count in ((1, 4), (2, 4), (3, 2), (4, 0), (5, 4)):
         batch = batch_of(ops, value, count)

@@ -9,7 +9,7 @@ from small_runs import DROPOUT_NET, NETS, apart, everywhere, results, run_of, tr
 from ringtrain.errors import DivergedError
 from ringtrain.train import texts as train_texts
 from ringtrain.train.run.driver import make_driver
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime
 
@@ -123,7 +123,7 @@ def test_staleness_on_a_device_that_computes_later(flags):
     """Bit by bit on one rank, since what several see depends on who is early; on three nothing is read too soon."""
 
     def body(t, device):
-        ops = FakeDeviceOps() if device else None
+        ops = FakeGpuOps() if device else None
         transport = DeviceTransport(t, ops) if device else t
         return trained(transport, NETS["ghost"], 6, ops=ops, sync="server", settle_at=(3,), **flags)
 

@@ -11,7 +11,8 @@ from ringtrain.train.options import read_options
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping.reasons import JobEnd
 from ringtrain.train.stopping.signals import StopFlag
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime
 from tests.runs import records
@@ -163,7 +164,7 @@ def test_on_a_device_it_is_bit_by_bit_as_on_the_host(name, flags):
     host = results(ranks, NETS[net], 4, nodes, **given)
 
     def on_device(transport, early):
-        ops = FakeDeviceOps(early=early)
+        ops = FakeGpuOps(HostRuntime(early))
         return *trained(DeviceTransport(transport, ops), NETS[net], 4, ops=ops, **given)[:2], ops.replays
 
     for early in (False, True):

@@ -19,7 +19,7 @@ from ringtrain.train import texts
 from ringtrain.train.run.tracing import Tracer, path_of, window_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.device import FakeDeviceOps
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport
 
 COUNT = 5
@@ -30,7 +30,7 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
     path = tmp_path / "trace.json"
 
     def body(t):
-        ops = FakeDeviceOps() if device else None
+        ops = FakeGpuOps() if device else None
         end = DeviceTransport(t, ops) if device else t
         run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=COUNT, bucket_bytes=500, **flags)
         tracing = Tracer(run.worker, end, range(first, stop), path if t.rank == 0 else None)

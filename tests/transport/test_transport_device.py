@@ -13,8 +13,8 @@ from ringtrain.transport.device.staging import BUFFERS
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
-from tests.fakes.device import DeviceArray, DeviceRefusal
 from tests.fakes.host_cuda import HostRuntime
+from tests.fakes.host_memory import DeviceArray, DeviceRefusal
 
 PIECE = 64
 
@@ -99,7 +99,7 @@ def test_start_does_nothing_that_takes_time():
         r.t.barrier()
         handle.start()
         if r.rank == 0:
-            names = [name for name, _ in r.t._engine.down.work]
+            names = [work.name for work in r.t._engine.down.work]
             assert (
                 names.count("download") == BUFFERS - 1
             )  # of 7 pieces; this device does one thing each time it is asked

@@ -13,7 +13,7 @@ NUMBERS = {name: (np.zeros(1, name), np.ones(1, name)) for name in ("float32", "
 
 def multiply(cupy, a, b, c, accumulate, precise, stream):
     """Multiply as :meth:`ringtrain.ops.cuda.runtime.Runtime.product`."""
-    _check(a, b, c)
+    check_product(a, b, c)
     if not (c.rows and c.columns):
         return
     cublas = cupy.cuda.cublas
@@ -30,7 +30,8 @@ def multiply(cupy, a, b, c, accumulate, precise, stream):
         )  # fmt: skip
 
 
-def _check(a, b, c):
+def check_product(a, b, c) -> None:
+    """Raise DeviceError for matrices that cannot be multiplied."""
     if a.columns != b.rows or (a.rows, b.columns) != (c.rows, c.columns) or c.transposed:
         raise DeviceError(texts.PRODUCT(a=_extents(a), b=_extents(b), c=_extents(c)))
     given, out = a.array.dtype, c.array.dtype

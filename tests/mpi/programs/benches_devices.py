@@ -9,7 +9,7 @@ from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.devices import BenchDevices, with_device
 from ringtrain.transport.cuda_aware.decision import YES, CudaDecision, Evidence
 from ringtrain.transport.world import connect
-from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
 copies.COPY_BYTES = 1 << 16
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     world = connect()
     choice = CudaDecision("direct", "that was tried", (Evidence("trial", YES, ""),))
     cuda = BenchDevices(
-        lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice
+        lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
     asked = Sweep((64, 70_000), ("mpi", "mapped", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
     transport, asked, buffers, close = with_device(world, asked, cuda, no_nccl)

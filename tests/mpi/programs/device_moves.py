@@ -10,8 +10,8 @@ from ringtrain.collectives.execution.execute import Execution
 from ringtrain.transport import texts
 from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 from ringtrain.transport.world import connect
-from tests.fakes.device import DeviceArray
 from tests.fakes.host_cuda import HostRuntime
+from tests.fakes.host_memory import DeviceArray
 
 DEADLINE_S = 30.0
 

@@ -20,7 +20,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from ringtrain.transport.world import connect
-from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
 DEADLINE_S = 30.0
@@ -100,7 +100,7 @@ def main(how: str) -> int:
     from ringtrain.ops.cuda import CudaOps
 
     inner = connect()
-    device = Device(inner, CudaOps if how == "kernels" else Arithmetic)
+    device = Device(inner, CudaOps if how == "kernels" else FakeGpuOps)
     if how == "killed":
         is_killed(device)
     for check in (maps, sums, sums_of_shards):

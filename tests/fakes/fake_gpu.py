@@ -1,0 +1,126 @@
+"""The operations of a GPU with the reference's arithmetic in place of kernels, for tests of order alone.
+
+Memory, copies, streams, marks and segments are those of :class:`CudaOps`, over the one fake of CUDA: each operation is
+one piece of work on a stream of :class:`HostRuntime`. So it needs no compiler, and its bits are those of the host.
+"""
+
+import inspect
+from functools import partial
+
+import numpy as np
+
+from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda import PARTS, CudaOps
+from ringtrain.ops.cuda.order import Segments
+from ringtrain.ops.reference import ReferenceOps
+from tests.fakes.host_cuda import HostRuntime
+from tests.fakes.host_memory import DeviceArray, DeviceRefusal
+
+
+class CheckedSegments(Segments):
+    """Refuses a segment that cannot be recorded, and one that does not issue the same work in its first three runs."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self._issued, self.replays = {}, 0
+
+    def __call__(self, key, run):
+        runs = self._segments[key].runs if key in self._segments else 0
+        if runs == 2:
+            with self._device.record() as graphs:
+                run()
+            self._compare(key, graphs[0].work)
+        self.replays += runs > 2
+        with self._device.stream.scheduler.logged() as issued:
+            value = super().__call__(key, run)
+        segment = self._segments[key]
+        if runs == 0:
+            self._issued[key] = [_signature(work) for work in issued]
+        elif segment.refusal:
+            raise DeviceRefusal(f"segment {key}: {segment.refusal}")
+        elif runs == 1:
+            self._compare(key, segment.graph.work)
+        return value
+
+    def _compare(self, key, work):
+        if [_signature(each) for each in work] != self._issued[key]:
+            names = [each.name for each in work], [name for name, _ in self._issued[key]]
+            raise DeviceRefusal(f"segment {key} issues {names[0]}, and before {names[1]}: the key must tell them apart")
+
+
+class FakeGpuOps(CudaOps):
+    """``replays``: of segments, without running them."""
+
+    def __init__(self, runtime=None, dtype="float32", precision="float32", device=None):
+        super().__init__(runtime or HostRuntime(), dtype, precision, device)
+        self._reference, self._segments = ReferenceOps(dtype, precision), CheckedSegments(self._device)
+
+    @property
+    def replays(self):
+        return self._segments.replays
+
+    def beside(self):
+        made = super().beside()
+        made._device.stream.early = self.runtime.hasty
+        return made
+
+    def fetch(self, x, host):
+        if not self.runtime.is_pinned(host):
+            raise DeviceRefusal("fetch to memory that is not pinned: it would be waited for; use Ops.pinned")
+        super().fetch(x, host)
+
+    def square_sum(self, x):
+        return self._now("square_sum", x)
+
+    def nonfinite(self, x):
+        return self._now("nonfinite", x)
+
+    def _now(self, name, x):
+        memory = self.runtime.memory_of(x)
+        self.synchronize()
+        return getattr(self._reference, name)(memory)
+
+    def _operand(self, value):
+        """The memory of arrays, as the reference is called with it."""
+        if isinstance(value, (list, tuple)):
+            return [self._operand(item) for item in value]
+        return self.runtime.memory_of(value) if isinstance(value, (DeviceArray, np.ndarray)) else value
+
+
+def _queued(name):
+    """The operation of Ops: issued now, done when its stream is waited for."""
+    signature = inspect.signature(getattr(Ops, name))
+
+    def method(self, *args, **kwargs):
+        given = signature.bind(None, *args, **kwargs).arguments
+        operands = {key: self._operand(value) for key, value in given.items() if key != "self"}
+        self._device.stream.issue(name, partial(getattr(self._reference, name), **operands), operands)
+
+    return method
+
+
+def _outside_recordings(name):
+    inherited = getattr(FakeGpuOps, name)
+
+    def method(self, *args, **kwargs):
+        self._device.stream.scheduler.refuse_while_recording(f"{name} was called")
+        return inherited(self, *args, **kwargs)
+
+    return method
+
+
+for _name in {name for part in PARTS for name in vars(part)} & Ops.__abstractmethods__ - set(vars(FakeGpuOps)):
+    setattr(FakeGpuOps, _name, _queued(_name))
+for _name in ("upload", "fetch", "mark", "after", "beside", "segment"):
+    setattr(FakeGpuOps, _name, _outside_recordings(_name))
+
+
+def _signature(work):
+    """The work on these arrays and numbers, for comparison."""
+    return work.name, tuple(_where(value) for value in work.operands.values())
+
+
+def _where(value):
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data, value.shape, value.dtype.str
+    return tuple(_where(item) for item in value) if isinstance(value, list) else value
