@@ -15,12 +15,12 @@ from processes import ended
 TOOLS = ("memcheck", "racecheck")
 # Those with barriers and shared memory first: what racecheck is for.
 FILES = (
+    "test_ops_cuda_parts.py",
     "test_ops_cuda_products.py",
     "test_ops_cuda_convolution.py",
     "test_ops_cuda_norm.py",
     "test_ops_cuda_loss.py",
     "test_ops_cuda_pool.py",
-    "test_ops_cuda_response.py",
     "test_ops_cuda_channels.py",
     "test_ops_cuda_compression.py",
     "test_ops_cuda_half.py",

@@ -26,6 +26,7 @@ POOLS = {
     "ceil": PoolGeometry(3, 2, 0, True),
     "same": PoolGeometry(3, 1, 1),
     "gaps": PoolGeometry(1, 3, 0, True),
+    "gaps with pad": PoolGeometry(2, 3, 1, True),
 }
 
 
@@ -45,10 +46,18 @@ class Call:
 
 def perform(ops, call: Call) -> dict:
     """The outputs after the call, and the result under ''; arrays are copied to the device first."""
+    run, outputs = prepare(ops, call)
+    result = run()
+    return outputs() if result is None else {**outputs(), "": np.asarray(result, np.float64)}
+
+
+def prepare(ops, call: Call):
+    """(what does the call, what copies its outputs to the host), on arrays that are on the device."""
     inputs, outputs = _upload(ops, call.inputs), _upload(ops, call.outputs)
-    result = getattr(ops, call.operation)(**inputs, **outputs, **call.rest)
-    after = {name: ops.to_host(x) for name, x in _apart(outputs).items() if x is not None}
-    return after if result is None else {**after, "": np.asarray(result, np.float64)}
+    return (
+        lambda: getattr(ops, call.operation)(**inputs, **outputs, **call.rest),
+        lambda: {name: ops.to_host(x) for name, x in _apart(outputs).items() if x is not None},
+    )
 
 
 def _upload(ops, arrays: dict) -> dict:
@@ -85,6 +94,25 @@ def calls(dtype, n: int):
     yield from _compressed(draw)
 
 
+def is_large(call: Call) -> bool:
+    """Whether it is a convolution of many tiles."""
+    return call.operation.startswith("conv2d") and call.inputs["x_NHWC"].shape[1] > 40
+
+
+def wide_calls(dtype):
+    """Of operations that read several channels, or classes, together."""
+    random = np.random.default_rng(4)
+
+    def draw(*shape):
+        return random.standard_normal(shape).astype(dtype)
+
+    yield from _pools(draw, 2, 16)
+    yield from _pools(draw, 2, 264)
+    yield from _responses(draw, 2, 16)
+    for rows, classes in ((300, 3), (7, 1000), (40, 33), (2, 2500), (3, 1)):
+        yield from _losses(20 * draw(rows, classes), random.integers(-1, classes, rows).astype(np.int32), draw)
+
+
 def _convolutions(draw, n):
     for h, w, c, k, geometry in CONVOLUTIONS.values():
         p, q = geometry.output(h), geometry.output(w)
@@ -102,22 +130,22 @@ def _convolutions(draw, n):
                 yield Call("conv2d_back", inputs, outputs, rest)
 
 
-def _pools(draw, n):
-    x = draw(n, 7, 9, 6)
+def _pools(draw, n, channels=6):
+    x = draw(n, 7, 9, channels)
     for geometry in POOLS.values():
         p, q = geometry.output(7), geometry.output(9)
-        y, rest = draw(n, p, q, 6), {"geometry": geometry}
+        y, rest = draw(n, p, q, channels), {"geometry": geometry}
         where = (np.abs(draw(*y.shape)) * 4 % geometry.kernel**2).astype(np.uint8)
         yield Call("max_pool", {"x_NHWC": x}, {"y_NPQC": y, "where_NPQC": where}, rest)
         yield Call("max_pool_back", {"dy_NPQC": y, "where_NPQC": where}, {"dx_NHWC": x}, rest)
         yield Call("avg_pool", {"x_NHWC": x}, {"y_NPQC": y}, rest)
         yield Call("avg_pool_back", {"dy_NPQC": y}, {"dx_NHWC": x}, rest)
-    yield Call("global_avg_pool", {"x_NHWC": x}, {"y_NC": draw(n, 6)})
-    yield Call("global_avg_pool_back", {"dy_NC": draw(n, 6)}, {"dx_NHWC": x})
+    yield Call("global_avg_pool", {"x_NHWC": x}, {"y_NC": draw(n, channels)})
+    yield Call("global_avg_pool_back", {"dy_NC": draw(n, channels)}, {"dx_NHWC": x})
 
 
-def _responses(draw, n):
-    shape = (n, 5, 6, 7)
+def _responses(draw, n, channels=7):
+    shape = (n, 5, 6, channels)
     for size, beta in ((3, 0.75), (5, 0.6), (2, 0.75), (4, 0.6)):
         x, y, scale, dy = draw(*shape), draw(*shape), np.abs(draw(*shape)) + 1, draw(*shape)
         rest = {"size": size, "alpha": 0.3, "beta": beta}
@@ -170,14 +198,18 @@ def _layers(draw, n):
         sources, targets = ([draw(n, 4, 10) for _ in range(count)] for _ in range(2))
         yield Call("add_all", {"sources": sources}, {"targets": targets})
     labels = np.resize(np.array([-1, 0, 39, 2, 4], np.int32), n)
-    totals = np.array([0.5, 1, 2])
-    for smoothing, dx in ((0.0, draw(n, 40)), (0.1, draw(n, 40)), (0.1, None)):
-        outputs, rest = {"dx_NK": dx, "totals_3": totals}, {"scale": 0.3, "smoothing": smoothing}
-        yield Call("softmax_cross_entropy", {"x_NK": 5 * y, "labels_N": labels}, outputs, rest)
-    yield Call("softmax", {"x_NK": y}, {"y_NK": draw(n, 40)})
+    yield from _losses(5 * y, labels, draw)
     examples = np.arange(n) * 10**10
     inputs = {"x_ND": draw(n, 4, 3, 5), "examples_N": examples, "key_1": np.array([2**63 + 77], np.uint64)}
     yield Call("dropout", inputs, {"y_ND": draw(n, 4, 3, 5)}, {"layer": 2**64 - 5, "rate": 0.3})
+
+
+def _losses(x, labels, draw):
+    totals = np.array([0.5, 1, 2])
+    for smoothing, dx in ((0.0, draw(*x.shape)), (0.1, draw(*x.shape)), (0.1, None)):
+        outputs, rest = {"dx_NK": dx, "totals_3": totals}, {"scale": 0.3, "smoothing": smoothing}
+        yield Call("softmax_cross_entropy", {"x_NK": x, "labels_N": labels}, outputs, rest)
+    yield Call("softmax", {"x_NK": x}, {"y_NK": draw(*x.shape)})
 
 
 def _images(draw, random, n):

@@ -7,15 +7,17 @@ The device is the host's, or a real one where RINGTRAIN_TEST_DEVICE is ``cuda``.
 import functools
 import os
 
+import numpy as np
 import pytest
 
 from ringtrain.ops.cuda import PARTS, CudaOps
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.precision import active_dtype
+from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import host_kernels
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cases import calls, perform
+from tests.ops.cases import Call, calls, perform
 
 REAL = os.environ.get("RINGTRAIN_TEST_DEVICE") == "cuda"
 needs_compiler = pytest.mark.skipif(
@@ -56,4 +58,38 @@ def calls_of(parts, dtype, n):
     return [call for call in calls(dtype, n) if call.operation in operations(*parts)]
 
 
-__all__ = ["calls_of", "cuda_ops", "device_runtime", "needs_compiler", "operations", "perform"]
+# Of the largest element; of 16 bits: one rounding.
+TOLERANCE = {"float32": 5e-6, "float64": 1e-13, "float16": 5e-4, "bfloat16": 4e-3}
+ACTIVE = ("x_N", "y_N", "dx_N", "dy_N")  # how names of activations and their gradients begin
+TYPES = [("float32", "float32"), ("float64", "float32"), ("float32", "bfloat16"), ("float32", "float16")]
+
+
+def agree(ops, call: Call) -> None:
+    """The call beside the reference, with activations of any type."""
+    call = with_active(call, ops.active)
+    got, wanted = perform(ops, call), perform(ReferenceOps(ops.dtype), with_active(call, ops.dtype))
+    assert got.keys() == wanted.keys()
+    for name in wanted:
+        dtype = ops.active if name.startswith(ACTIVE) else ops.dtype
+        assert_close(got[name], wanted[name], TOLERANCE[dtype.name], f"{call}: {name}")
+
+
+def with_active(call: Call, dtype) -> Call:
+    """The same call, activations converted."""
+
+    def converted(arrays):
+        return {name: x.astype(dtype) if is_active(name, x) else x for name, x in arrays.items()}
+
+    return Call(call.operation, converted(call.inputs), converted(call.outputs), call.rest)
+
+
+def is_active(name, x):
+    return isinstance(x, np.ndarray) and name.startswith(ACTIVE)
+
+
+def assert_close(got, wanted, tolerance, what):
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    assert (np.isnan(got) == np.isnan(wanted)).all(), what
+    if wanted.size:
+        error = np.nanmax(np.abs(got - wanted)) / max(1e-30, np.nanmax(np.abs(wanted)))
+        assert error <= tolerance, f"{what}: {error}"

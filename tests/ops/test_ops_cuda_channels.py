@@ -5,8 +5,7 @@ import pytest
 
 from ringtrain.ops.cuda.channels import CudaChannels
 from ringtrain.ops.cuda.columns import cut_columns, vector_of
-from tests.ops.cuda_parts import TOLERANCE, TYPES, assert_close, run_recorded
-from tests.ops.cuda_support import cuda_ops, needs_compiler
+from tests.ops.cuda_support import TOLERANCE, TYPES, assert_close, cuda_ops, needs_compiler
 
 pytestmark = needs_compiler
 SHAPES = [(5, 7, 9, 6), (3, 40, 8), (33, 20, 128), (4, 2, 264), (2, 37), (0, 4, 8)]
@@ -60,17 +59,6 @@ def test_rows_that_begin_anywhere():
     wanted = np.maximum(memory[1:].reshape(6, 8), 0)
     assert np.array_equal(ops.to_host(dy), np.concatenate([memory[:1], wanted.reshape(-1)]))
     assert_close(ops.to_host(db), wanted.sum(axis=0), 1e-6, "")
-
-
-@pytest.mark.device
-def test_all_of_it_can_be_recorded():
-    ops, part = channels_of()
-    dy, y = drawn(ops, (33, 20, 128), (33, 20, 128))
-    arrays = [ops.from_host(x) for x in (dy, y, np.zeros(128, np.float32))]
-
-    run_recorded(ops, lambda: part.unfinish(*arrays, True, True))
-    once = np.where(y > 0, dy, 0).sum(axis=(0, 1), dtype=np.float64)
-    assert_close(ops.to_host(arrays[2]), 3 * once, 1e-6, "added to three times")
 
 
 def test_the_cut_has_every_row_once_and_threads_that_fit():

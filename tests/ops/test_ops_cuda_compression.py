@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.pairs import cut_pairs, pair_bytes
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cuda_parts import compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.device]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_agrees_with_the_reference(dtype):
-    compare(Compression, (dtype, "float32"), 5)
 
 
 def taken(ops, x, k):
@@ -62,17 +55,3 @@ def test_columns_are_at_right_angles():
     got = ops.to_host(given).astype(np.float64)
     assert np.abs(got.T @ got - np.eye(7)).max() < 1e-6
     assert np.abs(got - expected).max() < 1e-5
-
-
-def test_all_of_it_can_be_recorded():
-    ops, x = cuda_ops(), np.arange(9000, dtype=np.float32)
-    given, matrix = ops.from_host(x), ops.from_host(np.ones((40, 2), np.float32))
-    pairs = ops.from_host(np.zeros(pair_bytes(10, 4), np.uint8))
-
-    def run():
-        ops.take_largest(given, pairs, 10)
-        ops.add_pairs(pairs, given, 10)
-        ops.orthonormalise(matrix)
-
-    run_recorded(ops, run)
-    assert (ops.to_host(given) == x).all()

@@ -12,7 +12,7 @@ from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, divider
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import nvrtc
-from tests.ops.cases import Call
+from tests.ops.cases import Call, is_large
 from tests.ops.cuda_support import REAL, calls_of, cuda_ops, needs_compiler, perform
 
 
@@ -24,26 +24,12 @@ def assert_alike(got, wanted, limit, call):
 
 @pytest.mark.device
 @needs_compiler
-@pytest.mark.parametrize("dtype, n, limit", [("float32", 3, 5e-6), ("float32", 0, 5e-6), ("float64", 2, 1e-13)])
-def test_as_the_reference(dtype, n, limit):
-    ops, reference = cuda_ops(dtype), ReferenceOps(dtype)
-    for call in calls_of([CudaConvolution], dtype, n):
-        if not is_large(call):
-            assert_alike(perform(ops, call), perform(reference, call), limit, call)
-
-
-@pytest.mark.device
-@needs_compiler
 def test_many_tiles_and_sums_in_parts():
     ops, reference = cuda_ops(), ReferenceOps("float32")
     large = [call for call in calls_of([CudaConvolution], "float32", 1) if is_large(call) and call.rest["relu"]]
     for call in large:
         assert_alike(perform(ops, call), perform(reference, call), 5e-6, call)
     assert len(large) == 4 and "parts/float32" in {"/".join(key) for key in ops._device._scratch}
-
-
-def is_large(call):
-    return call.inputs["x_NHWC"].shape[1] > 40
 
 
 # ── every way ────────────────────────────────────────────────────────────────────────────────────────────────
