@@ -25,10 +25,7 @@
 #include <ucontext.h>
 
 #define __device__
-#define __host__
-#define __constant__ static
 #define __forceinline__ inline
-#define __noinline__ __attribute__((noinline))
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __global__ __attribute__((visibility("hidden")))
@@ -40,7 +37,6 @@ struct uint3 { unsigned x, y, z; };
 
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
-static const int warpSize = 32;
 
 // ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
 namespace shim {
@@ -72,7 +68,7 @@ static Thread threads[MOST_THREADS];
 static Warp warps[MOST_THREADS / LANES];
 static Fiber fibers[MOST_THREADS];
 static Fiber *idle[MOST_THREADS];  // fibers without a thread
-static int made, idle_count, count, next_thread, ended, arrived, votes, last_votes, barrier_line;
+static int made, idle_count, count, next_thread, ended, arrived, barrier_line;
 static char *stacks;
 static jmp_buf scheduler;
 static ucontext_t scheduler_context;
@@ -146,20 +142,17 @@ static void pause() {
 static void release_block() {
     if (!arrived || arrived + ended < count) return;
     for (int t = 0; t < count; t++) if (threads[t].state == AT_BLOCK) threads[t].state = RUNS;
-    last_votes = votes;
-    arrived = votes = 0;
+    arrived = 0;
 }
 
-static int wait_for_block(int vote, int line) {
+static void wait_for_block(int line) {
     if (arrived && line != barrier_line)
         fail("threads of a block wait at different __syncthreads, of lines %d and %d", barrier_line, line);
     barrier_line = line;
     arrived++;
-    votes += vote;
     threads[self()].state = AT_BLOCK;
     threads[self()].line = line;
     pause();
-    return last_votes;
 }
 
 static Group *group_of(unsigned mask, int line) {
@@ -202,7 +195,7 @@ static void explain_deadlock() {
 }
 
 static void run_block() {
-    next_thread = ended = arrived = votes = 0;
+    next_thread = ended = arrived = 0;
     memset(warps, 0, sizeof(Warp) * ((count + LANES - 1) / LANES));
     for (int t = 0; t < count; t++) threads[t] = {RUNS, 0, 0};
     while (ended < count && !failed) {
@@ -302,114 +295,35 @@ template <typename To, typename From> To same_bits(From value) {
 }  // namespace shim
 
 // ── waiting, shuffles, votes ─────────────────────────────────────────────────────────────────────────────────
-static inline void __syncthreads(int line = __builtin_LINE()) { shim::wait_for_block(0, line); }
-static inline int __syncthreads_count(int vote, int line = __builtin_LINE()) {
-    return shim::wait_for_block(vote != 0, line);
-}
-static inline int __syncthreads_or(int vote, int line = __builtin_LINE()) {
-    return shim::wait_for_block(vote != 0, line) != 0;
-}
-static inline int __syncthreads_and(int vote, int line = __builtin_LINE()) {
-    return shim::wait_for_block(vote == 0, line) == 0;
-}
-static inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) { shim::exchange(mask, 0, 0, line); }
-static inline void __threadfence() {}
-static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
-static inline unsigned __activemask() { return ~0u; }
+static inline void __syncthreads(int line = __builtin_LINE()) { shim::wait_for_block(line); }
 
-template <typename T> T __shfl_sync(unsigned mask, T v, int source, int width = 32, int line = __builtin_LINE()) {
-    return shim::from_lane(mask, v, shim::lane() / width * width + source % width, line);
-}
-template <typename T> T __shfl_xor_sync(unsigned mask, T v, int with, int width = 32, int line = __builtin_LINE()) {
-    int lane = shim::lane(), source = lane ^ with;
-    return shim::from_lane(mask, v, source / width <= lane / width ? source : lane, line);
-}
-template <typename T> T __shfl_down_sync(unsigned mask, T v, int by, int width = 32, int line = __builtin_LINE()) {
-    int lane = shim::lane(), source = lane + by;
-    return shim::from_lane(mask, v, source / width == lane / width ? source : lane, line);
-}
-template <typename T> T __shfl_up_sync(unsigned mask, T v, int by, int width = 32, int line = __builtin_LINE()) {
-    int lane = shim::lane(), source = lane - by;
-    return shim::from_lane(mask, v, source >= lane / width * width ? source : lane, line);
+template <typename T> T __shfl_xor_sync(unsigned mask, T v, int with, int line = __builtin_LINE()) {
+    return shim::from_lane(mask, v, shim::lane() ^ with, line);
 }
 static inline unsigned __ballot_sync(unsigned mask, int vote, int line = __builtin_LINE()) {
     return shim::ballot(mask, vote, line);
 }
-static inline int __any_sync(unsigned mask, int vote, int line = __builtin_LINE()) {
-    return shim::ballot(mask, vote, line) != 0;
-}
-static inline int __all_sync(unsigned mask, int vote, int line = __builtin_LINE()) {
-    return shim::ballot(mask, vote, line) == mask;
-}
 
 // ── atomic operations, of whole numbers ──────────────────────────────────────────────────────────────────────
 template <typename T, typename U> T atomicAdd(T *at, U v) { T old = *at; *at = old + (T)v; return old; }
-template <typename T, typename U> T atomicSub(T *at, U v) { T old = *at; *at = old - (T)v; return old; }
-template <typename T, typename U> T atomicMax(T *at, U v) { T old = *at; if ((T)v > old) *at = (T)v; return old; }
-template <typename T, typename U> T atomicMin(T *at, U v) { T old = *at; if ((T)v < old) *at = (T)v; return old; }
-template <typename T, typename U> T atomicOr(T *at, U v) { T old = *at; *at = old | (T)v; return old; }
-template <typename T, typename U> T atomicAnd(T *at, U v) { T old = *at; *at = old & (T)v; return old; }
-template <typename T, typename U> T atomicExch(T *at, U v) { T old = *at; *at = (T)v; return old; }
-template <typename T> T atomicCAS(T *at, T expected, T v) { T old = *at; if (old == expected) *at = v; return old; }
 
 // ── vectors ──────────────────────────────────────────────────────────────────────────────────────────────────
-#define SHIM_VECTORS(T, NAME) \
-    struct alignas(2 * sizeof(T)) NAME##2 { T x, y; }; \
-    struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) NAME##4 { T x, y, z, w; }; \
-    static inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; } \
-    static inline NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-SHIM_VECTORS(float, float)
-SHIM_VECTORS(double, double)
-SHIM_VECTORS(int, int)
-SHIM_VECTORS(unsigned, uint)
-SHIM_VECTORS(short, short)
-SHIM_VECTORS(unsigned short, ushort)
-SHIM_VECTORS(char, char)
-SHIM_VECTORS(unsigned char, uchar)
-SHIM_VECTORS(long long, longlong)
-SHIM_VECTORS(unsigned long long, ulonglong)
+struct alignas(16) uint4 { unsigned x, y, z, w; };
 
 // ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
-template <typename T> T __ldg(const T *at) { return *at; }
-template <typename T> T __ldcs(const T *at) { return *at; }
-template <typename T> void __stcs(T *at, T v) { *at = v; }
-static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 static inline float rsqrt(float x) { return 1 / sqrtf(x); }
-static inline float __fdividef(float x, float y) { return x / y; }
-#define __expf expf
-#define __logf logf
-#define __powf powf
-static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-static inline float __fadd_rn(float x, float y) { return x + y; }
-static inline float __fmul_rn(float x, float y) { return x * y; }
-static inline double __dadd_rn(double x, double y) { return x + y; }
-static inline double __dmul_rn(double x, double y) { return x * y; }
 static inline unsigned __float_as_uint(float x) { return shim::same_bits<unsigned>(x); }
-static inline int __float_as_int(float x) { return shim::same_bits<int>(x); }
 static inline float __uint_as_float(unsigned x) { return shim::same_bits<float>(x); }
-static inline float __int_as_float(int x) { return shim::same_bits<float>(x); }
 static inline long long __double_as_longlong(double x) { return shim::same_bits<long long>(x); }
 static inline double __longlong_as_double(long long x) { return shim::same_bits<double>(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
-static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
-static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
-static inline unsigned __brev(unsigned x) {
-    unsigned y = 0;
-    for (int i = 0; i < 32; i++) y |= (x >> i & 1) << (31 - i);
-    return y;
-}
 template <typename A, typename B> auto min(A a, B b) -> decltype(a + b) { return b < a ? b : a; }
 template <typename A, typename B> auto max(A a, B b) -> decltype(a + b) { return a < b ? b : a; }
 
 // ── 16-bit numbers ───────────────────────────────────────────────────────────────────────────────────────────
 struct __half { unsigned short bits; };
 struct __nv_bfloat16 { unsigned short bits; };
-struct alignas(4) __half2 { __half x, y; };
-struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 
 static inline float __half2float(__half h) {
     unsigned sign = (h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31, mantissa = h.bits & 1023;
@@ -432,15 +346,5 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x) {
     if (x != x) return {(unsigned short)0x7fff};
     return {(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
-static inline __half __float2half(float x) { return __float2half_rn(x); }
-static inline __nv_bfloat16 __float2bfloat16(float x) { return __float2bfloat16_rn(x); }
 static inline unsigned short __half_as_ushort(__half h) { return h.bits; }
-static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 b) { return b.bits; }
 static inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
-static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return {bits}; }
-static inline float2 __half22float2(__half2 h) { return {__half2float(h.x), __half2float(h.y)}; }
-static inline float2 __bfloat1622float2(__nv_bfloat162 b) { return {__bfloat162float(b.x), __bfloat162float(b.y)}; }
-static inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
-static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
-    return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
-}

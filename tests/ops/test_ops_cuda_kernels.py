@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.kernels import SOURCES, Kernels, whole_source
 from ringtrain.ops.cuda.signatures import C_TYPES, KernelParameter, convert, parse_signatures
 from tests.fakes.host_cuda import HostRuntime
@@ -120,3 +121,14 @@ def test_each_type_has_arithmetic_that_is_no_narrower():
     kernels = Kernels(HostRuntime(), "float32", "float32")
     assert [str(kernels.of(name).real) for name in ("float16", "float32", "float64")] == ["float32"] * 2 + ["float64"]
     assert set(C_TYPES) == {"float16", "bfloat16", "float32", "float64"}
+
+
+@needs_compiler
+def test_a_kernel_that_writes_too_much_is_found():
+    """On the host: no comparison with the reference would show it."""
+    runtime = HostRuntime()
+    add, stream = Kernels(runtime, "float32", "float32")("elementwise", "add"), runtime.stream()
+    x, y = runtime.empty((1001,), "float32"), runtime.empty((1000,), "float32")
+    add(3, 64, stream, x, x, y, 1001, 0)
+    with pytest.raises(DeviceError, match=r"something was written beyond an array of shape \(1000,\), float32"):
+        stream.synchronize()
