@@ -64,6 +64,42 @@ def test_refusals(given, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        *((key, 0, texts.AT_LEAST(bound=1)) for key in ("average_every", "servers", "server_levels", "compress_rank")),
+        *((key, 0, texts.AT_LEAST(bound=1)) for key in ("fc_ranks", "fc_in_flight")),
+        *((key, -1, texts.AT_LEAST(bound=0)) for key in ("average_from", "staleness", "gossip_window")),
+        ("compress_from", -1, texts.AT_LEAST(bound=0)),
+        ("outer_momentum", 1.0, texts.LESS_THAN(bound=1)),
+        *((key, 0.0, texts.MORE_THAN(bound=0)) for key in ("outer_lr", "compress_ratio", "trust", "trust_limit")),
+        ("compress_ratio", 1.5, texts.AT_MOST(bound=1)),
+        ("server_levels", 3, texts.AT_MOST(bound=2)),
+    ],
+)
+def test_an_option_out_of_its_bounds_is_refused(key, value, wanted):
+    with pytest.raises(ConfigError) as error:
+        resolve(("flags", {key: value}))
+    assert str(error.value) == refused(f"--{key.replace('_', '-')}", value, wanted)
+
+
+@pytest.mark.parametrize(
+    ("key", "near", "choice"),
+    [
+        ("sync", "shared", "sharded"),
+        ("fc", "pipelin", "pipeline"),
+        ("fc_update", "eech", "each"),
+        ("average_momentum", "keeep", "keep"),
+        ("compress", "topk", "top-k"),
+        ("overlap", "forwards", "forward"),
+        ("wire", "float8", "float16"),
+    ],
+)
+def test_a_choice_that_is_not_there_names_the_nearest(key, near, choice):
+    with pytest.raises(ConfigError, match=f"{near}: did you mean '{choice}'"):
+        resolve(("flags", {key: near}))
+
+
 def test_a_file_is_named_with_its_key():
     name, wanted = "run file r.toml: epochs", texts.WANTS(wanted=texts.AT_LEAST(bound=1))
     with pytest.raises(ConfigError) as error:

@@ -189,6 +189,179 @@ def _applies(rule, value) -> bool:
     return rule.values is None or (rule.values(value) if callable(rule.values) else value in rule.values)
 
 
+# An option, the other one, why not, how the advice begins ("": to leave one of the two out), and options besides.
+REASONS = (
+    ("--sync server", "--algorithm ring", texts.ALGORITHM_SERVERS, "--algorithm auto"),
+    ("--asynchronous", "--algorithm ring", texts.ALGORITHM_SERVERS, "--algorithm auto", "--sync averaging"),
+    ("--asynchronous", "--staleness 2", texts.BOUND, "--staleness 0", "--sync server"),
+    ("--server-levels 2", "--staleness 2", texts.LEVELS, "--staleness 0", "--sync server"),
+    ("--server-levels 2", "--asynchronous", texts.LEVELS, "", "--sync server"),
+    ("--tuning t.json", "--sync server", texts.TUNING_SERVERS, "--sync allreduce, delayed"),
+    ("--tuning t.json", "--asynchronous", texts.TUNING_SERVERS, "", "--sync averaging"),
+    ("--average-from 3", "--asynchronous", texts.AVERAGED_TOGETHER, "", "--sync averaging"),
+    ("--outer-lr 0.5", "--asynchronous", texts.AVERAGED_TOGETHER, "", "--sync averaging"),
+    ("--outer-momentum 0.5", "--asynchronous", texts.AVERAGED_TOGETHER, "", "--sync averaging"),
+    ("--average-momentum reset", "--asynchronous", texts.AVERAGED_TOGETHER, "", "--sync averaging"),
+    ("--dedicated", "no --asynchronous", texts.SERVERS, "--asynchronous", "--sync averaging"),
+    ("--servers 2", "no --asynchronous", texts.SERVERS, "--asynchronous", "--sync averaging"),
+    ("--wire float16", "--sync server", texts.WIRE, "--sync allreduce or delayed"),
+    ("--wire float16", "--sync gossip", texts.WIRE, "--sync allreduce or delayed"),
+    ("--wire float16", "--sync master", texts.WIRE, "--sync allreduce or delayed"),
+    ("--wire float16", "--sync sharded", texts.WIRE, "--sync allreduce or delayed"),
+    ("--wire bfloat16", "--sync averaging", texts.WIRE, "--sync allreduce or delayed"),
+    ("--sync master", "--algorithm ring", texts.ALGORITHM_STAR, "--algorithm auto or star"),
+    ("--tuning t.json", "--sync master", texts.TUNING_STAR, "--sync allreduce, delayed"),
+    ("--sync sharded", "--algorithm mpi", texts.ALGORITHM_HALVES, "--algorithm auto, ring, tree"),
+    ("--sync sharded", "--algorithm hierarchical", texts.ALGORITHM_HALVES, "--algorithm auto, ring, tree"),
+    ("--tuning t.json", "--sync sharded", texts.TUNING_HALVES, "--sync allreduce, delayed"),
+    ("--sync delayed", "--overlap none", texts.OVERLAP_DELAYED, "--overlap backward or forward"),
+    ("--sync gossip", "--overlap forward", texts.OVERLAP_GOSSIP, "--overlap backward"),
+    ("--sync master", "--overlap none", texts.OVERLAP_MASTER, "--overlap backward"),
+    ("--batch-norm sync", "--sync averaging", texts.BATCH_NORM, "--sync allreduce, delayed or sharded"),
+    ("--batch-norm sync", "--sync gossip", texts.BATCH_NORM, "--sync allreduce, delayed or sharded"),
+    ("--batch-norm sync", "--accumulate 2", texts.WHOLE_BATCH, "--accumulate 1"),
+    ("--batch-norm sync", "--fc pipeline", texts.SAME_LAYER, "--fc data or hybrid"),
+    ("--batch-norm sync", "--reproducible", texts.ORDER_STATISTICS, "--batch-norm ghost:SIZE"),
+    ("--check-replicas 5", "--sync gossip", texts.CHECK_REPLICAS, "--sync allreduce, delayed, sharded"),
+    ("--check-replicas 5", "--sync averaging", texts.CHECK_REPLICAS, "--sync allreduce, delayed, sharded"),
+    ("--check-replicas 5", "--staleness 2", texts.CHECK_REPLICAS, "--staleness 0", "--sync server"),
+    ("--check-replicas 5", "--asynchronous", texts.CHECK_REPLICAS, "", "--sync server"),
+    ("--compress top-k", "--sync sharded", texts.COMPRESS_SLICES, "--sync allreduce or delayed"),
+    ("--compress powersgd", "--sync averaging", texts.COMPRESS_WEIGHTS, "--sync allreduce or delayed"),
+    ("--compress top-k", "--sync gossip", texts.COMPRESS_WEIGHTS, "--sync allreduce or delayed"),
+    ("--compress top-k", "--sync master", texts.COMPRESS_SERVERS, "--sync allreduce or delayed"),
+    ("--compress top-k", "--fc hybrid", texts.DIVIDED, "--fc data"),
+    ("--compress top-k", "--fc pipeline", texts.DIVIDED, "--fc data"),
+    ("--compress top-k", "--wire float16", texts.ROUNDED_REST, "--wire none"),
+    ("--compress top-k", "--overlap forward", texts.TWO_ROUNDS, "--overlap none or backward"),
+    ("--fc hybrid", "--sync delayed", texts.HYBRID_DELAYED, "--sync allreduce or sharded"),
+    ("--fc hybrid", "--sync averaging", texts.HYBRID_APART, "--sync allreduce or sharded"),
+    ("--fc hybrid", "--sync gossip", texts.HYBRID_APART, "--sync allreduce or sharded"),
+    ("--fc hybrid", "--sync master", texts.HYBRID_MASTER, "--sync allreduce or sharded"),
+    ("--fc hybrid", "--sync server", texts.HYBRID_SERVERS, "--sync allreduce or sharded"),
+    ("--fc pipeline", "--sync averaging", texts.PIPELINE, "--sync allreduce"),
+    ("--fc pipeline", "--sync delayed", texts.PIPELINE, "--sync allreduce"),
+    ("--fc pipeline", "--tuning t.json", texts.TUNING_SOME, ""),
+    ("--fc pipeline", "--overlap forward", texts.FORWARD_MESSAGES, "--overlap none or backward"),
+    ("--fc pipeline", "--algorithm mpi", texts.ALGORITHM_SOME, "--algorithm auto, ring, tree"),
+    ("--fc pipeline", "--algorithm hierarchical", texts.ALGORITHM_SOME, "--algorithm auto, ring, tree"),
+    ("--fc-update each", "--clip-norm 2", texts.WHOLE_GRADIENT, "", "--fc pipeline"),
+    ("--reproducible", "--sync sharded", texts.REPRODUCIBLE, "--sync allreduce"),
+    ("--reproducible", "--fc hybrid", texts.ORDER_FC, "--fc data"),
+    ("--reproducible", "--wire float16", texts.ORDER_WIRE, "--wire none"),
+    ("--reproducible", "--compress top-k", texts.ORDER_COMPRESS, "--compress none"),
+    ("--reproducible", "--accumulate 2", texts.ORDER_SHARDS, "--accumulate 1"),
+    ("--ops reference", "--reproducible", texts.ORDER_OPS, ""),
+    ("--precision float16", "--sync delayed", texts.SCALE_DELAYED, "--precision bfloat16, or --sync", "--device cuda"),
+    ("--precision float16", "--sync averaging", texts.SCALE_ALONE, "--precision bfloat16, or --sync", "--device cuda"),
+    ("--precision float16", "--sync gossip", texts.SCALE_ALONE, "--precision bfloat16, or --sync", "--device cuda"),
+    ("--precision float16", "--sync server", texts.SCALE_SERVERS, "--precision bfloat16, or --sync", "--device cuda"),
+    (
+        "--precision float16",
+        "--compress top-k",
+        texts.SCALE_REST,
+        "--precision bfloat16, or --compress none",
+        "--device cuda",
+    ),
+    (
+        "--precision float16",
+        "--compress powersgd",
+        texts.SCALE_REST,
+        "--precision bfloat16, or --compress none",
+        "--device cuda",
+    ),
+    (
+        "--precision bfloat16",
+        "--sync master",
+        texts.HALVED_ACTIVATIONS,
+        "--precision tf32, or --sync allreduce",
+        "--device cuda",
+    ),
+    (
+        "--precision float16",
+        "--sync master",
+        texts.HALVED_ACTIVATIONS,
+        "--precision tf32, or --sync allreduce",
+        "--device cuda",
+    ),
+    (
+        "--precision bfloat16",
+        "--fc hybrid",
+        texts.HALVED_ACTIVATIONS,
+        "--precision tf32, or --fc data",
+        "--device cuda",
+    ),
+    (
+        "--precision float16",
+        "--fc pipeline",
+        texts.HALVED_ACTIVATIONS,
+        "--precision tf32, or --fc data",
+        "--device cuda",
+    ),
+    ("--precision tf32", "--dtype float64", texts.FEWER_BITS, "--dtype float32", "--device cuda"),
+    ("--elastic shrink", "--asynchronous", texts.HANDED_OUT, "", "--sync server"),
+    ("--elastic shrink", "--mpi-cuda direct", texts.OUTLIVED, "--mpi-cuda auto or staged", "--device cuda"),
+    ("--wire bfloat16", "--dtype float64", texts.WIRE_TYPE, "--dtype float32"),
+    ("--synthetic", "--data d.h5", texts.RANDOM_IMAGES, ""),
+)
+# An option, who uses it, and what the run has in place of that.
+UNUSED = (
+    *((option, "--sync averaging", "--sync allreduce") for option in ("--average-every 4", "--average-from 3")),
+    *((option, "--sync averaging", "--sync delayed") for option in ("--average-momentum keep", "--outer-lr 0.5")),
+    ("--outer-momentum 0.5", "--sync averaging", "--sync allreduce"),
+    *((option, "--sync averaging or server", "--sync allreduce") for option in ("--asynchronous", "--servers 2")),
+    ("--dedicated", "--sync averaging or server", "--sync gossip"),
+    ("--staleness 2", "--sync server", "--sync averaging"),
+    ("--server-levels 2", "--sync server", "--sync allreduce"),
+    ("--gossip-window 4", "--sync gossip", "--sync allreduce"),
+    *((option, "--fc pipeline", "--fc data") for option in ("--fc-ranks 2", "--fc-in-flight 3", "--fc-update each")),
+    ("--compress-ratio 0.5", "--compress top-k", "--compress none"),
+    ("--compress-rank 2", "--compress powersgd", "--compress top-k"),
+    ("--compress-from 5", "--compress top-k or powersgd", "--compress none"),
+    *(("--trust 0.01", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),
+    ("--trust-limit 10", "--optimizer lars or lamb", "--optimizer adamw"),
+    *(("--momentum-correction", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),
+    *(("--loss-scale 128", "--precision float16", f"--precision {given}") for given in ("float32", "bfloat16")),
+    *((option, "--reproducible", "no --reproducible") for option in ("--shards 4", "--algorithm canonical")),
+    ("--tuning t.json", "--algorithm auto", "--algorithm ring"),
+    ("--trace-iterations 3:4", "--trace", "no --trace"),
+    *((option, "--device cuda", "--device cpu") for option in ("--precision bfloat16", "--mpi-cuda direct")),
+    ("--ops reference", "--device cpu", "--device cuda"),
+)
+
+
+def typed(*texts: str) -> TrainConfig:
+    """From options as they are typed, but for those that begin with "no"."""
+    given = {}
+    for text in texts:
+        for option in f" {text}".split(" --")[1:] if text[:3] != "no " else ():
+            name, _, value = option.partition(" ")
+            name = name.replace("-", "_")
+            given[name] = type(VALUES[name][0])(value or True)
+    return TrainConfig(**given)
+
+
+@pytest.mark.parametrize(("option", "other", "why", "instead", "beside"), [(*row, "")[:5] for row in REASONS], ids=str)
+def test_the_sentence_names_both_options_the_reason_and_another_way(option, other, why, instead, beside):
+    config = typed(option, other, beside)
+    told = texts.EITHER(option=option, reason=why(other=other))
+    if instead:
+        told = texts.REFUSED.partition("{instead}")[0].format(option=option, reason=why(other=other)) + instead
+    assert any(sentence.startswith(told) for sentence in refusals(config)), list(refusals(config))
+    with pytest.raises(ConfigError):
+        check_options(config)
+
+
+@pytest.mark.parametrize(("option", "users", "given"), UNUSED)
+def test_an_option_that_nothing_uses_is_told_who_would(option, users, given):
+    assert texts.UNUSED(option=option, users=users, given=given) in list(refusals(typed(option, given)))
+
+
+def test_each_rule_has_its_sentence_above():
+    rows = [*(typed(*row[:2], *row[4:]) for row in REASONS), *(typed(row[0], row[2]) for row in UNUSED)]
+    assert [rule for rule in RULES if not any(rule.refuses(config) for config in rows)] == []
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -206,18 +379,6 @@ def _applies(rule, value) -> bool:
             {"sync": "averaging", "asynchronous": True, "outer_lr": 0.5},
             "--outer-lr 0.5 applies when all ranks average together; with --asynchronous each rank averages alone. "
             "Leave one of the two out",
-        ),
-        (
-            {"reproducible": True, "accumulate": 2},
-            texts.REFUSED(
-                option="--reproducible",
-                reason=texts.ORDER_SHARDS(other="--accumulate 2"),
-                instead="--accumulate 1",
-            ),
-        ),
-        (
-            {"trace_iterations": "3:4"},
-            texts.UNUSED(option="--trace-iterations 3:4", users="--trace", given="no --trace"),
         ),
     ],
 )

@@ -2,19 +2,16 @@
 
 import numpy as np
 import pytest
+from test_exchange_strategies import kit_of
 
 from ringtrain.config.record import config_fields
-from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, StalledError
-from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.compression.catalogue import METHODS
 from ringtrain.exchange.compression.error_feedback import CompressionSettings
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
-from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
@@ -377,12 +374,6 @@ def test_a_rank_that_does_not_exchange_is_named(method):
 
 
 # ── names, and what does not go together ──────────────────────────────────────────────────────────────────────────────
-def kit_of(**flags):
-    config = resolve(("flags", flags))
-    check_options(config)
-    return ExchangeSettings(config, LoopbackWorld(1).transport(0), ReferenceOps())
-
-
 def test_names_and_what_the_header_says():
     assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
     exchange = make_exchange(kit_of(compress="top-k", compress_from=9))
@@ -392,43 +383,3 @@ def test_names_and_what_the_header_says():
     assert exchange.facts.header == f"{texts.ONE_LATE}, {texts.COMPRESSED(method=texts.POWERSGD(rank=2))}"
     plain = make_exchange(kit_of())
     assert plain.facts.exact and plain.facts.state_is_local and not plain.facts.header
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"compress": "topk"}, "did you mean 'top-k'?"),
-        ({"compress_ratio": 0}, "--compress-ratio 0.0: it wants more than 0"),
-        ({"compress_ratio": 1.5}, "--compress-ratio 1.5: it wants at most 1"),
-        ({"compress_rank": 0}, "--compress-rank 0: it wants at least 1"),
-        ({"compress_from": -1}, "--compress-from -1: it wants at least 0"),
-        (
-            {"compress_ratio": 0.5},
-            opt_texts.UNUSED(option="--compress-ratio 0.5", users="--compress top-k", given="--compress none"),
-        ),
-        (
-            {"compress": "top-k", "compress_rank": 2},
-            opt_texts.UNUSED(option="--compress-rank 2", users="--compress powersgd", given="--compress top-k"),
-        ),
-        ({"compress_from": 5}, "used by --compress top-k or powersgd alone"),
-        (
-            {"compress": "top-k", "sync": "sharded"},
-            f"--compress top-k {opt_texts.COMPRESS_SLICES(other='--sync sharded')}",
-        ),
-        (
-            {"compress": "powersgd", "sync": "averaging"},
-            f"--compress powersgd {opt_texts.COMPRESS_WEIGHTS(other='--sync averaging')}. Use --sync allreduce or",
-        ),
-        (
-            {"compress": "top-k", "sync": "gossip"},
-            opt_texts.COMPRESS_WEIGHTS(other="--sync gossip"),
-        ),
-        ({"compress": "top-k", "sync": "master"}, opt_texts.COMPRESS_SERVERS(other="--sync master")),
-        ({"compress": "top-k", "fc": "hybrid"}, opt_texts.DIVIDED(other="--fc hybrid")),
-        ({"compress": "top-k", "wire": "float16"}, opt_texts.ROUNDED_REST(other="--wire float16")),
-    ],
-)
-def test_what_does_not_go_together(flags, message):
-    with pytest.raises(ConfigError) as error:
-        make_exchange(kit_of(**flags))
-    assert message in str(error.value)

@@ -1,15 +1,8 @@
 """A scaled loss: how the factor moves, what is left out, and who cannot."""
 
-import re
-
 import numpy as np
-import pytest
 from test_exchange_strategies import bound
 
-from ringtrain.config.resolve import resolve
-from ringtrain.errors import ConfigError
-from ringtrain.exchange import compatibility_texts as texts
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.update.loss_scale import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -81,49 +74,6 @@ def test_what_one_rank_has_not_decides_for_all():
     scale = LossScale()
     assert not unscale(ReferenceOps("float32"), np.ones(4, np.float32), [(0, 4)], scale, total=lambda own: own + 1)
     assert scale.skipped == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "reason", "instead"),
-    [
-        ("sync", "delayed", texts.SCALE_DELAYED, "--sync allreduce or sharded"),
-        ("sync", "averaging", texts.SCALE_ALONE, "--sync allreduce or sharded"),
-        ("sync", "gossip", texts.SCALE_ALONE, "--sync allreduce or sharded"),
-        ("sync", "server", texts.SCALE_SERVERS, "--sync allreduce or sharded"),
-        ("compress", "top-k", texts.SCALE_REST, "--compress none"),
-        ("compress", "powersgd", texts.SCALE_REST, "--compress none"),
-    ],
-)
-def test_options_that_do_not_go_with_a_scaled_loss_are_refused_with_a_reason(option, value, reason, instead):
-    flags = {"device": "cuda", "precision": "float16", option: value}
-    with pytest.raises(ConfigError) as error:
-        check_options(resolve(("flags", flags)))
-    assert str(error.value) == texts.REFUSED(
-        option="--precision float16",
-        reason=reason(other=f"--{option} {value}"),
-        instead=f"--precision bfloat16, or {instead}",
-    )
-    check_options(resolve(("flags", {**flags, "precision": "bfloat16"})))
-
-
-@pytest.mark.parametrize("flags", [{"sync": "master"}, {"fc": "hybrid"}, {"fc": "pipeline"}])
-def test_activations_that_are_sent_are_of_32_bits(flags):
-    ((flag, who),) = flags.items()
-    for precision in ("bfloat16", "float16"):
-        told = f"--precision {precision} {texts.HALVED_ACTIVATIONS(other=f'--{flag} {who}')}. Use --precision tf32, or"
-        with pytest.raises(ConfigError, match=re.escape(told)):
-            check_options(resolve(("flags", {"device": "cuda", "precision": precision, **flags})))
-    check_options(resolve(("flags", {"device": "cuda", "precision": "tf32", **flags})))
-
-
-def test_a_scale_is_of_float16():
-    for precision in ("float32", "bfloat16"):
-        told = texts.UNUSED(option="--loss-scale 128", users="--precision float16", given=f"--precision {precision}")
-        with pytest.raises(ConfigError, match=re.escape(told)):
-            check_options(resolve(("flags", {"device": "cuda", "precision": precision, "loss_scale": 128.0})))
-    for sync in ("allreduce", "sharded"):
-        flags = {"device": "cuda", "precision": "float16", "loss_scale": 128.0, "sync": sync}
-        check_options(resolve(("flags", flags)))
 
 
 def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count():

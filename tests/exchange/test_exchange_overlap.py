@@ -3,12 +3,9 @@ of starts on all ranks; what is said where it cannot be."""
 
 import numpy as np
 import pytest
-from test_exchange_strategies import LR, bound, kit_of
+from test_exchange_strategies import LR, bound
 
-from ringtrain.errors import ConfigError
-from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
-from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, Averaging, Delayed, Sharded
 from tests.fakes.transports import Shut, delaying, recording
@@ -269,38 +266,3 @@ def test_what_is_said_of_delayed_and_averaging():
     (said,) = notes(Averaging, overlap="none")
     assert said == texts.NO_OVERLAP(overlap="none")
     assert notes(Averaging, overlap="forward", begin=3) == []
-
-
-def test_delayed_without_overlap_is_refused():
-    with pytest.raises(ConfigError) as error:
-        make_exchange(kit_of(sync="delayed", overlap="none"))
-    assert str(error.value) == opt_texts.REFUSED(
-        option="--sync delayed",
-        reason=opt_texts.OVERLAP_DELAYED(other="--overlap none"),
-        instead="--overlap backward or forward",
-    )
-    make_exchange(kit_of(sync="delayed", overlap="forward"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            {"sync": "gossip", "overlap": "forward"},
-            f"--sync gossip {opt_texts.OVERLAP_GOSSIP(other='--overlap forward')}. Use --overlap backward, or",
-        ),
-        (
-            {"sync": "master", "overlap": "none"},
-            f"--sync master {opt_texts.OVERLAP_MASTER(other='--overlap none')}",
-        ),
-    ],
-)
-def test_what_is_not_made_of_buckets(flags, message):
-    with pytest.raises(ConfigError) as error:
-        make_exchange(kit_of(**flags))
-    assert message in str(error.value)
-
-
-def test_an_unknown_overlap_is_refused():
-    with pytest.raises(ConfigError, match="--overlap forwards: did you mean 'forward'"):
-        kit_of(overlap="forwards")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.config.resolve import resolve
-from ringtrain.errors import CheckpointError, ConfigError, UsageError
-from ringtrain.exchange import compatibility_texts as opt_texts
+from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.subgroup import Subgroup
@@ -197,54 +196,6 @@ def test_what_the_header_says():
     )
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="micro-batch"))
     assert exchange.facts.header == texts.WITH_PIPELINE(others=3, fc=2, in_flight=2, when=texts.AT_EACH_MESSAGE)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"fc": "pipelin"}, "did you mean 'pipeline'?"),
-        ({"fc": "pipeline", "fc_ranks": 0}, "--fc-ranks 0: it wants at least 1"),
-        ({"fc": "pipeline", "fc_in_flight": 0}, "--fc-in-flight 0: it wants at least 1"),
-        ({"fc": "pipeline", "fc_update": "microbatch"}, "did you mean 'micro-batch'?"),
-        ({"fc_ranks": 2}, opt_texts.UNUSED(option="--fc-ranks 2", users="--fc pipeline", given="--fc data")),
-        (
-            {"fc_update": "micro-batch"},
-            opt_texts.UNUSED(option="--fc-update micro-batch", users="--fc pipeline", given="--fc data"),
-        ),
-        (
-            {"fc": "pipeline", "sync": "averaging"},
-            f"--fc pipeline {opt_texts.PIPELINE(other='--sync averaging')}. Use --sync allreduce, or leave",
-        ),
-        ({"fc": "pipeline", "sync": "delayed"}, opt_texts.PIPELINE(other="--sync delayed")),
-        ({"fc": "pipeline", "tuning": "t.json"}, opt_texts.TUNING_SOME(other="--tuning t.json")),
-        (
-            {"fc": "pipeline", "batch_norm": "sync"},
-            f"--batch-norm sync {opt_texts.SAME_LAYER(other='--fc pipeline')}",
-        ),
-        (
-            {"fc": "pipeline", "overlap": "forward"},
-            opt_texts.FORWARD_MESSAGES(other="--overlap forward"),
-        ),
-        ({"fc": "pipeline", "compress": "top-k"}, f"--compress top-k {opt_texts.DIVIDED(other='--fc pipeline')}"),
-        (
-            {"fc": "pipeline", "algorithm": "mpi"},
-            f"{opt_texts.ALGORITHM_SOME(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
-        ),
-        (
-            {"fc": "pipeline", "algorithm": "hierarchical"},
-            opt_texts.ALGORITHM_SOME(other="--algorithm hierarchical"),
-        ),
-        ({"fc": "pipeline", "algorithm": "rign"}, "did you mean 'ring'"),
-        (
-            {"fc": "pipeline", "fc_update": "micro-batch", "clip_norm": 2},
-            f"--fc-update micro-batch {opt_texts.WHOLE_GRADIENT(other='--clip-norm 2')}",
-        ),
-    ],
-)
-def test_what_does_not_go_together(flags, message):
-    with pytest.raises(UsageError) as error:
-        make_exchange(kit_of(3, **flags))
-    assert message in str(error.value) and error.value.exit_code == 2
 
 
 NO_FC = spec.parse_model(

@@ -7,10 +7,8 @@ from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
-from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
@@ -247,30 +245,3 @@ def test_an_algorithm_that_is_not_there():
         UsageError, match=allreduce_texts.UNKNOWN_ALGORITHM.pattern(name="rign") + "did you mean 'ring'"
     ):
         AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), shards=8, algorithm="rign")
-
-
-@pytest.mark.parametrize(
-    ("options", "reason", "instead"),
-    [
-        ({"sync": "sharded"}, opt_texts.REPRODUCIBLE(other="--sync sharded"), "--sync allreduce"),
-        ({"fc": "hybrid"}, opt_texts.ORDER_FC(other="--fc hybrid"), "--fc data"),
-        ({"wire": "float16"}, opt_texts.ORDER_WIRE(other="--wire float16"), "--wire none"),
-        ({"compress": "top-k"}, opt_texts.ORDER_COMPRESS(other="--compress top-k"), "--compress none"),
-        ({"accumulate": 2}, opt_texts.ORDER_SHARDS(other="--accumulate 2"), "--accumulate 1"),
-    ],
-)
-def test_what_does_not_go_together(options, reason, instead):
-    with pytest.raises(ConfigError) as error:
-        check_options(TrainConfig(reproducible=True, **options))
-    assert str(error.value) == opt_texts.REFUSED(option="--reproducible", reason=reason, instead=instead)
-    check_options(TrainConfig(**options))
-
-
-def test_what_only_a_reproducible_run_has():
-    with pytest.raises(ConfigError, match=opt_texts.UNUSED.pattern(option="--shards 4", users="--reproducible")):
-        check_options(TrainConfig(shards=4))
-    with pytest.raises(
-        ConfigError, match=opt_texts.UNUSED.pattern(option="--algorithm canonical", users="--reproducible")
-    ):
-        check_options(TrainConfig(algorithm="canonical"))
-    check_options(TrainConfig(reproducible=True, shards=4, algorithm="canonical"))

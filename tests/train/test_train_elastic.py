@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import re
 import shutil
 import signal
 from dataclasses import replace
@@ -15,9 +14,7 @@ from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
-from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange import texts as exchange_texts
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.screen.words import ranks_lost
 from ringtrain.report.sinks import JsonLines, truncate_log
@@ -212,21 +209,6 @@ def test_overlap_forward_says_that_it_is_backward():
 
 class Here:
     why_not_fault_tolerant = ""
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"sync": "server", "asynchronous": True}, texts.HANDED_OUT(other="--asynchronous")),
-        (
-            {"device": "cuda", "mpi_cuda": "direct"},
-            f"{texts.OUTLIVED(other='--mpi-cuda direct')}. Use --mpi-cuda auto or staged",
-        ),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(changed, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        check_options(replace(ELASTIC, **changed))
 
 
 def test_it_is_refused_in_a_comparison_and_where_nobody_survives():

@@ -8,9 +8,7 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
 from ringtrain.config.resolve import resolve
-from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
-from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.compatibility_texts import FEWER_BITS, REFUSED, UNUSED
+from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.launch import texts as launch_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.train import texts
@@ -86,27 +84,6 @@ def test_the_cpu_is_opened_without_a_word():
 
     ((device, t),) = everywhere(1, body)
     assert (device.ops.name, device.transport is t, device.notes) == ("reference", True, ())
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ({"precision": "bfloat16"}, UNUSED(option="--precision bfloat16", users="--device cuda", given="--device cpu")),
-        ({"mpi_cuda": "direct"}, UNUSED(option="--mpi-cuda direct", users="--device cuda", given="--device cpu")),
-        (
-            {"device": "cuda", "ops": "reference"},
-            UNUSED(option="--ops reference", users="--device cpu", given="--device cuda"),
-        ),
-        (
-            {"device": "cuda", "dtype": "float64", "precision": "tf32"},
-            REFUSED(option="--precision tf32", reason=FEWER_BITS(other="--dtype float64"), instead="--dtype float32"),
-        ),
-    ],
-)
-def test_options_of_another_device_are_refused(flags, told):
-    with pytest.raises(ConfigError) as error:
-        check_options(config_of(**flags))
-    assert str(error.value) == told
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET
 
-from ringtrain.config.record import TrainConfig
-from ringtrain.errors import ConfigError, DivergedError, ReplicaError
-from ringtrain.exchange import compatibility_texts as option_texts
-from ringtrain.exchange.compatibility import check_options
+from ringtrain.errors import DivergedError, ReplicaError
 from ringtrain.train import texts
 from ringtrain.train.assembly.replica_check import _narrow
 from ringtrain.train.start import open_run
@@ -171,17 +168,3 @@ def test_when_replicas_are_compared(train, flags, checked):
 
     train(2, spoil, iterations=7, evaluate_every=7, **flags)
     assert compared == checked
-
-
-@pytest.mark.parametrize(
-    ("flags", "other"),
-    [
-        ({"sync": "gossip"}, "--sync gossip"),
-        ({"sync": "averaging"}, "--sync averaging"),
-        ({"sync": "server", "staleness": 2}, "--staleness 2"),
-        ({"sync": "server", "asynchronous": True}, "--asynchronous"),
-    ],
-)
-def test_no_period_where_ranks_have_weights_of_their_own(flags, other):
-    with pytest.raises(ConfigError, match=f"--check-replicas 5 {option_texts.CHECK_REPLICAS(other=other)}"):
-        check_options(TrainConfig(check_replicas=5, **flags))

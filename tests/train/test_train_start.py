@@ -309,10 +309,6 @@ def wanted(wanted):
     return config_texts.WANTS(wanted=wanted)
 
 
-def more_than_0(flag, value):
-    return config_texts.REFUSED_FLAG(name=flag, value=value, wanted=wanted(config_texts.MORE_THAN(bound=0)))
-
-
 def batch_norm(given):
     return texts.BATCH_NORM(given=given, model="model", sync="sync")
 
@@ -329,8 +325,6 @@ def batch_norm(given):
             texts.OTHER_IMAGES(data="digits", images="8x8x1", model="lenet", wanted="28x28x1"),
         ),
         ({"batch": 1438}, ConfigError, texts.BATCH_OVER_EXAMPLES(batch=1438, count=1437)),
-        ({"wire": "float8"}, ConfigError, "did you mean 'float16'?"),
-        ({"wire": "bfloat16", "dtype": "float64"}, ConfigError, option_texts.WIRE_TYPE(other="--dtype float64")),
         (
             {"wire": "bfloat16", "algorithm": "recursive-doubling"},
             UsageError,
@@ -343,23 +337,6 @@ def batch_norm(given):
             {"trust_coefficient": 0.01},
             ConfigError,
             option_texts.UNUSED(option="--trust-coefficient 0.01", users="--optimizer lars", given="--optimizer sgd"),
-        ),
-        (
-            {"trust_coefficient": 0.01, "optimizer": "lamb"},
-            ConfigError,
-            option_texts.UNUSED(option="--trust-coefficient 0.01", users="--optimizer lars", given="--optimizer lamb"),
-        ),
-        (
-            {"trust_limit": 10.0, "optimizer": "adamw"},
-            ConfigError,
-            option_texts.UNUSED(option="--trust-limit 10", users="--optimizer lars or lamb", given="--optimizer adamw"),
-        ),
-        ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, more_than_0("--trust-limit", 0.0)),
-        ({"trust_coefficient": -1.0, "optimizer": "lars"}, ConfigError, more_than_0("--trust-coefficient", -1.0)),
-        (
-            {"momentum_correction": True},
-            ConfigError,
-            option_texts.UNUSED(option="--momentum-correction", users="--optimizer lars", given="--optimizer sgd"),
         ),
         (
             {"batch_norm": "sync"},
@@ -375,11 +352,6 @@ def batch_norm(given):
         ({"batch_norm": "ghost:" + "9" * 5000}, ConfigError, batch_norm("ghost:" + "9" * 5000)),
         ({"batch_norm": "ghost"}, ConfigError, batch_norm("ghost")),
         ({"batch_norm": "sync:4"}, ConfigError, batch_norm("sync:4")),
-        (
-            {"momentum_correction": True, "optimizer": "lamb"},
-            ConfigError,
-            option_texts.UNUSED(option="--momentum-correction", users="--optimizer lars", given="--optimizer lamb"),
-        ),
         ({"resume": "auto", "out": None}, ConfigError, texts.AUTO_WITHOUT_OUT()),
         ({"resume": "nowhere"}, CheckpointError, storage_texts.NOT_FOUND(path="nowhere", beside="")),
         ({"out": "net.toml"}, UsageError, "is a file"),
@@ -391,16 +363,6 @@ def test_refusals(train, flags, kind, message):
         train(**{"iterations": 2, **flags})
     assert message in str(error.value)
     assert error.value.exit_code == 2 and error.value.everywhere
-
-
-def test_synthetic_and_a_data_set(train):
-    with pytest.raises(
-        ConfigError,
-        match=option_texts.EITHER.pattern(
-            option="--synthetic", reason=option_texts.RANDOM_IMAGES(other="--data digits")
-        ),
-    ):
-        train(synthetic=True, iterations=2)
 
 
 @pytest.mark.parametrize(

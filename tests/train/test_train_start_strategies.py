@@ -4,7 +4,6 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import records
@@ -86,9 +85,7 @@ def test_a_master_says_what_it_does(train, tmp_path):
     assert told.startswith("rank 0 reads all batches, computes the loss and keeps the optimizer's ")
 
 
-def test_refusals(train, tmp_path):
-    with pytest.raises(ConfigError, match=texts.UNUSED.pattern(option="--average-every 4", given="--sync sharded")):
-        train(sync="sharded", average_every=4)
+def test_factors_that_compress_nothing_are_refused(train, tmp_path):
     with pytest.raises(ConfigError, match="--compress-rank 40 compresses nothing"):
         train(compress="powersgd", compress_rank=40)
 

@@ -12,8 +12,6 @@ from ringtrain.cli.options import flags_of, given
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DivergedError, UsageError
-from ringtrain.exchange import compatibility_texts as option_texts
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.trace import DEVICE, LOOP
 from ringtrain.train import texts
 from ringtrain.train.run.tracing import Tracer, path_of, window_of
@@ -166,10 +164,6 @@ def test_windows_that_are_none(text):
 def test_windows_that_cannot_be():
     with pytest.raises(ConfigError, match=texts.TRACE_TOO_EARLY.pattern(given="3:4", first=3, begun=7)):
         window_of(config(trace="t.json", trace_iterations="3:4"), 7)
-    with pytest.raises(
-        ConfigError, match=option_texts.UNUSED.pattern(option="--trace-iterations 3:4", users="--trace")
-    ):
-        check_options(config(trace_iterations="3:4"))
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/.."])
