@@ -83,6 +83,16 @@ class ManyIterations(click.ParamType):
         return [Iterations().convert(part, param, ctx) for part in value.split(",")]
 
 
+class StrategyOption(click.Option):
+    """``--sync``: its help lists the strategies of the catalogue, which is loaded for that alone."""
+
+    def get_help_record(self, ctx):
+        from ringtrain.exchange.catalogue import STRATEGIES
+
+        summaries = "; ".join(f"{name}, {strategy.summary}" for name, strategy in STRATEGIES.items())
+        return f"--sync [{'|'.join(STRATEGIES)}]", super().get_help_record(ctx)[1].replace("STRATEGIES", summaries)
+
+
 def flags_of(kind):
     """Decorate a command with one option for each field of ``kind``; an option that is not given is None."""
 
@@ -111,7 +121,8 @@ def _option(spec):
         kind = ManyIterations() if default == () else Iterations()
     names = [f"--{name}"] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
-    return click.option(*names, spec.name, type=kind, default=None, help=help, **bare)
+    cls = StrategyOption if spec.name == "sync" else click.Option
+    return click.option(*names, spec.name, cls=cls, type=kind, default=None, help=help, **bare)
 
 
 def _help(spec) -> str:

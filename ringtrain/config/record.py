@@ -97,14 +97,7 @@ class TrainConfig:
     ops: str = option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
     threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if set, or 1]", low=1)
 
-    sync: str = option(
-        "allreduce",
-        "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
-        "and holds only its optimizer state; delayed, apply the previous gradient while this one is exchanged; "
-        "averaging, update locally and average the weights periodically; gossip, average with one other rank; "
-        "master, rank 0 reads the data, computes the loss and updates; server, ranks that own spans sum and update.",
-        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master", "server"),
-    )
+    sync: str = option("allreduce", "How ranks stay in step: STRATEGIES.")  # ringtrain.exchange.catalogue has them
     fc: str = option(
         "data",
         "Placement of fully connected layers: data, on every rank; hybrid, columns divided among ranks; pipeline, on "

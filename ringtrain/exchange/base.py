@@ -1,8 +1,8 @@
-"""The interface of every synchronisation strategy. The training loop uses this interface and knows no strategy by name.
+"""The interface of a synchronisation strategy. The training loop uses it and knows no strategy by name.
 
-The exchange applies the optimizer, on flat spans of the arena, so that all-reduce (every rank updates everything),
-sharded (each rank updates its slice), server (the server updates) and averaging (update, then average) have one
-interface. *An all-reduce sums; means are made by the loss's denominator.*
+The exchange applies the optimizer, on flat spans of the arena. So all-reduce (every rank updates everything), sharded
+(each rank updates its shard), server (the server updates) and averaging (update, then average) have one interface.
+*An all-reduce sums; the loss's denominator makes means.*
 """
 
 from abc import ABC, abstractmethod
@@ -10,42 +10,50 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringtrain.exchange.buckets.reducers import Reducers
-from ringtrain.exchange.update.owned_update import OwnedArray
+from ringtrain.exchange.buckets.reducer import Reducers
+from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.nn.graph import Graph
+from ringtrain.optim.optimizers import Optimizer
 
 Cut = tuple[int, int]  # examples start:stop of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which ranks train (the sampler divides the batch among them, in this order) and which serve. ``loader``: the rank
-    that reads whole batches, of which the others get their parts by :meth:`Exchange.scatter`; None where each reads its
-    own."""
+    """The ranks that train, in the order in which the sampler divides the batch among them, and the ranks that serve.
+    ``loader``: the rank that reads whole batches and scatters them (:meth:`BatchSource.scatter`); None where each rank
+    reads its own part."""
 
     trainers: tuple[int, ...]
     servers: tuple[int, ...] = ()
     loader: int | None = None
 
     def part(self, rank: int) -> int | None:
-        """The part of a batch that is this rank's; None where it does not train."""
+        """Return the part of a batch that this rank trains on; None if it does not train."""
         return self.trainers.index(rank) if rank in self.trainers else None
 
     def reads(self, rank: int) -> tuple[int | None, int]:
-        """(part, parts): what of a batch this rank reads; nothing where the part is None."""
+        """Return (part, parts) of a batch that this rank reads; the part is None if it reads nothing."""
         if self.loader is None:
             return self.part(rank), len(self.trainers)
         return (0 if rank == self.loader else None), 1
 
 
 def all_train(size: int) -> Roles:
+    """Return the roles of ``size`` ranks that all train."""
     return Roles(trainers=tuple(range(size)))
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far ranks have been apart, as a server saw it. How often one that went on was so many updates ahead of the
-    slowest; how often so many updates of others lay between the weights that one took and the update that it gave; and
-    the updates of each rank."""
+    """How far ranks were apart, as a server saw it.
+
+    clocks:   updates that a rank was ahead of the slowest → how often
+    versions: updates of other ranks between a rank's weights and the update from them → how often
+    updates:  rank → its updates
+    """
 
     clocks: dict[int, int]
     versions: dict[int, int]
@@ -58,7 +66,7 @@ class Lag:
 
 
 class State(Protocol):
-    """The optimizer's state: see :class:`ringtrain.exchange.update.owned_state.OwnedState`."""
+    """The optimizer's state; :class:`OwnedState` is the usual one."""
 
     def state(self) -> dict: ...
 
@@ -69,24 +77,92 @@ class State(Protocol):
     def restore(self, state: dict) -> None: ...
 
 
+class StatePart(Protocol):
+    """State that a strategy keeps in addition to the optimizer's."""
+
+    @property
+    def required_names(self) -> Collection[str]:
+        """Names of arrays that each state of this strategy has."""
+
+    @property
+    def optional_names(self) -> Collection[str]:
+        """Names of arrays that a state may have."""
+
+    def state(self) -> dict: ...
+
+    def restore(self, state: dict) -> None: ...
+
+
+class OwnedState:
+    """The optimizer's state and the parts that a strategy adds: gathered for a checkpoint, compared between ranks,
+    checked and restored.
+
+    update:      the optimizer on this rank
+    synchronize: completes every update; called before the state is gathered
+    gather:      returns the optimizer's whole state, on rank 0 at least; None: this rank has it already
+    replicated:  whether every rank holds the same state now
+    parts:       state in addition to the optimizer's
+    arrays:      arrays of the parts, for the comparison of ranks
+    """
+
+    def __init__(
+        self,
+        update: OwnedUpdate,
+        synchronize: Callable[[], None],
+        gather: Callable[[], dict] | None = None,
+        replicated: Callable[[], bool] = lambda: False,
+        parts: Sequence[StatePart] = (),
+        arrays: Callable[[], list[OwnedArray]] = list,
+    ):
+        self._update, self._synchronize, self._gather = update, synchronize, gather or update.state
+        self._replicated, self._parts, self._arrays = replicated, parts, arrays
+
+    def state(self) -> dict:
+        """Return the state, unsharded and independent of the number of ranks: name → flat array over the arena, plus
+        scalars; whole on rank 0 at least. Collective, unless ``state_is_local``."""
+        self._synchronize()
+        state = self._gather()
+        for part in self._parts:
+            state |= part.state()
+        return state
+
+    def arrays(self) -> list[OwnedArray]:
+        """Return the arrays that this rank keeps; call it after ``synchronize``."""
+        return [*self._update.arrays(self._replicated()), *self._arrays()]
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Raises CheckpointError unless a run can continue from a state of arrays of these names."""
+        required = [name for part in self._parts for name in part.required_names]
+        optional = [name for part in self._parts for name in part.optional_names]
+        check_names(names, (*self._update.slots, *required), optional)
+
+    def restore(self, state: dict) -> None:
+        """Take a state that :meth:`state` returned, at any number of ranks. Raises CheckpointError if it is of another
+        optimizer or of another arena."""
+        self.check_names(state)
+        self._update.take(state)
+        for part in self._parts:
+            part.restore(state)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeFacts:
     """Facts about a strategy. ``exact``, ``notes`` and ``state_bytes`` are final once the strategy is bound.
 
     name:               of the strategy
-    header:             what the run header adds to the name
-    roles:              which ranks train, and which serve
+    header:             addition to the name in the run's header
+    roles:              the ranks that train and the ranks that serve
     exact:              whether an iteration equals serial SGD on the global batch
     state_is_local:     whether rank 0 holds the whole state, and can save it alone
     survives_rank_loss: whether every rank holds the state of the last finished iteration, also when another rank dies
     max_iteration_lag:  iterations that ranks may be apart; 0: all begin each one together
     dynamic_batches:    whether any free rank takes the next part of a batch
     all_reduces:        whether ``--algorithm`` has a meaning
-    within_passes:      whether ranks exchange within passes: each makes as many as all others, without examples too
-    shards:             this rank's shards start:stop of the batch, where gradients of shards are added in one fixed
-                        order; else None
-    notes:              lines for the user: choices, and options that act otherwise
-    state_bytes:        memory of this rank besides weights and gradients
+    within_passes:      whether ranks exchange within passes: all make the same number, also without examples
+    shards:             this rank's shards start:stop of the batch, if gradients of shards are added in one fixed order;
+                        else None
+    notes:              lines for the user: choices, and options that have another effect
+    state_bytes:        memory of this rank in addition to weights and gradients
     """
 
     name: str
@@ -105,22 +181,22 @@ class ExchangeFacts:
 
 
 class BatchSource:
-    """Each rank reads its own examples, and computes the loss of these."""
+    """Each rank reads its own examples, and computes their loss."""
 
     def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
-        """This rank's part of the arrays that the loader has of a whole batch; the other ranks give arrays without
-        examples. ``cuts``: trainer → its micro-batches, one after another. Called if the roles name a loader;
+        """Return this rank's part of the arrays of a whole batch, which the loader has; the other ranks give arrays
+        without examples. ``cuts``: trainer → its micro-batches, one after another. Called if the roles name a loader;
         collective."""
         return arrays
 
     def loss_gradient(self, micro: int, logits, labels, loss: Callable):
-        """d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which counts totals besides. If one
-        rank computes the loss of all, that rank alone calls it."""
+        """Return d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which also counts totals. If
+        one rank computes the loss of all, only that rank calls it."""
         return loss(logits, labels)
 
 
 class Serving:
-    """Ranks that make their iterations together, and want nothing of one another between them."""
+    """Ranks that make their iterations together, and need no service between them."""
 
     def poll(self) -> None:
         """Serve the requests of other ranks, without waiting. Called while this rank waits for them elsewhere."""
@@ -129,10 +205,10 @@ class Serving:
         """Serve the other ranks until all have finished the same iterations. Called before a barrier."""
 
     def serve(self, meanwhile: Callable[[], None]) -> None:
-        """Serve until no trainer makes a request any more, on a rank that does not train; call ``meanwhile`` often."""
+        """Serve on a rank that does not train until no trainer makes a request any more; call ``meanwhile`` often."""
 
     def lag(self) -> Lag | None:
-        """How far ranks have been apart; None if they were not, or if this rank does not see it. Rank 0 sees it."""
+        """Return how far ranks were apart; None if they were not, or if this rank does not see it. Rank 0 sees it."""
         return None
 
 
@@ -155,12 +231,12 @@ class Exchange(ABC):
     ready_points: frozenset[str] = frozenset()
     wait_points: frozenset[str] = frozenset()
 
-    def prepare(self, graph):
-        """The graph to train; ``--fc hybrid`` replaces layers."""
+    def prepare(self, graph: Graph) -> Graph:
+        """Return the graph to train; ``--fc hybrid`` replaces layers."""
         return graph
 
     @abstractmethod
-    def bind(self, arena, optimizer) -> None:
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         """Form buckets and prepare the messages; once, before the first iteration. Collective."""
 
     @abstractmethod
@@ -168,22 +244,22 @@ class Exchange(ABC):
         """Run every operation of an iteration once, on no elements: kernels compile before the first iteration."""
 
     def denominator(self, local: float, total: float) -> float:
-        """The divisor of the loss's mean: the total over all ranks if gradients are summed; this rank's own number if
-        weights are averaged. Called after :meth:`before`."""
+        """Return the divisor of the loss's mean: the total over all ranks if gradients are summed; this rank's own
+        number if weights are averaged. Called after :meth:`before`."""
         return total
 
     def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027
         """Begin an iteration, which has ``examples`` of its ``total`` on this rank."""
 
-    def before_read(self, span) -> None:  # noqa: B027
+    def before_read(self, span: Span) -> None:  # noqa: B027
         """Wait until this span's weights are current: forward is about to read them."""
 
-    def shard_grad_ready(self, span) -> None:  # noqa: B027
+    def shard_grad_ready(self, span: Span) -> None:  # noqa: B027
         """Add this span's gradient of the last shard, which lies in the arena. Called if ``facts.shards`` is not None:
         shards come in order, each with every span once; :meth:`grad_ready` follows the last shard."""
 
     @abstractmethod
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         """Start the exchange of this span's gradient, which is final on this rank."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Every strategy by its name, and what it can do. :mod:`ringtrain.exchange.compatibility` checks options by that."""
+"""Every strategy by its name, with its abilities, by which :mod:`ringtrain.exchange.compatibility` checks options."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,11 +30,12 @@ class Only(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """What makes a strategy, and what it can do. No field has a default: a new strategy says something of each.
+    """The constructor of a strategy, and its abilities. No field has a default: a new strategy sets each.
 
-    options: those that few strategies use, this one among them
+    summary: one clause for the help
+    options: options that this strategy uses and few others do
 
-    Of the others None means that the strategy goes with all values, and a text says why it does not:
+    In the other fields None means that the strategy goes with all values, and a text is the reason why it does not:
 
     overlap:         with ``--overlap``
     algorithm:       with ``--algorithm``
@@ -51,6 +52,7 @@ class Strategy:
     """
 
     make: Callable[[ExchangeSettings], Exchange]
+    summary: str
     options: tuple[str, ...]
     overlap: Only | None
     algorithm: Only | None
@@ -69,6 +71,7 @@ class Strategy:
 STRATEGIES = {
     "allreduce": Strategy(
         make=AllReduce,
+        summary="sum gradients and update everywhere",
         options=(),
         overlap=None,
         algorithm=None,
@@ -85,6 +88,7 @@ STRATEGIES = {
     ),
     "delayed": Strategy(
         make=Delayed,
+        summary="apply the previous gradient while this one is exchanged",
         options=(),
         overlap=Only(("backward", "forward"), texts.OVERLAP_DELAYED),
         algorithm=None,
@@ -101,6 +105,7 @@ STRATEGIES = {
     ),
     "sharded": Strategy(
         make=Sharded,
+        summary="each rank updates its slice and holds only its optimizer state",
         options=(),
         overlap=None,
         algorithm=Only((AUTO, *HALVES), texts.ALGORITHM_HALVES),
@@ -117,6 +122,7 @@ STRATEGIES = {
     ),
     "averaging": Strategy(
         make=Averaging,
+        summary="update locally and average the weights periodically",
         options=(
             *("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
             *("servers", "dedicated", "asynchronous"),
@@ -136,6 +142,7 @@ STRATEGIES = {
     ),
     "gossip": Strategy(
         make=Gossip,
+        summary="average with one other rank",
         options=("gossip_max_lag",),
         overlap=Only(("backward",), texts.OVERLAP_GOSSIP),
         algorithm=None,
@@ -152,6 +159,7 @@ STRATEGIES = {
     ),
     "master": Strategy(
         make=Master,
+        summary="rank 0 reads the data, computes the loss and updates",
         options=(),
         overlap=Only(("backward",), texts.OVERLAP_MASTER),
         algorithm=Only((AUTO, STAR), texts.ALGORITHM_STAR),
@@ -168,6 +176,7 @@ STRATEGIES = {
     ),
     "server": Strategy(
         make=make_parameter_server,
+        summary="ranks that own spans sum and update",
         options=("servers", "dedicated", "asynchronous", "server_levels", "staleness"),
         overlap=None,
         algorithm=Only((AUTO,), texts.ALGORITHM_SERVERS),
@@ -183,8 +192,8 @@ STRATEGIES = {
         check_replicas=None,
     ),
 }
-DATA = "data"  # fully connected layers are as all others
-# Exchanges that place fully connected layers elsewhere; they are made from the strategy of the other layers.
+DATA = "data"  # fully connected layers like all others
+# Exchanges that place fully connected layers elsewhere, made from the strategy of the other layers.
 AROUND: dict[str, Callable[[ExchangeSettings, Callable[[ExchangeSettings], Exchange]], Exchange]] = {
     "hybrid": Hybrid,
     "pipeline": lambda settings, strategy: Pipeline(settings),
@@ -192,8 +201,7 @@ AROUND: dict[str, Callable[[ExchangeSettings, Callable[[ExchangeSettings], Excha
 
 
 def make_exchange(settings: ExchangeSettings) -> Exchange:
-    """The strategy that a configuration names. :func:`ringtrain.exchange.compatibility.check_options` has checked that
-    its options go together."""
+    """Return the strategy of a configuration, whose options :mod:`ringtrain.exchange.compatibility` has checked."""
     config = settings.config
     make = make_parameter_server if config.asynchronous else STRATEGIES[config.sync].make
     return make(settings) if config.fc == DATA else AROUND[config.fc](settings, make)

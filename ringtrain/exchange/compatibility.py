@@ -1,7 +1,7 @@
-"""Which options go together: one table of rules, by which a configuration is checked.
+"""The table of options that go together. It checks a configuration.
 
-What a strategy goes with is said where it is registered (:data:`ringtrain.exchange.catalogue.STRATEGIES`); its
-rules are made from that. What depends on the model, the data, the ranks or the machine is checked where that is known.
+The rules of a strategy are made from its row in :data:`ringtrain.exchange.catalogue.STRATEGIES`. Conditions on the
+model, the data, the ranks or the machine are checked where these are known.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
 from ringtrain.config.record import TrainConfig
-from ringtrain.errors import ConfigError
+from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import DATA, STRATEGIES
 from ringtrain.ops.precision import HALVES
@@ -22,13 +22,13 @@ ON, OFF, UNSET = (True,), (False,), (None,)
 DEFAULTS = TrainConfig()
 TF32, BFLOAT16, GHOST = "--precision tf32", "--precision bfloat16", "--batch-norm ghost:SIZE"
 # Options that belong to a value of another one: {the other: {its value: the options}}.
-OWNED = {
+OWNED: dict[str, dict[str, tuple[str, ...]]] = {
     "sync": {name: strategy.options for name, strategy in STRATEGIES.items()},
     "fc": {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")},
     "compress": {"top-k": ("compress_ratio", "compress_from"), "powersgd": ("compress_rank", "compress_from")},
     "optimizer": {"lars": ("trust_coefficient", "trust_limit", "momentum_correction"), "lamb": ("trust_limit",)},
 }
-# What a strategy may not go with: a field of its row, an option, those values of it, and another one that is as good.
+# Options that a strategy may refuse: a field of its row, the option, the refused values, and a value that always goes.
 OF_STRATEGIES = (
     ("wire", "wire", None, None),
     ("compress", "compress", None, None),
@@ -45,13 +45,13 @@ OF_STRATEGIES = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An option needs another one to have certain values.
+    """An option needs certain values of another option.
 
-    values:  those of ``option`` that need it, or a test for them; None: all but its default
-    accepts: those of ``other`` that serve; None: all but its default
-    why:     the reason, or one for each value that does not serve; None: nothing else uses the option
-    also:    as typed, another value of ``option`` that needs nothing
-    where:   (option, value): the rule is for configurations with that alone
+    values:  the values of ``option`` that have this need, or a test for them; None: all but its default
+    accepts: the values of ``other`` that satisfy it; None: all but its default
+    why:     the reason, or a reason for each other value; None: nothing else uses the option
+    also:    as typed, another value of ``option`` without this need
+    where:   (option, value): only configurations with this value have the rule
     """
 
     option: str
@@ -67,7 +67,7 @@ class Rule:
         return here and _is_among(config, self.option, self.values) and not _is_among(config, self.other, self.accepts)
 
     def sentence(self, config: TrainConfig) -> str:
-        """Of a configuration that it refuses."""
+        """Return the refusal of this configuration."""
         option, given = (_typed(name, getattr(config, name)) for name in (self.option, self.other))
         if self.why is None:
             return texts.UNUSED(option=option, users=self._accepted(), given=given)
@@ -95,7 +95,8 @@ def _owned() -> Iterator[Rule]:
 
 def _of_strategies() -> Iterator[Rule]:
     for field, option, values, also in OF_STRATEGIES:
-        why = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items() if getattr(strategy, field)}
+        found = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items()}
+        why: dict[object, Template] = {name: reason for name, reason in found.items() if reason}
         yield Rule(option, values, "sync", tuple(name for name in STRATEGIES if name not in why), why, also)
     for name, strategy in STRATEGIES.items():
         for option in ("overlap", "algorithm"):
@@ -160,7 +161,10 @@ RULES = (
 
 
 def check_options(config: TrainConfig) -> None:
-    """Raises ConfigError for options that do not go together, UsageError for an algorithm that is not there."""
+    """Raises ConfigError for an unknown strategy and for options that do not go together, UsageError for an unknown
+    algorithm."""
+    if config.sync not in STRATEGIES:
+        raise ConfigError(texts.UNKNOWN_STRATEGY(name=config.sync, hint=nearest(config.sync, STRATEGIES)))
     if config.algorithm != CANONICAL:
         check_algorithm(config.algorithm, config.wire != NONE)
     for sentence in refusals(config):
@@ -168,13 +172,13 @@ def check_options(config: TrainConfig) -> None:
 
 
 def refusals(config: TrainConfig) -> Iterator[str]:
-    """Of all rules."""
+    """Yield the sentence of each rule that refuses the configuration."""
     return (rule.sentence(config) for rule in RULES if rule.refuses(config))
 
 
 def without_former(table: Mapping, given: Mapping) -> dict:
-    """The options of a run that goes on, less those that belong to a strategy, or a place of layers, which ``given``
-    replaces by another."""
+    """Return the options of a run that continues, without those that belong to a strategy or a placement of layers that
+    ``given`` replaces."""
     former = {
         name
         for other in ("sync", "fc")
@@ -197,7 +201,7 @@ def _flag(name: str) -> str:
 
 
 def _typed(name: str, value) -> str:
-    """An option as a user types it; "no --trace" for one that is not given."""
+    """Return an option as a user types it; "no --trace" for one that is not given."""
     if value is None or isinstance(value, bool):
         return _flag(name) if value else f"no {_flag(name)}"
     return f"{_flag(name)} {value:g}" if isinstance(value, float) else f"{_flag(name)} {value}"

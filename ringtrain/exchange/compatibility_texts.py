@@ -7,6 +7,7 @@ from ringtrain.template import Template
 UNUSED = Template("{option} is used by {users} alone; this run uses {given}: leave it out, or use {users}")
 REFUSED = Template("{option} {reason}. Use {instead}, or leave {option} out")
 EITHER = Template("{option} {reason}. Leave one of the two out")
+UNKNOWN_STRATEGY = Template("unknown strategy --sync {name!r}: {hint}")
 
 # ── reasons of strategies ─────────────────────────────────────────────────────────────────────────────────────────────
 OVERLAP_DELAYED = Template("exchanges while the next iteration computes; {other} forbids that")

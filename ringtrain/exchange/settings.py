@@ -7,6 +7,7 @@ from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.monitor.guard import Guard
+from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 
 
@@ -14,17 +15,17 @@ from ringtrain.transport.base import Transport
 class ExchangeSettings:
     """The configuration of a run, and the objects of this rank that a strategy works with.
 
-    tuning: measurements that ``auto`` chooses by, on rank 0; None where there are none
-    guard:  watches the collectives; None where there is none
+    tuning: measurements that ``auto`` chooses by, on rank 0; None without measurements
+    guard:  watches the collectives; None without a guard
     share:  share(count, part, parts) → (start, stop): the examples of one part
     add_external_square_norm: maps the sum of squares of the gradients over the arena to the sum of all gradients that
             are clipped together
-    scale:  the factor of the loss; None where that is 1
+    scale:  the factor of the loss; None if it is 1
     """
 
     config: TrainConfig
     transport: Transport
-    ops: object
+    ops: Ops
     tuning: Table | None = None
     guard: Guard | None = None
     share: Callable[[int, int, int], tuple[int, int]] | None = None
@@ -32,5 +33,5 @@ class ExchangeSettings:
     scale: LossScale | None = None
 
     def with_options(self, **options) -> "ExchangeSettings":
-        """The same settings with other values of these options."""
+        """Return the same settings with other values of these options."""
         return replace(self, config=replace(self.config, **options))

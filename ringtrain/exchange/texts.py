@@ -145,12 +145,6 @@ NOTHING_BEFORE = Template(
 MORE_THAN_LAYERS = Template(
     "--fc-ranks {fc} is more than the model has fully connected layers to divide ({layers}): give at most {most}"
 )
-LAYER_ON_NO_RANK = Template("the routing leaves layer {layer!r} to no rank")
-OUT_OF_ORDER = Template("the routing is out of order: {ranks} begin at {layer!r}, which an earlier part holds")
-SEVERAL_ARRAYS = Template("the routing cuts before {layer!r}, where several arrays cross")
-ENDS_EARLY = Template("the routing ends at {stop} layers of {count}")
-NOT_EACH_ONCE = Template("the routing names ranks {ranks}, and wanted each of 0 to {last} once, in order")
-SHARED_FC_PART = Template("the routing gives one fully connected part to {ranks}: each such part wants one rank")
 PART = Template("{ranks}: {layers}, {flops} an example, {weights} of weights, {onward}")
 THE_LOSS = Template("the loss")
 AN_EXAMPLE_ON = Template("{nbytes} an example on")

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -122,7 +122,7 @@ class MachineOps(ABC):
         """Let operations issued from now on wait for the mark, which may be of :meth:`beside`."""
 
     @abstractmethod
-    def beside(self) -> "MachineOps":
+    def beside(self) -> Self:
         """Return operations of the same device, on the same arrays, in an order of their own: only marks order them
         relative to these. On a host: these.
         """

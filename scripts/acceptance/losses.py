@@ -12,6 +12,7 @@ from pathlib import Path
 from files import write_rows
 
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.catalogue import STRATEGIES as CATALOGUE
 from ringtrain.ops.cuda.cupy_runtime import visible_devices
 
 RANKS = (1, 2, 4)
@@ -57,6 +58,8 @@ STRATEGIES = {
     "gossip": Strategy(("--sync", "gossip"), SAME, 1e-3),
     "staleness 2": Strategy(("--sync", "server", "--servers", "2", "--staleness", "2"), FALLS),
 }
+NAMED = {flag for strategy in STRATEGIES.values() for flag in strategy.flags} | {"allreduce"}
+STRATEGIES |= {name: Strategy(("--sync", name), FALLS) for name in CATALOGUE if name not in NAMED}
 STRATEGY_MODEL, STRATEGY_RANKS = "lenet", (2, 4)
 
 

@@ -16,6 +16,7 @@ from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.compare import compare
 from ringtrain.cli.variants import folders_of, variants_of
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.report import texts as report_texts
 
 QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
@@ -113,8 +114,8 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         (("a", "--", "--lr"), cli_texts.NO_RUN_FOLDER.pattern(folder="--lr")),
         (("a", "--out", "o"), cli_texts.OUT_WITHOUT_VARIANTS.pattern(out="o")),
         (
-            ("--sync", "allreduce,shardd"),
-            cli_texts.VARIANT_OPTION.pattern(name="shardd") + "Invalid value for '--sync'",
+            ("--sync", "allreduce,shardd", *QUICK),
+            "variant 'shardd': " + option_texts.UNKNOWN_STRATEGY.pattern(name="shardd"),
         ),
         (("--sync", "allreduce,,delayed"), cli_texts.SYNC_EMPTY.pattern()),
         (("--sync", "allreduce,allreduce"), cli_texts.VARIANT_TWICE.pattern(name="allreduce")),

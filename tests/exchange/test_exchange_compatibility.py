@@ -5,11 +5,12 @@ from itertools import combinations
 import pytest
 
 from ringtrain.config.record import TrainConfig, config_fields
-from ringtrain.errors import ConfigError, UsageError
+from ringtrain.errors import ConfigError, UsageError, nearest
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES
 from ringtrain.exchange.compatibility import OF_STRATEGIES, OWNED, RULES, check_options, refusals
 from ringtrain.exchange.compression.catalogue import METHODS
+from tests.fakes.strategies import strategies_with
 
 # Every value is another than the default.
 VALUES = {
@@ -163,7 +164,7 @@ def test_these_combinations_are_refused_and_no_others(beside):
 
 def test_every_strategy_has_a_row_and_every_row_is_of_options_that_are_there():
     fields = config_fields()
-    assert tuple(STRATEGIES) == fields["sync"].metadata["choices"]
+    assert set(VALUES["sync"]) < set(STRATEGIES)
     assert (DATA, *AROUND) == fields["fc"].metadata["choices"]
     assert set(OWNED["compress"]) == set(METHODS)
     assert {rule.option for rule in RULES} | {rule.other for rule in RULES} <= set(fields)
@@ -179,6 +180,13 @@ def test_a_strategy_that_says_why_not_is_refused_with_that_reason(field, option)
             value = next(value for value in VALUES[option][::-1] if _applies(rule, value))
             told = list(refusals(TrainConfig(sync=name, **{option: value})))
             assert any(why(other=f"--sync {name}") in sentence for sentence in told), (name, told)
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest_name():
+    with pytest.raises(
+        ConfigError, match=texts.UNKNOWN_STRATEGY.pattern(name="shardd", hint=nearest("shardd", STRATEGIES))
+    ):
+        check_options(TrainConfig(sync="shardd"))
 
 
 def _is_of(field: str, rule) -> bool:
@@ -204,11 +212,11 @@ REASONS = (
     ("--average-momentum reset", "--asynchronous", texts.AVERAGED_TOGETHER, "", "--sync averaging"),
     ("--dedicated", "no --asynchronous", texts.SERVERS, "--asynchronous", "--sync averaging"),
     ("--servers 2", "no --asynchronous", texts.SERVERS, "--asynchronous", "--sync averaging"),
-    ("--wire float16", "--sync server", texts.WIRE, "--sync allreduce or delayed"),
-    ("--wire float16", "--sync gossip", texts.WIRE, "--sync allreduce or delayed"),
-    ("--wire float16", "--sync master", texts.WIRE, "--sync allreduce or delayed"),
-    ("--wire float16", "--sync sharded", texts.WIRE, "--sync allreduce or delayed"),
-    ("--wire bfloat16", "--sync averaging", texts.WIRE, "--sync allreduce or delayed"),
+    ("--wire float16", "--sync server", texts.WIRE, strategies_with("wire")),
+    ("--wire float16", "--sync gossip", texts.WIRE, strategies_with("wire")),
+    ("--wire float16", "--sync master", texts.WIRE, strategies_with("wire")),
+    ("--wire float16", "--sync sharded", texts.WIRE, strategies_with("wire")),
+    ("--wire bfloat16", "--sync averaging", texts.WIRE, strategies_with("wire")),
     ("--sync master", "--algorithm ring", texts.ALGORITHM_STAR, "--algorithm auto or star"),
     ("--tuning t.json", "--sync master", texts.TUNING_STAR, "--sync allreduce, delayed"),
     ("--sync sharded", "--algorithm mpi", texts.ALGORITHM_HALVES, "--algorithm auto, ring, tree"),
@@ -217,8 +225,8 @@ REASONS = (
     ("--sync delayed", "--overlap none", texts.OVERLAP_DELAYED, "--overlap backward or forward"),
     ("--sync gossip", "--overlap forward", texts.OVERLAP_GOSSIP, "--overlap backward"),
     ("--sync master", "--overlap none", texts.OVERLAP_MASTER, "--overlap backward"),
-    ("--batch-norm sync", "--sync averaging", texts.BATCH_NORM, "--sync allreduce, delayed or sharded"),
-    ("--batch-norm sync", "--sync gossip", texts.BATCH_NORM, "--sync allreduce, delayed or sharded"),
+    ("--batch-norm sync", "--sync averaging", texts.BATCH_NORM, strategies_with("batch_norm_sync")),
+    ("--batch-norm sync", "--sync gossip", texts.BATCH_NORM, strategies_with("batch_norm_sync")),
     ("--batch-norm sync", "--accumulate 2", texts.WHOLE_BATCH, "--accumulate 1"),
     ("--batch-norm sync", "--fc pipeline", texts.SAME_LAYER, "--fc data or hybrid"),
     ("--batch-norm sync", "--reproducible", texts.ORDER_STATISTICS, "--batch-norm ghost:SIZE"),
@@ -226,19 +234,19 @@ REASONS = (
     ("--check-replicas 5", "--sync averaging", texts.CHECK_REPLICAS, "--sync allreduce, delayed, sharded"),
     ("--check-replicas 5", "--staleness 2", texts.CHECK_REPLICAS, "--staleness 0", "--sync server"),
     ("--check-replicas 5", "--asynchronous", texts.CHECK_REPLICAS, "", "--sync server"),
-    ("--compress top-k", "--sync sharded", texts.COMPRESS_SLICES, "--sync allreduce or delayed"),
-    ("--compress powersgd", "--sync averaging", texts.COMPRESS_WEIGHTS, "--sync allreduce or delayed"),
-    ("--compress top-k", "--sync gossip", texts.COMPRESS_WEIGHTS, "--sync allreduce or delayed"),
-    ("--compress top-k", "--sync master", texts.COMPRESS_SERVERS, "--sync allreduce or delayed"),
+    ("--compress top-k", "--sync sharded", texts.COMPRESS_SLICES, strategies_with("compress")),
+    ("--compress powersgd", "--sync averaging", texts.COMPRESS_WEIGHTS, strategies_with("compress")),
+    ("--compress top-k", "--sync gossip", texts.COMPRESS_WEIGHTS, strategies_with("compress")),
+    ("--compress top-k", "--sync master", texts.COMPRESS_SERVERS, strategies_with("compress")),
     ("--compress top-k", "--fc hybrid", texts.DIVIDED, "--fc data"),
     ("--compress top-k", "--fc pipeline", texts.DIVIDED, "--fc data"),
     ("--compress top-k", "--wire float16", texts.ROUNDED_REST, "--wire none"),
     ("--compress top-k", "--overlap forward", texts.TWO_ROUNDS, "--overlap none or backward"),
-    ("--fc hybrid", "--sync delayed", texts.HYBRID_DELAYED, "--sync allreduce or sharded"),
-    ("--fc hybrid", "--sync averaging", texts.HYBRID_APART, "--sync allreduce or sharded"),
-    ("--fc hybrid", "--sync gossip", texts.HYBRID_APART, "--sync allreduce or sharded"),
-    ("--fc hybrid", "--sync master", texts.HYBRID_MASTER, "--sync allreduce or sharded"),
-    ("--fc hybrid", "--sync server", texts.HYBRID_SERVERS, "--sync allreduce or sharded"),
+    ("--fc hybrid", "--sync delayed", texts.HYBRID_DELAYED, strategies_with("hybrid")),
+    ("--fc hybrid", "--sync averaging", texts.HYBRID_APART, strategies_with("hybrid")),
+    ("--fc hybrid", "--sync gossip", texts.HYBRID_APART, strategies_with("hybrid")),
+    ("--fc hybrid", "--sync master", texts.HYBRID_MASTER, strategies_with("hybrid")),
+    ("--fc hybrid", "--sync server", texts.HYBRID_SERVERS, strategies_with("hybrid")),
     ("--fc pipeline", "--sync averaging", texts.PIPELINE, "--sync allreduce"),
     ("--fc pipeline", "--sync delayed", texts.PIPELINE, "--sync allreduce"),
     ("--fc pipeline", "--tuning t.json", texts.TUNING_SOME, ""),
@@ -368,7 +376,7 @@ def test_each_rule_has_its_sentence_above():
         (
             {"sync": "gossip", "batch_norm": "sync"},
             "--batch-norm sync needs all ranks in every layer with equal weights; --sync gossip does not guarantee "
-            "that. Use --sync allreduce, delayed or sharded, or leave --batch-norm sync out",
+            f"that. Use {strategies_with('batch_norm_sync')}, or leave --batch-norm sync out",
         ),
         (
             {"gossip_max_lag": 4},

@@ -9,7 +9,6 @@ from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compression.catalogue import METHODS
-from ringtrain.exchange.compression.error_feedback import CompressionSettings
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.nn.arena import Arena, lay_out
@@ -58,7 +57,7 @@ def normal(rank, iteration):
 
 def bound(transport, method, begin=0, dtype="float64", ops=None, **options):
     ops = ops or ReferenceOps(dtype)
-    summing = error_feedback_of(CompressionSettings(method, begin), transport, ops, deadline_s=20.0, **options)
+    summing = error_feedback_of(method, begin, transport, ops, deadline_s=20.0, **options)
     buffer = transport.allocate(COUNT, np.dtype(dtype))
     summing.rehearse(buffer[:0])
     return summing, summing.bind(SPANS, buffer), buffer
@@ -199,8 +198,8 @@ def test_a_gradient_of_zero_does_not_end_the_iteration():
 
 def test_what_is_larger_in_factors_goes_whole():
     method = PowerSGD(6)
-    assert [span.name for span in SPANS if method.takes(span)] == ["fc.weight"]  # 6·(18 + 8) > 144, 6·(30 + 20) < 600
-    assert [span.name for span in SPANS if PowerSGD(5).takes(span)] == ["conv.weight", "fc.weight"]
+    assert [span.name for span in SPANS if method.compresses(span)] == ["fc.weight"]  # 6·26 > 144, 6·50 < 600
+    assert [span.name for span in SPANS if PowerSGD(5).compresses(span)] == ["conv.weight", "fc.weight"]
     ranks = run(lambda: method, 1, normal, iterations=1)
     np.testing.assert_array_equal(elements(ranks[0][0][1], CONV), elements(ranks[0][0][0], CONV))
     with pytest.raises(ConfigError, match=texts.COMPRESSES_NOTHING.pattern(rank=12)):

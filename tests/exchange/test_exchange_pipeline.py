@@ -94,7 +94,7 @@ def test_every_rank_ends_with_all_weights_and_the_whole_state(size, fc_ranks, op
 
 def test_a_rank_keeps_the_state_of_its_part_alone():
     ranks = run(4, fc_ranks=2)
-    held = [exchange._update.slots["momentum"].size for _, _, exchange, _ in ranks]
+    held = [exchange._update.owned.slots["momentum"].size for _, _, exchange, _ in ranks]
     assert held[0] == held[1] and held[1] + held[2] + held[3] == ranks[0][0].size
 
 
@@ -143,7 +143,7 @@ def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
                 exchange.learn(LR, share, place % 2, 2)
             if place % 2:
                 exchange.finish(place // 2, LR)
-        return arena.weights[exchange._start], exchange.owned_state.state()["step"]
+        return arena.weights[exchange._update.start], exchange.owned_state.state()["step"]
 
     arena = Arena(lambda count, dtype: np.ones(count), graph.parameters(), "float64")
     rule = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8))
@@ -176,7 +176,7 @@ def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
     """A ring over 3 of 4 ranks: each sends 2 · 2/3 of the convolution's 32 elements, in 3 chunks, of 8 bytes."""
     ranks = run(4, iterations=1, algorithm="ring")
     sent = [exchange.reducers.traffic().bytes_sent for _, _, exchange, _ in ranks]
-    conv = ranks[0][2]._stop
+    conv = ranks[0][2]._update.stop
     assert sum(sent) == 3 * 2 * 2 * conv * 8 // 3 and sent[3] == 0
     assert ranks[0][2].facts.roles == Roles((0, 1, 2), (3,))
 

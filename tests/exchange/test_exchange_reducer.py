@@ -191,18 +191,18 @@ def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
     for i, bucket in enumerate(flight.buckets):
         network.issued = i + 1
         flight.grad_ready(bucket.spans[0])
-    assert log == ["announce 0", "start 1", "start 0", "announce 2"] and network.performed == 2
+    assert log == ["announce 0", "start 0", "start 1", "announce 2"] and network.performed == 2
 
 
 def test_figures_are_medians_of_the_last_rounds():
     meter = BucketTimer()
     assert (meter.total_s, meter.each_exposed_s) == (0, 0)
     for seconds in (100, 1, 2, 3, 1000):
-        meter.start(50.0)
+        meter.start(50.0, 3)
         meter.hold(seconds / 2)
         meter.end(50.0 + seconds)
-    assert (meter.total_s, meter.each_exposed_s, meter.exposed_s) == (3, 1.5, 553)
+    assert (meter.total_s, meter.each_exposed_s, meter.exposed_s, meter.bytes_sent) == (3, 1.5, 553, 15)
     for _ in range(KEPT):
-        meter.start(0.0)
+        meter.start(0.0, 0)
         meter.end(7.0)
     assert (meter.total_s, meter.exposed_s) == (7, 553)

@@ -1,6 +1,7 @@
 """The strategies, made from a transport, ops and a few options; an option that is not given is as here."""
 
 from ringtrain.config.record import TrainConfig
+from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.exchange.compression import error_feedback
 from ringtrain.exchange.model_parallel import pipeline
 from ringtrain.exchange.servers import parameter_server
@@ -41,9 +42,9 @@ class Maker:
         return self.__name__
 
 
-def error_feedback_of(compression, transport, ops, **options):
+def error_feedback_of(method, begin, transport, ops, **options):
     settings = settings_of(transport, ops, **{"algorithm": "ring", **options})
-    return error_feedback.ErrorFeedback(compression, settings)
+    return error_feedback.ErrorFeedback(method, begin, settings)
 
 
 def AllReduce(transport, ops, **options):
@@ -65,3 +66,9 @@ Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
 Master = Maker(master.Master, sync="master")
 ParameterServer = Maker(parameter_server.make_parameter_server, sync="server")
 Pipeline = Maker(pipeline.Pipeline, fc="pipeline")
+
+
+def strategies_with(field):
+    """ "--sync allreduce, delayed or sharded": those that go with all values of an option, as a refusal names them"""
+    *others, last = (name for name, strategy in STRATEGIES.items() if getattr(strategy, field) is None)
+    return f"--sync {', '.join(others)} or {last}"

@@ -1,8 +1,14 @@
-"""The strategies that the contract in test_strategies.py asks: one row each."""
+"""The strategies of the contract in test_train_strategies.py: each of the catalogue by default, and rows of strategies
+and variants that need more."""
 
 from dataclasses import dataclass, field
 
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, LAYERWISE
+
+from ringtrain.exchange import catalogue
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import settings_of
 
 # Two fully connected layers after the convolution, with columns that no number of ranks divides. Between them: a bias
 # that learns twice as fast, a ReLU that is folded and one that is not, dropout.
@@ -151,6 +157,16 @@ def apart(says, flags, **more):
     return Strategy({"algorithm": "auto", **flags}, says, exact=False, like=None, lockstep=False, **more)
 
 
+def by_default(name: str, strategy: catalogue.Strategy) -> Strategy:
+    """The row of a strategy without flags of its own: compared with one rank if it is exact, else it has to learn."""
+    settings = settings_of(LoopbackWorld(1).transport(0), make_ops("reference", "float64"), sync=name)
+    facts = strategy.make(settings).facts
+    flags = {"sync": name} if facts.all_reduces else {"sync": name, "algorithm": "auto"}
+    says = " ".join(filter(None, [facts.name, facts.header, "(ring)" if facts.all_reduces else ""]))
+    kind = {"like": {}} if facts.exact else {"like": None, "learns": 0.5}
+    return Strategy(flags, says, exact=facts.exact, **kind)
+
+
 TOP_K = {"compress": "top-k", "compress_ratio": 0.05}
 POWER = {"compress": "powersgd", "compress_rank": 2}
 DELAYED = {"sync": "delayed"}
@@ -158,7 +174,7 @@ OUTER = {"outer_momentum": 0.5, "outer_lr": 0.7}
 LATER = {"average_every": 8, "average_from": 1000}
 SERVER = {"sync": "server", "algorithm": "auto"}
 
-STRATEGIES = {
+STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.STRATEGIES.items()} | {
     "allreduce": Strategy(
         {},
         "allreduce (ring)",

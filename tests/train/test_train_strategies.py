@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from small_runs import PAST_A_TAIL, apart, everywhere, results, trained
-from strategies import NETS, OPTIONS, STRATEGIES
+from strategies import NETS, OPTIONS, STRATEGIES, by_default
 
 from ringtrain.errors import CheckpointError, Interrupted
-from ringtrain.exchange import texts
+from ringtrain.exchange import catalogue, texts
 from ringtrain.train.options import read_options
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping.reasons import JobEnd
@@ -39,6 +39,13 @@ def assert_equal(found, expected):
     assert apart(found, expected[1]) <= 1e-12
     for losses, *_ in found:
         np.testing.assert_allclose(losses, expected[0][-len(losses) :], rtol=1e-11)
+
+
+def test_a_new_strategy_of_the_catalogue_is_under_contract_without_a_row_of_its_own():
+    exact, other = (by_default("new", catalogue.STRATEGIES[name]) for name in ("master", "gossip"))
+    assert set(catalogue.STRATEGIES) <= set(STRATEGIES)
+    assert (exact.flags, exact.like, exact.says) == ({"sync": "new", "algorithm": "auto"}, {}, "master on rank 0")
+    assert (other.flags, other.like, other.lockstep) == ({"sync": "new"}, None, True)
 
 
 # ── as one rank ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,13 +1,15 @@
-"""Sums of what lies over the arena, bucket by bucket: how all-reduces are prepared for a run.
+"""All-reduces of an array over the arena, one for each bucket.
 
-Over a wire of 16 bits numbers are rounded on their way, and so is the sum: replicas stay equal, but not to one rank
-alone.
+A wire of 16 bits rounds numbers on their way, and so the sum: replicas stay equal, but not to one rank alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, make_allreduce
 from ringtrain.allreduce.wire_formats import make_wire, warm_up
+from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
 from ringtrain.collectives.shared_memory import or_nearest_over_messages
 from ringtrain.exchange import texts
@@ -17,6 +19,7 @@ from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket, make_buckets
 
 BUCKET_BYTES = 4 << 20
@@ -25,11 +28,12 @@ BUCKET_BYTES = 4 << 20
 class BucketedAllReduce:
     """Prepares all-reduces as the options say, one for each bucket.
 
-    ``exact`` if nothing is rounded but by the type itself. ``streams``: the streams of the network and of the sums.
-    Raises UsageError for unknown names.
+    ``exact`` if only the type itself rounds. ``streams``: of the network and of the sums. Raises UsageError for unknown
+    names.
     """
 
-    required_names, optional_names = (), ()  # nothing is kept from sum to sum
+    required_names: Collection[str] = ()  # no state is kept from sum to sum
+    optional_names: Collection[str] = ()
     header, state_is_local = "", True
 
     def __init__(self, settings: ExchangeSettings):
@@ -43,23 +47,23 @@ class BucketedAllReduce:
         self.deadline_s, self.guard, self.early = config.deadline_s, settings.guard, config.overlap != "none"
         self.notes: Sequence[str] = ()
 
-    def bind(self, spans, buffer) -> Reducer:
-        """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
+    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
+        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
         names = [b.name for b in buckets]
         return self.make_reducer(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0, names))
 
     def make_reducer(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
-        """What starts these sums and lets them get on."""
+        """Return the reducer of these sums."""
         return Reducer(buckets, sums, self.deadline_s, self.early, self.streams)
 
-    def buckets(self, spans, dtype) -> list[Bucket]:
-        """What is exchanged together, in the order in which it starts."""
+    def buckets(self, spans: Sequence[Span], dtype: np.dtype) -> list[Bucket]:
+        """Return the buckets, in the order in which they start."""
         return make_buckets(spans, dtype.itemsize, self._bucket_bytes)
 
-    def prepare(self, buffer, pieces: Sequence[Piece], tag: int, names: Sequence[str] = ()) -> list[Reduction]:
-        """The sum of each piece of ``buffer``, under tags from ``tag`` on; ``names`` of the pieces, for messages.
-        Collective. ``notes`` are those of what was prepared last."""
+    def prepare(self, buffer: Array, pieces: Sequence[Piece], tag: int, names: Sequence[str] = ()) -> list[Reduction]:
+        """Return the all-reduce of each slice of ``buffer``, under tags from ``tag`` on; ``names`` of the slices, for
+        messages. ``notes`` are those of the last call. Collective."""
         algorithm, note = or_nearest_over_messages(
             self._transport, buffer, self.algorithm, range(tag, tag + len(pieces))
         )
@@ -69,10 +73,10 @@ class BucketedAllReduce:
         return sums
 
     def halves(self, name: str, buckets: Sequence[Bucket]) -> ReduceScatterAllGather:
-        """The halves of the schedule ``name`` on other buckets, in the same way."""
+        """Return the halves of the schedule ``name`` on other buckets."""
         return ReduceScatterAllGather(name, self._transport, self.streams.own, buckets, self.segment_bytes, self.guard)
 
-    def _prepare(self, algorithm: str, tag: int, part, name: str) -> Reduction:
+    def _prepare(self, algorithm: str, tag: int, part: Array, name: str) -> Reduction:
         if not part.size:
             return EmptyReduction()
         return make_allreduce(
@@ -90,7 +94,7 @@ class BucketedAllReduce:
         )
 
     def _choices(self, pieces: Sequence[Piece], sums: Sequence[Reduction], itemsize: int) -> list[str]:
-        """What ``auto`` gave to which buckets: a line for each algorithm, with the reason at the largest size."""
+        """Return a line for each algorithm that ``auto`` chose: its sizes, and the reason at the largest."""
         if self.algorithm != AUTO or self._transport.size == 1:
             return []
         given: dict[str, dict[int, str]] = {}
@@ -101,7 +105,7 @@ class BucketedAllReduce:
             given.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
         return [texts.CHOSEN_FOR(name=name, sizes=_sizes(reasons)) for name, reasons in given.items()]
 
-    def rehearse(self, nothing) -> None:
+    def rehearse(self, nothing: Array) -> None:
         """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
         self.streams.own.add(nothing, nothing, nothing)
         if self._wire is not None:

@@ -1,4 +1,4 @@
-"""The update by sums: of each bucket when it has arrived, after backward or in the next forward."""
+"""The update of each bucket when its sum has arrived: after backward or in the next forward."""
 
 from collections.abc import Iterable
 
@@ -7,6 +7,8 @@ from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
@@ -15,22 +17,22 @@ NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 class BucketUpdater:
     """Updates the weights of each bucket when its sum has arrived.
 
-    sums:  gradients, all over the arena
-    whole: every bucket is updated at once, when the last sum has arrived: the state is always that of an iteration,
-           whenever another rank dies
+    sums:  of the gradients, over the whole arena
+    whole: update all buckets at once, when the last sum has arrived: whenever another rank dies, the state is that of a
+           finished iteration
 
     With overlap FORWARD :meth:`finish` leaves each bucket's update to :meth:`before_read`. A norm, and the check for
     overflow, need every sum: with a clipping norm, a loss scale or ``whole`` it acts as BACKWARD, and ``note`` says so.
     """
 
-    def __init__(self, settings: ExchangeSettings, arena, update: OwnedUpdate, sums: Reducer, whole: bool = False):
+    def __init__(self, settings: ExchangeSettings, arena: Arena, update: OwnedUpdate, sums: Reducer, whole=False):
         self._ops, self._arena, self._update, self._sums = settings.ops, arena, update, sums
         self._scale = settings.scale
         self._whole = whole or update.clips or self._scale is not None
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole
         self.note = _fallback(settings.config.clip_norm, self._scale) if forward and self._whole else None
-        self._owed: set[int] = set()  # places of buckets whose update is left to before_read()
+        self._owed: set[int] = set()  # places of buckets that before_read() updates
         self._lr = 0.0
 
     def rehearse(self) -> None:
@@ -39,8 +41,7 @@ class BucketUpdater:
         self._update.rehearse()
 
     def finish(self, lr: float) -> None:
-        """Gradients are final, announced or not. Buckets are updated as they arrive, or are needed; all at once where
-        the whole decides."""
+        """Update the buckets: as they arrive, all at once, or later. Gradients are final, announced or not."""
         if self._whole:
             self._sums.wait_all()
             self._update.step += 1  # a rank that dies before leaves the state of the last iteration
@@ -48,7 +49,8 @@ class BucketUpdater:
             return
         self._update.step += 1
         if self._later:
-            self._leave(lr)
+            self._sums.start()
+            self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
             return
         for bucket in self._sums.arrivals():
             self._update.apply(lr, bucket.start, bucket.stop)
@@ -59,23 +61,19 @@ class BucketUpdater:
             return
         self._update.apply_all(lr)
 
-    def _leave(self, lr: float) -> None:
-        self._sums.start()
-        self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
-
-    def before_read(self, span) -> None:
-        """The span's weights are up to date."""
+    def before_read(self, span: Span) -> None:
+        """Update the span's bucket, unless it is current."""
         place = self._sums.home[span.name]
         if place in self._owed:
             self._apply(place)
 
     @property
     def wait_points(self) -> frozenset[str]:
-        """Names of the spans that :meth:`before_read` may wait for, of each bucket the first."""
+        """Names of the spans that :meth:`before_read` may wait for: the first of each bucket."""
         return self._sums.ready_points if self._later else frozenset()
 
     def synchronize(self) -> None:
-        """All weights are."""
+        """Update every bucket that is not current."""
         for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
             self._apply(place)
 

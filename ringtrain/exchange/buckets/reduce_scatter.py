@@ -1,9 +1,10 @@
-"""The two halves of an all-reduce, prepared for the buckets of an arena: the sums of each bucket are scattered among
-their owners, and what owners made of them is gathered."""
+"""The two halves of an all-reduce, prepared for the buckets of an arena: a reduce-scatter gives each owner its sums, an
+all-gather brings the owners' results to every rank."""
 
 from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.arrays import Array
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import Reduction
@@ -11,25 +12,26 @@ from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule,
 from ringtrain.exchange.update.ranges import Piece, join
 from ringtrain.monitor.guard import Guard
 from ringtrain.nn.buckets import Bucket
+from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 
 
 def schedule_name(algorithm: str, transport: Transport) -> str:
-    """The schedule that ``algorithm`` names; of ``auto`` the one of fewest steps within a node, and of fewest peers
-    between nodes."""
+    """Return the schedule that ``algorithm`` names; for ``auto`` the one with the fewest steps within a node, and with
+    the fewest peers between nodes."""
     if algorithm == AUTO:
         return "sliced" if transport.nodes == 1 else "ring"
     return algorithm
 
 
 class ReduceScatterAllGather:
-    """Of the schedule ``name``, on buckets of flat arrays over the arena."""
+    """The halves of the schedule ``name``, on buckets of flat arrays over the arena."""
 
     def __init__(
         self,
         name: str,
         transport: Transport,
-        ops,
+        ops: Ops,
         buckets: Sequence[Bucket],
         segment_bytes: int | None = None,
         guard: Guard | None = None,
@@ -41,45 +43,38 @@ class ReduceScatterAllGather:
 
     @property
     def owners(self) -> list[int]:
-        """The rank that owns each chunk."""
-        return [self._gather.owner(chunk) for chunk in range(self._gather.chunks)]
+        """Ranks, by the chunk that each owns."""
+        return _owners(self._gather)
 
     def owned(self, rank: int) -> list[Piece]:
-        """The elements whose sums ``rank`` ends with."""
+        """Return the elements whose sums ``rank`` ends with."""
         return join([piece for bucket in self._buckets for piece in _owned(self._scatter, bucket, rank)])
 
-    def scatters(self, buffer, round: int) -> list[Reduction]:
-        """A reduce-scatter for each bucket. ``round`` tells the messages of several uses from one another."""
+    def scatters(self, buffer: Array, round: int) -> list[Reduction]:
+        """Return a reduce-scatter for each bucket; ``round`` separates the messages of several calls."""
         return self._prepare("reduce-scatter", self._scatter, buffer, round)
 
-    def gathers(self, buffer, round: int) -> list[Reduction]:
-        """An all-gather for each bucket."""
+    def gathers(self, buffer: Array, round: int) -> list[Reduction]:
+        """Return an all-gather for each bucket."""
         return self._prepare("all-gather", self._gather, buffer, round)
 
-    def _prepare(self, what: str, schedule: Schedule, buffer, round: int) -> list[Reduction]:
+    def _prepare(self, what: str, schedule: Schedule, buffer: Array, round: int) -> list[Reduction]:
         first = round * len(self._buckets)
         return [
-            self._watched(what, self._half(schedule, buffer[bucket.start : bucket.stop], first + place), buffer, bucket)
+            self._half(what, schedule, buffer[bucket.start : bucket.stop], first + place, bucket.name)
             for place, bucket in enumerate(self._buckets)
         ]
 
-    def _half(self, schedule: Schedule, part, tag: int) -> Execution:
-        return Execution(
-            schedule,
-            self._transport,
-            part,
-            self._ops.add,
-            tag=tag,
-            segment_bytes=self._segment_bytes,
-            device=self._ops,
-        )
+    def _half(self, what: str, schedule: Schedule, part: Array, tag: int, name: str) -> Reduction:
+        half = Execution(schedule, self._transport, part, self._ops.add, tag, self._segment_bytes, self._ops)
+        return half if self._guard is None else self._guard.watch(half, "sum", part.dtype, part.size, what, name)
 
-    def _watched(self, what: str, half: Execution, buffer, bucket: Bucket) -> Reduction:
-        if self._guard is None:
-            return half
-        return self._guard.watch(half, "sum", buffer.dtype, bucket.stop - bucket.start, what, bucket.name)
+
+def _owners(schedule: Schedule) -> list[int]:
+    assert schedule.owner is not None  # every half has owners
+    return [schedule.owner(chunk) for chunk in range(schedule.chunks)]
 
 
 def _owned(schedule: Schedule, bucket: Bucket, rank: int) -> list[Piece]:
     edges = [bucket.start + edge for edge in bounds(bucket.stop - bucket.start, schedule.chunks)]
-    return [(edges[i], edges[i + 1]) for i in range(schedule.chunks) if schedule.owner(i) == rank]
+    return [(edges[i], edges[i + 1]) for i, owner in enumerate(_owners(schedule)) if owner == rank]

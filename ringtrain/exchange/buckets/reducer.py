@@ -1,22 +1,25 @@
 """Reductions of buckets, started in one order on all ranks as gradients become final.
 
-A reduction is an all-reduce, or one of its halves.
-
-A bucket is announced when the operations that make it final have been issued, and starts when the device has done them:
-at the next test after that; on a host at once. All ranks announce buckets in the same order, whenever each starts. A
-collective call of the MPI cannot start later than others: it waits for the device.
+A reduction is an all-reduce, or one of its halves. A bucket is announced when the operations that make it final have
+been issued; its reduction starts at the first test after the device has done them, on a host at once. All ranks
+announce buckets in the same order, whenever each starts. A collective call of the MPI cannot start later than others:
+it waits for the device.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.streams import ON_HOST, StreamPair
-from ringtrain.exchange.buckets.timings import BucketTimer, BucketTraffic
+from ringtrain.exchange.buckets.streams import ON_HOST, OperationStream, StreamMark, StreamPair
+from ringtrain.exchange.buckets.timings import BucketTimer, BucketTraffic, Traffic
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.waiting import wait_for
+
+Trace = Callable[[str, int, float, float], None]
 
 
 class Reducer:
@@ -40,7 +43,7 @@ class Reducer:
         reductions: Sequence[Reduction],
         deadline_s: float,
         early: bool = True,
-        streams: StreamPair = ON_HOST,
+        streams: StreamPair[OperationStream] = ON_HOST,
         order: Sequence[int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -49,15 +52,18 @@ class Reducer:
         self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
         self.order = range(len(buckets)) if order is None else order
         self.timers = [BucketTimer() for _ in buckets]
-        self._trace: Callable | None = None
-        self._announced: deque[tuple] = deque()  # (mark, place), to start when the mark is done, in this order
+        self._trace: Trace | None = None
+        self._announced: deque[tuple[StreamMark, int]] = deque()  # (mark, place), to start when the mark is done
         self._in_flight: list[int] = []
-        self.bytes_sent = 0
-        self._begin()
+        self._begin_round()
 
-    def _begin(self) -> None:
-        self._begun, self._left = 0, len(self.buckets)
+    def _begin_round(self) -> None:
+        self._next, self._left = 0, len(self.buckets)
         self._missing = [len(bucket.spans) for bucket in self.buckets]
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(timer.bytes_sent for timer in self.timers)
 
     @property
     def exposed_s(self) -> float:
@@ -69,17 +75,17 @@ class Reducer:
         buckets start together."""
         return frozenset(bucket.spans[0].name for bucket in self.buckets) if self._early else frozenset()
 
-    def watch(self, trace: Callable[[str, int, float, float], None] | None) -> None:
-        """Call ``trace(verb, place, start, stop)`` from now on: ("land", …) for the whole flight of a bucket;
-        ("start" | "test" | "wait", …) for the time in which the loop was blocked. None ends it."""
+    def watch(self, trace: Trace | None) -> None:
+        """Call ``trace(verb, place, start, stop)`` from now on: ("land", …) from the start of a bucket's reduction to
+        its end; ("start" | "test" | "wait", …) for the time in which the loop was blocked. None ends it."""
         self._trace = trace
 
-    def grad_ready(self, span) -> None:
+    def grad_ready(self, span: Span) -> None:
         """Start every bucket whose spans are final on this rank, up to the first that is not."""
         self._missing[self.home[span.name]] -= 1
         if not self._early:
             return
-        while self._begun < len(self.order) and not self._missing[self.order[self._begun]]:
+        while self._next < len(self.order) and not self._missing[self.order[self._next]]:
             self._announce_next()
         self.test()
 
@@ -90,12 +96,36 @@ class Reducer:
 
     def start(self) -> None:
         """Start all buckets, which are final on this rank."""
-        while self._begun < len(self.buckets):
+        while self._next < len(self.buckets):
             self.start_next()
 
-    def test(self) -> None:
-        """Test the reductions under way, without waiting."""
-        self._progress()
+    def _announce_next(self) -> None:
+        place, mark = self.order[self._next], self._streams.final()
+        self._next += 1
+        if self.reductions[place].blocks:
+            mark.wait()
+        else:
+            self.reductions[place].announce()
+        self._announced.append((mark, place))
+
+    def test(self, exposed: bool = True) -> None:
+        """Start the announced buckets that are final by now, and test those in flight, without waiting. ``exposed``:
+        the time counts as time in which the loop was blocked."""
+        while self._announced and self._announced[0][0].done():
+            place = self._announced.popleft()[1]
+            reduction, began = self.reductions[place], self._clock()
+            self.timers[place].start(began, reduction.bytes_sent or 0)
+            self._in_flight.append(place)
+            reduction.start()
+            if exposed:
+                self._count_blocked("start", place, began)
+        for place in tuple(self._in_flight):
+            began = self._clock()
+            done = self.reductions[place].test()
+            if exposed:
+                self._count_blocked("test", place, began)
+            if done:
+                self._complete(place)
 
     def arrivals(self) -> Iterator[Bucket]:
         """Yield each bucket when it has arrived, in the order in which they started; all are final on this rank. Then
@@ -118,7 +148,7 @@ class Reducer:
         self._streams.join()
         self._left -= 1
         if not self._left:
-            self._begin()
+            self._begin_round()
         return self.buckets[place]
 
     def wait_all(self) -> None:
@@ -126,52 +156,19 @@ class Reducer:
         for _ in self.arrivals():
             pass
 
-    def _announce_next(self) -> None:
-        place, mark = self.order[self._begun], self._streams.final()
-        self._begun += 1
-        if self.reductions[place].blocks:
-            mark.wait()
-        elif self._announced or not mark.done():
-            self.reductions[place].announce()
-            self._announced.append((mark, place))
-            return
-        self._start(place)
-
-    def _start(self, place: int, exposed: bool = True) -> None:
-        """Start a bucket's reduction. ``exposed``: the time counts as time in which the loop was blocked."""
-        reduction, began = self.reductions[place], self._clock()
-        self.bytes_sent += reduction.bytes_sent or 0
-        self.timers[place].start(began)
-        self._in_flight.append(place)
-        reduction.start()
-        if exposed:
-            self._count_blocked("start", place, began)
-
-    def _progress(self, exposed: bool = True) -> None:
-        """Start the announced buckets that are final by now, and test those under way."""
-        while self._announced and self._announced[0][0].done():
-            self._start(self._announced.popleft()[1], exposed)
-        for place in tuple(self._in_flight):
-            began = self._clock()
-            done = self.reductions[place].test()
-            if exposed:
-                self._count_blocked("test", place, began)
-            if done:
-                self._complete(place)
-
     def _wait_until_started(self, place: int) -> None:
         """Wait for the device to make buckets final: until all have started, or this one has arrived. This time does
         not count as exposed, since the loop waits for its own device."""
 
         def enough() -> bool:
-            self._progress(exposed=False)
+            self.test(exposed=False)
             waiting = place in self._in_flight or any(place == announced for _, announced in self._announced)
             return not self._announced or not waiting
 
-        wait_for(enough, self._deadline_s, self._awaited, lambda: len(self._announced))
+        def awaited() -> str:
+            return texts.AWAITED_BUCKET(bucket=self.buckets[self._announced[0][1]].name)
 
-    def _awaited(self) -> str:
-        return texts.AWAITED_BUCKET(bucket=self.buckets[self._announced[0][1]].name)
+        wait_for(enough, self._deadline_s, awaited, lambda: len(self._announced))
 
     def _complete(self, place: int) -> None:
         self._in_flight.remove(place)
@@ -190,19 +187,11 @@ class Reducer:
         """Release the prepared reductions."""
         self.reductions = ()
 
-    def traffic(self, what: str) -> tuple[BucketTraffic, ...]:
-        """The traffic of each bucket; ``what``: its content."""
-        return tuple(
-            BucketTraffic(
-                what=what,
-                spans=bucket.name,
-                nbytes=bucket.nbytes,
-                algorithm=reduction.algorithm,
-                total_s=timer.total_s,
-                exposed_s=timer.each_exposed_s,
-            )
-            for bucket, reduction, timer in zip(self.buckets, self.reductions, self.timers, strict=True)
-        )
+    def traffic(self, what: str) -> Iterator[BucketTraffic]:
+        """Yield the traffic of each bucket; ``what``: its content."""
+        for bucket, reduction, timer in zip(self.buckets, self.reductions, self.timers, strict=True):
+            times = timer.total_s, timer.each_exposed_s
+            yield BucketTraffic(what, bucket.name, bucket.nbytes, reduction.algorithm, *times)
 
 
 class InArrivalOrder:
@@ -219,7 +208,7 @@ class InArrivalOrder:
         self._reducer.start()
         self._arrivals, self._arrived = self._reducer.arrivals(), 0
 
-    def before_read(self, span) -> None:
+    def before_read(self, span: Span) -> None:
         """Wait for the bucket of this span."""
         if self._arrivals is None:
             return
@@ -233,3 +222,60 @@ class InArrivalOrder:
         for _ in self._arrivals or ():
             pass
         self._arrivals, self._arrived = None, len(self._reducer.buckets)
+
+
+class Counted(Protocol):
+    """A sender of messages."""
+
+    @property
+    def bytes_sent(self) -> int: ...
+
+    @property
+    def exposed_s(self) -> float: ...
+
+
+class Reducers:
+    """The reducers of a strategy: for traces, for the count of bytes and time, and for the end of a run.
+
+    training: the reducers of an iteration, by the name of what they carry
+    others:   reducers outside of iterations; they are not counted
+    messages: further senders, whose bytes and seconds are counted
+    received: returns the bytes that this rank has received; None where they are not counted
+    buckets:  whether traffic is reported by bucket
+    before_close: completes the messages in flight
+    """
+
+    def __init__(
+        self,
+        training: Mapping[str, Reducer],
+        others: Sequence[Reducer] = (),
+        messages: Sequence[Counted] = (),
+        received: Callable[[], int] | None = None,
+        buckets: bool = True,
+        before_close: Callable[[], None] | None = None,
+    ):
+        self.training, self._others, self._messages = training, others, messages
+        self._received, self._buckets, self._before_close = received, buckets, before_close
+
+    def with_messages(self, messages: Counted) -> "Reducers":
+        """Return the same reducers, with the bytes and seconds of another sender."""
+        rest = self._received, self._buckets, self._before_close
+        return Reducers(self.training, self._others, (*self._messages, messages), *rest)
+
+    def traffic(self) -> Traffic:
+        """Return the bytes and the seconds of training, without those of a gathered state."""
+        counted = [*self._messages, *self.training.values()]
+        rows = [row for name, reducer in self.training.items() if self._buckets for row in reducer.traffic(name)]
+        return Traffic(
+            sum(one.bytes_sent for one in counted),
+            sum(one.exposed_s for one in counted),
+            self._received and self._received(),
+            tuple(rows),
+        )
+
+    def close(self) -> None:
+        """Release the prepared reductions; collective."""
+        if self._before_close:
+            self._before_close()
+        for reducer in (*self.training.values(), *self._others):
+            reducer.close()

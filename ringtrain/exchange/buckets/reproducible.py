@@ -1,19 +1,19 @@
-"""Sums of shards in one tree, bitwise the same at any number of ranks: to a strategy what
-:class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce` is.
+"""All-reduces of the gradients of shards, added in one tree: bitwise the same at any number of ranks. A strategy uses
+them as it uses :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`.
 
 A rank adds the gradients of its shards as they come, as far as the tree allows
-(:mod:`ringtrain.exchange.buckets.shard_sums`). What it is left with, its partials, is exchanged, and added by owners of
-slices in the order of the tree (:mod:`ringtrain.collectives.algorithms.canonical`): the last partial lies in the arena,
-the others in lanes like it.
+(:mod:`ringtrain.exchange.buckets.shard_sums`). The rest, its partial sums, is exchanged, and owners of slices add it in
+the order of the tree (:mod:`ringtrain.collectives.algorithms.canonical`). The last partial sum lies in the arena, the
+others in further inputs like it.
 
-How, is a rule of names and places, and never of times: in memory that all ranks share, where there is one node and it
-has that; or else by messages. A schedule that is named is taken where it is proved to add as the tree does. The bits
-depend on none of this.
+Names and places alone decide how, never times: within one node in memory that all ranks share, else over messages. A
+schedule that the user names is taken if it is proved to add as the tree does. The bits depend on none of this.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
+from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
 from ringtrain.collectives.algorithms.shards import shard_range
 from ringtrain.collectives.execution.execute import Execution, segment_for
@@ -29,6 +29,7 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.shard_sums import ShardSums
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 
@@ -36,12 +37,13 @@ from ringtrain.transport.base import Transport
 class ReproducibleAllReduce:
     """Prepares sums of the gradients of shards in one order, whatever the number of ranks.
 
-    ``shards``: those of this rank, start:stop. ``nbytes``: once bound, its memory besides the buffer. Raises
+    ``shards``: those of this rank, start:stop. ``nbytes``: once bound, its memory in addition to the buffer. Raises
     ConfigError for more ranks than shards, and for an algorithm that adds in another order. Collective.
     """
 
     exact, state_is_local = True, True
-    required_names, optional_names = (), ()
+    required_names: Collection[str] = ()
+    optional_names: Collection[str] = ()
 
     def __init__(self, settings: ExchangeSettings):
         transport, count, algorithm = settings.transport, settings.config.shards, settings.config.algorithm
@@ -50,28 +52,31 @@ class ReproducibleAllReduce:
         self._summing = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = shard_range(transport.rank, transport.size, count)
-        self.header, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []
+        self.header = texts.REPRODUCIBLE_OVER(shards=count)
+        self.notes: Sequence[str] = ()
 
-    def bind(self, spans, buffer) -> Reducer:
-        """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
+    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
+        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective."""
         transport, summing = self._transport, self._summing
         further = max(map(self._schedule.inputs_of, range(transport.size))) - 1
-        self._lanes = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
-        self._folding = ShardSums(self._ops, buffer, self.shards, self._count, self._lanes, transport.scratch)
-        self.nbytes = self._folding.nbytes
+        self._inputs = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
+        self._sums = ShardSums(self._ops, buffer, self.shards, self._count, self._inputs, transport.scratch)
+        self.nbytes = self._sums.nbytes
         buckets = summing.buckets(spans, buffer.dtype)
-        by_messages = self._why_messages([buffer, *self._lanes], range(len(buckets)))
+        by_messages = self._why_messages([buffer, *self._inputs], range(len(buckets)))
         sums = [self._prepare(buffer, bucket, tag, not by_messages) for tag, bucket in enumerate(buckets)]
-        reducer = summing.make_reducer(buckets, sums)
-        self.notes = [self._say(by_messages), *summing.notes]
-        return reducer
+        how = texts.IN_SHARED_MEMORY()
+        if by_messages:
+            how = texts.OVER_MESSAGES(schedule=self._schedule.name, why=by_messages)
+        self.notes = [texts.REPRODUCIBLE(shards=self._count, how=how), *summing.notes]
+        return summing.make_reducer(buckets, sums)
 
-    def shard_grad_ready(self, span) -> None:
-        """The span's gradient of this rank's next shard lies in the buffer."""
-        self._folding.add(span)
+    def shard_grad_ready(self, span: Span) -> None:
+        """Add the span's gradient of this rank's next shard, which lies in the buffer."""
+        self._sums.add(span)
 
-    def _why_messages(self, arrays: Sequence, tags: Sequence[int]) -> str | None:
-        """Why sums are not made in shared memory; None where they are. Collective."""
+    def _why_messages(self, arrays: Sequence[Array], tags: Sequence[int]) -> str | None:
+        """Return the reason against sums in shared memory; None without one. Collective."""
         transport = self._transport
         if not self._mapped:
             return texts.AS_ASKED
@@ -79,40 +84,34 @@ class ReproducibleAllReduce:
             return texts.ONE_RANK if transport.size == 1 else texts.SEVERAL_NODES(nodes=transport.nodes)
         return next(filter(None, [unavailable(transport, array, MAPPED, tags) for array in arrays]), None)
 
-    def _say(self, by_messages: str | None) -> str:
-        """For the run's header."""
-        how = texts.IN_SHARED_MEMORY
-        if by_messages:
-            how = texts.OVER_MESSAGES(schedule=self._schedule.name, why=by_messages)
-        return texts.REPRODUCIBLE(shards=self._count, how=how)
-
-    def _prepare(self, buffer, bucket: Bucket, tag: int, mapped: bool) -> Reduction:
-        """The sum of a bucket, watched."""
+    def _prepare(self, buffer: Array, bucket: Bucket, tag: int, mapped: bool) -> Reduction:
+        """Return the sum of a bucket, under the guard."""
         count = bucket.stop - bucket.start
         if not count:
             return EmptyReduction()
-        part, *lanes = (array[bucket.start : bucket.stop] for array in (buffer, *self._lanes))
-        made = self._in_place(part, lanes, tag) if mapped else self._sent(part, lanes, tag)
+        parts = [array[bucket.start : bucket.stop] for array in (buffer, *self._inputs)]
+        made = self._in_place(parts, tag) if mapped else self._over_messages(parts, tag)
         guard = self._summing.guard
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, of=bucket.name)
 
-    def _in_place(self, part, lanes: Sequence, tag: int) -> Mapped:
+    def _in_place(self, parts: Sequence[Array], tag: int) -> Mapped:
         transport, own = self._transport, self._summing.streams.own
-        fused = canonical_plan(transport.size, self._count)
-        twins = [transport.peer_views(array) for array in (part, *lanes)]
-        made = Mapped(fused, transport, twins[0], transport.signal_counter(tag), own.add, own, inputs=twins[1:])
+        plan, counter = canonical_plan(transport.size, self._count), transport.signal_counter(tag)
+        views = [transport.peer_views(part) or [] for part in parts]
+        assert counter is not None  # bind() has found shared memory
+        made = Mapped(plan, transport, views[0], counter, own.add, own, inputs=views[1:])
         made.algorithm = NAME
         return made
 
-    def _sent(self, part, lanes: Sequence, tag: int) -> Execution:
+    def _over_messages(self, parts: Sequence[Array], tag: int) -> Execution:
         transport, own = self._transport, self._summing.streams.own
         segment = self._summing.segment_bytes or segment_for(transport)
-        brought = lanes[: self._schedule.inputs_of(transport.rank) - 1]
-        return Execution(self._schedule, transport, part, own.add, tag, segment, own, inputs=brought)
+        inputs = parts[1 : self._schedule.inputs_of(transport.rank)]
+        return Execution(self._schedule, transport, parts[0], own.add, tag, segment, own, inputs=inputs)
 
-    def rehearse(self, nothing) -> None:
+    def rehearse(self, nothing: Array) -> None:
         self._summing.rehearse(nothing)
-        self._folding.rehearse()
+        self._sums.rehearse()
 
     def before(self, iteration: int) -> None:
         """All iterations are alike."""
@@ -131,12 +130,12 @@ def check_ranks(size: int, count: int) -> None:
 
 
 def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
-    """What goes by messages, if anything does. Collective. Raises ConfigError, UsageError."""
+    """Return the schedule of sums over messages. Collective. Raises ConfigError, UsageError."""
     size = transport.size
     if algorithm in (AUTO, MAPPED, NAME):
         return canonical(size, count)
     check_algorithm(algorithm)
-    why = texts.NO_PROOF
+    why: str = texts.NO_PROOF
     if algorithm != NATIVE and not is_shared(algorithm):
         schedule = schedule_for(algorithm, transport)
         try:

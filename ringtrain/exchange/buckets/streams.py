@@ -1,44 +1,65 @@
-"""The two orders of operations that an exchange has to do with: the network's, and its own beside that.
+"""The two streams of operations of an exchange: the network's and its own.
 
-On a device what an exchange adds, packs and copies need not wait for what backward has still to compute, nor the other
-way round; on a host both are one, and done when they return::
+On a device the additions, packs and copies of an exchange need not wait for the rest of backward, nor the other way
+round; on a host both streams are one, and operations are done when they return::
 
     network     backward 3 ─●─ backward 2 ─●─ backward 1 ─●─                ○─ update 3 ─○─ update 2 …
                             │ final                                         │ joined
     exchange                └──► messages, additions ──► messages ──────────┘
 
-A mark of the network's says when gradients are final (●): until then nothing of their bucket begins. When it has
-arrived the network's operations are told to come after the exchange's (○): the host waits for neither.
+A mark in the network's stream says when gradients are final (●): nothing of their bucket begins before. When the bucket
+has arrived the network's stream waits for the exchange's (○); the host waits for neither.
 """
 
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from ringtrain.collectives.execution.reduction import HOST
+from ringtrain.ops.base import Ops
+
+
+class StreamMark(Protocol):
+    """A mark in a stream: done when all operations before it are."""
+
+    def done(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+
+class OperationStream(Protocol):
+    """Operations in one order: part of :class:`ringtrain.ops.base.Ops`."""
+
+    def mark(self) -> StreamMark: ...
+
+    def after(self, mark: Any) -> None: ...
+
+
+S = TypeVar("S", bound=OperationStream, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPair:
-    """``network`` and ``own``: :class:`ringtrain.ops.base.Ops` of one device."""
+class StreamPair(Generic[S]):
+    """The network's stream and the exchange's own, of one device."""
 
-    network: object
-    own: object
+    network: S
+    own: S
 
     @property
     def is_device(self) -> bool:
         return self.own is not self.network
 
-    def final(self):
-        """A mark after what was issued to the network so far."""
+    def final(self) -> StreamMark:
+        """Return a mark after all operations issued to the network."""
         return self.network.mark()
 
     def join(self) -> None:
-        """What the network does from now on comes after what the exchange was told so far."""
+        """Order the network's next operations after all operations issued to the exchange."""
         if self.is_device:
             self.network.after(self.own.mark())
 
 
-def stream_pair(ops) -> StreamPair:
-    """Once for an exchange: what it is told then has one order."""
+def stream_pair(ops: Ops) -> StreamPair[Ops]:
+    """Return the streams of an exchange: call it once for each, so that its operations have one order."""
     return StreamPair(ops, ops.beside())
 
 

@@ -1,21 +1,21 @@
-"""Some of a transport's ranks, numbered from 0: what schedules need to run among them, over messages."""
+"""Some of a transport's ranks, numbered from 0, for schedules over messages among them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
 
 
-class Subgroup:
-    """``ranks``: of the transport, in order, this one among them. ``nodes``: how many nodes the whole transport has."""
+class Subgroup(ForwardingTransport):
+    """Messages among ``ranks`` of the transport, in order, this one among them. Its other calls are the transport's."""
 
     def __init__(self, transport: Transport, ranks: Sequence[int]):
-        self._transport, self._ranks = transport, tuple(ranks)
-        self.rank, self.size, self.nodes = self._ranks.index(transport.rank), len(self._ranks), transport.nodes
-        self.patience, self.scratch = transport.patience, transport.scratch
-        self.before_leaving = transport.before_leaving
+        super().__init__(transport)
+        self._ranks = tuple(ranks)
+        self.seat = replace(self.seat, rank=self._ranks.index(transport.rank), size=len(self._ranks))
 
-    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return self._transport.sends([(self._ranks[peer], span) for peer, span in moves], tag)
+    def sends(self, moves: Moves, tag: int) -> Handle:
+        return self._inner.sends([(self._ranks[peer], span) for peer, span in moves], tag)
 
-    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return self._transport.recvs([(self._ranks[peer], span) for peer, span in moves], tag)
+    def recvs(self, moves: Moves, tag: int) -> Handle:
+        return self._inner.recvs([(self._ranks[peer], span) for peer, span in moves], tag)

@@ -1,4 +1,4 @@
-"""Sums of a few numbers over all ranks, as norms need them."""
+"""Sums of a few numbers over all ranks, for norms."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ class SumOverRanks:
         self._number = np.zeros(1)
 
     def __call__(self, own: float) -> float:
-        """The sum of one number of each rank."""
+        """Return the sum of one number of each rank."""
         self._number[0] = own
         self.add(self._number)
         return float(self._number[0])

@@ -1,4 +1,4 @@
-"""How long the exchange of a bucket takes, and how much of that holds the loop up."""
+"""The times of a bucket's exchange, and the time in which it blocks the loop."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ KEPT = 1000  # iterations, the last ones
 
 @dataclass(frozen=True, slots=True)
 class BucketTraffic:
-    """What one bucket costs an iteration on this rank, the median of the last ones.
+    """The cost of one bucket in an iteration on this rank: medians of the last iterations.
 
     what:      "gradients" or "weights"
-    spans:     names of its first and its last
+    spans:     names of its first and its last span
     nbytes:    of its elements
-    algorithm: what exchanges it
-    total_s:   from its start to its end, as this rank has seen it
-    exposed_s: for how long the loop was held up on account of it: starting, looking, adding, waiting
+    algorithm: of its reduction
+    total_s:   from its start to its end, as this rank saw it
+    exposed_s: the time in which it blocked the loop: starting, testing, adding, waiting
     """
 
     what: str
@@ -28,41 +28,43 @@ class BucketTraffic:
 
 
 class BucketTimer:
-    """Of one bucket. ``exposed_s``: of all that was ever done; ``started``: when the last round was, by the caller's
-    clock."""
+    """Times one bucket. ``bytes_sent`` and ``exposed_s`` are totals; ``started``: the start of the last round, by the
+    caller's clock."""
 
     def __init__(self):
+        self.bytes_sent = 0
         self.exposed_s = 0.0
         self._total: deque[float] = deque(maxlen=KEPT)
         self._exposed: deque[float] = deque(maxlen=KEPT)
-        self.started = self._held = 0.0
+        self.started = self._blocked = 0.0
 
-    def start(self, now: float) -> None:
-        self.started, self._held = now, 0.0
+    def start(self, now: float, nbytes: int) -> None:
+        self.started, self._blocked = now, 0.0
+        self.bytes_sent += nbytes
 
     def hold(self, seconds: float) -> None:
-        self._held += seconds
+        self._blocked += seconds
         self.exposed_s += seconds
 
     def end(self, now: float) -> None:
         self._total.append(now - self.started)
-        self._exposed.append(self._held)
+        self._exposed.append(self._blocked)
 
     @property
     def total_s(self) -> float:
-        """From start to end, the median of the last rounds; 0 where there was none."""
+        """From start to end, the median of the last rounds; 0 without one."""
         return median(self._total) if self._total else 0.0
 
     @property
     def each_exposed_s(self) -> float:
-        """In a round, the median of the last ones; 0 where there was none."""
+        """Exposed in a round, the median of the last ones; 0 without one."""
         return median(self._exposed) if self._exposed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one rank has sent through this exchange, and for how long its loop was blocked on it; what it has received,
-    None where that is not counted; what each bucket costs an iteration."""
+    """The bytes that one rank has sent through an exchange, and the seconds in which its loop was blocked on it; the
+    bytes received, None if they are not counted; the cost of each bucket in an iteration."""
 
     bytes_sent: int
     exposed_s: float

@@ -1,21 +1,25 @@
-"""Every way to compress by its name."""
+"""Every method of compression by its name."""
+
+from collections.abc import Callable
 
 from ringtrain.allreduce.wire_formats import NONE
+from ringtrain.config.record import TrainConfig
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
-from ringtrain.exchange.compression.error_feedback import CompressionSettings, ErrorFeedback
+from ringtrain.exchange.compression.error_feedback import ErrorFeedback
+from ringtrain.exchange.compression.method import Compressor
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
 
-METHODS = {
+METHODS: dict[str, Callable[[TrainConfig], Compressor]] = {
     "top-k": lambda config: TopK(config.compress_ratio),
     "powersgd": lambda config: PowerSGD(config.compress_rank),
 }
 
 
 def make_summing(settings: ExchangeSettings) -> BucketedAllReduce | ErrorFeedback:
-    """Plain sums, or compressed sums, as the configuration says."""
+    """Return plain or compressed sums, as the configuration says."""
     config = settings.config
     if config.compress == NONE:
         return BucketedAllReduce(settings)
-    return ErrorFeedback(CompressionSettings(METHODS[config.compress](config), config.compress_from), settings)
+    return ErrorFeedback(METHODS[config.compress](config), config.compress_from, settings)

@@ -1,53 +1,48 @@
 """Error feedback: sums of compressed gradients, and the residual that each rank keeps for later iterations."""
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
+from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.compression.method import Compressor, Site, least_bytes
+from ringtrain.exchange.compression.method import CompressionContext, Compressor, least_bytes
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes
+from ringtrain.nn.base import Span
 
 RESIDUAL = "residual"
-
-
-@dataclass(frozen=True, slots=True)
-class CompressionSettings:
-    """method: a new one for each run
-    begin:  the iteration from which sums are compressed
-    """
-
-    method: Compressor
-    begin: int = 0
 
 
 class ErrorFeedback:
     """Sums compressed gradients; each rank adds its residual to its next gradient.
 
-    The residuals of all ranks, added up, are what a run has to go on with: a checkpoint holds that array. It is shared
-    out among ranks, each parameter in equal parts, each element whole to one rank: when a run is resumed, at any number
-    of ranks, and by the run that has written the checkpoint, so that both go on alike.
+    method: a new one for each run
+    begin:  the iteration from which sums are compressed
+
+    A checkpoint holds the sum of all ranks' residuals. Ranks divide it, each parameter in equal parts, each element to
+    one rank: in a run that resumes, at any number of ranks, and in the run that has written the checkpoint, so that
+    both continue alike.
     """
 
     exact = False
     state_is_local = False  # residuals differ from rank to rank
+    required_names: Collection[str] = ()
 
-    required_names = ()
-
-    def __init__(self, compression: CompressionSettings, settings: ExchangeSettings):
+    def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops = settings.transport, settings.ops
-        self._method, self._begin = compression.method, compression.begin
+        self._method, self._begin = method, begin
         self._summing = BucketedAllReduce(settings)
-        self._phase = _Phase(compressed=not self._begin)
+        self._phased: list[_PhasedSum] = []  # unless sums are compressed from the beginning
         self.header = texts.COMPRESSED(method=self._method.header)
         if self._begin:
             self.header = texts.COMPRESSED_FROM(method=self._method.header, iteration=self._begin)
-        self.optional_names = (RESIDUAL, *self._method.held)
+        self.optional_names = (RESIDUAL, *self._method.state_names)
 
-    def bind(self, spans, buffer) -> Reducer:
-        """Collective. Raises ConfigError where there is nothing to compress."""
+    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
+        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective. Raises ConfigError
+        without a parameter to compress."""
         transport, summing = self._transport, self._summing
         self._residual = transport.allocate(buffer.size, buffer.dtype)
         buckets = summing.buckets(spans, buffer.dtype)
@@ -55,42 +50,44 @@ class ErrorFeedback:
         plain = summing.prepare(buffer, pieces, 0) if self._begin else None
         whole = summing.prepare(self._residual, pieces, len(buckets))
         self._gathering = Reducer(buckets, whole, summing.deadline_s, streams=summing.streams)
-        site = Site(transport, summing.streams.own, summing, buckets, buffer, self._residual, round=2)
-        sums = self._method.bind(site)
-        self._others = [part for span in spans if self._method.takes(span) for part in self._not_own(span)]
+        context = CompressionContext(transport, summing.streams.own, summing, buckets, buffer, self._residual, round=2)
+        sums = self._method.bind(context)
+        self._others = [part for span in spans if self._method.compresses(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
-            sums = [_Turn(self._phase, *each) for each in zip(plain, sums, strict=True)]
+            sums = self._phased = [_PhasedSum(*each) for each in zip(plain, sums, strict=True)]
         return Reducer(buckets, sums, summing.deadline_s, summing.early, summing.streams)
 
-    def _bytes(self, spans, itemsize: int) -> list[str]:
-        """What it saves, by the best all-reduces."""
+    def _bytes(self, spans: Sequence[Span], itemsize: int) -> list[str]:
+        """Return a line about the bytes saved, by the best all-reduces."""
         method, size = self._method, self._transport.size
         if size == 1:
             return []
         whole = {span.name: least_bytes(span.stop - span.start, itemsize, size) for span in spans}
-        ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.takes(span)}
+        ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.compresses(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
         sizes = {"after": format_bytes(after), "before": format_bytes(before), "percent": 100 * after / before}
         return [texts.COMPRESSED_BYTES(method=method.header, **sizes)]
 
-    def rehearse(self, nothing) -> None:
+    def rehearse(self, nothing: Array) -> None:
         self._summing.rehearse(nothing)
         self._method.rehearse(self._summing.streams.own)
 
     def before(self, iteration: int) -> None:
-        self._phase.compressed = iteration >= self._begin
+        for each in self._phased:
+            each.choose(compressed=iteration >= self._begin)
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
     def state(self) -> dict:
-        """Collective, with nothing on its way. The residual is shared out anew."""
+        """Return the residuals' sum and the method's state, and divide the residual anew. Collective, between
+        iterations."""
         self._gathering.wait_all()
         residual = self._ops.to_host(self._residual)
         self._keep_own()
         return {RESIDUAL: residual, **self._method.state(residual.size)}
 
     def restore(self, state: dict) -> None:
-        """What other strategies and methods kept will do, as far as it goes."""
+        """Take the arrays that this method can use, also of another strategy's or method's state."""
         if RESIDUAL in state:
             self._ops.upload(state[RESIDUAL], self._residual)
             self._keep_own()
@@ -100,45 +97,39 @@ class ErrorFeedback:
         for start, stop in self._others:
             self._ops.fill(self._residual[start:stop], 0)
 
-    def _not_own(self, span) -> list[tuple[int, int]]:
-        """What of a parameter's residual is shared out to other ranks."""
+    def _not_own(self, span: Span) -> list[tuple[int, int]]:
+        """Return the slices of a parameter's residual that are other ranks'."""
         rank, size = self._transport.rank, self._transport.size
         first, last = (span.start + span.count * r // size for r in (rank, rank + 1))
         return [(span.start, first), (last, span.stop)]
 
 
-@dataclass(slots=True)
-class _Phase:
-    compressed: bool
+class _PhasedSum(Reduction):
+    """The plain or the compressed sum of a bucket, as chosen at its announcement, or else at its start: a device may
+    reach the start after the next choice."""
 
-
-class _Turn(Reduction):
-    """The plain sum of a bucket, or the compressed one, by the phase in which it is announced, or started where nobody
-    announced it: the next phase may have begun when a device is so far."""
-
-    def __init__(self, phase: _Phase, plain: Reduction, compressed: Reduction):
-        self._phase, self._plain, self._compressed, self._now = phase, plain, compressed, plain
+    def __init__(self, plain: Reduction, compressed: Reduction):
+        self._plain, self._compressed, self._now = plain, compressed, plain
         self._announced: Reduction | None = None
         self.algorithm, self.transport = compressed.algorithm, compressed.transport
+        self.choose(compressed=False)
 
-    @property
-    def bytes_sent(self) -> int | None:
-        return self._next().bytes_sent
+    def choose(self, compressed: bool) -> None:
+        self._next = self._compressed if compressed else self._plain
+        self._show()
 
-    def _next(self) -> Reduction:
-        return self._announced or (self._compressed if self._phase.compressed else self._plain)
-
-    @property
-    def blocks(self) -> bool:
-        return self._next().blocks
+    def _show(self) -> None:
+        shown = self._announced or self._next
+        self.bytes_sent, self.blocks = shown.bytes_sent, shown.blocks
 
     def announce(self) -> None:
-        self._announced = self._next()
+        self._announced = self._next
         self._announced.announce()
 
     def start(self) -> None:
-        self._now, self._announced = self._next(), None
+        self._now, self._announced = self._announced or self._next, None
         self._now.start()
+        self._show()
 
     def test(self) -> bool:
         return self._now.test()

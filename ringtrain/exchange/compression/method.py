@@ -1,139 +1,141 @@
-"""What a way to compress gradients is: it prepares sums that carry less than was given, and keeps the rest.
+"""The interface of a compression method: it prepares sums that carry a part of the gradient, and keeps the residual.
 
-*Error feedback*: what a rank did not send is kept, its residual, and added to its next gradient. On every rank
+*Error feedback*: the part of a gradient that a rank did not send, its residual, is added to its next gradient. On every
+rank
 
-    what was sent + the new residual = gradient + the old residual
+    sent part + new residual = gradient + old residual
 
-so that nothing is lost, only late. Replicas stay equal: all ranks make the same numbers of what all have sent.
+so that no part is lost, only late. Replicas stay equal: all ranks compute the same numbers from the parts that all have
+sent.
 
 Source: Stich, Cordonnier & Jaggi, Sparsified SGD with memory, NeurIPS 2018; Karimireddy et al., Error feedback fixes
 SignSGD and other gradient compression schemes, ICML 2019.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
+from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.update.ranges import Piece, elements, join
+from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
+from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where sums are compressed.
+class CompressionContext:
+    """The gradients to compress, and the objects to exchange them with.
 
-    ops:      those of the exchange (:mod:`ringtrain.exchange.buckets.streams`)
-    summing:  prepares the sums of what goes whole
-    buckets:  what is exchanged together
+    ops:      of the exchange's stream (:mod:`ringtrain.exchange.buckets.streams`)
+    summing:  prepares all-reduces
     buffer:   flat, over the arena: gradients, and then their sum
-    residual: likewise: what this rank has not sent
-    round:    the first of two uses of tags that are free: the tag of a bucket is round · buckets + its place
+    residual: likewise: the parts that this rank has not sent
+    round:    the first of two free rounds of tags: the tag of a bucket is round · buckets + its place
     """
 
     transport: Transport
-    ops: object
+    ops: Ops
     summing: BucketedAllReduce
     buckets: Sequence[Bucket]
-    buffer: object
-    residual: object
+    buffer: Array
+    residual: Array
     round: int
 
-    def sums(self, buffer, pieces: Sequence[Piece], round: int) -> list[Reduction]:
-        """Of a piece for each bucket. Collective."""
+    def sums(self, buffer: Array, pieces: Sequence[Piece], round: int) -> list[Reduction]:
+        """Return the all-reduces of a slice for each bucket. Collective."""
         return self.summing.prepare(buffer, pieces, round * len(self.buckets))
 
-    def gradient(self, span):
-        """The elements of one parameter, without padding."""
+    def gradient_of(self, span: Span) -> Array:
+        """Return the elements of one parameter, without padding."""
         return self.buffer[span.start : span.start + span.count]
 
-    def memory(self, span):
+    def residual_of(self, span: Span) -> Array:
         return self.residual[span.start : span.start + span.count]
 
 
 class Compressor(ABC):
-    """header: what the run's header says
-    held:  names of what a checkpoint holds of it, besides the residual; it can do without
+    """A compression method.
+
+    header:      its name in the run's header
+    state_names: names of its arrays in a checkpoint, in addition to the residual; a run continues without them
     """
 
     header: str
-    held: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()
 
     @abstractmethod
-    def takes(self, span) -> bool:
-        """Whether this parameter is compressed. Biases, scales and shifts go whole, and running statistics, which are
-        no gradients."""
+    def compresses(self, span: Span) -> bool:
+        """Whether this parameter is compressed. Biases, scales, shifts and running statistics are sent whole."""
 
     @abstractmethod
-    def bind(self, site: Site) -> list[Reduction]:
-        """The sum of each bucket's part of the buffer. Collective. Raises ConfigError where there is nothing to
-        compress."""
+    def bind(self, context: CompressionContext) -> Sequence[Reduction]:
+        """Return the sum of each bucket. Collective. Raises ConfigError without a parameter to compress."""
 
     @abstractmethod
-    def least_bytes(self, span, itemsize: int, size: int) -> int:
-        """What each of ``size`` ranks sends of a parameter that is taken, by the best all-reduces."""
+    def least_bytes(self, span: Span, itemsize: int, size: int) -> int:
+        """Return the bytes that each of ``size`` ranks sends of a compressed parameter, by the best all-reduces."""
 
     @abstractmethod
-    def rehearse(self, ops) -> None:
-        """Run every operation of a sum once, on little."""
+    def rehearse(self, ops: Ops) -> None:
+        """Run every operation of a sum once, on a few elements."""
 
     @abstractmethod
     def state(self, count: int) -> dict:
-        """What is ``held``, in host arrays over an arena of ``count`` elements."""
+        """Return the arrays of ``state_names``, on the host, over an arena of ``count`` elements."""
 
     @abstractmethod
     def restore(self, state: dict) -> None:
-        """What :meth:`state` gave, or a part of it."""
+        """Take a state that :meth:`state` returned, or a part of it."""
 
 
 class UncompressedPart:
-    """What of a bucket is summed as it is: the parameters that are not compressed, side by side, and ``more`` elements
-    behind them. :meth:`take` before ``sum`` starts, :meth:`put` when it is done."""
+    """The sum of a bucket's uncompressed parameters, side by side in memory of its own, with ``more`` elements behind
+    them. Call :meth:`pack` before ``sum`` starts, :meth:`unpack` when it is done."""
 
-    def __init__(self, ops, buffer, room, rest: Sequence[Piece], sum: Reduction):
-        self._copy, self._moves, self.sum, at = ops.copy, [], sum, 0
-        for start, stop in rest:
-            self._moves.append((buffer[start:stop], room[at : at + stop - start]))
-            at += stop - start
-        self.more = room[at : room.size]
+    def __init__(self, ops: Ops, buffer: Array, packed: Array, spans: Sequence[Piece], sum: Reduction):
+        self._copy, self.sum = ops.copy, sum
+        places = slices([stop - start for start, stop in spans])
+        self._moves = [(buffer[a:b], packed[c:d]) for (a, b), (c, d) in zip(spans, places, strict=True)]
+        self.more = packed[elements(spans) : packed.size]
 
-    def take(self) -> None:
+    def pack(self) -> None:
         for part, place in self._moves:
             self._copy(part, place)
 
-    def put(self) -> None:
+    def unpack(self) -> None:
         for part, place in self._moves:
             self._copy(place, part)
 
 
-def wholes(site: Site, takes, more: Sequence[int]) -> list[UncompressedPart]:
-    """Of each bucket what the method does not take, and so many elements more. Collective."""
-    rests = [join([(s.start, s.stop) for s in bucket.spans if not takes(s)]) for bucket in site.buckets]
-    pieces = cuts([elements(rest) + extra for rest, extra in zip(rests, more, strict=True)])
-    room = site.transport.allocate(max(pieces[-1][1], 1), site.buffer.dtype)
-    sums = site.sums(room, pieces, site.round)
+def uncompressed_parts(
+    context: CompressionContext, compresses: Callable[[Span], bool], more: Sequence[int]
+) -> list[UncompressedPart]:
+    """Return the uncompressed part of each bucket, with so many elements more. Collective."""
+    rests = [join([(s.start, s.stop) for s in bucket.spans if not compresses(s)]) for bucket in context.buckets]
+    places = slices([elements(rest) + extra for rest, extra in zip(rests, more, strict=True)])
+    packed = context.transport.allocate(max(places[-1][1], 1), context.buffer.dtype)
+    sums = context.sums(packed, places, context.round)
     return [
-        UncompressedPart(site.ops, site.buffer, room[a:b], rest, sum)
-        for (a, b), rest, sum in zip(pieces, rests, sums, strict=True)
+        UncompressedPart(context.ops, context.buffer, packed[a:b], rest, sum)
+        for (a, b), rest, sum in zip(places, rests, sums, strict=True)
     ]
 
 
-def cuts(sizes: Sequence[int]) -> list[Piece]:
-    """Pieces of these sizes, one after another."""
-    edges = [0]
-    for size in sizes:
-        edges.append(edges[-1] + size)
-    return list(pairwise(edges))
+def slices(sizes: Sequence[int]) -> list[Piece]:
+    """Return slices of these sizes, one after another."""
+    return list(pairwise(accumulate(sizes, initial=0)))
 
 
 def least_bytes(count: int, itemsize: int, size: int) -> int:
-    """What each of ``size`` ranks sends in an all-reduce of so many elements, at the least."""
+    """Return the bytes that each of ``size`` ranks sends in an all-reduce of ``count`` elements, at least."""
     return 2 * (size - 1) * count * itemsize // size
 
 
 def sent(*parts: Reduction) -> int:
-    """Bytes of a run; those that nobody tells are left out."""
+    """Return the bytes of a run, as far as they are known."""
     return sum(part.bytes_sent or 0 for part in parts)

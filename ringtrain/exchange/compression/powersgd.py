@@ -1,26 +1,26 @@
-"""PowerSGD: of each matrix of gradients ranks sum two thin factors, one step of a power iteration.
+"""PowerSGD: ranks sum two thin factors of each matrix of gradients, one step of a power iteration.
 
-M [m, n] is what a rank has to give of one parameter, its gradient and its residual; r the rank of the factors; Q [n, r]
-what the last iteration ended with, the same on all ranks:
+M [m, n] is the gradient of one parameter plus the residual, on one rank; r the rank of the factors; Q [n, r] the second
+factor of the last iteration, the same on all ranks:
 
-1. Q's columns are made orthonormal. P = M·Q, summed over ranks.
-2. P's columns are made orthonormal, on every rank alike. Q = Mᵀ·P: the residual is what M has besides P·Qᵀ. Then Q is
-   summed over ranks.
-3. The sum of the gradients is taken to be P·Qᵀ.
+1. Orthonormalise Q's columns. P = M·Q, summed over ranks.
+2. Orthonormalise P's columns, on every rank alike. Q = Mᵀ·P; the residual is M - P·Qᵀ. Then sum Q over ranks.
+3. The sum of the gradients is approximated by P·Qᵀ.
 
-Everything is linear in M but for the basis P, which all ranks share: P·Qᵀ is the sum of all M, projected. That sum of M
-is all that is learnt from, whichever rank holds what of it.
+All steps are linear in M except the basis P, which all ranks share: P·Qᵀ is the projected sum of all M. Learning
+depends only on that sum, however the ranks divide it.
 
-*Warm start*: Q goes on from iteration to iteration, so that its columns turn to the directions that matter. The
-authors' residual is M less the mean of what all sent; here it is M less what this rank sent itself. Their sums are
-equal, and this one does not grow with what is different from rank to rank. They leave Q as it is before P = M·Q; its
-span is all that counts, and orthonormal columns lose less to rounding, and none to a gradient that was 0.
+*Warm start*: Q is kept from iteration to iteration, so that its columns turn to the important directions. The authors'
+residual is M minus the mean of the parts that all ranks sent; here it is M minus the part that this rank sent. The sums
+over ranks are equal, and this one does not grow with the difference between ranks. The authors do not orthonormalise Q
+before P = M·Q; only its span matters, and orthonormal columns lose less to rounding, and none to a gradient of 0.
 
-A parameter is seen as it is stored, its last axis as columns: [R·S·C, K] of a convolution, [D, K] of a linear layer. It
-goes in factors where those are smaller, r·(m + n) < m·n, and otherwise whole, in the same message as the Ps.
+A parameter is a matrix as it is stored, its last axis as columns: [R·S·C, K] of a convolution, [D, K] of a linear
+layer. Ranks send its factors if they are smaller, r·(m + n) < m·n, and otherwise the parameter, in the same message as
+the Ps.
 
-The second sum of a bucket waits for its first, and ranks begin all sums in one order: so all second sums begin, bucket
-by bucket, when the first bucket is waited for.
+The second sum of a bucket waits for its first, and all ranks start all sums in one order: all second sums start, bucket
+by bucket, when the loop waits for the first bucket.
 
 Bytes a rank sends: 2(p-1)/p · 4r·(m + n) of a matrix of float32, in place of 2(p-1)/p · 4m·n.
 
@@ -28,75 +28,90 @@ Source: Vogels, Karimireddy & Jaggi, PowerSGD: practical low-rank gradient compr
 NeurIPS 2019, algorithms 1 and 2
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
-from ringtrain.exchange.compression.method import Compressor, Site, UncompressedPart, cuts, least_bytes, sent, wholes
+from ringtrain.exchange.compression.method import (
+    CompressionContext,
+    Compressor,
+    UncompressedPart,
+    least_bytes,
+    sent,
+    slices,
+    uncompressed_parts,
+)
+from ringtrain.nn.base import Span
+from ringtrain.ops.base import Ops
 
 BASIS = "basis"
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixFactors:
-    """One parameter, in views: what a rank has to give, [M, N], which becomes its residual; what the sum is written to,
-    [M, N]; the factors, [M, r] and [N, r]."""
+    """Views of one parameter.
 
-    span: object
-    given: object
-    total: object
-    p: object
-    q: object
+    given: the gradient plus the residual, then the new residual, [M, N]
+    total: the gradient, then the sum, [M, N]
+    p, q:  the factors, [M, r] and [N, r]
+    """
+
+    span: Span
+    given: Array
+    total: Array
+    p: Array
+    q: Array
 
 
 class PowerSGD(Compressor):
-    """rank: r, the columns of the factors"""
+    """PowerSGD with factors of ``rank`` columns."""
 
-    held = (BASIS,)
+    state_names = (BASIS,)
 
     def __init__(self, rank: int):
         self._rank = rank
         self.header = texts.POWERSGD(rank=rank)
 
-    def takes(self, span) -> bool:
+    def compresses(self, span: Span) -> bool:
         rows, columns = matrix_of(span)
         return span.parameter.role == "weight" and self._rank * (rows + columns) < rows * columns
 
-    def bind(self, site: Site) -> list[Reduction]:
-        taken = [[span for span in bucket.spans if self.takes(span)] for bucket in site.buckets]
+    def bind(self, context: CompressionContext) -> Sequence[Reduction]:
+        taken = [[span for span in bucket.spans if self.compresses(span)] for bucket in context.buckets]
         if not any(taken):
             raise ConfigError(texts.COMPRESSES_NOTHING(rank=self._rank))
-        self._ops = site.ops
+        self._ops = context.ops
         rows, columns = ([[self._rank * matrix_of(s)[i] for s in spans] for spans in taken] for i in (0, 1))
-        pieces = cuts([sum(each) for each in columns])
-        qs = site.transport.allocate(pieces[-1][1], site.buffer.dtype)
-        seconds = site.sums(qs, pieces, site.round + 1)
-        whole = wholes(site, self.takes, [sum(each) for each in rows])
+        pieces = slices([sum(each) for each in columns])
+        qs = context.transport.allocate(pieces[-1][1], context.buffer.dtype)
+        seconds = context.sums(qs, pieces, context.round + 1)
+        whole = uncompressed_parts(context, self.compresses, [sum(each) for each in rows])
         self.matrices = [
             [
-                self._matrix(site, span, each.more[a:b], qs[start + c : start + d])
-                for span, (a, b), (c, d) in zip(spans, cuts(m), cuts(n), strict=True)
+                self._matrix(context, span, each.more[a:b], qs[start + c : start + d])
+                for span, (a, b), (c, d) in zip(spans, slices(m), slices(n), strict=True)
             ]
             for spans, each, m, n, (start, _) in zip(taken, whole, rows, columns, pieces, strict=True)
         ]
         group: list[_PowerSGDSum] = []
-        group += [_PowerSGDSum(site.ops, *each, group) for each in zip(self.matrices, whole, seconds, strict=True)]
+        group += [_PowerSGDSum(context.ops, *each, group) for each in zip(self.matrices, whole, seconds, strict=True)]
         return group
 
-    def _matrix(self, site: Site, span, p, q) -> MatrixFactors:
+    def _matrix(self, context: CompressionContext, span: Span, p: Array, q: Array) -> MatrixFactors:
         (rows, columns), rank = matrix_of(span), self._rank
-        given, total = (part(span).reshape(rows, columns) for part in (site.memory, site.gradient))
-        return MatrixFactors(span, given, total, p.reshape(rows, rank), q.reshape(columns, rank))
+        given, total = (part(span).reshape((rows, columns)) for part in (context.residual_of, context.gradient_of))
+        return MatrixFactors(span, given, total, p.reshape((rows, rank)), q.reshape((columns, rank)))
 
-    def least_bytes(self, span, itemsize: int, size: int) -> int:
+    def least_bytes(self, span: Span, itemsize: int, size: int) -> int:
         return least_bytes(self._rank * sum(matrix_of(span)), itemsize, size)
 
-    def rehearse(self, ops) -> None:
+    def rehearse(self, ops: Ops) -> None:
         x = ops.zeros((1, 1))
         ops.copy(x, x)
         ops.scale(x, 1.0)
@@ -113,18 +128,18 @@ class PowerSGD(Compressor):
         return {BASIS: flat}
 
     def restore(self, state: dict) -> None:
-        """Of another rank as many columns as there are; what is missing begins anew."""
+        """Take the factors, from a state of another rank as many columns as there are; the rest begins anew."""
         for matrix in self._all() if BASIS in state else ():
             start, (n, r) = matrix.span.start, matrix.q.shape
             columns = state[BASIS][start : start + min(n * r, matrix.span.count)]
             self._ops.upload(np.ascontiguousarray(columns.reshape(r, n).T), matrix.q)
 
-    def _all(self):
+    def _all(self) -> Iterator[MatrixFactors]:
         return (matrix for bucket in self.matrices for matrix in bucket)
 
 
-def matrix_of(span) -> tuple[int, int]:
-    """Rows and columns as which a parameter is seen."""
+def matrix_of(span: Span) -> tuple[int, int]:
+    """Return the rows and columns of a parameter as a matrix."""
     return span.count // span.shape[-1], span.shape[-1]
 
 
@@ -132,11 +147,18 @@ IDLE, FIRST, SECOND = range(3)
 
 
 class _PowerSGDSum(Reduction):
-    """Of one bucket. ``group``: those of all, in the order in which they start."""
+    """The sum of one bucket. ``group``: those of all buckets, in the order in which they start."""
 
     algorithm, transport = "PowerSGD", MESSAGES
 
-    def __init__(self, ops, matrices: Sequence[MatrixFactors], whole: UncompressedPart, second: Reduction, group: list):
+    def __init__(
+        self,
+        ops: Ops,
+        matrices: Sequence[MatrixFactors],
+        whole: UncompressedPart,
+        second: Reduction,
+        group: "list[_PowerSGDSum]",
+    ):
         self._ops, self._matrices, self._whole, self._second, self._group = ops, matrices, whole, second, group
         self.bytes_sent = sent(whole.sum, second)
         self.blocks = whole.sum.blocks
@@ -147,7 +169,7 @@ class _PowerSGDSum(Reduction):
 
     def start(self) -> None:
         self._phase = FIRST
-        self._whole.take()
+        self._whole.pack()
         for m in self._matrices:
             self._ops.add(m.given, m.total, m.given)
             self._ops.orthonormalise(m.q)
@@ -155,40 +177,40 @@ class _PowerSGDSum(Reduction):
         self._whole.sum.start()
 
     def test(self) -> bool:
-        """Never done before it, or the first of the group, was waited for."""
+        """Whether the sum is done: never before the loop has waited for one of the group."""
         if self._phase == FIRST:
             self._whole.sum.test()
         elif self._phase == SECOND and self._second.test():
-            self._put()
+            self._finish()
         return self._phase == IDLE
 
     def wait(self, deadline_s: float) -> None:
         for each in self._group:
-            each.turn(deadline_s)
+            each.start_second(deadline_s)
         if self._phase == SECOND:
             self._second.wait(deadline_s)
-            self._put()
+            self._finish()
 
-    def turn(self, deadline_s: float) -> None:
-        """From the first sum to the second, if it was started."""
+    def start_second(self, deadline_s: float) -> None:
+        """Wait for the first sum, if it was started, and start the second."""
         if self._phase != FIRST:
             return
         self._whole.sum.wait(deadline_s)
         for m in self._matrices:
             self._ops.orthonormalise(m.p)
             self._ops.product(m.given, m.p, m.q, a_transposed=True)
-            self._keep(m)
+            self._keep_residual(m)
         self._second.start()
         self._phase = SECOND
 
-    def _keep(self, m: MatrixFactors) -> None:
-        """What this rank does not send: M - P·Qᵀ."""
+    def _keep_residual(self, m: MatrixFactors) -> None:
+        """Subtract the part that this rank sends: M - P·Qᵀ."""
         self._ops.scale(m.q, -1.0)
         self._ops.product(m.p, m.q, m.given, b_transposed=True, accumulate=True)
         self._ops.scale(m.q, -1.0)
 
-    def _put(self) -> None:
+    def _finish(self) -> None:
         self._phase = IDLE
-        self._whole.put()
+        self._whole.unpack()
         for m in self._matrices:
             self._ops.product(m.p, m.q, m.total, b_transposed=True)

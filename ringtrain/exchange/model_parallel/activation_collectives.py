@@ -1,9 +1,12 @@
-"""What ranks exchange in the middle of a pass, and wait for: collectives over a flat buffer that is cut into blocks."""
+"""Collectives over activations, which a pass waits for: a flat buffer cut into blocks."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.all_to_all import all_to_all
 from ringtrain.collectives.algorithms.sliced import all_gather, reduce_scatter
 from ringtrain.collectives.execution.execute import Execution, segment_for
@@ -16,28 +19,28 @@ from ringtrain.exchange.tags import COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class ActivationCollective:
-    """One of them, prepared. ``edges``: where the blocks of the buffer begin, and the end. ``reduction`` is None where
-    nothing travels."""
+    """A prepared collective. ``edges``: the start of each block of the buffer, and the end. ``reduction`` is None in a
+    rehearsal."""
 
-    buffer: object
+    buffer: Array
     edges: Sequence[int]
     reduction: Reduction | None
 
-    def block(self, index: int):
+    def block(self, index: int) -> Array:
         return self.buffer[self.edges[index] : self.edges[index + 1]]
 
-    def blocks(self, first: int, rows: Sequence[int], widths: Sequence[int]) -> list:
-        """Blocks from ``first`` on, as matrices of so many rows and columns each."""
+    def blocks(self, first: int, rows: Sequence[int], widths: Sequence[int]) -> list[Array]:
+        """Return the blocks from ``first`` on as matrices of these rows and columns."""
         shapes = zip(rows, widths, strict=True)
         return [self.block(first + i).reshape(shape) for i, shape in enumerate(shapes)]
 
 
 class ActivationCollectives:
-    """Prepares them, runs them one after another, and counts.
+    """Prepares collectives, runs them one after another, and counts bytes and seconds.
 
-    live: whether anything travels. In a rehearsal nothing does: ranks come to it one by one
+    live: False in a rehearsal, which ranks make one by one: then no message is sent
 
-    By the halves of ``sliced``: of two steps at any number of ranks, since all that time is waited for.
+    It uses the halves of ``sliced``: two steps at any number of ranks, since the pass waits all that time.
     """
 
     def __init__(self, settings: ExchangeSettings, live: bool = True):
@@ -46,47 +49,39 @@ class ActivationCollectives:
         self._segment_bytes = settings.config.segment_bytes or segment_for(settings.transport)
         self.bytes_sent, self.exposed_s = 0, 0.0
 
-    def gather(self, edges: Sequence[int], what: str, dtype=None) -> ActivationCollective:
-        """Block r is rank r's; then all ranks have all blocks. ``dtype``: activations' unless given."""
-        return self._prepare(all_gather(self.size), edges, texts.ALL_GATHER(what=what), edges[-1], dtype)
+    def gather(self, edges: Sequence[int], name: str, dtype: DTypeLike | None = None) -> ActivationCollective:
+        """Return an all-gather: block r is rank r's. ``dtype``: activations' unless given."""
+        return self._prepare(all_gather(self.size), edges, texts.ALL_GATHER(what=name), edges[-1], dtype)
 
-    def scatter(self, edges: Sequence[int], what: str) -> ActivationCollective:
-        """Then rank r has the sum of the block r of all ranks."""
-        return self._prepare(reduce_scatter(self.size), edges, texts.REDUCE_SCATTER(what=what), edges[-1])
+    def scatter(self, edges: Sequence[int], name: str) -> ActivationCollective:
+        """Return a reduce-scatter: rank r ends with the sum of the blocks r of all ranks."""
+        return self._prepare(reduce_scatter(self.size), edges, texts.REDUCE_SCATTER(what=name), edges[-1])
 
-    def turn(self, edges: Sequence[int], what: str, count: int) -> ActivationCollective:
-        """Block d is for rank d; block size + s is then what rank s has for this one. ``count``: elements of all
+    def all_to_all(self, edges: Sequence[int], name: str, count: int) -> ActivationCollective:
+        """Return an all-to-all: block d is for rank d, block size + s comes from rank s. ``count``: elements of all
         ranks."""
-        return self._prepare(all_to_all(self.size), edges, texts.ALL_TO_ALL(what=what), count)
+        return self._prepare(all_to_all(self.size), edges, texts.ALL_TO_ALL(what=name), count)
 
     def _prepare(
-        self, schedule: Schedule, edges: Sequence[int], what: str, count: int, dtype=None
+        self, schedule: Schedule, edges: Sequence[int], name: str, count: int, dtype: DTypeLike | None = None
     ) -> ActivationCollective:
-        buffer = self._settings.transport.scratch(edges[-1], dtype or self.ops.active)
-        return ActivationCollective(
-            buffer, edges, self._reduction(schedule, buffer, edges, what, count) if self._live else None
+        transport, ops, guard = self._settings.transport, self.ops, self._settings.guard
+        buffer = transport.scratch(edges[-1], dtype or ops.active)
+        if not self._live:
+            return ActivationCollective(buffer, edges, None)
+        made: Reduction = Execution(
+            schedule, transport, buffer, ops.add, COLUMNS, self._segment_bytes, ops, chunk_bounds=edges
         )
+        if guard is not None:
+            made = guard.watch(made, "sum", buffer.dtype, count, name)
+        return ActivationCollective(buffer, edges, made)
 
-    def _reduction(self, schedule, buffer, edges, what: str, count: int) -> Reduction:
-        made = Execution(
-            schedule,
-            self._settings.transport,
-            buffer,
-            self.ops.add,
-            tag=COLUMNS,
-            segment_bytes=self._segment_bytes,
-            device=self.ops,
-            chunk_bounds=edges,
-        )
-        guard = self._settings.guard
-        return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, what)
-
-    def run(self, crossing: ActivationCollective) -> None:
-        """Return when it is done."""
-        if crossing.reduction is None:
+    def run(self, collective: ActivationCollective) -> None:
+        """Run a collective to its end."""
+        if collective.reduction is None:
             return
         began = time.perf_counter()
-        crossing.reduction.start()
-        crossing.reduction.wait(self._settings.config.deadline_s)
-        self.bytes_sent += crossing.reduction.bytes_sent
+        collective.reduction.start()
+        collective.reduction.wait(self._settings.config.deadline_s)
+        self.bytes_sent += collective.reduction.bytes_sent or 0
         self.exposed_s += time.perf_counter() - began

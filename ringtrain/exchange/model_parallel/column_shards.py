@@ -1,42 +1,48 @@
-"""The columns that are this rank's: copies of their own, which products want contiguous.
+"""This rank's columns of the divided layers, in memory of their own: products need contiguous columns.
 
-In the arena a weight is [D, K] by rows, so that columns lie apart. This rank's k of them are kept here as [D, k], with
-gradients and optimizer state, and are brought to the arena of every rank when somebody wants to see it.
+In the arena a weight is [D, K] by rows, so columns are not contiguous. This rank's k columns are kept as [D, k], with
+gradients and optimizer state, and are gathered in the arena of every rank for an evaluation or a checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
+from ringtrain.exchange.base import State
 from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
 from ringtrain.exchange.model_parallel.layouts import GatheredColumns
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import trained_runs
-from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.exchange.update.owned_update import STEP, OwnedArray, OwnedUpdate, check_sizes, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
+from ringtrain.ops.base import Ops
+from ringtrain.optim.optimizers import Optimizer
 
-BLOCK = 1 << 20  # elements of a parameter that are brought together at a time, about
+BLOCK = 1 << 20  # elements of a parameter that are gathered at a time, about
 
 
 class ColumnShards:
-    """``weights`` and ``grads``: by layer and short name, of this rank's columns, once bound."""
+    """This rank's columns. ``weights`` and ``grads``: by layer and short name, once bound."""
 
     def __init__(self, settings: ExchangeSettings):
         self._settings, self._ops, self._transport = settings, settings.ops, settings.transport
-        self._crossings = ActivationCollectives(settings)
+        self._collectives = ActivationCollectives(settings)
         self._blocks: dict[tuple[int, int], GatheredColumns] = {}
         self.weights: dict[str, dict] = {}
         self.grads: dict[str, dict] = {}
+        self._loaded = False  # whether the columns have been taken from the arena
+        self._newer = False  # whether they are newer than the arena's
 
     def edges(self, K: int) -> list[int]:
-        """Where each rank's columns begin, of K, and the end."""
+        """Return the start of each rank's columns among K, and the end."""
         return bounds(K, self._transport.size)
 
-    def bind(self, spans: Sequence[Span], optimizer) -> None:
-        """``spans``: of the arena, those whose columns are divided."""
+    def bind(self, spans: Sequence[Span], optimizer: Optimizer) -> None:
+        """Make memory for this rank's columns of ``spans`` of the arena."""
         self._spans = spans
         table = tuple((span.name, replace(span.parameter, shape=self._shape(span))) for span in spans)
         self._arena = arena = Arena(self._transport.scratch, table, self._ops.dtype)
@@ -57,25 +63,25 @@ class ColumnShards:
     def slots(self) -> dict:
         return self._update.slots
 
-    @property
-    def step(self) -> int:
-        return self._update.step
-
     def rehearse(self) -> None:
         self._update.rehearse()
         nothing = self._arena.grads[:0]
         self._ops.copy(nothing, nothing)
 
     def square_sum(self) -> float:
-        """Of this rank's gradients."""
-        return sum(self._ops.square_sum(self._arena.grads[start:stop]) for start, stop in self._trained)
+        """Return the sum of squares of the gradients of all ranks' columns. Collective."""
+        grads = self._arena.grads
+        squares = np.array([sum(self._ops.square_sum(grads[start:stop]) for start, stop in self._trained)])
+        self._add_over_ranks(squares)
+        return float(squares[0])
 
     def scale(self, factor: float) -> None:
         for start, stop in self._trained:
             self._ops.scale(self._arena.grads[start:stop], factor)
 
     def apply(self, lr: float) -> None:
-        """Update all of them. Norms of parameters are made of those of all ranks' columns."""
+        """Update this rank's columns. Norms of parameters are those of all ranks' columns."""
+        self._newer = True
         self._update.step += 1
         if self._update.layerwise:
             self._update.prepare(self._add_over_ranks)
@@ -85,36 +91,42 @@ class ColumnShards:
         self._transport.native_allreduce_start(numbers).wait(self._settings.config.deadline_s)
 
     # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
-    def load(self, weights) -> None:
-        """From whole parameters, an array over the arena."""
-        self._take(weights, self._arena.weights)
+    def load(self, weights: Array) -> None:
+        """Copy the columns from whole parameters, an array over the arena, unless they have been taken from it."""
+        if not self._loaded:
+            self._scatter(weights, self._arena.weights)
+        self._loaded = True
 
-    def store(self, weights) -> None:
-        """The reverse: those of all ranks, on every rank. Collective."""
-        self._give(self._arena.weights, weights)
+    def store(self, weights: Array) -> None:
+        """Gather the columns of all ranks in whole parameters, on every rank, if they have been updated. Collective."""
+        if self._newer:
+            self._gather(self._arena.weights, weights)
+        self._newer = False
 
-    def store_slot(self, name: str, flat) -> None:
-        """A part of the optimizer's state, likewise. Collective."""
-        self._give(self.slots[name], flat)
+    def store_slot(self, name: str, flat: Array) -> None:
+        """Gather a slot of the optimizer's state. Collective."""
+        self._gather(self.slots[name], flat)
 
-    def load_slot(self, name: str, flat) -> None:
-        self._take(flat, self.slots[name])
+    def load_slot(self, name: str, flat: Array) -> None:
+        self._scatter(flat, self.slots[name])
 
-    def begin_at(self, step: int) -> None:
+    def restart(self, step: int) -> None:
+        """Continue from this step, with the arena's weights."""
         self._update.step = step
+        self._loaded = self._newer = False
 
-    def _take(self, whole, flat) -> None:
-        for blocks, some, own in self._walk(whole, flat):
-            self._ops.concat_back(some, blocks.blocks)
-            self._ops.copy(blocks.own, own)
+    def _scatter(self, whole: Array, flat: Array) -> None:
+        for columns, some, own in self._walk(whole, flat):
+            self._ops.concat_back(some, columns.blocks)
+            self._ops.copy(columns.own, own)
 
-    def _give(self, flat, whole) -> None:
-        for blocks, some, own in self._walk(whole, flat):
-            self._ops.copy(own, blocks.own)
-            blocks.joined(some)
+    def _gather(self, flat: Array, whole: Array) -> None:
+        for columns, some, own in self._walk(whole, flat):
+            self._ops.copy(own, columns.own)
+            columns.gather(some)
 
-    def _walk(self, whole, flat):
-        """Some rows of each parameter at a time: room for them, they themselves, and this rank's columns of them."""
+    def _walk(self, whole: Array, flat: Array) -> Iterator[tuple[GatheredColumns, Array, Array]]:
+        """Yield some rows of each parameter at a time: memory for all columns, the rows, this rank's columns."""
         for span, part in zip(self._spans, self._arena.spans, strict=True):
             K, k = span.shape[-1], part.shape[-1]
             theirs = whole[span.start : span.start + span.count].reshape((-1, K))
@@ -122,9 +134,49 @@ class ColumnShards:
             rows = max(BLOCK // K, 1)
             for start in range(0, theirs.shape[0], rows):
                 some = theirs[start : start + rows]
-                yield self._room(some.shape[0], K), some, ours[start : start + rows]
+                yield self._columns(some.shape[0], K), some, ours[start : start + rows]
 
-    def _room(self, rows: int, K: int) -> GatheredColumns:
+    def _columns(self, rows: int, K: int) -> GatheredColumns:
         if (rows, K) not in self._blocks:
-            self._blocks[rows, K] = GatheredColumns(self._crossings, "parameters", rows, self.edges(K), self._ops.dtype)
+            self._blocks[rows, K] = GatheredColumns(
+                self._collectives, "parameters", rows, self.edges(K), self._ops.dtype
+            )
         return self._blocks[rows, K]
+
+
+class HybridState:
+    """The state of the inner exchange and of the columns, as if no layer were divided.
+
+    cut: the first element of the divided layers in the arena
+    """
+
+    def __init__(self, ops: Ops, inner: State, columns: ColumnShards, arena: Arena, cut: int):
+        self._ops, self._inner, self._columns, self._arena, self._cut = ops, inner, columns, arena, cut
+
+    def state(self) -> dict:
+        """Return the whole state. Collective. The columns are gathered in the memory of their gradients in the arena,
+        which is free."""
+        inner = self._inner.state()
+        step = inner.pop(STEP)
+        return {STEP: step, **{name: np.concatenate([flat, self._gathered(name)]) for name, flat in inner.items()}}
+
+    def _gathered(self, name: str) -> np.ndarray:
+        self._columns.store_slot(name, self._arena.grads)
+        return self._ops.to_host(self._arena.grads[self._cut :])
+
+    def arrays(self) -> list[OwnedArray]:
+        """Return the arrays of the inner exchange. Columns are compared by the weights, which all ranks gather."""
+        return self._inner.arrays()
+
+    def check_names(self, names: Collection[str]) -> None:
+        self._inner.check_names(names)
+
+    def restore(self, state: dict) -> None:
+        """Raises CheckpointError if the state is of another optimizer or of another arena."""
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
+        self._inner.restore({name: value if name == STEP else value[: self._cut] for name, value in state.items()})
+        for name in self._columns.slots:
+            self._ops.upload(state[name][self._cut :], self._arena.grads[self._cut :])
+            self._columns.load_slot(name, self._arena.grads)
+        self._columns.restart(int(state[STEP]))

@@ -1,7 +1,7 @@
-"""The trailing fully connected layers of a network, each with this rank's columns alone, for the examples of all ranks.
+"""The last fully connected layers of a network, each with this rank's columns alone, for the examples of all ranks.
 
-What lies between them (dropout, ReLU) is computed on every rank for all examples and all columns: little work, and the
-same numbers everywhere, as random ones hang on the example and the element alone.
+Every rank computes the layers between them (dropout, ReLU) for all examples and all columns: little work, and the same
+numbers everywhere, since random numbers depend only on the example and the element.
 """
 
 from collections.abc import Sequence
@@ -20,39 +20,39 @@ BETWEEN = (Dropout, ReLU, Flatten)  # backward each is linear in dy, element by 
 
 @dataclass(frozen=True)
 class GatherBatch(Layer):
-    """The examples of all ranks, from each its own. Shapes: x [n,D] → [B,D]"""
+    """Gathers the examples of all ranks. Shapes: x [n,D] → [B,D]"""
 
-    passes: MicrobatchLayouts
-    random: bool  # whether random numbers are drawn behind it
+    layouts: MicrobatchLayouts
+    random: bool  # whether later layers draw random numbers
 
     def shape(self, inputs):
         return shapes.single(self, inputs)
 
     def repeats(self, ctx):
-        return False  # ranks meet in it
+        return False  # a collective
 
     def forward(self, ctx, weights, xs):
         (x_nD,) = xs
-        division = self.passes.begin(x_nD.shape[0])
+        layout = self.layouts.begin(x_nD.shape[0])
         if self.random:
-            division.gather_examples(ctx.examples)
-        crossing = division.all_rows(self.name, x_nD.shape[1])
-        return crossing.joined(x_nD), crossing
+            layout.gather_examples(ctx.examples)
+        rows = layout.all_rows(self.name, x_nD.shape[1])
+        return rows.gather(x_nD), rows
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        return (tape.parted(dy),)
+        return (tape.scatter(dy),)
 
 
 @dataclass(frozen=True)
 class ColumnParallelLinear(Layer):
-    """This rank's columns of a fully connected layer. Its weights lie in the arena as ever, and are none of its
-    business: it has its own, of those columns. ``last``: of the network; then each rank takes its own examples back.
+    """This rank's columns of a fully connected layer, with weights of their own in place of the arena's. ``last``: of
+    the network; then each rank takes its own examples back.
 
     Shapes: x [B,D] → y [B,K], or [n,K] of the last
     """
 
     whole: Linear
-    passes: MicrobatchLayouts
+    layouts: MicrobatchLayouts
     columns: ColumnShards
     last: bool
 
@@ -66,25 +66,25 @@ class ColumnParallelLinear(Layer):
         return self.whole.flops(inputs)
 
     def repeats(self, ctx):
-        return False  # ranks meet in it
+        return False  # a collective
 
     def forward(self, ctx, weights, xs):
         (x_BD,), own, units = xs, self.columns.weights[self.name], self.whole.units
-        division, edges = self.passes.current, self.columns.edges(units)
-        crossing = (division.own_rows if self.last else division.all_columns)(self.name, edges)
-        ctx.ops.linear(x_BD, own["weight"], own.get("bias"), crossing.own, relu=self.whole.relu)
-        y = ctx.space(f"{self.name}.y", (division.own if self.last else division.total, units))
-        crossing.joined(y)
-        return y, (x_BD, crossing)
+        layout, edges = self.layouts.current, self.columns.edges(units)
+        output = layout.own_rows(self.name, edges) if self.last else layout.all_columns(self.name, edges)
+        ctx.ops.linear(x_BD, own["weight"], own.get("bias"), output.own, relu=self.whole.relu)
+        y = ctx.space(f"{self.name}.y", (layout.own if self.last else layout.total, units))
+        output.gather(y)
+        return y, (x_BD, output)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        (x_BD, crossing), own = tape, self.columns.grads[self.name]
-        dy_Bk = crossing.parted(dy)
+        (x_BD, output), own = tape, self.columns.grads[self.name]
+        dy_Bk = output.scatter(dy)
         dx_BD = ctx.space(f"{self.name}.dx", x_BD.shape) if wanted[0] else None
         ctx.ops.linear_back(
             x_BD,
             self.columns.weights[self.name]["weight"],
-            crossing.own,
+            output.own,
             dy_Bk,
             own["weight"],
             own.get("bias"),
@@ -97,19 +97,19 @@ class ColumnParallelLinear(Layer):
 
 @dataclass(frozen=True)
 class RandomOverGlobalBatch(Layer):
-    """A layer that draws random numbers by example, of those of all ranks."""
+    """A layer that draws random numbers by example, for the examples of all ranks."""
 
     layer: Layer
-    passes: MicrobatchLayouts
+    layouts: MicrobatchLayouts
 
     def shape(self, inputs):
         return self.layer.shape(inputs)
 
     def repeats(self, ctx):
-        return False  # ranks meet in it
+        return False  # a collective
 
     def forward(self, ctx, weights, xs):
-        examples = self.passes.current.examples
+        examples = self.layouts.current.examples
         y, tape = self.layer.forward(replace(ctx, examples=examples), weights, xs)
         return y, (examples, tape)
 
@@ -120,8 +120,8 @@ class RandomOverGlobalBatch(Layer):
 
 # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────
 def trailing(plan: Sequence[Node]) -> int | None:
-    """Where the fully connected part begins: the first Linear of those layers at the end that each read the one before
-    alone, and are Linear or what may stand between. None where there is none."""
+    """Return the place of the first Linear of the layers at the end, which are Linear or of :data:`BETWEEN`, and each
+    read only the layer before; None without one."""
     first = None
     for i in reversed(range(len(plan))):
         read_on = i + 1 == len(plan) or plan[i + 1].inputs == (plan[i].name,)
@@ -132,20 +132,20 @@ def trailing(plan: Sequence[Node]) -> int | None:
     return first
 
 
-def divided(graph: Graph, first: int, passes: MicrobatchLayouts, columns: ColumnShards) -> Graph:
-    """The graph with node ``first`` of the plan, and all after it, as above."""
+def divided(graph: Graph, first: int, layouts: MicrobatchLayouts, columns: ColumnShards) -> Graph:
+    """Return the graph with node ``first`` of the plan, and all after it, divided among ranks."""
     before, after = graph.plan[:first], graph.plan[first:]
     last = max(i for i, node in enumerate(after) if isinstance(node.layer, Linear))
     random = any(isinstance(node.layer, Dropout) for node in after[:last])
-    start = Node(GatherBatch(f"{after[0].name}.examples", passes, random), after[0].inputs)
-    nodes = [_divided(node, i < last, passes, columns) for i, node in enumerate(after[: last + 1])]
+    start = Node(GatherBatch(f"{after[0].name}.examples", layouts, random), after[0].inputs)
+    nodes = [_divided(node, i < last, layouts, columns) for i, node in enumerate(after[: last + 1])]
     nodes[0] = replace(nodes[0], inputs=(start.name,))
     return Graph((*before, start, *nodes, *after[last + 1 :]), graph.input_shape, fused=False)
 
 
-def _divided(node: Node, more: bool, passes: MicrobatchLayouts, columns: ColumnShards) -> Node:
+def _divided(node: Node, more: bool, layouts: MicrobatchLayouts, columns: ColumnShards) -> Node:
     if isinstance(node.layer, Linear):
-        return replace(node, layer=ColumnParallelLinear(node.name, node.layer, passes, columns, last=not more))
+        return replace(node, layer=ColumnParallelLinear(node.name, node.layer, layouts, columns, last=not more))
     if isinstance(node.layer, Dropout):
-        return replace(node, layer=RandomOverGlobalBatch(node.name, node.layer, passes))
+        return replace(node, layer=RandomOverGlobalBatch(node.name, node.layer, layouts))
     return node

@@ -1,11 +1,10 @@
-"""Which rank holds which layers, where a network is divided among ranks: a table that all ranks make alike.
+"""The layers of each rank, in a network divided among ranks: a table that all ranks make alike.
 
 ranks 0 to 3    conv1 … flat     the same layers on each, with a part of the batch
 rank 4          fc6 … drop7      one rank each, the whole batch
 rank 5          fc8
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,16 +19,16 @@ from ringtrain.transport.waiting import peers
 
 @dataclass(frozen=True, slots=True)
 class LayerPlacement:
-    """``ranks`` hold layers ``start:stop`` of the plan."""
+    """These ranks hold layers ``start:stop`` of the plan."""
 
     ranks: tuple[int, ...]
     start: int
     stop: int
 
 
-def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[LayerPlacement]:
-    """The last ``fc_ranks`` of ``size`` ranks hold the fully connected layers, divided by what they compute. Raises
-    ConfigError where ranks or layers do not suffice."""
+def place_layers(graph: Graph, size: int, fc_ranks: int) -> list[LayerPlacement]:
+    """Give the last ``fc_ranks`` of ``size`` ranks the fully connected layers, divided by their arithmetic. Raises
+    ConfigError for too few ranks or layers."""
     starts = subgraphs.fc_starts(graph)
     _check_layers(graph, starts, fc_ranks)
     if fc_ranks >= size:
@@ -50,53 +49,22 @@ def _check_layers(graph: Graph, starts: list[int], fc_ranks: int) -> None:
         raise ConfigError(texts.MORE_THAN_LAYERS(fc=fc_ranks, layers=names, most=len(starts)))
 
 
-def check(routes: Sequence[LayerPlacement], graph: Graph, size: int) -> None:
-    """Raises ConfigError unless every layer is on some rank and every rank has layers, once, in order, and all that one
-    part hands to the next is one array."""
-    place = 0
-    for route in routes:
-        if route.start > place:
-            raise ConfigError(texts.LAYER_ON_NO_RANK(layer=graph.plan[place].name))
-        if route.start < place or route.stop <= route.start:
-            name = graph.plan[route.start].name
-            raise ConfigError(texts.OUT_OF_ORDER(ranks=peers(route.ranks), layer=name))
-        if route.start and subgraphs.crossing_output(graph, route.start) is None:
-            raise ConfigError(texts.SEVERAL_ARRAYS(layer=graph.plan[route.start].name))
-        place = route.stop
-    if place != len(graph.plan):
-        raise ConfigError(texts.ENDS_EARLY(stop=place, count=len(graph.plan)))
-    _check_ranks(routes, size)
-
-
-def _check_ranks(routes: Sequence[LayerPlacement], size: int) -> None:
-    held = [rank for route in routes for rank in route.ranks]
-    if held != list(range(size)):
-        raise ConfigError(texts.NOT_EACH_ONCE(ranks=held, last=size - 1))
-    for route in routes[1:]:
-        if len(route.ranks) != 1:
-            raise ConfigError(texts.SHARED_FC_PART(ranks=peers(route.ranks)))
-
-
-def tell(routes: Sequence[LayerPlacement], graph: Graph, itemsize: int) -> list[str]:
-    """A line for each part: who holds it, from which layer to which, what it costs and what travels on from it."""
-    return [_line(route, graph, itemsize) for route in routes]
-
-
-def _line(route: LayerPlacement, graph: Graph, itemsize: int) -> str:
-    nodes = graph.plan[route.start : route.stop]
-    names = [nodes[0].name, nodes[-1].folded_relu or nodes[-1].name]
-    layers = " to ".join(dict.fromkeys(names))
-    computed = _say_flops(subgraphs.subgraph_flops(graph, route.start, route.stop))
-    weights = sum(
-        element_count(parameter.shape)
-        for _, parameter in subgraphs.subgraph(graph, route.start, route.stop).parameters()
+def describe(placement: LayerPlacement, graph: Graph, itemsize: int) -> str:
+    """Return a line for one part: its ranks, its layers, their cost, and the bytes that travel on from it."""
+    start, stop = placement.start, placement.stop
+    last, shapes = graph.plan[stop - 1], graph.shapes
+    layers = " to ".join(dict.fromkeys([graph.plan[start].name, last.folded_relu or last.name]))
+    parameters = subgraphs.subgraph(graph, start, stop).parameters()
+    crossing = subgraphs.crossing_output(graph, stop) if stop < len(graph.plan) else None
+    return texts.PART(
+        ranks=peers(placement.ranks),
+        layers=layers,
+        flops=_say_flops(subgraphs.subgraph_flops(graph, start, stop)),
+        weights=format_bytes(sum(element_count(parameter.shape) for _, parameter in parameters) * itemsize),
+        onward=texts.AN_EXAMPLE_ON(nbytes=format_bytes(element_count(shapes[crossing]) * itemsize))
+        if crossing
+        else texts.THE_LOSS(),
     )
-    onward = texts.THE_LOSS
-    if route.stop < len(graph.plan):
-        crossing = subgraphs.crossing_output(graph, route.stop)
-        onward = texts.AN_EXAMPLE_ON(nbytes=format_bytes(element_count(graph.shapes[crossing]) * itemsize))
-    held = format_bytes(weights * itemsize)
-    return texts.PART(ranks=peers(route.ranks), layers=layers, flops=computed, weights=held, onward=onward)
 
 
 def _say_flops(flops: int) -> str:

@@ -1,12 +1,12 @@
-"""Between layers that see a rank's own examples and layers that see those of all ranks, but have some columns alone.
+"""Conversions between activations of a rank's own examples and activations of all examples in this rank's columns.
 
-    own rows                    all rows               all rows, own columns             own rows
-    x [n,D]  ── AllRows ──►  x [B,D]  ── product ──►  y [B,k] ── AllColumns ──►  [B,K] …
-                                                              ── OwnRows ─────────────────►  y [n,K]
+    own rows                       all rows               all rows, own columns               own rows
+    x [n,D]  ── GatheredRows ──►  x [B,D]  ── product ──►  y [B,k] ── GatheredColumns ──►  [B,K] …
+                                                                   ── LocalRows ────────────────►  y [n,K]
 
-Backward each goes the other way. What a layer with some columns alone gives its input is one term of the gradient, of
-all columns: the sum over ranks is made where it is needed, a rank's own rows by AllRows and its own columns by
-AllColumns. From OwnRows comes the whole gradient already.
+Backward each goes the other way. A layer with some columns gives its input one term of the gradient, over all columns.
+The ranks' terms are summed where the sum is needed: this rank's rows by GatheredRows, its columns by GatheredColumns.
+LocalRows gives the whole gradient already.
 
 Shapes: n examples of this rank, B of all ranks; k columns of this rank, K of all.
 """
@@ -15,8 +15,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
 from ringtrain.exchange import texts
-from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
+from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollective, ActivationCollectives
 
 
 def _widths(edges: Sequence[int]) -> list[int]:
@@ -24,97 +27,110 @@ def _widths(edges: Sequence[int]) -> list[int]:
 
 
 class GatheredRows:
-    """rows: where each rank's examples begin among those of all, and the end; D elements each"""
+    """The rows of all ranks. rows: the start of each rank's examples among all, and the end; D elements each"""
 
-    def __init__(self, crossings: ActivationCollectives, name: str, rows: Sequence[int], D: int, dtype=None):
-        self._crossings, self._name, self._D = crossings, name, D
+    def __init__(
+        self,
+        collectives: ActivationCollectives,
+        name: str,
+        rows: Sequence[int],
+        D: int,
+        dtype: DTypeLike | None = None,
+    ):
+        self._collectives, self._name, self._D = collectives, name, D
         self._edges = [row * D for row in rows]
-        self._gather = crossings.gather(self._edges, texts.OF_EXAMPLES(layer=name), dtype)
+        self._gather = collectives.gather(self._edges, texts.OF_EXAMPLES(layer=name), dtype)
 
     @cached_property
-    def _scatter(self):
-        return self._crossings.scatter(self._edges, texts.GRADIENTS_FROM(layer=self._name))
+    def _scatter(self) -> ActivationCollective:
+        return self._collectives.scatter(self._edges, texts.GRADIENTS_FROM(layer=self._name))
 
-    def joined(self, x_nD):
+    def gather(self, x_nD: Array) -> Array:
         """→ x_BD"""
-        crossings = self._crossings
-        crossings.ops.copy(x_nD.reshape(-1), self._gather.block(crossings.rank))
-        crossings.run(self._gather)
+        collectives = self._collectives
+        collectives.ops.copy(x_nD.reshape(-1), self._gather.block(collectives.rank))
+        collectives.run(self._gather)
         return self._gather.buffer.reshape((-1, self._D))
 
-    def parted(self, dx_BD):
+    def scatter(self, dx_BD: Array) -> Array:
         """→ dx_nD, of the sum over ranks"""
-        crossings = self._crossings
-        crossings.ops.copy(dx_BD.reshape(-1), self._scatter.buffer)
-        crossings.run(self._scatter)
-        return self._scatter.block(crossings.rank).reshape((-1, self._D))
+        collectives = self._collectives
+        collectives.ops.copy(dx_BD.reshape(-1), self._scatter.buffer)
+        collectives.run(self._scatter)
+        return self._scatter.block(collectives.rank).reshape((-1, self._D))
 
 
 class GatheredColumns:
-    """count: rows, B; columns: where each rank's columns begin, and the end
+    """The columns of all ranks. count: rows, B; columns: the start of each rank's columns, and the end
 
-    ``own``: where the product goes, [B,k]; ``blocks`` of all ranks.
+    ``own``: the output of the product, [B,k]; ``blocks`` of all ranks.
     """
 
-    def __init__(self, crossings: ActivationCollectives, name: str, count: int, columns: Sequence[int], dtype=None):
-        self._crossings, self._name = crossings, name
-        self._rows, self._widths = [count] * crossings.size, _widths(columns)
+    def __init__(
+        self,
+        collectives: ActivationCollectives,
+        name: str,
+        count: int,
+        columns: Sequence[int],
+        dtype: DTypeLike | None = None,
+    ):
+        self._collectives, self._name = collectives, name
+        self._rows, self._widths = [count] * collectives.size, _widths(columns)
         self._edges = [count * column for column in columns]
-        self._gather = crossings.gather(self._edges, texts.OF_COLUMNS(layer=name), dtype)
+        self._gather = collectives.gather(self._edges, texts.OF_COLUMNS(layer=name), dtype)
         self.blocks = self._gather.blocks(0, self._rows, self._widths)
-        self.own = self.blocks[crossings.rank]
+        self.own = self.blocks[collectives.rank]
 
     @cached_property
-    def _scatter(self):
-        return self._crossings.scatter(self._edges, texts.GRADIENTS_TO(layer=self._name))
+    def _scatter(self) -> ActivationCollective:
+        return self._collectives.scatter(self._edges, texts.GRADIENTS_TO(layer=self._name))
 
-    def joined(self, y_BK) -> None:
-        self._crossings.run(self._gather)
-        self._crossings.ops.concat(self.blocks, y_BK)
+    def gather(self, y_BK: Array) -> None:
+        self._collectives.run(self._gather)
+        self._collectives.ops.concat(self.blocks, y_BK)
 
-    def parted(self, dy_BK):
+    def scatter(self, dy_BK: Array) -> Array:
         """→ dy_Bk, of the sum over ranks"""
         blocks = self._scatter.blocks(0, self._rows, self._widths)
-        self._crossings.ops.concat_back(dy_BK, blocks)
-        self._crossings.run(self._scatter)
-        return blocks[self._crossings.rank]
+        self._collectives.ops.concat_back(dy_BK, blocks)
+        self._collectives.run(self._scatter)
+        return blocks[self._collectives.rank]
 
 
 class LocalRows:
-    """rows, columns: as above. ``own``: where the product goes, [B,k]"""
+    """This rank's rows, in all columns. rows, columns: as above. ``own``: the output of the product, [B,k]"""
 
-    def __init__(self, crossings: ActivationCollectives, name: str, rows: Sequence[int], columns: Sequence[int]):
-        self._crossings, self._name = crossings, name
-        rank, size = crossings.rank, crossings.size
-        self._counts, self._widths = _widths(rows), _widths(columns)
-        self._n, self._k = self._counts[rank], self._widths[rank]
+    def __init__(self, collectives: ActivationCollectives, name: str, rows: Sequence[int], columns: Sequence[int]):
+        self._collectives, self._name = collectives, name
+        rank, size = collectives.rank, collectives.size
+        counts, self._widths = _widths(rows), _widths(columns)
+        self._rows, self._k = [counts[rank]] * size, self._widths[rank]
         self._by_rows = [row * self._k for row in rows]
-        self._by_columns = [self._n * column for column in columns]
+        self._by_columns = [counts[rank] * column for column in columns]
         self._count = rows[-1] * columns[-1]
-        self._forward = self._turn(self._by_rows, self._by_columns, texts.OF_ROWS(layer=name))
+        self._forward = self._all_to_all(self._by_rows, self._by_columns, texts.OF_ROWS(layer=name))
         self.own = self._forward.buffer[: self._by_rows[-1]].reshape((rows[-1], self._k))
-        self._arrived = self._forward.blocks(size, [self._n] * size, self._widths)
+        self._arrived = self._forward.blocks(size, self._rows, self._widths)
 
-    def _turn(self, out: Sequence[int], back: Sequence[int], what: str):
+    def _all_to_all(self, out: Sequence[int], back: Sequence[int], name: str) -> ActivationCollective:
         edges = [*out, *(out[-1] + edge for edge in back[1:])]
-        return self._crossings.turn(edges, what, self._count)
+        return self._collectives.all_to_all(edges, name, self._count)
 
     @cached_property
-    def _backward(self):
-        return self._turn(self._by_columns, self._by_rows, texts.GRADIENTS_TO(layer=self._name))
+    def _backward(self) -> ActivationCollective:
+        return self._all_to_all(self._by_columns, self._by_rows, texts.GRADIENTS_TO(layer=self._name))
 
-    def joined(self, y_nK) -> None:
+    def gather(self, y_nK: Array) -> None:
         self._run(self._forward)
-        self._crossings.ops.concat(self._arrived, y_nK)
+        self._collectives.ops.concat(self._arrived, y_nK)
 
-    def parted(self, dy_nK):
+    def scatter(self, dy_nK: Array) -> Array:
         """→ dy_Bk"""
-        backward, size = self._backward, self._crossings.size
-        self._crossings.ops.concat_back(dy_nK, backward.blocks(0, [self._n] * size, self._widths))
-        self._run(backward)
-        return backward.buffer[self._by_columns[-1] :].reshape((-1, self._k))
+        self._collectives.ops.concat_back(dy_nK, self._backward.blocks(0, self._rows, self._widths))
+        self._run(self._backward)
+        return self._backward.buffer[self._by_columns[-1] :].reshape((-1, self._k))
 
-    def _run(self, crossing) -> None:
-        rank, size = self._crossings.rank, self._crossings.size
-        self._crossings.ops.copy(crossing.block(rank), crossing.block(size + rank))
-        self._crossings.run(crossing)
+    def _run(self, collective: ActivationCollective) -> None:
+        rank, size = self._collectives.rank, self._collectives.size
+        self._collectives.ops.copy(collective.block(rank), collective.block(size + rank))
+        self._collectives.run(collective)

@@ -20,7 +20,7 @@ Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (change
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.deferred_update import FORWARD
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.meetings import Meetings

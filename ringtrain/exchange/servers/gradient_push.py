@@ -12,8 +12,7 @@ deep learning using synchronous stochastic gradient descent, Intel 2016.
 
 from ringtrain.exchange.base import Roles, Serving
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, summed_buckets
-from ringtrain.exchange.buckets.reducer import InArrivalOrder
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.settings import ExchangeSettings

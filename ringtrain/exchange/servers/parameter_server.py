@@ -15,14 +15,13 @@ from dataclasses import replace
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, ExchangeFacts, Roles
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.servers.gradient_push import GradientPush
 from ringtrain.exchange.servers.ownership import format_load, format_servers, roles_of
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer

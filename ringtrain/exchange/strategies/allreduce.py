@@ -11,14 +11,13 @@ not to a run on one rank.
 
 from dataclasses import replace
 
-from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.deferred_update import BucketUpdater
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
 from ringtrain.exchange.compression.catalogue import make_summing
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span

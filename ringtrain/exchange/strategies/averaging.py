@@ -22,15 +22,14 @@ from dataclasses import replace
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.outer_optimizer import OuterOptimizer
 from ringtrain.exchange.strategies.rank_averages import RankAverages
 from ringtrain.exchange.update.example_share import ExampleShare
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span

@@ -19,12 +19,11 @@ from dataclasses import replace
 
 from ringtrain.arrays import Array
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.compression.catalogue import make_summing
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span

@@ -19,14 +19,13 @@ Source: Lian, Zhang, Zhang & Liu, Asynchronous Decentralized Parallel SGD, ICML 
 from dataclasses import replace
 
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_pairs import partners
 from ringtrain.exchange.strategies.partner_weights import PartnerWeights
 from ringtrain.exchange.strategies.rank_averages import RankAverages
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span

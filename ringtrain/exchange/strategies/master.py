@@ -20,15 +20,13 @@ from dataclasses import replace
 
 from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, ExchangeFacts, Roles
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.deferred_update import summed_buckets
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
-from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.root_batches import RootBatches
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.humanize import format_bytes
 from ringtrain.nn.arena import Arena

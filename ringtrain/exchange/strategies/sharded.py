@@ -16,16 +16,14 @@ Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC
 from dataclasses import replace
 
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Exchange, ExchangeFacts, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
-from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.buckets.reducer import Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import rehearse_unscale, unscale
-from ringtrain.exchange.update.owned_state import OwnedState
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import elements
 from ringtrain.humanize import format_bytes

@@ -8,7 +8,7 @@ from functools import partial
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.sampler import batch_part
-from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage, Id, say
+from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage, Id, describe_id
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
@@ -70,9 +70,9 @@ class TapePool:
 
     def take(self, id: Id) -> Pass:
         if id in self._taken:
-            raise RuntimeError(f"{say(id)} has a tape already")
+            raise RuntimeError(f"{describe_id(id)} has a tape already")
         if not self._free and self.made == self._limit:
-            raise RuntimeError(f"{say(id)} wants a tape, and all {self._limit} are taken")
+            raise RuntimeError(f"{describe_id(id)} wants a tape, and all {self._limit} are taken")
         self._taken[id] = self._free.pop() if self._free else Pass(self._ops, Workspace(self._ops))
         return self._taken[id]
 
@@ -208,7 +208,9 @@ class FcStage(PipelineStage):
                 yield slot.activations, partial(self._forward, message, slot), message
 
     def _describe_awaited(self) -> str:
-        return "; ".join(f"rank {held.peer} to send {say(self._id(message))}" for held, _, message in self._awaited())
+        return "; ".join(
+            f"rank {held.peer} to send {describe_id(self._id(message))}" for held, _, message in self._awaited()
+        )
 
     def _slot(self, message: StageMessage) -> MessageSlot:
         return self._slots[message.place][message.micro % self._depth]

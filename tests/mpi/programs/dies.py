@@ -23,7 +23,7 @@ PLACES = {
     "shrunk": "ringtrain.transport.mpi.ulfm_recovery._gathered",
     "calming": "ringtrain.transport.mpi.ulfm_recovery._calm",
     "entering": "ringtrain.train.start.recover.ElasticRun._enter",
-    "closing": "ringtrain.exchange.buckets.reducers.Reducers.close",
+    "closing": "ringtrain.exchange.buckets.reducer.Reducers.close",
     "parting": "ringtrain.train.start.recover.ElasticRun._part",
     "meeting": "ringtrain.cli.world._meet",
 }
