@@ -90,7 +90,8 @@ class StrategyOption(click.Option):
         from ringtrain.exchange.catalogue import STRATEGIES
 
         summaries = "; ".join(f"{name}, {strategy.summary}" for name, strategy in STRATEGIES.items())
-        return f"--sync [{'|'.join(STRATEGIES)}]", super().get_help_record(ctx)[1].replace("STRATEGIES", summaries)
+        record = super().get_help_record(ctx)
+        return record and (f"--sync [{'|'.join(STRATEGIES)}]", record[1].replace("STRATEGIES", summaries))
 
 
 def flags_of(kind):

@@ -253,7 +253,7 @@ REASONS = (
     ("--fc pipeline", "--overlap forward", texts.FORWARD_MESSAGES, "--overlap none or backward"),
     ("--fc pipeline", "--algorithm mpi", texts.ALGORITHM_SOME, "--algorithm auto, ring, tree"),
     ("--fc pipeline", "--algorithm hierarchical", texts.ALGORITHM_SOME, "--algorithm auto, ring, tree"),
-    ("--fc-update each", "--clip-norm 2", texts.WHOLE_GRADIENT, "", "--fc pipeline"),
+    ("--fc-update micro-batch", "--clip-norm 2", texts.WHOLE_GRADIENT, "", "--fc pipeline"),
     ("--reproducible", "--sync sharded", texts.REPRODUCIBLE, "--sync allreduce"),
     ("--reproducible", "--fc hybrid", texts.ORDER_FC, "--fc data"),
     ("--reproducible", "--wire float16", texts.ORDER_WIRE, "--wire none"),
@@ -321,12 +321,15 @@ UNUSED = (
     ("--dedicated", "--sync averaging or server", "--sync gossip"),
     ("--staleness 2", "--sync server", "--sync averaging"),
     ("--server-levels 2", "--sync server", "--sync allreduce"),
-    ("--gossip-window 4", "--sync gossip", "--sync allreduce"),
-    *((option, "--fc pipeline", "--fc data") for option in ("--fc-ranks 2", "--fc-in-flight 3", "--fc-update each")),
+    ("--gossip-max-lag 4", "--sync gossip", "--sync allreduce"),
+    *(
+        (option, "--fc pipeline", "--fc data")
+        for option in ("--fc-ranks 2", "--fc-in-flight 3", "--fc-update micro-batch")
+    ),
     ("--compress-ratio 0.5", "--compress top-k", "--compress none"),
     ("--compress-rank 2", "--compress powersgd", "--compress top-k"),
     ("--compress-from 5", "--compress top-k or powersgd", "--compress none"),
-    *(("--trust 0.01", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),
+    *(("--trust-coefficient 0.01", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),
     ("--trust-limit 10", "--optimizer lars or lamb", "--optimizer adamw"),
     *(("--momentum-correction", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),
     *(("--loss-scale 128", "--precision float16", f"--precision {given}") for given in ("float32", "bfloat16")),
