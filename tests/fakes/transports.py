@@ -175,14 +175,9 @@ class DeviceTransport(Transport):
 
     def __init__(self, inner: Transport, ops, mapped: bool = False):
         self._inner, self._runtime, self._mapped = inner, ops.runtime, mapped
-        self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
-        self.local_rank, self.local_size = inner.local_rank, inner.local_size
-        self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.why_not_shared, self.before_closing, self.activity = (
-            inner.why_not_shared,
-            inner.before_closing,
-            inner.activity,
-        )
+        self.seat, self.patience, self.links = inner.seat, inner.patience, inner.links
+        self.why_not_shared, self.before_closing = inner.why_not_shared, inner.before_closing
+        self.activity = inner.activity
         self.before_leaving, self.why_not_fault_tolerant = inner.before_leaving, inner.why_not_fault_tolerant
 
     def allocate(self, count, dtype):

@@ -151,24 +151,23 @@ class Execution(Reduction):
         while local:
             self._moved += 1
             self._finish(local.popleft())
-        for i in gate.released():
-            self._start_message(i)
-        while recvs or sends:
-            i = (recvs or sends).popleft()
-            pack = self._tasks[i].pack
-            if pack:
-                pack()
-                gate.computing = True
-            if not gate.holds(i):
-                self._start_message(i)
-        return self._moved != moved
-
-    def _start_message(self, i: int) -> None:
-        task = self._tasks[i]
-        task.handle.start()
-        task.channel.append(i)
-        self._moved += 1
-        self._queues.release(self._queues.graph.started[i])
+        released = iter(gate.released())
+        while True:
+            i = next(released, None)
+            if i is None:
+                if not (recvs or sends):
+                    return self._moved != moved
+                i = (recvs or sends).popleft()
+                if pack := self._tasks[i].pack:
+                    pack()
+                    gate.computing = True
+                if gate.holds(i):
+                    continue
+            task = self._tasks[i]
+            task.handle.start()
+            task.channel.append(i)
+            self._moved += 1
+            self._queues.release(self._queues.graph.started[i])
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Returns whether there was one."""
