@@ -92,5 +92,5 @@ def contributions(brings: Sequence[int]) -> Contributions:
     for rank, count in enumerate(brings):
         for number in range(1, count):
             inputs[rank].append(len(names))
-            names.append(texts.LANE_CONTRIBUTION(rank=rank, lane=number))
+            names.append(texts.INPUT_CONTRIBUTION(rank=rank, number=number))
     return Contributions(SymbolicSums(len(names)), inputs, names.__getitem__)

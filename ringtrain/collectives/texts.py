@@ -41,15 +41,15 @@ ITS_DEVICE = Template("its device")
 AWAITED = Template("{whom}: rank {rank} in {schedule}, tag {tag}, {done} of {total} messages done")
 AWAITED_START = Template("{whom} to start {name}, rank {rank}")
 AWAITED_END = Template("{whom} to finish its part of {name}, rank {rank}")
-AWAITED_PIECE = Template("piece {piece} of {pieces}: {awaited}")
+AWAITED_SEGMENT = Template("segment {segment} of {segments}: {awaited}")
 
 # expressions, order
 CONTRIBUTION = Template("rank {rank}'s contribution")
-LANE_CONTRIBUTION = Template("rank {rank}'s contribution in lane {lane}")
+INPUT_CONTRIBUTION = Template("rank {rank}'s contribution in input {number}")
 SHARD_GRADIENT = Template("the gradient of shard {shard}")
 MISCOUNT = Template("ends with {leaf} {times} times")
 DISORDER = Template("is added as {got}; wanted {wanted}")
-WRONG_LANES = Template(
+WRONG_INPUTS = Template(
     "{name} takes {count} {arrays} of rank {rank}, which has {held}: sums of shards {ranges} of {shards}"
 )
 
@@ -79,7 +79,7 @@ OTHER_CHUNKS = Template(
 )
 
 # pipelined, timetable
-NO_PIECES = Template("a schedule cannot be pipelined in {pieces} pieces: at least 1 is needed")
+NO_SEGMENTS = Template("a schedule cannot be pipelined in {segments} segments: at least 1 is needed")
 DEADLOCK = Template("{schedule!r} deadlocks: {left} of {total} messages never travel")
 
 # topology

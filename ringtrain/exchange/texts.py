@@ -24,7 +24,7 @@ OUTER = Template("outer momentum {momentum:g}, rate {rate:g}")
 ONE_LATE = Template("by one iteration")
 ITERATIONS_APART = Template("up to {window} iterations apart")
 
-# canonical
+# reproducible
 REPRODUCIBLE_OVER = Template("reproducible over {shards} shards")
 OTHER_TREE = Template(
     "--algorithm {algorithm} does not add gradients of {shards} shards as --reproducible does, at {size} ranks: {why}. "
@@ -43,7 +43,7 @@ MORE_RANKS_THAN_SHARDS = Template(
     "start at most {shards}, or give more --shards, which changes the result"
 )
 
-# compressing, powersgd, topk
+# error_feedback, powersgd, topk
 COMPRESSED = Template("with {method}, error feedback")
 COMPRESSED_FROM = Template("with {method}, error feedback, from iteration {iteration}")
 COMPRESSED_BYTES = Template(
@@ -108,7 +108,7 @@ HYBRID_SENDS = Template("a rank sends {numbers} numbers for them in an iteration
 HYBRID_LESS = Template("{sends}: {share:.0%} less")
 HYBRID_MORE = Template("{sends}: at this batch --fc data sends less")
 
-# mail
+# activation_messages
 MICRO_BATCH = Template("micro-batch {micro} of rank {rank} in iteration {iteration}")
 OTHER_MESSAGE = Template("rank {rank} sent {found} instead of {wanted}: the ranks do not run the same messages")
 
@@ -130,7 +130,7 @@ ASYNCHRONOUS = Template("{servers}, asynchronous")
 STALENESS = Template("{servers}, staleness {staleness}")
 EVERY_MORE = Template("{terms}, every {count}")
 
-# routing
+# layer_placement
 NO_OTHER_RANKS = Template(
     "--fc-ranks {fc} of {ranks} leaves none for the other layers: start at least {least} ranks, or give --fc data"
 )

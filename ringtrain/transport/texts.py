@@ -61,7 +61,7 @@ TRIAL_STATUS = Template("a trial ended with status {status}")
 TRIAL_STATUS_SAID = Template("a trial ended with status {status} ({said})")
 
 # board, messages
-FORGOTTEN_CALL = Template("a call whose text has left the board")
+FORGOTTEN_CALL = Template("a call whose text has left the flight recorder")
 NO_THREADS = Template(
     "ranks that share no memory with this rank: their rows need a thread, and this MPI gives thread level {level}"
 )

@@ -52,7 +52,7 @@ def test_scratch_moves_with_its_piece():
 
 
 def test_less_than_a_piece_is_refused():
-    with pytest.raises(UsageError, match=texts.NO_PIECES.pattern(pieces=0)):
+    with pytest.raises(UsageError, match=texts.NO_SEGMENTS.pattern(segments=0)):
         pipelined(make_schedule("ring", 2), 0)
 
 

@@ -127,7 +127,7 @@ def test_why_one_does_not_qualify_is_told():
     )
     in_chunk = texts.AT_CHUNK.pattern(chunk=0) + texts.WRONG_RESULT.pattern(where="", wrong=in_order)
     rejected(make_schedule("star", 4), 8, in_chunk)
-    lanes = partial(texts.WRONG_LANES.pattern, count=1, arrays="array", held=2)
+    lanes = partial(texts.WRONG_INPUTS.pattern, count=1, arrays="array", held=2)
     rejected(make_schedule("sliced", 3), 8, lanes(rank=1, ranges="2:4, 4:5", shards=8))
     rejected(canonical(3, 8), 9, lanes(rank=0, ranges="0:2, 2:3", shards=9))
     with pytest.raises(UsageError, match=texts.TOO_FEW_SHARDS.pattern(size=9, shards=8)):

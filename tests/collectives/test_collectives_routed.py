@@ -193,5 +193,5 @@ def test_who_is_awaited():
     first, _, neighbour, _ = LoopbackWorld(4, 2).run(body)
     started = texts.AWAITED_START(whom="rank 3", name=texts.ROUTED, rank=2)
     assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=started), neighbour)
-    piece = texts.AWAITED_PIECE(piece=0, pieces=1, awaited=texts.TO_SEND(ranks="rank 2"))
+    piece = texts.AWAITED_SEGMENT(segment=0, segments=1, awaited=texts.TO_SEND(ranks="rank 2"))
     assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=piece), first) and "rank 0 in ring" in first

@@ -219,7 +219,7 @@ def test_slots_are_no_more_than_the_tree_is_high():
     assert [LoopbackWorld(size).run(body)[0] for size in (1, 2, 4, 8)] == [3, 2, 1, 0]
 
 
-WRONG_LANES = collectives_texts.WRONG_LANES(
+WRONG_INPUTS = collectives_texts.WRONG_INPUTS(
     name="sliced(ranks=3, chunks=3)", count=1, arrays="array", rank=1, held=2, ranges="2:4, 4:5", shards=8
 )
 TREES = texts.OR_ONE_OF(names="tree, butterfly, recursive-doubling, sliced")
@@ -230,7 +230,7 @@ TREES = texts.OR_ONE_OF(names="tree, butterfly, recursive-doubling, sliced")
     [
         (4, "ring", texts.OTHER_TREE.pattern(algorithm="ring", shards=8, size=4, others=TREES) + "$"),
         (4, "ring", collectives_texts.DISORDER.pattern()),
-        (3, "sliced", texts.OTHER_TREE.pattern(size=3, why=WRONG_LANES, canonical="canonical", others="") + "$"),
+        (3, "sliced", texts.OTHER_TREE.pattern(size=3, why=WRONG_INPUTS, canonical="canonical", others="") + "$"),
         (2, "mpi", texts.OTHER_TREE.pattern(algorithm="mpi", size=2, why=texts.NO_PROOF)),
         (9, "auto", texts.MORE_RANKS_THAN_SHARDS.pattern(shards=8, size=9)),
     ],

@@ -35,7 +35,7 @@ def pipelined(schedule: Schedule, segments: int) -> Schedule:
     Raises UsageError for less than one segment; ScheduleError if the schedule deadlocks.
     """
     if segments < 1:
-        raise UsageError(texts.NO_PIECES(pieces=segments))
+        raise UsageError(texts.NO_SEGMENTS(segments=segments))
     entries = _entries(schedule, segments)
     return replace(
         schedule,

@@ -167,7 +167,7 @@ class Routed(NodeReduction):
 
     def _awaited(self) -> str:
         if self._state == MOVING:
-            return texts.AWAITED_PIECE(
-                piece=self._pushed, pieces=len(self._segments), awaited=self._in_flight[0].outer.awaited()
+            return texts.AWAITED_SEGMENT(
+                segment=self._pushed, segments=len(self._segments), awaited=self._in_flight[0].outer.awaited()
             )
         return super()._awaited()

@@ -57,7 +57,7 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
         if count != len(own):
             left, arrays = ", ".join(f"{start}:{stop}" for start, stop in own), "array" if count == 1 else "arrays"
             raise ScheduleError(
-                texts.WRONG_LANES(
+                texts.WRONG_INPUTS(
                     name=name, count=count, arrays=arrays, rank=rank, held=len(own), ranges=left, shards=shards
                 )
             )
