@@ -33,7 +33,8 @@ from ringtrain.nn import spec
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.comparison.table import comparison_tables, csv_text
-from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
+from ringtrain.report.end_events import Ended, Ranks
+from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
 from ringtrain.report.sinks import truncate_log
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.tables import plain_lines

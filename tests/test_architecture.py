@@ -61,7 +61,7 @@ ORDER = {
     "pool capture_segments describe fuse catalogue graph subgraphs spec",
     "ops": "texts compression geometry machine bfloat16 keys pairs precision base cuda host cpu reference catalogue",
     "optim": "texts lr optimizers",
-    "report": "texts events rates trace records sinks screen plots comparison",
+    "report": "texts end_events events rates trace records sinks screen plots comparison",
     "storage": "texts files hdf5 checkpoint run_folder",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict start",
     "transport": "texts deadline activity counters rows shared_arena buffers traffic fault_tolerance "

@@ -1,7 +1,7 @@
 """``ringtrain slurm``"""
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
@@ -54,10 +54,11 @@ def slurm(output, force, words, **given):
     and tunes the all-reduce. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`. They are
     checked now, before the job waits in a queue, and so is the data set, if it is readable here.
     """
-    from ringtrain.launch.slurm.script import BatchJob, check_job, script
+    from ringtrain.launch.slurm.script import BatchJob, Site, check_job, script
 
     kind, flags = _kind_and_flags(words)
-    job = BatchJob(kind=kind, flags=flags, **given)
+    site = Site(**{option.name: given.pop(option.name) for option in fields(Site) if option.name in given})
+    job = BatchJob(kind=kind, flags=flags, site=site, **given)
     check_job(job)
     job, remarks = _check_flags(job)
     text = script(job)
@@ -99,7 +100,7 @@ def _check_flags(job) -> tuple:
 
     config = _check_run(job, _parsed(train, job.flags))
     if config.elastic is not None:
-        job = replace(job, launcher_flags="--with-ft ulfm")
+        job = replace(job, site=replace(job.site, launcher_flags="--with-ft ulfm"))
     return job, list(_remarks(job, config))
 
 
@@ -123,7 +124,7 @@ def _check_run(job, params: dict):
         raise ConfigError(texts.NO_GPUS)
     if config.data is None and not config.synthetic and model.name != "digits":
         raise ConfigError(texts.NO_DATA_SET(model=model.name))
-    if config.elastic is not None and job.launcher == "srun":
+    if config.elastic is not None and job.site.launcher == "srun":
         raise ConfigError(texts.ELASTIC_BY_SRUN)
     examples = _checked_data(config, model, graph)
     _check_division(job, config, graph, examples)
@@ -199,5 +200,5 @@ def _remarks(job, config):
         yield texts.NOT_HERE(path=config.data)
     if config.elastic is not None:
         yield texts.ELASTIC_NEEDS
-    if job.container is not None and not os.path.exists(job.container):
-        yield texts.NOT_HERE(path=job.container)
+    if job.site.container is not None and not os.path.exists(job.site.container):
+        yield texts.NOT_HERE(path=job.site.container)

@@ -2,17 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.report.events import (
-    BucketExchanged,
-    Compiled,
-    Ended,
-    EpochEnded,
-    Evaluated,
-    Exchanged,
-    Iteration,
-    Note,
-    RunStarted,
-)
+from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged
+from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, Note, RunStarted
 
 RUN = RunStarted(
     version="0.1.0",

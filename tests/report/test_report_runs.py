@@ -7,7 +7,7 @@ import pytest
 from ringtrain.errors import UsageError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.events import Failed, Ranks
+from ringtrain.report.end_events import Failed, Ranks
 from ringtrain.report.sinks import JsonLines, truncate_log
 
 RANKS = Ranks(

@@ -1,5 +1,5 @@
 from ringtrain.report import texts
-from ringtrain.report.events import Ranks
+from ringtrain.report.end_events import Ranks
 from ringtrain.report.screen import words
 
 LISTS = ("images", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes", "gradient_bytes", "state_bytes")

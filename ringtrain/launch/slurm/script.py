@@ -21,11 +21,31 @@ _NAME = re.compile(r"[\w./:@%+=,~^-]+")
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """The options of a job that follow from the cluster; None and empty mean unset.
+
+    sbatch:         more options of sbatch, unchanged
+    container:      an Apptainer image with ringtrain in it
+    launcher_flags: more flags of mpirun or srun
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    sbatch: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    venv: str | None = None
+    container: str | None = None
+    launcher: str | None = None
+    launcher_flags: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BatchJob:
     """The options of a job; None and empty mean unset.
 
-    flags:  of `ringtrain train`, or of `ringtrain bench-allreduce`
-    sbatch: more options of sbatch, unchanged
+    kind:  train or bench
+    flags: of `ringtrain train`, or of `ringtrain bench-allreduce`
     """
 
     kind: str = "train"
@@ -35,17 +55,9 @@ class BatchJob:
     cpus_per_task: int | None = None
     memory: str | None = None
     time: str | None = "1:00:00"
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
     name: str | None = None
-    sbatch: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    venv: str | None = None
-    container: str | None = None
-    launcher: str | None = None
-    launcher_flags: str = ""
     flags: tuple[str, ...] = ()
+    site: Site = Site()
 
     @property
     def ranks(self) -> int | None:
@@ -62,13 +74,13 @@ def check_job(job: BatchJob) -> None:
         raise ConfigError(texts.TIME_MALFORMED(time=job.time))
     if job.memory is not None and not _MEMORY.fullmatch(job.memory):
         raise ConfigError(texts.MEMORY_MALFORMED(memory=job.memory))
-    named = {option: getattr(job, option) for option in ("partition", "account", "qos", "name", "venv", "container")}
-    for option, value in [*named.items(), *(("module", module) for module in job.modules)]:
+    named = {option: getattr(job.site, option) for option in ("partition", "account", "qos", "venv", "container")}
+    for option, value in [("name", job.name), *named.items(), *(("module", module) for module in job.site.modules)]:
         if value is not None and not _NAME.fullmatch(value):
             raise ConfigError(texts.NAME_MALFORMED(option=option, value=value))
-    if job.container is not None and job.venv is not None:
+    if job.site.container is not None and job.site.venv is not None:
         raise ConfigError(texts.CONTAINER_AND_VENV)
-    for line in job.sbatch:
+    for line in job.site.sbatch:
         if not line.startswith("-") or "\n" in line:
             raise ConfigError(texts.SBATCH_MALFORMED(line=line))
 
@@ -104,9 +116,9 @@ def _directives(job: BatchJob) -> list[str]:
         "cpus-per-task": job.cpus_per_task,
         "mem": job.memory,
         "time": job.time,
-        "partition": job.partition,
-        "account": job.account,
-        "qos": job.qos,
+        "partition": job.site.partition,
+        "account": job.site.account,
+        "qos": job.site.qos,
         "output": "%x-%j.log",
     }
     lines = [f"#SBATCH --{key}={value}" for key, value in given.items() if value is not None]
@@ -117,18 +129,18 @@ def _directives(job: BatchJob) -> list[str]:
             "#SBATCH --signal=B:USR1@120  # to this script, 120 s before the time is up, or others take the nodes",
             "#SBATCH --no-kill            # a node that dies does not end the job: the others go on",
         ]
-    return lines + [f"#SBATCH {line}" for line in job.sbatch]
+    return lines + [f"#SBATCH {line}" for line in job.site.sbatch]
 
 
 # ── what differs from site to site ────────────────────────────────────────────────────────────────────────────────────
 def _settings(job: BatchJob) -> list[str]:
     common = [
-        ("modules", " ".join(job.modules), "of the site: gcc openmpi/5.0"),
-        ("venv", job.venv or "", "a virtual environment [ringtrain on PATH, or .venv or venv here]"),
-        ("container", job.container or "", "an Apptainer image with ringtrain in it, in place of both"),
+        ("modules", " ".join(job.site.modules), "of the site: gcc openmpi/5.0"),
+        ("venv", job.site.venv or "", "a virtual environment [ringtrain on PATH, or .venv or venv here]"),
+        ("container", job.site.container or "", "an Apptainer image with ringtrain in it, in place of both"),
         ("container_flags", "", "of apptainer exec: --bind /scratch"),
-        ("launcher", job.launcher or "auto", "mpirun or srun; auto: mpirun where there is one"),
-        ("launcher_flags", job.launcher_flags, "more flags for it"),
+        ("launcher", job.site.launcher or "auto", "mpirun or srun; auto: mpirun where there is one"),
+        ("launcher_flags", job.site.launcher_flags, "more flags for it"),
         ("mapping", "", "of Open MPI's mpirun: --map-by and --bind-to, in place of ours"),
         ("srun_mpi", "pmix", "pmix for Open MPI, pmi2 for MPICH: srun --mpi=list"),
         ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),

@@ -9,18 +9,15 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from ringtrain.report import texts
+from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
 from ringtrain.report.events import (
     CheckpointSaved,
     Compiled,
-    Ended,
     EpochEnded,
     Evaluated,
     Event,
-    Exchanged,
-    Failed,
     Iteration,
     Note,
-    Ranks,
     RanksLost,
     RunStarted,
 )

@@ -5,17 +5,8 @@ from pathlib import Path
 
 from ringtrain.humanize import plural
 from ringtrain.report import texts
-from ringtrain.report.events import (
-    Compiled,
-    Ended,
-    EpochEnded,
-    Evaluated,
-    Exchanged,
-    Iteration,
-    Ranks,
-    RanksLost,
-    RunStarted,
-)
+from ringtrain.report.end_events import Ended, Exchanged, Ranks
+from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, RanksLost, RunStarted
 
 HEADER_LINES = 12  # at most
 FEW_HOSTS = 4  # that are named

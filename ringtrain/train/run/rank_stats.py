@@ -3,7 +3,7 @@
 import resource
 from contextlib import suppress
 
-from ringtrain.report.events import Ranks
+from ringtrain.report.end_events import Ranks
 from ringtrain.train.assembly.assemble import Assembly
 
 FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pid_clear_refs(5)

@@ -4,7 +4,8 @@ import time
 from dataclasses import asdict
 
 from ringtrain.humanize import plural
-from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
+from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged
+from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.train import texts

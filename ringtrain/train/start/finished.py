@@ -6,7 +6,7 @@ from dataclasses import fields
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.events import Ended
+from ringtrain.report.end_events import Ended
 from ringtrain.report.screen import words
 from ringtrain.report.screen.terminal import terminal
 from ringtrain.storage.run_folder import outcome

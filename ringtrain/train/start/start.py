@@ -10,7 +10,8 @@ from functools import partial
 from itertools import chain
 
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
-from ringtrain.report.events import Compiled, Failed, Note
+from ringtrain.report.end_events import Failed
+from ringtrain.report.events import Compiled, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.screen.terminal import Terminal
 from ringtrain.report.sinks import Sink, SinkGroup
