@@ -208,7 +208,7 @@ def test_a_command_leaves_blas_one_thread(tmp_path):
 
 
 UNCLEAR = {"what", "who", "where", "how", "whether", "whoever"}
-UNFINISHED = {"cli", "exchange"}  # rooms whose docstrings are still to be rewritten
+UNFINISHED = {"exchange"}  # rooms whose docstrings are still to be rewritten
 
 
 def first_word(path: Path) -> str:

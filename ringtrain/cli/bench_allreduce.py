@@ -1,4 +1,4 @@
-"""``ringtrain bench-allreduce``"""
+"""The command ``ringtrain bench-allreduce``."""
 
 from dataclasses import replace
 from math import isfinite
@@ -19,32 +19,42 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 @click.command("bench-allreduce")
 @click.option("-b", "--begin", type=Size(), help="Smallest buffer. [1K]")
 @click.option("-e", "--end", type=Size(), help="Largest buffer. [16M]")
-@click.option("-f", "--factor", type=float, help="Each size is that many times the one before. [4]")
-@click.option("-n", "--iterations", type=click.IntRange(1), default=20, show_default=True, help="Timed, of each row.")
-@click.option("-w", "--warm-up", type=click.IntRange(0), default=5, show_default=True, help="Iterations before.")
-@click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
+@click.option("-f", "--factor", type=float, help="Factor between sizes. [4]")
+@click.option(
+    "-n", "--iterations", type=click.IntRange(1), default=20, show_default=True, help="Timed iterations of a row."
+)
+@click.option(
+    "-w", "--warm-up", type=click.IntRange(0), default=5, show_default=True, help="Untimed iterations before them."
+)
+@click.option(
+    "-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, separated by commas, or all."
+)
 @click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, mean, max, min, or all.")
 @click.option(
     "-c", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="Check every element."
 )
 @click.option(
-    "--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi and auto among them, or all."
+    "--algorithm",
+    "algorithms",
+    default="all",
+    show_default=True,
+    help="Algorithms, separated by commas, mpi and auto among them; or all.",
 )
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the buffers lie."
 )
 @click.option("--wire", "wires", default="none", show_default=True, help="Round messages: float16, bfloat16, or all.")
-@click.option("--tuning", metavar="FILE", help="Tuning file that auto goes by. [RINGTRAIN_TUNING, or the usual place]")
+@click.option("--tuning", metavar="FILE", help="Tuning file of auto. [RINGTRAIN_TUNING, or the usual place]")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
-@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
-@click.option("--out-of-place", is_flag=True, help="Measure that too.")
-@click.option("--warm", is_flag=True, help="Leave buffers as they were: else ranks write theirs before each iteration.")
+@click.option("--segment-bytes", type=Size(), help="Bytes of a message. [256K in a node, 60000 between]")
+@click.option("--out-of-place", is_flag=True, help="Measure out of place too.")
+@click.option("--warm", is_flag=True, help="Do not write the buffers before each iteration.")
 @click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
-@click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
+@click.option("--budget-s", type=click.FloatRange(0), help="Seconds of a size; no repetition begins after them.")
 @click.option(
     "--skew",
     type=OfRank("delay in seconds", 0, 60, "1:0.01"),
-    help="Also delay a rank, and see which algorithm suffers: 1:0.01.",
+    help="Delay a rank before each iteration: 1:0.01.",
 )
 @click.option(
     "--check-collectives",
@@ -52,18 +62,22 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
     help="Compare every all-reduce over all ranks, and name a rank that hangs or differs. Costs time.",
 )
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of orders, inputs and resampling."
+)
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
-@click.option("--csv", "csv_path", type=click.Path(), help="Write one tidy row a measurement.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write one row for each measurement.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
-@click.option("--compare", "compare_path", type=click.Path(), help="JSON of an earlier sweep: exit 1 where slower.")
-@click.option("--max-regress", type=Fraction(), default="5%", show_default=True, help="By how much, with --compare.")
-@click.option("--min-busbw", type=float, metavar="GB/S", help="Exit 1 where an algorithm reaches this at no size.")
+@click.option(
+    "--compare", "compare_path", type=click.Path(), help="JSON of an earlier sweep: exit 1 if this one is slower."
+)
+@click.option("--max-regress", type=Fraction(), default="5%", show_default=True, help="Slowdown that --compare allows.")
+@click.option("--min-busbw", type=float, metavar="GB/S", help="Exit 1 if an algorithm reaches this rate at no size.")
 def bench_allreduce(**flags):
     """Compare all-reduce algorithms, the MPI's own among them: times, bounds, correctness.
 
-    Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 where a result is wrong or a limit
-    is not held.
+    Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 if a result is wrong or a limit
+    is not met.
     """
     from ringtrain.cli.world import in_world
 
@@ -91,8 +105,8 @@ def _bench(transport: "Transport", flags: dict) -> int:
 
 
 def _placed(transport: "Transport", asked, flags: dict):
-    """The transport, the sweep and its buffers, on a device or in host memory, there under a guard where one is wanted;
-    and what gives back what was made for it. Raises DeviceError."""
+    """Return the transport, the sweep, its buffers on the asked device, and a function that frees their resources.
+    Raises DeviceError."""
     from ringtrain.bench.measure.buffers import HostBuffers
     from ringtrain.monitor.guarded_transport import bare
 
@@ -106,11 +120,11 @@ def _placed(transport: "Transport", asked, flags: dict):
 
 
 def _nothing() -> None:
-    """There is nothing to give back."""
+    """Free nothing."""
 
 
 def _guarded(transport: "Transport", asked):
-    """The transport and the sweep under a guard."""
+    """Return the transport and the sweep under a guard."""
     from ringtrain.monitor.guard import Guard
     from ringtrain.monitor.guarded_transport import GuardedTransport
 
@@ -119,7 +133,7 @@ def _guarded(transport: "Transport", asked):
 
 
 def _tuned(transport: "Transport", flags: dict, asked):
-    """The sweep with the tuning table of its ``auto``, if that takes part. Raises UsageError, on all ranks."""
+    """Return the sweep with the tuning table of ``auto``, if auto takes part. Raises UsageError, on all ranks."""
     from ringtrain.allreduce.catalogue import AUTO
     from ringtrain.allreduce.tuning_file import find_tuning
 
@@ -132,7 +146,7 @@ def _tuned(transport: "Transport", flags: dict, asked):
 
 
 def _asked(flags: dict, ranks: int):
-    """The sweep that the flags ask for. Raises UsageError."""
+    """Return the sweep that the flags ask for. Raises UsageError."""
     from ringtrain.allreduce.dtypes import OPS, TYPES
     from ringtrain.allreduce.wire_formats import WIRES
     from ringtrain.bench.sweep.sizes import parse_names
@@ -157,7 +171,7 @@ def _asked(flags: dict, ranks: int):
 
 
 def _protocol(flags: dict, ranks: int):
-    """How to measure. Raises UsageError."""
+    """Return the protocol of the measurements. Raises UsageError."""
     from ringtrain.bench.measure.timing import Protocol
     from ringtrain.bench.sweep.sizes import scrub_bytes
     from ringtrain.errors import UsageError
@@ -181,7 +195,7 @@ def _protocol(flags: dict, ranks: int):
 
 
 def _algorithms(flags: dict) -> list[str]:
-    """Raises UsageError."""
+    """Return the names of the algorithms. Raises UsageError."""
     from ringtrain.allreduce import catalogue
     from ringtrain.bench.measure.buffers import NCCL
     from ringtrain.errors import UsageError
@@ -216,7 +230,7 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
 
 
 def _prepare_files(flags: dict, protocol) -> dict | None:
-    """The earlier sweep, if one is to be compared with; all that could fail after hours is tried now."""
+    """Check now that every file can be written, and return the earlier sweep of --compare, or None."""
     from ringtrain.bench.sweep.files import check_writable
     from ringtrain.bench.sweep.gates import earlier
     from ringtrain.bench.sweep.plots import check_plot
@@ -230,8 +244,8 @@ def _prepare_files(flags: dict, protocol) -> dict | None:
 
 
 def _watcher(rank: int, flags: dict):
-    """Rank 0 tells: a size's rows as soon as they are there, and where a long one is. The files have them then, too:
-    whoever ends a sweep early keeps what was measured."""
+    """Return a watcher that, on rank 0, prints and writes the rows of a size once they are measured: a sweep that is
+    stopped keeps its rows."""
     from ringtrain.bench.sweep import tables
     from ringtrain.bench.sweep.sweep import Result, Watcher
     from ringtrain.errors import RingtrainError
@@ -248,7 +262,7 @@ def _watcher(rank: int, flags: dict):
         _say([*tables.header_lines(header), *tables.titles(columns)])
 
     def measured(rows: list[dict]) -> None:
-        while unwritten:  # of a size before this one: what is wrong at the end is told as an error
+        while unwritten:  # of earlier sizes; a failure at the end is an error
             click.echo(texts.ROWS_NOT_WRITTEN(error=unwritten.pop()), err=True)
         so_far.rows += rows
         _say(tables.row_line(row, columns) for row in rows)

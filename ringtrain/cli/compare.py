@@ -1,4 +1,4 @@
-"""``ringtrain compare``"""
+"""The command ``ringtrain compare``."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def compare(arguments, strategies, variants, out, **paths):
     return in_world(lambda transport: _compare_variants(transport, asked, out, paths))
 
 
-# ── runs that are there ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── existing runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _compare_folders(transport: "Transport", folders: tuple[str, ...], out: str | None, paths: dict) -> None:
     from ringtrain.train.agree import on_root
 
@@ -81,7 +81,7 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> Non
 
 
 def _names(places: list[Path]) -> list[str]:
-    """The folders' own names, with so many of those above that no two are the same."""
+    """Return the folders' names, each with as many parents as make all names different."""
     for depth in range(1, 1 + max(len(place.parts) for place in places)):
         names = ["/".join(place.parts[-depth:]) for place in places]
         if len(set(names)) == len(set(places)):
@@ -98,7 +98,7 @@ def _compare_variants(transport: "Transport", asked: list, out: str | None, path
     from ringtrain.transport.world import connect as begin_anew
 
     def connect():
-        """A world of a variant's own, of which the threads that watch this process know."""
+        """Return a world for one variant, watched by this process's threads."""
         own = begin_anew()
         own.activity = transport.activity
         return own
@@ -117,7 +117,7 @@ def _compare_variants(transport: "Transport", asked: list, out: str | None, path
 
 
 def _nothing(told) -> None:
-    """Other ranks are quiet."""
+    """Print nothing, on ranks other than 0."""
 
 
 def _check_files(out: str | None, asked: list, paths: dict) -> None:
@@ -145,7 +145,7 @@ def _tell_begin(variant, asked: list) -> None:
 
 
 def _read(ran: list) -> list:
-    """The logs of the variants; for one that failed before it had a log, the reason."""
+    """Return the logs of the variants; the reason for a variant that failed before it had a log."""
     from ringtrain.errors import UsageError
     from ringtrain.report.comparison.logs import RunLog, read_run
     from ringtrain.report.comparison.rows import FailedVariant
@@ -160,7 +160,7 @@ def _read(ran: list) -> list:
 
 
 def _keep(ran: list, path: Path) -> None:
-    """So that there is something to look at whatever comes next."""
+    """Write the table of the finished variants, which a later failure leaves intact."""
     from ringtrain.errors import RingtrainError
     from ringtrain.report.comparison.rows import notes_of, rows_of
 
@@ -187,9 +187,9 @@ def _code(asked: list, ran: list) -> int:
     return 1 if any(each.problem for each in ran) else 0
 
 
-# ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _check_paths(paths: dict) -> None:
-    """All that could fail after hours is tried now. Raises UsageError."""
+    """Check now that every file can be written. Raises UsageError."""
     from ringtrain.bench.sweep.files import check_writable
     from ringtrain.report.comparison.plot import check_picture
 
@@ -200,7 +200,7 @@ def _check_paths(paths: dict) -> None:
 
 
 def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None = None) -> None:
-    """``picture``: where one goes that was not asked for; None: nowhere."""
+    """Show and write the comparison. ``picture``: its path if --plot is not given; None: no picture."""
     from ringtrain.report.comparison.rows import notes_of, rows_of
 
     rows = rows_of(runs)

@@ -1,4 +1,4 @@
-"""ringtrain data: make, look at and check data sets."""
+"""The command ``ringtrain data``: make, show and check data sets."""
 
 import re
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ class ImageSize(click.ParamType):
 @click.option("--name", help="Name of the data set. [the source's]")
 @click.option("--licence", help="Its licence, kept in the file.")
 @click.option("--test-fraction", type=float, help="Use this fraction of the examples as the test part (0 to 1).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which examples --test-fraction takes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice by --test-fraction.")
 @click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def make(source, out, **options):
@@ -113,7 +113,7 @@ def _table(header, rows):
 
 @contextmanager
 def _progress():
-    """A progress function that shows a bar for each thing done; nothing where there is no terminal."""
+    """Yield a progress function that shows a bar for each activity; without a terminal it shows nothing."""
     from rich.console import Console
     from rich.progress import Progress
 

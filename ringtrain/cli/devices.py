@@ -1,4 +1,4 @@
-"""From ``--device cuda`` of a benchmark to buffers in the memory of this rank's device."""
+"""Buffers of a benchmark in the memory of this rank's device."""
 
 import os
 from collections.abc import Callable
@@ -13,9 +13,9 @@ MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
 
 
 class BenchDevices(NamedTuple):
-    """The way to devices.
+    """The functions that reach a device; tests have others.
 
-    index:   () → the number of this rank's, of those that it sees
+    index:   () → the number of this rank's device among the visible ones
     runtime: (index) → its runtime
     ops:     (runtime, dtype) → operations
     choose:  (transport, index) → how device memory goes (:func:`ringtrain.transport.world.choose_way`); before any
@@ -29,8 +29,8 @@ class BenchDevices(NamedTuple):
 
 
 def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Callable | None = None):
-    """The transport, the sweep with NVIDIA's all-reduce among its baselines, its buffers, and what gives back what was
-    made for it. Collective. Raises DeviceError."""
+    """Return the transport, the sweep with NCCL among its baselines, its buffers, and a function that frees NCCL's
+    resources. Collective. Raises DeviceError."""
     from dataclasses import replace
 
     from ringtrain.bench.measure.buffers import NCCL
@@ -44,7 +44,7 @@ def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Call
 
 
 def device_buffers(transport: Transport, cuda: BenchDevices):
-    """(buffers, a line for people). Collective. Raises DeviceError."""
+    """Return (buffers, a line about the way of messages). Collective. Raises DeviceError."""
     from functools import partial
 
     from ringtrain.bench.measure.buffers import DeviceBuffers

@@ -1,4 +1,4 @@
-"""``ringtrain doctor``"""
+"""The command ``ringtrain doctor``."""
 
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,7 @@ def _make(number: int):
 
 
 def _give_up(context, words: str) -> None:
-    """Called by a thread, while the process may be where nothing reaches it."""
+    """End all ranks, from a thread: the main thread may wait in the system."""
     import os
 
     from ringtrain.errors import StalledError

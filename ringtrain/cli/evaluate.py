@@ -1,4 +1,4 @@
-"""``ringtrain evaluate``"""
+"""The command ``ringtrain evaluate``."""
 
 import json
 from typing import TYPE_CHECKING

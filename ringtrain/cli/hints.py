@@ -1,4 +1,4 @@
-"""Answers a wrong command line: with click's message, or with ringtrain's name of another tool's option."""
+"""Answers to a wrong command line: click's message, or with ringtrain's name of another tool's option."""
 
 import re
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import click
 from ringtrain.cli import texts
 from ringtrain.errors import nearest
 
-# ringtrain's option, and what torchrun, timm, Keras, Lightning, Horovod, nccl-tests and others, or earlier versions of
-# ringtrain, call it. The first option of the command that has the other name is proposed.
+# ringtrain's option, and its names in torchrun, timm, Keras, Lightning, Horovod, nccl-tests and earlier versions of
+# ringtrain. The first option of the command with the other name is proposed.
 NAMES = {
     "--batch": ("--batch-size", "--batchsize", "--bs", "-bs", "--global-batch-size", "--train-batch-size"),
     "--lr": ("--learning-rate", "-lr", "--base-lr"),
@@ -72,14 +72,14 @@ NEEDLESS = {
      "--dist-backend", "--rdzv-endpoint", "--rdzv-backend", "--rdzv-id", "--init-method"):
         "the MPI numbers the ranks and connects them: start with mpirun or srun, and leave it out",
     ("--shuffle", "--no-shuffle"): "each epoch has a random order of its own, by --seed",
-    ("--num-classes", "--classes"): "the model file says it: `units` of its last layer",
-    ("--pretrained",): "there are no pretrained weights; --resume goes on from a checkpoint of one's own",
+    ("--num-classes", "--classes"): "the model file sets it: `units` of its last layer",
+    ("--pretrained",): "there are no pretrained weights; --resume continues from a checkpoint of yours",
     ("--deterministic", "--cudnn-deterministic"): "give --reproducible: the same bits at any number of ranks",
 }  # fmt: skip
 
 
 class CommandGroup(click.Group):
-    """A group that says which of its commands is near to one that it does not have."""
+    """A group that proposes the nearest command for an unknown one."""
 
     def get_command(self, ctx, name):
         found = super().get_command(ctx, name)
@@ -89,7 +89,7 @@ class CommandGroup(click.Group):
 
 
 def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
-    """click's message, or ringtrain's name of the option; and the usage of the command."""
+    """Return click's message, or ringtrain's name of the option; and the usage of the command."""
     context = getattr(error, "ctx", None)
     if context is None:
         return error.format_message()
@@ -98,7 +98,7 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
 
 
 def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
-    """ringtrain's name of the option; None where it is no option of other tools, or another mistake."""
+    """Return ringtrain's name of another tool's option; None for any other mistake."""
     asked = _asked(error, arguments)
     if asked is None or not isinstance(error, click.UsageError) or error.ctx is None:
         return None
@@ -109,7 +109,7 @@ def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
-    """The option that was written. Of `-lr 0.1`, `-lr0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
+    """Return the option as written: for `-lr 0.1` click reports `-l`, and for `-bs 32` a wrong value of `-b`."""
     if isinstance(error, click.NoSuchOption):
         told = [error.option_name]
     elif isinstance(error, click.BadParameter) and error.param is not None:

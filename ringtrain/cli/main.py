@@ -34,9 +34,9 @@ COMMANDS = {
     "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
-SHOWN_ONCE = ("models", "schedule")  # the same on every rank: rank 0 says it
-BY_ITSELF = ("outcome", "slurm", "data")  # each rank, of the files that it sees
-MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text; an option of another program, whose own value may be empty
+SHOWN_ONCE = ("models", "schedule")  # the same on every rank: rank 0 prints it
+BY_ITSELF = ("outcome", "slurm", "data")  # of the files that each rank sees
+MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text, and an option of another program
 
 
 class LazyGroup(click.Group):
@@ -65,7 +65,7 @@ def ringtrain():
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; the exit code (the table is in :mod:`ringtrain.errors`)."""
+    """Run one command and return its exit code (the table is in :mod:`ringtrain.errors`)."""
     if "OMP_NUM_THREADS" not in os.environ:
         # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -91,13 +91,13 @@ def run(arguments: list[str]) -> int:
 
 
 def _is_shown_once(arguments: list[str]) -> bool:
-    """Whether rank 0 alone does it: the others would say the same."""
+    """Return whether rank 0 alone runs the command, since all ranks would print the same."""
     told = {"--help", "-h", "--version"} & set(arguments)
     return not arguments or bool(told) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
 
 
 def _check_given(arguments: list[str]) -> None:
-    """Raises UsageError for an empty argument: hardly any is wanted, and what it stood for is not to be guessed."""
+    """Raise UsageError for an empty argument, which is nearly always an unset shell variable."""
     for place, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag in MAY_BE_EMPTY or (place and arguments[place - 1] in MAY_BE_EMPTY):

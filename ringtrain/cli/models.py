@@ -1,4 +1,4 @@
-"""ringtrain models: list and show."""
+"""The command ``ringtrain models``: list and show."""
 
 import click
 
@@ -32,8 +32,8 @@ def list_models():
 def show(name, batch):
     """Show NAME, a model or a TOML file: layers, shapes, parameters, FLOPs, bytes, recipe.
 
-    Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
-    "in conv1" is computed together with that layer and has no array of its own.
+    Activation bytes are of a batch in float32; gradient bytes are exchanged in each iteration. A ReLU "in conv1" is
+    computed together with that layer and has no array of its own.
     """
     from ringtrain.config.resolve import recipe_layer, resolve
     from ringtrain.errors import plain
@@ -90,7 +90,7 @@ def _table(*titles):
 
 
 def _console():
-    """As wide as the terminal; wide enough for every column where there is none."""
+    """Return a console as wide as the terminal; without one, wide enough for every column."""
     from rich.console import Console
 
     return Console() if Console().is_terminal else Console(width=120)
@@ -101,7 +101,7 @@ def _shape(shape) -> str:
 
 
 def _scaled(count: float, unit: str = "", units=("", "k", "M", "G", "T")) -> str:
-    """1234567 → "1.23 M"; nothing for 0."""
+    """Return 1234567 as "1.23 M", and 0 as an empty text."""
     step = 0
     while count >= 999.5 and step < len(units) - 1:
         count, step = count / 1000, step + 1
@@ -113,6 +113,6 @@ def _bytes(count: int) -> str:
 
 
 def _plain(value) -> str:
-    """As TOML writes it."""
+    """Return a value as TOML writes it."""
     text = f'"{value}"' if isinstance(value, str) else str(value)
     return text.lower() if isinstance(value, bool) else text

@@ -6,7 +6,7 @@ from ringtrain.cli import texts
 from ringtrain.config.record import RECIPE_KEYS, config_fields, default_of, kind_of
 from ringtrain.parsing import epochs
 
-# Of `ringtrain train --help`; a field that none of them names is among the other options.
+# Sections of `ringtrain train --help`; all other fields are in the last section.
 SECTIONS = {
     "Model and data": "run_file model data batch_norm label_smoothing augment synthetic",
     "Batch and length": "batch accumulate epochs iterations seed",
@@ -75,7 +75,7 @@ class Iterations(click.ParamType):
 
 
 class ManyIterations(click.ParamType):
-    """The same, several of them, separated by commas."""
+    """Several numbers of iterations or epochs, separated by commas."""
 
     name = "integer|epochs,..."
 
@@ -106,7 +106,7 @@ def flags_of(kind):
 
 
 def given(flags: dict) -> dict:
-    """The flags that the user gave."""
+    """Return the flags that the user gave."""
     return {name: value for name, value in flags.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""``ringtrain outcome``"""
+"""The command ``ringtrain outcome``."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Standard output, as commands write it: a failure is an error of ringtrain's, said in a line."""
+"""Standard output of commands: a failed write is an OutputError, printed as one line."""
 
 import errno
 import io
@@ -10,7 +10,7 @@ from ringtrain.errors import OutputClosed, OutputError
 
 
 class Output(io.FileIO):
-    """Raises a failed write once, and drops later writes: Python writes the rest again when it ends."""
+    """Raise the first failed write, and drop later writes: Python writes the rest again when it ends."""
 
     _failed = False
 
@@ -27,7 +27,7 @@ class Output(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Replace standard output by one that raises OutputError, and let a name that a terminal cannot show pass."""
+    """Replace standard output by one that raises OutputError, and escape characters that a terminal cannot show."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by `>&-`
             setattr(sys, name, _nowhere())

@@ -1,4 +1,4 @@
-"""``ringtrain predict``"""
+"""The command ``ringtrain predict``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

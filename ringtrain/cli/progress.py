@@ -1,4 +1,4 @@
-"""How far a long measurement is."""
+"""The progress of a long measurement."""
 
 import time
 
@@ -10,7 +10,7 @@ PROGRESS_EVERY_S = 5.0
 
 
 class ProgressLine:
-    """A line on standard error, now and then: mpirun's pipes are no terminal, where one line could be redrawn."""
+    """Print a line on standard error every few seconds: under mpirun there is no terminal to redraw a line."""
 
     def __init__(self, clock=time.monotonic):
         self._clock, self._told = clock, clock()

@@ -1,4 +1,4 @@
-"""How survivors start a rank in place of a lost one: ``python -m ringtrain.cli.replacement``, and a run's arguments."""
+"""The program of a rank that replaces a lost one: ``python -m ringtrain.cli.replacement``, and a run's arguments."""
 
 import os
 import sys

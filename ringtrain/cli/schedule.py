@@ -1,4 +1,4 @@
-"""ringtrain schedule: show, verify, cost and draw. No MPI is needed."""
+"""The command ``ringtrain schedule``: show, verify, cost and draw. No MPI is needed."""
 
 import click
 
@@ -15,21 +15,23 @@ ROUNDED = 0.5  # of the bytes of float32 are in messages of 16 bits
 
 @click.group(cls=CommandGroup)
 def schedule():
-    """How an all-reduce goes: its steps, its proof, its time on a machine, its picture.
+    """Show an all-reduce: its steps, its proof, its time on a machine, its picture.
 
-    NAME is what --algorithm of `ringtrain train` takes; `ringtrain schedule list` has them all. Besides, there is
-    `canonical`, by which --reproducible adds the gradients of --shards.
+    NAME is a value of --algorithm of `ringtrain train` (`ringtrain schedule list` has them all), or `canonical`, by
+    which --reproducible adds the gradients of --shards.
     """
 
 
 def _options(command):
     for option in (
-        click.option("--shards", type=click.IntRange(1), help="Of canonical, and of a proof: shards of the batch. [8]"),
-        click.option("--rounded", is_flag=True, help="For messages of 16 bits: owners round what they hand on."),
-        click.option("--pieces", type=click.IntRange(1), default=1, help="Pipelined in so many pieces. [1]"),
-        click.option("--goal", type=click.Choice(GOALS), default=GOALS[0], help="All of it, or one of its halves."),
-        click.option("--nodes", type=Numbers(), help="So many nodes; or the ranks of each, such as 4,2,3. [1]"),
-        click.option("-n", "--ranks", type=int, help="Ranks, dealt out to the nodes as evenly as can be. [4]"),
+        click.option("--shards", type=click.IntRange(1), help="Shards of the batch, for canonical and proofs. [8]"),
+        click.option("--rounded", is_flag=True, help="Messages of 16 bits: owners round the sums that they send."),
+        click.option("--pieces", type=click.IntRange(1), default=1, help="Pieces of the buffer, pipelined. [1]"),
+        click.option(
+            "--goal", type=click.Choice(GOALS), default=GOALS[0], help="The whole all-reduce, or one of its halves."
+        ),
+        click.option("--nodes", type=Numbers(), help="Number of nodes; or the ranks of each, such as 4,2,3. [1]"),
+        click.option("-n", "--ranks", type=int, help="Ranks, divided among the nodes as evenly as possible. [4]"),
         click.argument("name"),
     ):
         command = option(command)
@@ -57,7 +59,7 @@ def list_schedules():
 
 @schedule.command()
 @_options
-@click.option("--rank", type=int, help="This rank alone. [all]")
+@click.option("--rank", type=int, help="Show this rank alone. [all]")
 def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
     from ringtrain.collectives import texts as collectives_texts
@@ -80,11 +82,11 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
 @schedule.command()
 @_options
 def verify(name, ranks, nodes, goal, pieces, rounded, shards):
-    """Prove NAME right, for so many ranks.
+    """Prove NAME right for a number of ranks.
 
     Each contribution is added exactly once, nothing deadlocks, nothing is overwritten while it is read, all ranks
-    round alike, and nobody sends more than the schedule states. With --shards also: gradients of so many shards, of
-    which each rank computes some, are added in the one tree that --reproducible wants.
+    round alike, and no rank sends more than the schedule states. With --shards also: the gradients of the shards are
+    added in the one tree that --reproducible needs.
     """
     from ringtrain.collectives.proof import addition_order
     from ringtrain.collectives.proof.verify import verify_schedule as prove
@@ -105,10 +107,10 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
 @schedule.command()
 @click.option("--shards", type=click.IntRange(1, SHOWN), default=SHARDS, show_default=True, help="Shards of the batch.")
 def qualify(shards):
-    """List by proof what adds --shards in one tree, as --reproducible wants, at which number of ranks.
+    """List the schedules that add --shards in one tree, as --reproducible needs, for each number of ranks.
 
-    Sums are what a rank is left with of its own shards: where that is one, a schedule may qualify. `canonical` does at
-    any number.
+    A proof decides. The sums of a rank are the subtrees of its own shards: with one sum a rank a schedule may qualify.
+    `canonical` qualifies at any number of ranks.
     """
     from ringtrain.collectives.algorithms.shards import partials
     from ringtrain.collectives.proof.addition_order import qualifying
@@ -122,7 +124,7 @@ def qualify(shards):
 
 @schedule.command()
 @_options
-@click.option("--bytes", "sizes", type=Numbers(), help="Buffers of so many bytes. [1 KiB to 256 MiB]")
+@click.option("--bytes", "sizes", type=Numbers(), help="Bytes of the buffers. [1 KiB to 256 MiB]")
 @click.option("--alpha-us", default=2.0, show_default=True, help="Latency between nodes, microseconds.")
 @click.option("--gbit-s", default=100.0, show_default=True, help="Rate of a node's interface, each way, Gbit/s.")
 @click.option("--local-alpha-us", default=0.5, show_default=True, help="Latency within a node, microseconds.")
@@ -175,7 +177,7 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
 
 
 def _make(name, ranks, nodes, goal, pieces, rounded, shards):
-    """The schedule, and where its ranks run."""
+    """Return the schedule, and the topology of its ranks."""
     from ringtrain.collectives.algorithms.pipelined import pipelined
     from ringtrain.collectives.catalogue import make_schedule
     from ringtrain.collectives.topology import requested
@@ -206,7 +208,7 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
 
 
 def _shards_of(name: str, shards: int | None) -> int | None:
-    """In how many shards the batch is cut; None where gradients are of ranks."""
+    """Return the number of shards of the batch; None without shards."""
     return SHARDS if name == CANONICAL and shards is None else shards
 
 
@@ -216,7 +218,7 @@ def _proved(addition_order, made, rounded: bool, shards: int):
 
     if rounded:
         raise UsageError(texts.SHARDS_NOT_ROUNDED(shards=shards))
-    if made.name == CANONICAL:  # what is done in memory that ranks share is a plan of its own
+    if made.name == CANONICAL:  # in shared memory it is another plan
         addition_order.prove_fused(canonical_plan(made.size, shards), shards)
     return addition_order.prove(made, shards)
 

@@ -1,4 +1,4 @@
-"""``ringtrain slurm``"""
+"""The command ``ringtrain slurm``."""
 
 import os
 from dataclasses import fields, replace
@@ -15,13 +15,15 @@ SECTIONS = {
     "The script": "output force",
 }
 
-MANY = 1 << 40  # examples of a data set that is not here: of no two steps in epochs is made one iteration
+MANY = 1 << 40  # examples of a data set that is missing here: two steps in epochs are never the same iteration
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes.")
 @click.option("--gpus", type=click.IntRange(1), help="GPUs of a node, with a rank for each.")
-@click.option("--ranks-per-node", type=click.IntRange(1), help="Ranks of a node. [as many as GPUs; or sbatch's word]")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1), help="Ranks of a node. [one for each GPU, or sbatch's default]"
+)
 @click.option("--cpus-per-task", type=click.IntRange(1), help="Cores of a rank, and its threads. [the site's]")
 @click.option("--mem", "memory", metavar="SIZE", help="Memory of a node, as 64G. [the site's]")
 @click.option("-t", "--time", default="1:00:00", show_default=True, help="Limit of a start: minutes, 4:00:00, 1-12.")
@@ -50,14 +52,16 @@ def slurm(output, force, words, **given):
     ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 -- --model resnet20 --data cifar10.h5 --batch 256 --device cuda
     ringtrain slurm bench --nodes 2 --ranks-per-node 8 --output bench.sbatch -- --end 64M
 
-    train (the default) is a run that stops in time, is queued again and survives the death of a node; bench measures
-    and tunes the all-reduce. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`. They are
-    checked now, before the job waits in a queue, and so is the data set, if it is readable here.
+    train (the default) makes a run that stops before the limit, is queued again and survives the death of a node;
+    bench measures and tunes the all-reduce. FLAGS, after --, are those of `ringtrain train` or
+    `ringtrain bench-allreduce`. They are checked now, and so is the data set if it is readable here.
     """
-    from ringtrain.launch.slurm.script import BatchJob, Site, check_job, script
+    from ringtrain.launch.slurm.script import BatchJob, SiteOptions, check_job, script
 
     kind, flags = _kind_and_flags(words)
-    site = Site(**{option.name: given.pop(option.name) for option in fields(Site) if option.name in given})
+    site = SiteOptions(
+        **{option.name: given.pop(option.name) for option in fields(SiteOptions) if option.name in given}
+    )
     job = BatchJob(kind=kind, flags=flags, site=site, **given)
     check_job(job)
     job, remarks = _check_flags(job)
@@ -72,7 +76,7 @@ def slurm(output, force, words, **given):
 
 
 def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The kind may be left out. click has taken the -- away."""
+    """Return the kind of script, train by default, and the flags, without the -- that click removes."""
     if words and not words[0].startswith("-"):
         return words[0], words[1:]
     return "train", words
@@ -89,8 +93,8 @@ def _write(path: Path, text: str, force: bool) -> None:
 
 
 def _check_flags(job) -> tuple:
-    """(the job, with what its flags want of it; what the user should know of flags that are good). Raises UsageError,
-    click's own errors."""
+    """Return (the job with the launcher's flags that the run needs, notes on the flags). Raises UsageError and click's
+    errors."""
     if job.kind == "bench":
         from ringtrain.cli.bench_allreduce import bench_allreduce
 
@@ -133,8 +137,8 @@ def _check_run(job, params: dict):
 
 
 def _check_schedule(config, own, examples) -> None:
-    """The learning rate's, in iterations. Where the data set is not here, epochs are of a length that is not known:
-    then only what does not hang on it. A run that goes on has what it was begun with, too: it is left to that."""
+    """Check the schedule of the learning rate. Without the data set the length of an epoch is unknown, and checks that
+    need it are left out, as for a resumed run, whose stored settings decide too."""
     from ringtrain.data.batches.sampler import Sampler
     from ringtrain.train.assembly.recipe import check_warmup, iterations_of, rate_of
 
@@ -151,13 +155,13 @@ def _check_schedule(config, own, examples) -> None:
 
 
 def _is_far(config) -> bool:
-    """Whether the data set is not here; it may be on the nodes."""
+    """Return whether the data set is missing on this machine; the nodes may have it."""
     return config.data not in (None, "digits") and not os.path.exists(config.data)
 
 
 def _checked_data(config, model, graph):
-    """The examples to train on, checked as a run does when it opens its data, but for the images themselves; as many as
-    a batch has where the data set is not here."""
+    """Return the shape of the training split after the checks of a run, without those of the images; a batch of
+    examples if the data set is missing here."""
     from ringtrain.data.file.info import SplitShape, read_form
     from ringtrain.nn.loss import check_classes
     from ringtrain.train.assembly.assemble import check_images
@@ -171,7 +175,7 @@ def _checked_data(config, model, graph):
 
 
 def _check_division(job, config, graph, examples) -> None:
-    """Whether every rank gets a part of a batch, as far as it is known how many train."""
+    """Check that every rank gets a part of a batch, if the number of ranks that train is known."""
     from ringtrain.train.assembly import batch_norm
     from ringtrain.train.assembly.assemble import check_batch
 

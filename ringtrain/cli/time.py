@@ -1,4 +1,4 @@
-"""``ringtrain time``"""
+"""The command ``ringtrain time``."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the recipe's]")
-@click.option("-n", "--iterations", type=click.IntRange(1), default=10, show_default=True, help="Timed.")
-@click.option("-w", "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Iterations before.")
+@click.option("-n", "--iterations", type=click.IntRange(1), default=10, show_default=True, help="Timed iterations.")
+@click.option(
+    "-w", "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Untimed iterations before them."
+)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--precision", help="Of --device cuda: float32, tf32, bfloat16 or float16. [float32]")
 @click.option("--ops", default="cpu", show_default=True, help="Kernels: cpu or reference.")
@@ -26,7 +28,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
     """Time forward and backward of each layer of MODEL, a name or a TOML file.
 
     Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange; under
-    mpirun of the slowest rank, all ranks working at once. docs/slow.md says what the columns mean.
+    mpirun all ranks compute at once, and the slowest counts. docs/slow.md explains the columns.
     """
     from ringtrain.cli.world import in_world
 
@@ -63,7 +65,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
 
 
 def _asked(ranks: int, name: str, given: dict):
-    """(configuration, model). Raises UsageError."""
+    """Return (configuration, model). Raises UsageError."""
     from ringtrain.config.resolve import recipe_layer, resolve
     from ringtrain.errors import UsageError
     from ringtrain.exchange.compatibility import check_options
@@ -78,7 +80,7 @@ def _asked(ranks: int, name: str, given: dict):
 
 
 def _rig(transport: "Transport", config, graph, ops):
-    """The net on this rank's share of the batch. Raises UsageError."""
+    """Return the network on this rank's part of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
     from ringtrain.data.batches.sampler import batch_part
     from ringtrain.optim.optimizers import make_optimizer
@@ -126,7 +128,7 @@ def _header_lines(header: dict) -> list[str]:
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the peak memory of this process."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""``ringtrain train``"""
+"""The command ``ringtrain train``."""
 
 import sys
 from functools import partial
@@ -38,5 +38,5 @@ def train(run_file, **flags):
 
 
 def _replacement() -> list[str]:
-    """The command that starts a rank of this run in place of a lost one."""
+    """Return the command that starts a rank in place of a lost one."""
     return [sys.executable, "-m", "ringtrain.cli.replacement", *sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""``ringtrain tune``"""
+"""The command ``ringtrain tune``."""
 
 import os
 from typing import TYPE_CHECKING
@@ -18,26 +18,46 @@ OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
 @click.command()
 @click.option("-b", "--begin", type=Size(), default="1K", show_default=True, help="Smallest buffer.")
 @click.option("-e", "--end", type=Size(), default="64M", show_default=True, help="Largest buffer.")
-@click.option("-f", "--factor", type=float, default=4, show_default=True, help="Each size: times the one before.")
-@click.option("-n", "--iterations", type=click.IntRange(3), default=10, show_default=True, help="Timed, of each row.")
-@click.option("-w", "--warm-up", type=click.IntRange(0), default=3, show_default=True, help="Iterations before.")
-@click.option("--passes", type=click.IntRange(1), default=3, show_default=True, help="The quietest counts.")
-@click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
+@click.option("-f", "--factor", type=float, default=4, show_default=True, help="Factor between sizes.")
+@click.option(
+    "-n", "--iterations", type=click.IntRange(3), default=10, show_default=True, help="Timed iterations of a row."
+)
+@click.option(
+    "-w", "--warm-up", type=click.IntRange(0), default=3, show_default=True, help="Untimed iterations before them."
+)
+@click.option(
+    "--passes", type=click.IntRange(1), default=3, show_default=True, help="Passes over all sizes; the fastest counts."
+)
+@click.option(
+    "-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, separated by commas, or all."
+)
 @click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, max, min, or all.")
-@click.option("--algorithm", "algorithms", default="all", show_default=True, help="Candidates, or all that run here.")
-@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
-@click.option("--budget-s", type=click.FloatRange(0), default=3, show_default=True, help="For a size in a pass, about.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and inputs.")
+@click.option(
+    "--algorithm",
+    "algorithms",
+    default="all",
+    show_default=True,
+    help="Candidates, separated by commas, or all that run here.",
+)
+@click.option("--segment-bytes", type=Size(), help="Bytes of a message. [256K in a node, 60000 between]")
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(0),
+    default=3,
+    show_default=True,
+    help="Approximate seconds of a size in a pass.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of orders and inputs.")
 @click.option(
     "--tuning", metavar="FILE", help="File to write or explain. [RINGTRAIN_TUNING, or ~/.config/ringtrain/tuning.json]"
 )
-@click.option("--fresh", is_flag=True, help="Begin the file anew, whatever it holds.")
-@click.option("--explain", type=Sizes(), help="Measure nothing: say what auto takes at these sizes, and why.")
+@click.option("--fresh", is_flag=True, help="Replace the whole file.")
+@click.option("--explain", type=Sizes(), help="Measure nothing; explain the choice of auto at these sizes.")
 def tune(**flags):
     """Measure which all-reduce is fastest here, for `--algorithm auto`.
 
-    Run it under mpirun, as you run your training: what is measured holds for that machine and that layout of ranks. A
-    file holds several layouts; a candidate wins only if every result of it was right. docs/slow.md has the rules.
+    Run it under mpirun, as you run your training: the result holds for that machine and that layout of ranks. A file
+    holds several layouts; a candidate wins only if all its results were right. docs/slow.md has the rules.
     """
     from ringtrain.cli.world import in_world
 
@@ -81,7 +101,7 @@ def _storage(name: str):
 
 
 def _asked(transport: "Transport", flags: dict):
-    """The sweep to make. Raises UsageError."""
+    """Return the sweep. Raises UsageError."""
     from ringtrain.allreduce import catalogue
     from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.measure.timing import Protocol
@@ -105,13 +125,13 @@ def _asked(transport: "Transport", flags: dict):
         ops=ops,
         protocol=protocol,
         passes=flags["passes"],
-        memories={},  # a choice is made for memory as it is: what the MPI would do elsewhere is no candidate
+        memories={},  # candidates work in the memory of the run alone
         segment_bytes=flags["segment_bytes"],
     )
 
 
 def _running(transport: "Transport", dtypes: list[str]) -> list[str]:
-    """The algorithms that run here on some of the types; collective."""
+    """Return the algorithms that run here on some of the types; collective."""
     from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates
 
     found = [find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
@@ -119,7 +139,7 @@ def _running(transport: "Transport", dtypes: list[str]) -> list[str]:
 
 
 def _open(flags: dict, machine: dict, layout) -> tuple:
-    """(where the file is, what it holds); all that could fail after a minute is tried now. Raises UsageError."""
+    """Return (the source of the tuning file, its content); check now that it can be written. Raises UsageError."""
     from ringtrain.allreduce.machine import machine_digest
     from ringtrain.allreduce.tuning_file import check_machine, read_tuning, tuning_source
     from ringtrain.allreduce.tuning_table import Tuning

@@ -1,4 +1,4 @@
-"""Parses the values of measuring flags: sizes, shares, figures of a rank."""
+"""Parsers of the values of measuring flags: sizes, shares, figures of a rank."""
 
 import re
 
@@ -33,7 +33,7 @@ class Sizes(click.ParamType):
 
 
 class Fraction(click.ParamType):
-    """5% or 0.05."""
+    """A share, as 5% or 0.05."""
 
     name = "share"
 
@@ -45,7 +45,7 @@ class Fraction(click.ParamType):
 
 
 class OfRank(click.ParamType):
-    """RANK:FIGURE, a figure more than ``above`` and at most ``most``."""
+    """RANK:FIGURE, a figure above ``above`` and at most ``most``."""
 
     def __init__(self, what: str, above: float, most: float, example: str):
         self.name = f"rank:{what.split()[-1]}"

@@ -11,7 +11,7 @@ from ringtrain.cli import texts
 
 
 def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
-    """All that is to be trained, without folders. Raises UsageError, naming the one that is wrong."""
+    """Return the variants, without folders. Raises UsageError with the name of the wrong variant."""
     from ringtrain.errors import UsageError
 
     named = [(text, ["--sync", *_words(text, text)]) for item in strategies for text in _items(item)]
@@ -23,7 +23,7 @@ def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: 
 
 
 def _items(text: str) -> list[str]:
-    """Parts between commas; a number after a comma goes on with a list: "allreduce --lr-steps 100,200,delayed"."""
+    """Split at commas, but not before a number, which continues a list: "allreduce --lr-steps 100,200,delayed"."""
     return [item.strip() for item in re.split(r",(?!\s*\d)", text)]
 
 
@@ -66,7 +66,7 @@ def _variant(name: str, words: list[str]):
 
 
 def folders_of(parent: str, asked: list) -> list[str]:
-    """One for each variant, named like it."""
+    """Return a folder for each variant, named like it."""
     names: list[str] = []
     for variant in asked:
         stem = re.sub(r"[^A-Za-z0-9_.]+", "-", variant.name).strip("-.") or "variant"

@@ -1,4 +1,4 @@
-"""Running a command on every rank of the world, and ending every rank when one of them fails."""
+"""Run a command on every rank of the world, and end every rank if one fails."""
 
 import os
 import sys
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WorldSession:
-    """code: the exit code of this rank, once its command has ended"""
+    """A command on the ranks of a world. code: the exit code of this rank, once its command has ended"""
 
     world: "World"
     code: int = 0
 
 
 def in_world(action) -> int:
-    """Run ``action(transport)`` on every rank; its exit code. Its collectives are watched; timings need
+    """Run ``action(transport)`` on every rank, and return its exit code. A guard checks its collectives; timings need
     :func:`ringtrain.monitor.guarded_transport.bare`."""
     with world_session() as session:
         session.code = action(session.world.enter()) or 0
@@ -39,9 +39,8 @@ def in_world(action) -> int:
 def world_session() -> Iterator[WorldSession]:
     """Join the world, and end every rank of it together with its exit code.
 
-    Rank 0 prints an error that every rank raises, and all end in good order. A rank prints an error of its own, and
-    aborts the others, which may be waiting for it. A rank that does not arrive, or whose file system does not answer,
-    ends all of them with 4.
+    Rank 0 prints an error that every rank raises, and all end in order. A rank prints its own error, and aborts the
+    others, which may wait for it. A rank that does not arrive, or whose file system does not answer, ends all with 4.
     """
     from ringtrain.monitor.hang_detector import HangDetector
     from ringtrain.transport.activity import Activity
@@ -75,7 +74,7 @@ def _joined(activity, ender: "Ender") -> "World":
 
 @contextmanager
 def _errors_printed(session: WorldSession) -> Iterator[None]:
-    """Print an error, and make it an exit code; abort the other ranks where they do not raise it."""
+    """Print an error, and set its exit code; abort the other ranks unless they raise it too."""
     world = session.world
     try:
         with naming_packages():
@@ -97,7 +96,7 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
 
 
 def _meet(transport: "Transport") -> bool:
-    """Wait for the other ranks, since an exit code that is an error makes mpirun end them; whether one has died. Any
+    """Wait for the other ranks, since mpirun ends them after a non-zero exit code. Return whether a rank has died. Any
     other error is printed, and ends all ranks."""
     try:
         transport.barrier()
@@ -110,7 +109,7 @@ def _meet(transport: "Transport") -> bool:
 
 
 class Ender:
-    """Ends a process that hangs, from a thread: this process alone before it has joined a world, else all ranks."""
+    """End a process that hangs, from a thread: this process alone before it has joined a world, then all ranks."""
 
     def __init__(self, rank: int, activity):
         self.rank, self._activity = rank, activity
@@ -122,7 +121,7 @@ class Ender:
         os.write(2, f"{texts.FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)
         if self.world is None and isinstance(error, RankLostError):
-            end_job()  # a rank that ended by itself would be waited for by the others
+            end_job()  # if this rank ended alone, the others would wait for it
         if self.world is not None and self.world.transport.size == 1:
             from ringtrain.transport.world import remove_segments
 
@@ -133,7 +132,7 @@ class Ender:
 
 
 def deadline_of(environ) -> float:
-    """The deadline until a command sets its own, and of commands that set none. Raises UsageError."""
+    """Return the deadline of commands that set none, and before a command sets its own. Raises UsageError."""
     from ringtrain.transport.activity import DEADLINE_S
 
     given = environ.get("RINGTRAIN_DEADLINE_S")
@@ -147,11 +146,11 @@ def deadline_of(environ) -> float:
 
 
 def end_with(error: RingtrainError, alone: bool = False) -> int:
-    """End with an error that was met before there was a world; its exit code. ``alone``: this rank works by itself, and
-    prints its own error.
+    """End with an error from before the world was joined, and return its exit code. ``alone``: this rank works alone,
+    and prints its own error.
 
-    Ranks first find one another, so that one of them speaks, and none ends (which makes mpirun end the others) before
-    it has. Ranks that had no such error hear of it in their first collective.
+    Ranks join the world first, so that one of them prints the error before any ends, which makes mpirun end the others.
+    Ranks without the error get it in their first collective.
     """
     launch = read_launch(os.environ)
     if launch.size > 1 and not alone:
@@ -163,7 +162,7 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
         try:
             return in_world(tell_all)
         except RingtrainError:
-            pass  # there is no world to be had, and that is the error
+            pass  # the world cannot be joined, and the error says so
     if alone or launch.rank == 0:
         own = launch.rank
         _tell_error(error, texts.FROM_RANK(rank=own, text=error) if own else texts.FROM(text=error))

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[\w./:@%+=,~^-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SiteOptions:
     """The options of a job that follow from the cluster; None and empty mean unset.
 
     sbatch:         more options of sbatch, unchanged
@@ -57,7 +57,7 @@ class BatchJob:
     time: str | None = "1:00:00"
     name: str | None = None
     flags: tuple[str, ...] = ()
-    site: Site = Site()
+    site: SiteOptions = SiteOptions()
 
     @property
     def ranks(self) -> int | None:
@@ -93,7 +93,7 @@ def script(job: BatchJob) -> str:
 
 # ── its head ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 ABOUT = {
-    "train": "Train under Slurm: stops in time, is queued again, goes on; outlives a node that dies.",
+    "train": "Train under Slurm: stop before the limit, queue again, resume; survive the death of a node.",
     "bench": "Measure the all-reduce over the nodes of a job, and tune `--algorithm auto` for them.",
 }
 
@@ -124,40 +124,40 @@ def _directives(job: BatchJob) -> list[str]:
     lines = [f"#SBATCH --{key}={value}" for key, value in given.items() if value is not None]
     if job.kind == "train":
         lines += [
-            "#SBATCH --open-mode=append   # one log, however often the job is started",
+            "#SBATCH --open-mode=append   # one log for all starts",
             "#SBATCH --requeue",
-            "#SBATCH --signal=B:USR1@120  # to this script, 120 s before the time is up, or others take the nodes",
-            "#SBATCH --no-kill            # a node that dies does not end the job: the others go on",
+            "#SBATCH --signal=B:USR1@120  # to this script, 120 s before the limit or a preemption",
+            "#SBATCH --no-kill            # the death of a node does not end the job",
         ]
     return lines + [f"#SBATCH {line}" for line in job.site.sbatch]
 
 
-# ── what differs from site to site ────────────────────────────────────────────────────────────────────────────────────
+# ── settings of the site ─────────────────────────────────────────────────────────────────────────────────────────────
 def _settings(job: BatchJob) -> list[str]:
     common = [
-        ("modules", " ".join(job.site.modules), "of the site: gcc openmpi/5.0"),
+        ("modules", " ".join(job.site.modules), "modules of the site: gcc openmpi/5.0"),
         ("venv", job.site.venv or "", "a virtual environment [ringtrain on PATH, or .venv or venv here]"),
-        ("container", job.site.container or "", "an Apptainer image with ringtrain in it, in place of both"),
+        ("container", job.site.container or "", "an Apptainer image with ringtrain, in place of both"),
         ("container_flags", "", "of apptainer exec: --bind /scratch"),
-        ("launcher", job.site.launcher or "auto", "mpirun or srun; auto: mpirun where there is one"),
-        ("launcher_flags", job.site.launcher_flags, "more flags for it"),
-        ("mapping", "", "of Open MPI's mpirun: --map-by and --bind-to, in place of ours"),
+        ("launcher", job.site.launcher or "auto", "mpirun or srun; auto: mpirun if it exists"),
+        ("launcher_flags", job.site.launcher_flags, "more flags of the launcher"),
+        ("mapping", "", "--map-by and --bind-to of Open MPI's mpirun"),
         ("srun_mpi", "pmix", "pmix for Open MPI, pmi2 for MPICH: srun --mpi=list"),
         ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),
     ]
     train = [
-        ("stage", "", "a disk of each node's own, to which --data is copied first: /scratch"),
-        ("runs", "runs", "run folders are RUNS/NAME-JOB, where flags name no --out"),
-        ("requeue", "scontrol", "how a job is queued again: scontrol; exit, by RequeueExit=75; no"),
-        ("idle_starts", "3", "starts without a new checkpoint, after which a job gives up"),
-        ("min_nodes", "1", "with fewer left alive, the job is queued again for all"),
-        ("probe_s", "30", "seconds in which a node that lives answers srun"),
+        ("stage", "", "a local disk of each node for a copy of --data: /scratch"),
+        ("runs", "runs", "run folders are RUNS/NAME-JOB without --out"),
+        ("requeue", "scontrol", "how to queue a job again: scontrol; exit, by RequeueExit=75; no"),
+        ("idle_starts", "3", "starts without a new checkpoint before a job gives up"),
+        ("min_nodes", "1", "with fewer live nodes, the job is queued again for all"),
+        ("probe_s", "30", "seconds in which a live node answers srun"),
     ]
     bench = [
         ("results", "bench", "results are in RESULTS/NAME-JOB"),
         ("tune", "yes", "whether to write tuning.json too"),
     ]
-    lines = ["# ── what differs from site to site: edit it, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 34]
+    lines = ["# ── settings of the site: edit them, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 41]
     return lines + [_setting(*each) for each in common + (train if job.kind == "train" else bench)]
 
 

@@ -6,7 +6,7 @@ mpi_command
 say "on ${nodes[*]}, results in $folder"
 scontrol show job "$SLURM_JOB_ID" >"$folder/job.txt"
 
-# measure NAME VERB FLAG...: what ranks say goes to the job's log and to NAME.txt; sets `status`.
+# measure NAME VERB FLAG...: copy the output of the ranks to the job's log and to NAME.txt; set `status`.
 measure() {
     local name="$1"
     shift

@@ -4,21 +4,21 @@ say() { printf '%(%F %T)T job %s: %s\n' -1 "$SLURM_JOB_ID" "$*"; }
 stop() { say "$*"; exit 2; }
 [ -n "${SLURM_JOB_ID:-}" ] || { echo "this is a job for Slurm: submit it, as sbatch $0" >&2; exit 2; }
 
-# ── ringtrain, and what starts its ranks ────────────────────────────────────────────────────────────────────────────
+# ── ringtrain and its launcher ──────────────────────────────────────────────────────────────────────────────────────
 if [ -n "$modules" ]; then
     # shellcheck disable=SC1091  # the site's
     command -v module >/dev/null || . /etc/profile
     # shellcheck disable=SC2086  # several, separated by blanks
     module load $modules || stop "module load $modules failed: 'module avail' lists what this site has"
 fi
-set -u  # not before: what sites write in their profiles and modules does not bear it
+set -u  # not before: profiles and modules of sites fail under it
 read -ra container_flags <<<"$container_flags"
 read -ra launcher_flags <<<"$launcher_flags"
 
 if [ -n "$container" ]; then
-    # MPI goes the hybrid way: the launcher outside starts processes that hold the image's library, which must be of the
-    # same kind (Open MPI 5 for an mpirun of Open MPI 5; for srun one with the PMI that srun speaks). --nv brings the
-    # driver of the GPUs into the image.
+    # Hybrid MPI: the launcher outside starts processes with the image's MPI library, which must be of the same kind
+    # (Open MPI 5 for an mpirun of Open MPI 5; for srun one with the PMI that srun speaks). --nv brings the GPU driver
+    # into the image.
     apptainer="$(command -v apptainer || command -v singularity)" || stop "no apptainer here, which runs $container"
     [ -e "$container" ] || stop "there is no image $container (from $PWD)"
     [ -z "${SLURM_GPUS_ON_NODE:-}${SLURM_JOB_GPUS:-}" ] || container_flags+=(--nv)
@@ -41,12 +41,12 @@ fi
 [[ $launcher =~ ^(openmpi|hydra|srun)$ ]] || stop "launcher is '$launcher'; it wants auto, mpirun or srun"
 
 # ── nodes and ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
-# Slurm writes 2(x3),1 for the four nodes that have 2 2 2 1.
+# unfold: print the counts of Slurm's 2(x3),1: 2 2 2 1.
 unfold() {
     local part
     for part in ${1//,/ }; do
         part="${part//[(x)]/ }"
-        # shellcheck disable=SC2086  # a number, and how often
+        # shellcheck disable=SC2086  # a number and its count
         set -- $part
         printf "$1\n%.0s" $(seq "${2:-1}")
     done
@@ -63,10 +63,10 @@ else
 fi
 [ -z "$ranks_per_node" ] && [ -n "${SLURM_NTASKS:-}" ] || crowded=yes
 
-# A rank computes with as many threads as it was given cores.
+# A rank computes with one thread for each of its cores.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 
-# Without squeue (in a container) ringtrain cannot ask when the job ends; the limit may have been moved, too.
+# tell_job_end: export the end of the job: in a container ringtrain has no squeue, and the limit may have changed.
 tell_job_end() {
     local end
     end="$(SLURM_TIME_FORMAT=standard squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)"
@@ -74,7 +74,7 @@ tell_job_end() {
     [ -z "$end" ] || export RINGTRAIN_JOB_END="$end"
 }
 
-# mpi_command: sets `mpi` to what starts ranks on the nodes of the job, in front of what they run.
+# mpi_command: set `mpi` to the launcher and its flags.
 mpi_command() {
     local i total=0 hosts=() cores="${SLURM_CPUS_PER_TASK:-}"
     for i in "${!nodes[@]}"; do
@@ -101,7 +101,7 @@ mpi_command() {
             mpi=(srun "--mpi=$srun_mpi" --kill-on-bad-exit=1 "--nodes=${#nodes[@]}" "--ntasks=$total")
             mpi+=("--nodelist=$(IFS=,; echo "${nodes[*]}")")
             [ "$(printf '%s\n' "${ranks[@]}" | sort -u | wc -l)" -gt 1 ] || mpi+=("--ntasks-per-node=${ranks[0]}")
-            [ -z "$cores" ] || mpi+=("--cpus-per-task=$cores")  # which srun of Slurm 22.05 and later wants to be told
+            [ -z "$cores" ] || mpi+=("--cpus-per-task=$cores")  # needed by srun of Slurm 22.05 and later
             [ "$crowded" = no ] || mpi+=(--overcommit)
             ;;
     esac

@@ -1,5 +1,5 @@
 # ── the run folder ──────────────────────────────────────────────────────────────────────────────────────────────────
-# It is named by the job, which keeps its number when it is queued again, and so goes on where it was.
+# The job names it: a job keeps its number when it is queued again, and finds its folder.
 folder="$runs/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}"
 own_resume=no own_folder=no data=""
 for ((i = 0; i < ${#flags[@]}; i++)); do
@@ -20,7 +20,7 @@ if [ -n "$stage" ]; then
     flags+=(--data "$copy")
 fi
 
-# newest_checkpoint: the iteration of the newest one, or "none".
+# newest_checkpoint: print the iteration of the newest checkpoint, or "none".
 newest_checkpoint() {
     local path
     path="$(find "$folder/checkpoints" -name 'iteration-*.h5' 2>/dev/null | sort | tail -n 1)"
@@ -29,8 +29,8 @@ newest_checkpoint() {
     [ -n "$path" ] && echo $((10#$path)) || echo none
 }
 
-# train_command: what each rank runs. A --resume among the flags is how the run begins, until it has a checkpoint of its
-# own (the best one is written first); one of a run file, `auto` heeds by itself.
+# train_command: set `train` to the command of each rank. A --resume among the flags counts until the run has its own
+# checkpoint (the best one is written first); `--resume auto` respects one of a run file.
 train_command() {
     train=("${ringtrain[@]}" train "${flags[@]}")
     [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] && [ ! -e "$folder/checkpoints/best.h5" ] ||
@@ -39,8 +39,8 @@ train_command() {
 
 # ── one start ───────────────────────────────────────────────────────────────────────────────────────────────────────
 asked="" child="" again=no
-# Both mean: stop. USR1 comes before the time is up (--signal) or before others take the nodes; TERM when they do, or by
-# scancel. What starts ranks hands USR1 on to all of them; of TERM it would kill them.
+# Both mean: stop. USR1 comes before the limit or a preemption (--signal); TERM comes with a preemption or scancel. The
+# launcher forwards USR1 to all ranks; after TERM it would kill them.
 forward() {
     asked="$1" again=yes
     say "told to stop by $1: the ranks are told"
@@ -49,11 +49,11 @@ forward() {
 trap 'forward USR1' USR1
 trap 'forward TERM' TERM
 
-# start COMMAND...: to its end; sets `status`. In the background, since bash runs no trap while it waits in the front.
+# start COMMAND...: run it to its end and set `status`. It runs in the background, so that bash runs traps meanwhile.
 start() {
     "$@" &
     child=$!
-    [ -z "$asked" ] || kill -USR1 "$child" 2>/dev/null  # told before there was anybody to hand it on to
+    [ -z "$asked" ] || kill -USR1 "$child" 2>/dev/null  # the signal came before the ranks
     while :; do
         again=no
         wait "$child"
@@ -63,17 +63,17 @@ start() {
     child=""
 }
 
-# outcome: in a word, what the run says of its own end, which a launcher's status does not: mpirun may end with 0 when a
-# node died. `running`: it was killed; nothing: it had not begun.
+# outcome: print the outcome that the run wrote, since mpirun may end with 0 after the death of a node. `running`: the
+# run was killed; nothing: it had not begun.
 outcome() { sed -n 's/.*"outcome": *"\([a-z]*\)".*/\1/p' "$folder/outcome.json" 2>/dev/null; }
 exit_code() { sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$folder/outcome.json" 2>/dev/null; }
-# which_outcome: the file itself, opened for that, on which NFS asks its server. One that is the same as before a start is
-# not of that: but of an earlier one, or of another job's run that is at work in this folder, so it is left alone.
+# which_outcome: identify the outcome file; opening it makes NFS ask its server. An unchanged file is of an earlier
+# start, or of another job's run in this folder, and does not count.
 which_outcome() { { stat -c '%i %y' - <"$folder/outcome.json"; } 2>/dev/null; }
 
 # ── starts in a row ─────────────────────────────────────────────────────────────────────────────────────────────────
-# count_start: `idle` is how many starts of this job came before since there was a new checkpoint. Kept in the run's
-# folder, since a job that is queued again forgets what its script knew.
+# count_start: set `idle` to the number of starts of this job since the newest checkpoint. The run's folder keeps it for
+# a job that is queued again.
 count_start() {
     local job="" before="" count=0 now
     now="$(newest_checkpoint)"
@@ -83,7 +83,7 @@ count_start() {
     printf '%s %s %s\n' "$SLURM_JOB_ID" "$now" $((count + 1)) >"$folder/slurm.starts"
 }
 
-# queue_again: what is said is said first, since Slurm then ends this script.
+# queue_again: print before scontrol, after which Slurm ends this script.
 queue_again() {
     if [ "$asked" = TERM ]; then
         say "Slurm ends the job: it is queued again only if Slurm does that"
@@ -91,11 +91,11 @@ queue_again() {
         say "to be queued again"
         scontrol requeue "$SLURM_JOB_ID" || say "scontrol requeue failed: go on with sbatch and --out $folder"
     fi
-    exit 75  # which slurm.conf may name in RequeueExit
+    exit 75  # slurm.conf may name it in RequeueExit
 }
 
-# answering: the numbers of the nodes that still start something. For a shell of its own: a signal would end a wait of
-# this one, and bash forgets how a child ended meanwhile.
+# answering: print the numbers of the nodes that answer srun. Call it in a subshell: a signal would end a wait of this
+# shell, and bash forgets how a child ended meanwhile.
 answering() {
     local i
     for i in "${!nodes[@]}"; do
@@ -105,11 +105,11 @@ answering() {
     wait
 }
 
-# drop_lost_nodes: leave out those that no longer start anything; true where there was one.
+# drop_lost_nodes: leave out the nodes that do not answer; true if there is one.
 drop_lost_nodes() {
     local i answers alive=() on=() lost=()
     answers=" $(answering | tr '\n' ' ')"
-    [ -z "$asked" ] || queue_again  # told to stop meanwhile
+    [ -z "$asked" ] || queue_again  # a signal came meanwhile
     for i in "${!nodes[@]}"; do
         if [[ $answers = *" $i "* ]]; then
             alive+=("${nodes[i]}") on+=("${ranks[i]}")
@@ -120,7 +120,7 @@ drop_lost_nodes() {
     [ ${#lost[@]} -gt 0 ] || return
     say "lost ${lost[*]}: ${#alive[@]} of ${#nodes[@]} nodes are left"
     nodes=("${alive[@]}") ranks=("${on[@]}")
-    export SLURM_OVERLAP=1  # for Slurm what ran there still runs, and has the cores
+    export SLURM_OVERLAP=1  # Slurm still counts the former ranks and their cores
 }
 
 # ── the job ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +152,7 @@ while :; do
     if drop_lost_nodes; then
         [ ${#nodes[@]} -ge "$min_nodes" ] || queue_again
     elif [ "$how" != running ] && [ "$how" != stalled ]; then
-        exit $((status ? status : 1))  # it said what is wrong, or could not begin; the nodes are well
+        exit $((status ? status : 1))  # the run printed its error, or could not begin
     fi
     say "starting again on ${nodes[*]}"
 done
