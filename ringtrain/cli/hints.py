@@ -1,4 +1,4 @@
-"""Answers to a wrong command line: click's message, or with ringtrain's name of another tool's option."""
+"""Answers to a wrong command line: click's message, or ringtrain's name of another tool's option."""
 
 import re
 from collections.abc import Sequence

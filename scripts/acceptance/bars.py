@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 KEPT = Path(__file__).parents[2] / "docs" / "benchmarks" / "gpu-bars.json"
-SHARE = 0.9  # of an earlier figure: what runs differ by, and no more
+SHARE = 0.9  # of an earlier figure: runs differ by the rest
 
 
 def read(path: Path = KEPT) -> dict:

@@ -95,7 +95,7 @@ class Bench:
 
     def _tried(self, plan: ConvolutionPlan, way, arguments, result, wanted) -> dict:
         try:
-            self._ops.fill(result, 0)  # what a way before it has left
+            self._ops.fill(result, 0)  # the result of the former way
             way.run(plan, *arguments)
             self._ops.synchronize()
             error = self._peer.apart(result, wanted)

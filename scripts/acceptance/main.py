@@ -23,7 +23,7 @@ from stages import CALLS, HERE, ROOT, SECONDS, STAGES, Stage, facts
 
 PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "not done"
 COUNTED = (PASSED, SHORT)  # stages that ended: figures of others are of a part, neither judged nor a bar
-LEAST_S = 15.0  # what a stage must at least have
+LEAST_S = 15.0  # the least time of a stage
 WARMERS = 4  # processes that compile, beside the first stage
 ARCHIVED = (".json", ".jsonl", ".txt", ".toml")  # reports and logs, and no weights
 
@@ -97,7 +97,7 @@ def run_all(stages: list[Stage], folder: Path, seconds: float) -> list[Outcome]:
             outcome = run(stage, Path(work), seconds - (time.monotonic() - began))
             judge(outcome, kept.get(found.get("gpu"), {}).get(stage.name, {}))
             outcomes.append(outcome)
-            write(folder, Path(work), found, outcomes)  # each time: what is killed at its limit has told all before
+            write(folder, Path(work), found, outcomes)  # after each stage: a killed run keeps its report
             print(f"{outcome.status:10} {stage.title} ({outcome.seconds:.0f} s) {outcome.said}", flush=True)
     return outcomes
 

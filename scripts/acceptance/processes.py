@@ -5,7 +5,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
-GRACE_S = 5.0  # for what is told to end
+GRACE_S = 5.0  # for a process to end after SIGTERM
 
 
 def ended(command: list[str], limit: float, grace: float = GRACE_S, **given) -> int | None:

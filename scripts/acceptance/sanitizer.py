@@ -13,7 +13,7 @@ from files import write_rows
 from processes import ended
 
 TOOLS = ("memcheck", "racecheck")
-# Those with barriers and shared memory first: what racecheck is for.
+# Kernels with barriers and shared memory first, for racecheck.
 FILES = (
     "test_ops_cuda_parts.py",
     "test_ops_cuda_products.py",
@@ -52,10 +52,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=480.0)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started is ended with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends its children too
     began, rows = time.monotonic(), []
     for tool in TOOLS:
-        # Half of what is left for memcheck, all of the rest for racecheck.
+        # Half of the time left for memcheck, the rest for racecheck.
         share = options.seconds / 2 if tool == TOOLS[0] else options.seconds
         for file in FILES:
             rows.append(checked(tool, file, share - (time.monotonic() - began), sys.stdout))

@@ -21,7 +21,7 @@ PYTEST_RUN = [*PYTHON, "-m", "pytest", "-q", "-rs", "--maxfail", "10", "-W", "de
 ON_DEVICE = "RINGTRAIN_TEST_DEVICE=cuda"
 MARKED = ("tests/ops", "tests/train")  # folders of all tests that are marked `device`
 WITHOUT_CURVES, WITHOUT_CUDNN = HERE / "without" / "curves", HERE / "without" / "cudnn"
-SECONDS = 540.0  # of one call; a command of ten minutes holds it, and what comes before
+SECONDS = 540.0  # of one call: with its start less than ten minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-# ── what they run ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def pytorch(*arguments: str, rows: str = "rows.json") -> Callable[[Path], list]:
     program = str(ROOT / "scripts" / "benchmarks" / "pytorch.py")
     return lambda folder: [*PYTHON, program, "--device", "cuda", *arguments, "--json", str(folder / rows)]

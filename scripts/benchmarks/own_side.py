@@ -17,7 +17,7 @@ LOSS_SCALE = 1024  # of float16, on both sides
 EXAMPLES = 4  # whose outputs are compared; all take part in gradients
 ENDLESS = 1_000_000  # longer than any warm-up
 AWAY = 3  # standard deviations, about
-RECORDED = 3  # iterations until a device replays what it has recorded
+RECORDED = 3  # iterations until a device replays its recorded graph
 
 
 def config_of(options, name: str):

@@ -24,8 +24,8 @@ class Tolerance:
     share: float
 
 
-# Twice and more of what nets that are the same were measured to differ by, on the CPU: docs/gpu.md. In batch
-# normalisation most of a gradient cancels, and what was rounded before stays, so that one parameter's may be far off;
+# More than twice the measured difference of equal nets on the CPU: docs/gpu.md. In batch normalisation most of a
+# gradient cancels, and earlier rounding stays, so that one parameter's may be far off;
 # its share is not. tf32 has the digits of float16.
 TOLERANCES = {
     "float64": Tolerance(1e-12, 1e-12, 1e-10, 1e-11),

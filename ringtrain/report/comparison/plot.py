@@ -178,7 +178,7 @@ def _bars(sent: Sequence[list[int]]) -> tuple[list[str], list[list[int]]]:
     return ["least", "median", "most"], [[min(own), sorted(own)[len(own) // 2], max(own)] for own in sent]
 
 
-# ── what all have ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shared parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _plain(axes) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

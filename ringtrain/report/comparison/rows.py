@@ -131,7 +131,7 @@ def _over(value: float | None, other: float | None) -> float | None:
     return value / other if value is not None and other else None
 
 
-# ── what must be known ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── notes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> list[str]:
     """Return notes on unintended differences between the runs, and on runs that did not come to an end."""
     whole = [run for run in runs if isinstance(run, RunLog)]
