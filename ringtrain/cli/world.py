@@ -157,7 +157,10 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
         from ringtrain.train.agree import together_json
 
         def tell_all(transport: "Transport") -> None:
-            together_json(transport, lambda: _raise(error))
+            together_json(transport, raise_it)
+
+        def raise_it() -> None:
+            raise error
 
         try:
             return in_world(tell_all)
@@ -167,10 +170,6 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
         own = launch.rank
         _tell_error(error, texts.FROM_RANK(rank=own, text=error) if own else texts.FROM(text=error))
     return error.exit_code
-
-
-def _raise(error: RingtrainError) -> None:
-    raise error
 
 
 def tell_skipped(skipped) -> None:

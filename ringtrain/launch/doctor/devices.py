@@ -79,7 +79,7 @@ def mpi_cuda(context: DoctorContext) -> list[Line]:
     """
     if "no MPI" in context.transport.describe():
         return [Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_MPI)]
-    if not _any(context, device_wanted(context)):
+    if not any(context.transport.gather_json(device_wanted(context))):
         return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_DEVICE)]
     numbers = _numbers(context)
     if numbers is None:
@@ -151,7 +151,3 @@ def _timed(copy, stream) -> float:
     copy()
     stream.synchronize()
     return time.perf_counter() - began
-
-
-def _any(context: DoctorContext, own: bool) -> bool:
-    return any(context.transport.gather_json(own))

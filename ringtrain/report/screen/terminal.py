@@ -5,8 +5,7 @@ display under the lines.
 """
 
 import os
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
 
 from ringtrain.report import texts
 from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
@@ -39,23 +38,34 @@ class Terminal(Sink):
         self._saved: str | None = None
         self._exchange: Exchanged | None = None
         self._apart: str | None = None
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            RunStarted: self._started,
-            Compiled: lambda event: screen.line(words.compiled(event)),
-            Iteration: self._progress,
-            EpochEnded: self._epoch_ended,
-            Evaluated: lambda event: screen.line(words.evaluated(event, self._is_best(event))),
-            CheckpointSaved: self._keep,
-            RanksLost: lambda event: screen.line(words.ranks_lost(event)),
-            Note: lambda event: screen.line(texts.NOTE(text=event.text)),
-            Ranks: self._ranked,
-            Failed: _nothing,  # the caller of the run reports its error
-            Exchanged: self._exchanged,
-            Ended: self._ended,
-        }
 
     def handle(self, event: Event) -> None:
-        self._handlers[type(event)](event)
+        match event:
+            case RunStarted():
+                self._started(event)
+            case Compiled():
+                self._screen.line(words.compiled(event))
+            case Iteration():
+                self._last = event
+                self._screen.progress(event)
+            case EpochEnded():
+                self._epoch_ended(event)
+            case Evaluated():
+                self._screen.line(words.evaluated(event, self._is_best(event)))
+            case CheckpointSaved():  # a line for each would bury the results: the last line names the newest
+                self._saved = event.path
+            case RanksLost():
+                self._screen.line(words.ranks_lost(event))
+            case Note():
+                self._screen.line(texts.NOTE(text=event.text))
+            case Ranks():
+                self._apart = words.lag_line(event)
+            case Exchanged():
+                self._exchange = event
+            case Ended():
+                self._ended(event)
+            case Failed():
+                pass  # the caller of the run reports its error
 
     def show_line(self, text: str) -> None:
         """Show a line outside the events."""
@@ -68,10 +78,6 @@ class Terminal(Sink):
         self._epochs = Epochs(run)
         self._best, self._best_in = run.best, None
         self._screen.begin(run, words.run_header(run))
-
-    def _progress(self, event: Iteration) -> None:
-        self._last = event
-        self._screen.progress(event)
 
     def _epoch_ended(self, event: EpochEnded) -> None:
         epochs = self._started_epochs()
@@ -91,16 +97,6 @@ class Terminal(Sink):
         self._best, self._best_in = accuracy, event.epoch
         return True
 
-    def _keep(self, event: CheckpointSaved) -> None:
-        # A line for each would bury the results; the last one is named when the run ends.
-        self._saved = event.path
-
-    def _exchanged(self, event: Exchanged) -> None:
-        self._exchange = event
-
-    def _ranked(self, event: Ranks) -> None:
-        self._apart = words.lag_line(event)
-
     def _ended(self, event: Ended) -> None:
         self._screen.close()
         run, best = self._started_epochs().run, ""
@@ -110,10 +106,6 @@ class Terminal(Sink):
         kept = words.folder_line(run.folder, self._saved)
         for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):
             self._screen.line(line)
-
-
-def _nothing(event: Event) -> None:
-    """Show nothing: the event is for the log alone."""
 
 
 def terminal(stream: TextIO) -> Terminal:
