@@ -69,10 +69,13 @@ def test_refusals(given, message):
     [
         *((key, 0, texts.AT_LEAST(bound=1)) for key in ("average_every", "servers", "server_levels", "compress_rank")),
         *((key, 0, texts.AT_LEAST(bound=1)) for key in ("fc_ranks", "fc_in_flight")),
-        *((key, -1, texts.AT_LEAST(bound=0)) for key in ("average_from", "staleness", "gossip_window")),
+        *((key, -1, texts.AT_LEAST(bound=0)) for key in ("average_from", "staleness", "gossip_max_lag")),
         ("compress_from", -1, texts.AT_LEAST(bound=0)),
         ("outer_momentum", 1.0, texts.LESS_THAN(bound=1)),
-        *((key, 0.0, texts.MORE_THAN(bound=0)) for key in ("outer_lr", "compress_ratio", "trust", "trust_limit")),
+        *(
+            (key, 0.0, texts.MORE_THAN(bound=0))
+            for key in ("outer_lr", "compress_ratio", "trust_coefficient", "trust_limit")
+        ),
         ("compress_ratio", 1.5, texts.AT_MOST(bound=1)),
         ("server_levels", 3, texts.AT_MOST(bound=2)),
     ],
@@ -88,7 +91,7 @@ def test_an_option_out_of_its_bounds_is_refused(key, value, wanted):
     [
         ("sync", "shared", "sharded"),
         ("fc", "pipelin", "pipeline"),
-        ("fc_update", "eech", "each"),
+        ("fc_update", "microbatch", "micro-batch"),
         ("average_momentum", "keeep", "keep"),
         ("compress", "topk", "top-k"),
         ("overlap", "forwards", "forward"),
