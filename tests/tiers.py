@@ -1,5 +1,7 @@
 """The daily tests, and those that only RINGTRAIN_LONG_RUNS=1 adds, as scripts/check-full sets it."""
 
+from itertools import product
+
 import pytest
 
 
@@ -12,3 +14,8 @@ def thorough(*cases) -> list:
 def daily(names, *kept) -> list:
     """All the names; those that are not kept are thorough."""
     return [name if name in kept else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
+def grid(is_daily, *axes) -> list:
+    """Every combination of the values of the axes; those of which ``is_daily`` says no are thorough."""
+    return [each if is_daily(*each) else pytest.param(*each, marks=pytest.mark.thorough) for each in product(*axes)]

@@ -90,6 +90,9 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
     assert code == 1 and bench_texts.TOO_SLOW(busbw=0.0, algorithm="ring", wanted=1.0) in err
     code, _, err = ringtrain(capfd, *TINY, "-d", "float64", "--compare", path)
     assert code == 2 and re.search(bench_texts.NOTHING_TO_COMPARE.pattern(), err)
+    code, _, err = ringtrain(capfd, *TINY, "--warm", "--compare", path)
+    rule = bench_texts.OTHER_RULE.pattern(path=path, then=bench_texts.WRITES_BUFFER, now=bench_texts.KEEPS_BUFFER)
+    assert code == 2 and re.search(rule, err)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_refusals(given, message):
         ),
         ("compress_ratio", 1.5, texts.AT_MOST(bound=1)),
         ("server_levels", 3, texts.AT_MOST(bound=2)),
+        ("accumulate", 100_000, texts.AT_MOST(bound=65536)),
     ],
 )
 def test_an_option_out_of_its_bounds_is_refused(key, value, wanted):

@@ -39,7 +39,6 @@ from ringtrain.parsing import LARGEST_NUMBER, parse_json, parse_toml, read_text,
 from ringtrain.report.events import record
 from ringtrain.report.records import parse_record, read_record
 from ringtrain.report.sinks import truncate_log
-from ringtrain.storage import texts as storage_texts
 from ringtrain.train.start.variants import Variant, same_threads
 from ringtrain.transport.launch_environment import ALONE, Launch, read_launch
 from tests.readers import EVENTS, PYTHON, data_sets
@@ -207,16 +206,6 @@ def test_a_heap_of_texts_with_a_wrong_length_is_no_hang(tmp_path):
     assert re.search(data_texts.DAMAGED.pattern(), check_file(tmp_path / "a.h5")[0])
 
 
-def test_an_array_that_is_only_claimed_is_refused(data_set):
-    with h5py.File(data_set, "r+") as file:
-        del file["train/images"]
-        file.create_dataset("train/images", (1 << 20, 4, 5, 3), "u1", chunks=(1024, 4, 5, 3))
-    with pytest.raises(
-        DataError, match="train/images " + storage_texts.STORED_LESS.pattern(claimed=62_914_560, stored=0)
-    ):
-        open_dataset(data_set)
-
-
 def test_an_array_without_values_is_refused(data_set):
     with h5py.File(data_set, "r+") as file:
         del file["train/labels"]
@@ -229,21 +218,6 @@ def test_synthetic_data_has_no_more_classes_than_others():
         synthetic((2, 2, 1), 2_000_000_000, 4, 0)
     with pytest.raises(DataError, match=data_texts.SYNTHETIC_TOO_LARGE.pattern(shape="4611686018427387904x8x8x1")):
         synthetic((8, 8, 1), 10, 1 << 62, 0)
-
-
-def test_micro_batches_without_end_are_refused():
-    wanted = config_texts.WANTS(wanted=config_texts.AT_MOST(bound=65536))
-    with pytest.raises(
-        ConfigError, match=config_texts.REFUSED_FLAG.pattern(name="--accumulate", value=100_000, wanted=wanted)
-    ):
-        resolve(("flags", {"accumulate": 100_000}))
-
-
-def test_a_data_set_with_a_name_that_a_terminal_would_obey_is_refused(data_set):
-    with h5py.File(data_set, "r+") as file:
-        file.attrs["name"] = "a\x1b[2J"
-    with pytest.raises(DataError, match=data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name", found="a\x1b[2J")):
-        open_dataset(data_set)
 
 
 def test_what_decoders_raise_is_told_with_the_file():

@@ -64,7 +64,6 @@ HOSTILE = {
         storage_texts.STORED_LESS.pattern(stored=0),
     ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
-    "texts": (images(dtype=h5py.string_dtype()), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
     "references": (images(dtype=h5py.ref_dtype), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
     "regions": (images(dtype=h5py.regionref_dtype), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
     "lists of any length": (

@@ -22,6 +22,7 @@ from ringtrain.transport.base import Handle
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, StaleParameterServer
 from tests.fakes.transports import Wrapping, delaying
+from tests.tiers import grid
 
 
 def pushing(*args, **options):
@@ -59,15 +60,18 @@ def is_complete(arena, clock, rank, staleness, trainers, share):
         assert np.all(held[rank, :clock] == share) and np.all((held == 0) | (held == share))
 
 
-@pytest.mark.parametrize("overlap", ["backward", "forward"])
 @pytest.mark.parametrize(
-    ("size", "servers", "dedicated", "slow"), [(2, 1, False, 1), (2, 2, False, 0), (4, 2, True, 3), (5, 1, True, 1)]
+    ("staleness", "world", "overlap"),
+    grid(
+        lambda staleness, world, overlap: (overlap == "forward") == (staleness > 0),
+        [0, 1, 3],
+        [(2, 1, False, 1), (2, 2, False, 0), (4, 2, True, 3), (5, 1, True, 1)],
+        ["backward", "forward"],
+    ),
 )
-@pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(
-    staleness, size, servers, dedicated, slow, overlap
-):
+def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(staleness, world, overlap):
     """The slow rank ends an iteration only when all others have begun the last one that they may."""
+    size, servers, dedicated, slow = world
     begun = [0] * size
 
     def body(t):
@@ -141,11 +145,18 @@ def test_without_staleness_it_would_be_synchronous(size, servers, overlap):
         np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("overlap", ["backward", "forward"])
-@pytest.mark.parametrize(("size", "servers", "dedicated"), [(1, 1, False), (3, 1, False), (3, 2, False), (4, 2, True)])
-@pytest.mark.parametrize("every", [1, 3])
-def test_asynchronously_every_update_counts_once(every, size, servers, dedicated, overlap):
-    """Parts are handed out to whoever asks first; meetings are in the middle of periods, and some find nothing new."""
+@pytest.mark.parametrize(
+    ("every", "world", "overlap"),
+    grid(
+        lambda every, world, overlap: (overlap == "forward") == (every == 1),
+        [1, 3],
+        [(1, 1, False), (3, 1, False), (3, 2, False), (4, 2, True)],
+        ["backward", "forward"],
+    ),
+)
+def test_asynchronously_every_update_counts_once(every, world, overlap):
+    """Ranks take parts as they come; meetings are in the middle of periods, and some find nothing new."""
+    size, servers, dedicated = world
 
     def body(t, parts):
         options = {"servers": servers, "dedicated": dedicated, "every": every, "overlap": overlap}

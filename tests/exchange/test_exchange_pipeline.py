@@ -80,7 +80,7 @@ def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
 
 
 @pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (4, 1), (4, 2), (5, 3)])
-@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw"}, {"clip_norm": 3.0}, {"algorithm": "tree"}])
+@pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"clip_norm": 3.0, "algorithm": "tree"}])
 def test_every_rank_ends_with_all_weights_and_the_whole_state(size, fc_ranks, options):
     told = {key: value for key, value in options.items() if key != "algorithm"}
     want, slots = reference(size - fc_ranks, **told)
@@ -96,19 +96,6 @@ def test_a_rank_keeps_the_state_of_its_part_alone():
     ranks = run(4, fc_ranks=2)
     held = [exchange._update.owned.slots["momentum"].size for _, _, exchange, _ in ranks]
     assert held[0] == held[1] and held[1] + held[2] + held[3] == ranks[0][0].size
-
-
-@pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (5, 3)])
-def test_the_state_goes_on_with_other_numbers_of_ranks(size, fc_ranks):
-    """With one rank's gradients: the sum is the same at any number."""
-    weights, state, *_ = run(2, optimizer="adamw")[0]
-    want = run(2, optimizer="adamw", iterations=5)[0][0]
-    for found, *_ in run(
-        size, fc_ranks=fc_ranks, optimizer="adamw", iterations=5, start=3, state=state, weights=weights
-    ):
-        if size == 2:
-            np.testing.assert_array_equal(found, want)
-        assert found.shape == want.shape
 
 
 def test_states_of_another_optimizer_or_model_are_refused():

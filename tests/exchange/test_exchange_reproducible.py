@@ -123,14 +123,6 @@ def test_fewer_examples_than_shards(overlap):
     assert together(3, total=5, overlap=overlap, iterations=3) == want != alone(iterations=3)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "clip_norm"), [("nesterov", None), ("adamw", 3.0), ("lars", None), ("lamb", 3.0)]
-)
-def test_every_optimizer_with_and_without_clipping(optimizer, clip_norm):
-    options = {"optimizer": optimizer, "clip_norm": clip_norm}
-    assert together(3, bucket_bytes=300, **options) == alone(**options)
-
-
 @pytest.mark.parametrize("algorithm", ["tree", "butterfly", "recursive-doubling", "sliced", "mapped"])
 def test_a_schedule_that_is_proved_may_be_named(algorithm):
     assert together(4, algorithm=algorithm) == alone()

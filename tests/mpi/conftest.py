@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+NAMED = {path.name: str(path) for path in PROGRAMS.glob("*.py")}
 PATIENCE_S = 300.0  # only a failure waits for it: nothing here is told by how long it takes
 UNDRAWN = PROGRAMS / "undrawn"  # on the path of ranks: runs draw no curves
 ENVIRONMENT = {
@@ -55,7 +56,7 @@ def mpirun_command():
         pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
 
     def command(ranks: int, arguments) -> list[str]:
-        arguments = [str(PROGRAMS / a) if (PROGRAMS / a).is_file() else str(a) for a in arguments]
+        arguments = [NAMED.get(str(a), str(a)) for a in arguments]
         return [found, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable, *arguments]
 
     return command
@@ -92,7 +93,7 @@ def alone():
     """alone(arguments of python, timeout, NAME=value...) → CompletedProcess, one process without mpirun."""
 
     def start(arguments, timeout: float = PATIENCE_S, **more) -> subprocess.CompletedProcess:
-        arguments = [str(PROGRAMS / a) if (PROGRAMS / a).is_file() else str(a) for a in arguments]
+        arguments = [NAMED.get(str(a), str(a)) for a in arguments]
         return run([sys.executable, *arguments], timeout, **more)
 
     return start

@@ -7,7 +7,6 @@ import pytest
 
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.bench import texts as bench_texts
 from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S
@@ -43,16 +42,6 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in done.stdout
     assert done.stdout.count("# ringtrain ") == 1
     assert f"a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests" in done.stdout
-
-
-def test_a_sweep_of_warm_buffers_is_compared_with_none_of_written_ones(mpirun, tmp_path):
-    path = tmp_path / "a.json"
-    done = mpirun(2, arguments("-e", "1K", "--algorithm", "mpi,mapped", "--warm", "--json", path))
-    assert done.returncode == 0, done.stderr
-    assert f"# {bench_texts.BEFORE(before=bench_texts.KEEPS_BUFFER)}\n" in done.stdout
-    done = mpirun(2, arguments("-e", "1K", "--algorithm", "mpi,mapped", "--compare", path))
-    assert done.returncode == 2
-    assert done.stderr.count(bench_texts.OTHER_RULE.partition("{then}")[0].format(path=path)) == 1
 
 
 @pytest.mark.thorough

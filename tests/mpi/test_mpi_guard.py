@@ -4,9 +4,9 @@ import os
 import re
 import signal
 import socket
-import subprocess
 
 import pytest
+from test_mpi_train import EPOCHS, ranks_of
 
 from ringtrain.monitor import texts as texts
 from ringtrain.transport import texts as transport_texts
@@ -125,13 +125,15 @@ def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
     assert (texts.MISMATCH(number=6, ranks="ranks 0, 2", call=expected, others=others)) in told(done)[0]
 
 
-@pytest.mark.parametrize("algorithm, rows", one_daily("mpi", "together"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm, rows", PLACES)
 def test_another_operation_is_named_although_the_bytes_fit(mpirun, algorithm, rows):
     done = guarded(mpirun, "does_another_operation", algorithm, SMALL, **ROWS[rows])
     assert done.returncode == 1
     assert f"got, on rank 1 ({HOST}): all-reduce of 1,000 float32 by {algorithm} (max)." in told(done)[0]
 
 
+@pytest.mark.thorough
 def test_another_call_is_named(mpirun):
     done = guarded(mpirun, "does_something_else", "mpi", LARGE)
     assert done.returncode == 1
@@ -140,24 +142,12 @@ def test_another_call_is_named(mpirun):
 
 @pytest.mark.parametrize("algorithm", ["ring", *thorough("mpi")])
 def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorithm):
-    given = [
-        "--ops",
-        "reference",
-        "--algorithm",
-        algorithm,
-        "--epochs",
-        1_000_000,
-        "--deadline-s",
-        6,
-        "--out",
-        tmp_path / "o",
-    ]
+    given = ["--ops", "reference", "--algorithm", algorithm, "--epochs", EPOCHS, "--deadline-s", 6]
+    given = [*given, "--out", tmp_path / "o"]
     process = mpirun_process(3, ["-m", "ringtrain", "train", *map(str, given)])
     lines = iter(process.stdout)
     assert any(line.startswith("epoch") for line in lines)
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    stopped = sorted(map(int, children))[1]
-    os.kill(stopped, signal.SIGSTOP)
+    os.kill(sorted(ranks_of(process))[1], signal.SIGSTOP)
     rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before

@@ -69,6 +69,7 @@ def test_a_run_that_shows_its_stacks_goes_on_until_a_file_system_does_not_answer
     assert re.match(texts.ENDING.pattern(rank=0, error="") + hangs, line)
 
 
+@pytest.mark.thorough
 def test_a_bit_that_changed_on_one_rank_ends_all(mpirun, tmp_path):
     given = ["--check-replicas", "4", "--out", str(tmp_path / "o")]
     done = mpirun(3, ["hangs.py", "flipping", "1", *TRAIN, *given])

@@ -88,11 +88,11 @@ PAST_A_TAIL = lasting(12, 50)  # where the bits are compared: one difference sta
 
 
 def run_of(transport, model_text, ops=None, examples=FEW, **flags):
-    """The assembly of a run on the first of the shipped digits."""
+    """The assembly of a run on the first of the shipped digits. ``ops``: operations, or their name."""
     model = spec.parse_model(model_text, "small")
     flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": "digits", **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
-    ops = ops or make_ops(config.ops, config.dtype)
+    ops = make_ops(ops or config.ops, config.dtype) if isinstance(ops, str | None) else ops
     data = first_of(open_data(config, model, transport), examples)
     return assemble(config, model, data, transport, ops, lambda: False), ops
 

@@ -7,7 +7,6 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhe
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train import texts as train_texts
-from ringtrain.train.agree import take_turns
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import records
@@ -35,19 +34,6 @@ def test_by_compiled_kernels():
 def test_delayed_gradients_do_not_depend_on_the_number_of_ranks():
     flags = {"iterations": 10, "sync": "delayed", "batch_norm": "sync", "dtype": "float64"}
     assert apart(results(3, BATCH_NORM_NET, **flags), results(1, BATCH_NORM_NET, **flags)[0][1]) <= 1e-12
-
-
-def test_kernels_are_rehearsed_without_others():
-    """One rank after the other: whoever met others in a rehearsal would wait for ever."""
-
-    def body(t):
-        run, _ = run_of(t, BATCH_NORM_NET, batch_norm="sync")
-        with run.batches(t, 0, 2) as batches:
-            batch = next(batches)
-            take_turns(t, lambda: run.worker.rehearse(batch))
-            return run.worker.iterate(batch).valid
-
-    assert everywhere(3, body) == [30] * 3
 
 
 def test_a_loss_that_overflows_names_the_layer_on_every_rank():

@@ -44,15 +44,6 @@ def test_gradients_go_whole_up_to_then():
         assert apart(compressed(2, 9, compress_from=8, **method), want) > 1e-4
 
 
-def test_factors_go_on_alike_at_another_number_of_ranks_and_whoever_looks():
-    """All that is learnt from is the sum over ranks, gradients and residuals."""
-    whole = compressed(3, 20, **POWER)
-    assert apart(compressed(3, 20, settle_at=(3, 10), **POWER), whole[0][1]) <= 1e-9
-    begun = compressed(3, 10, **POWER)[0][2]
-    for size in (1, 2):
-        assert apart(compressed(size, start=10, found=begun, iterations=20, **POWER), whole[0][1]) <= 1e-9
-
-
 def test_largest_elements_go_on_at_another_number_of_ranks():
     """Where nothing is left out later, all that was left out before has been learnt from."""
     begun = compressed(3, 10, **TOP_K)[0][2]

@@ -2,72 +2,12 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, results, run_of
+from small_runs import DROPOUT_NET, everywhere, run_of
 from strategies import FLAT, TWO
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.train import texts as train_texts
-
-# Two fully connected layers behind the convolution, of columns that no number of ranks divides, and all that may stand
-# between: a bias that learns twice as fast, a ReLU that is folded and one that is not, dropout.
-# Nothing but fully connected layers: the inner exchange has nothing to do.
-
-
-def hybrid(size, iterations, **flags):
-    return results(size, TWO, iterations, dtype="float64", fc="hybrid", **flags)
-
-
-def serial(iterations, **flags):
-    return results(1, TWO, iterations, dtype="float64", **flags)[0]
-
-
-def test_the_checkpoint_is_that_of_one_rank():
-    flags = {"optimizer": "adamw", "lr": 0.002, "iterations": 10}
-    _, _, last = serial(**flags)
-    checkpoint = hybrid(4, **flags)[0][2]
-    assert checkpoint.optimizer.keys() == last.optimizer.keys() and checkpoint.scalars["step"] == last.scalars["step"]
-    for slot, arrays in last.optimizer.items():
-        for name, array in arrays.items():
-            np.testing.assert_allclose(checkpoint.optimizer[slot][name], array, rtol=1e-9, atol=1e-15)
-
-
-def test_looking_changes_nothing():
-    seen = hybrid(3, iterations=10, settle_at=(1, 7, 8))
-    unseen = hybrid(3, iterations=10)
-    assert [weights.tobytes() for _, weights, _ in seen] == [weights.tobytes() for _, weights, _ in unseen]
-
-
-def test_evaluation_sees_the_columns_of_all_ranks():
-    def body(transport, **flags):
-        run, _ = run_of(transport, TWO, iterations=10, **flags)
-        with run.batches(transport, 0, 10) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
-        run.exchange.synchronize()
-        return run.evaluator.score(run.data.test, 100)
-
-    (want,) = everywhere(1, body)
-    for score in everywhere(3, lambda t: body(t, fc="hybrid")):
-        assert (score.examples, score.accuracy) == (want.examples, want.accuracy)
-        assert score.loss == pytest.approx(want.loss, rel=1e-5)
-
-
-def test_a_rehearsal_is_of_one_rank_at_a_time_and_changes_nothing():
-    def body(transport):
-        run, ops = run_of(transport, TWO, iterations=5, fc="hybrid", accumulate=2)
-        before = ops.to_host(run.arena.weights)
-        with run.batches(transport, 0, 1) as batches:
-            batch = next(batches)
-            for turn in range(3):
-                if turn == transport.rank:
-                    run.worker.rehearse(batch)
-                transport.barrier()
-        run.exchange.synchronize()
-        np.testing.assert_array_equal(ops.to_host(run.arena.weights), before)
-        assert run.exchange.reducers.traffic().bytes_sent == 0
-
-    everywhere(3, body)
 
 
 def test_a_loss_that_is_not_finite_is_explained():

@@ -29,22 +29,6 @@ def test_rank_0_alone_reads_and_keeps_a_state():
     np.testing.assert_allclose(np.array(found[2][1]) / 30, want, rtol=1e-4)
 
 
-def test_rehearsing_runs_forward_and_backward_on_every_rank_and_exchanges_nothing():
-    def body(t):
-        run, ops = run_of(t, DROPOUT_NET, sync="master", iterations=2, accumulate=2)
-        before = ops.to_host(run.arena.weights)
-        with run.batches(t, 0, 1) as batches:
-            batch = next(batches)
-            for turn in range(t.size):  # one after another: whoever waited for another would do so for ever
-                if turn == t.rank:
-                    run.worker.rehearse(batch)
-                t.barrier()
-        assert np.array_equal(before, ops.to_host(run.arena.weights)) and ops.square_sum(run.arena.grads) > 0
-        return run.exchange.reducers.traffic().bytes_sent == 0
-
-    assert everywhere(2, body) == [True, True]
-
-
 def test_bytes_by_rank_are_those_of_the_formula():
     """Two iterations of 30 images of 8 by 8, with 10 outputs each, and n bytes of gradients."""
     size, iterations, batch = 3, 2, 30

@@ -46,31 +46,6 @@ def test_sums_are_the_same_in_every_run():
     assert everywhere(5, run) == everywhere(5, run)
 
 
-@pytest.mark.parametrize(
-    ("conv", "fc", "more"), [(1, 1, {}), (2, 3, {"accumulate": 3}), (3, 0, {"fc": "data", "fc_ranks": 1})]
-)
-def test_it_goes_on_with_other_numbers_of_ranks(conv, fc, more):
-    flags = {"optimizer": "adamw", "lr": 0.002}
-    begun = pipeline(4, fc_ranks=2, iterations=5, **flags)[0][2]
-    found = pipeline(conv + fc, iterations=12, start=5, found=begun, **{"fc_ranks": fc, **flags, **more})
-    assert apart(found, serial(iterations=12, **flags)[1]) <= 1e-12
-
-
-def test_the_evaluator_sees_all_weights():
-    def body(t, **flags):
-        run, _ = run_of(t, NET, **{**FLAGS, **flags})
-        with run.batches(t, 0, 3) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
-        run.exchange.synchronize()
-        return run.evaluator.score(run.data.test, 100)
-
-    (want,) = everywhere(1, body)
-    for score in everywhere(4, lambda t: body(t, fc="pipeline", fc_ranks=2)):
-        assert (score.accuracy, score.examples) == (want.accuracy, want.examples)
-        assert score.loss == pytest.approx(want.loss, rel=1e-10)
-
-
 # ── updates at every message ──────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("flags", [{}, {"optimizer": "adamw", "lr": 0.002}])
 def test_each_of_one_message_is_exact(flags):
@@ -146,22 +121,6 @@ def test_tapes_are_used_again_and_bounded():
         pool.take((0, 0, 3))
     pool.give((0, 0, 0))
     assert pool.take((0, 0, 3)) is first and pool.made == 2
-
-
-@pytest.mark.parametrize(("in_flight", "micro"), [(1, 4), (2, 4), (3, 2)])
-def test_ranks_hold_no_more_tapes_than_may_be_in_flight(in_flight, micro):
-    def body(t):
-        flags = {"fc": "pipeline", "fc_ranks": 2, "fc_in_flight": in_flight, "accumulate": micro}
-        run, _ = run_of(t, NET, **flags)
-        with run.batches(t, 0, 5) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
-        stage = run.worker._stage
-        return stage.pool.made if t.rank > 1 else len(stage._in_flight)
-
-    *front, first, last = everywhere(4, body)
-    assert front == [min(in_flight, micro)] * 2
-    assert 1 <= first <= 2 * min(in_flight, micro) and last == 1  # whoever has the loss goes back at once
 
 
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────

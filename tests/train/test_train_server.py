@@ -12,6 +12,7 @@ from ringtrain.train.run.driver import make_driver
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime
+from tests.tiers import thorough
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def in_turns(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(("size", "servers"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("size", "servers"), [(2, 2), *thorough((1, 1))])
 def test_it_goes_on_at_another_number_of_ranks_and_servers(size, servers):
     flags = {"optimizer": "adamw", "lr": 0.002, "dtype": "float64"}
     given = {"sync": "server", **flags}
@@ -42,9 +43,9 @@ FLAGS = {"lr": 0.02, "augment": False, "net": NETS["ghost"]}
 @pytest.mark.parametrize(
     "flags",
     [
-        {"staleness": 1},
+        *thorough({"staleness": 1}),
         {"staleness": 3, "servers": 2, "dedicated": True, "overlap": "forward", "clip_norm": 1.0},
-        {"staleness": 2, "optimizer": "adamw", "lr": 0.005},
+        *thorough({"staleness": 2, "optimizer": "adamw", "lr": 0.005}),
     ],
 )
 def test_with_staleness_it_learns_and_goes_on_at_another_number_of_ranks(in_turns, flags):
@@ -82,7 +83,7 @@ def paced(t, iterations, **flags):
 @pytest.mark.parametrize(
     "flags",
     [
-        {"sync": "server", "overlap": "forward"},
+        *thorough({"sync": "server", "overlap": "forward"}),
         {"sync": "server", "servers": 2, "dedicated": True},
         {"sync": "averaging", "average_every": 4},
     ],
@@ -118,7 +119,9 @@ def test_ranks_that_are_apart_meet(in_turns):
         assert results[0][2].largest <= 4 and set(results[0][2].updates.values()) == {10}
 
 
-@pytest.mark.parametrize("flags", [{"staleness": 2, "clip_norm": 0.5}, {"staleness": 1, "overlap": "forward"}])
+@pytest.mark.parametrize(
+    "flags", [{"staleness": 1, "overlap": "forward"}, *thorough({"staleness": 2, "clip_norm": 0.5})]
+)
 def test_staleness_on_a_device_that_computes_later(flags):
     """Bit by bit on one rank, since what several see depends on who is early; on three nothing is read too soon."""
 

@@ -42,6 +42,7 @@ from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import records
+from tests.tiers import thorough
 
 
 # ── what a run leaves ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,9 +144,8 @@ def test_resuming_is_exact_where_nothing_else_changes(train, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (
-            {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05},
-            "lars, momentum 0.9, weight decay 0.001, trust 0.05",
+        *thorough(
+            ({"optimizer": "lars", "trust_coefficient": 0.05}, "lars, momentum 0.9, weight decay 0.001, trust 0.05")
         ),
         (
             {
@@ -180,13 +180,12 @@ def contents(folder):
 
 
 @pytest.mark.parametrize(
-    ("length", "longer"),
+    ("length", "longer", "again"),
     [
-        ({"iterations": 20}, "done (20 iterations); --iterations 40"),
-        ({"epochs": 1}, "done (1 epoch, 48 iterations); --epochs 2"),
+        ({"iterations": 20}, "done (20 iterations); --iterations 40", {"out": "run", "resume": "auto"}),
+        ({"epochs": 1}, "done (1 epoch, 48 iterations); --epochs 2", {"resume": "run"}),
     ],
 )
-@pytest.mark.parametrize("again", [{"out": "run", "resume": "auto"}, {"resume": "run"}])
 def test_a_run_that_is_done_is_left_as_it_is(train, drawn, tmp_path, capsys, length, longer, again):
     train(out="run", **length)
     before, (end,) = contents(tmp_path / "run"), records(tmp_path / "run", "end")

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from small_runs import PAST_A_TAIL, apart, everywhere, results, trained
+from small_runs import PAST_A_TAIL, apart, everywhere, results, run_of, trained
 from strategies import NETS, OPTIONS, STRATEGIES, by_default
 
 from ringtrain.errors import CheckpointError, Interrupted
 from ringtrain.exchange import catalogue, texts
+from ringtrain.train.agree import take_turns
 from ringtrain.train.options import read_options
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping.reasons import JobEnd
@@ -88,6 +89,41 @@ def test_ranks_without_examples_change_nothing(name):
 def test_ranks_without_examples_take_part(name):
     found = at(LEARNING[name], 4, "dropout", batch=5, start=58, iterations=61, lr=0.01)
     assert len({weights.tobytes() for _, weights, _ in found}) == 1 and np.isfinite(found[0][1]).all()
+
+
+@pytest.mark.parametrize("name", ["hybrid", "pipeline"])
+def test_the_evaluator_sees_all_weights(name):
+    def score(transport, flags):
+        run, _ = run_of(transport, NETS[STRATEGIES[name].nets[0]], iterations=3, dtype="float64", **flags)
+        with run.batches(transport, 0, 3) as batches:
+            for batch in batches:
+                run.worker.iterate(batch)
+        run.exchange.synchronize()
+        found = run.evaluator.score(run.data.test, 100)
+        return found.accuracy, found.examples, pytest.approx(found.loss, rel=1e-10)
+
+    assert everywhere(4, lambda t: score(t, STRATEGIES[name].flags)) == everywhere(1, lambda t: score(t, {})) * 4
+
+
+@pytest.mark.parametrize("name", ["hybrid", "master", "whole-batch norm"])
+def test_a_rehearsal_is_of_one_rank_at_a_time_and_changes_and_sends_nothing(name):
+    """A rank that waits for another one would wait for ever."""
+    row = STRATEGIES[name]
+    accumulate = {} if "micro-batches" in row.cannot else {"accumulate": 2}
+
+    def body(transport):
+        run, ops = run_of(transport, NETS[row.nets[0]], iterations=2, **row.flags, **accumulate)
+        before = ops.to_host(run.arena.weights)
+        with run.batches(transport, 0, 2) as batches:
+            batch = next(batches)
+            take_turns(transport, lambda: run.worker.rehearse(batch))
+            run.exchange.synchronize()
+            assert np.array_equal(before, ops.to_host(run.arena.weights))
+            assert run.exchange.reducers.traffic().bytes_sent == 0
+            assert name == "hybrid" or ops.square_sum(run.arena.grads) > 0  # gradients are made on every rank
+            return run.worker.iterate(batch).valid
+
+    assert everywhere(3, body) == [30] * 3
 
 
 # ── learning, where no iteration is that of one rank ──────────────────────────────────────────────────────────────────
