@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from test_exchange_strategies import TABLE
 
 from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import make_allreduce, schedule_for
@@ -16,7 +17,6 @@ from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.update.clip import clip, trained_runs
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
@@ -27,14 +27,6 @@ from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying, recording
 from tests.tiers import grid
 
-ZERO = Fill("constant")
-TABLE = (
-    ("a.weight", Parameter("weight", (5, 7), ZERO)),
-    ("a.bias", Parameter("bias", (7,), ZERO, role="bias", lr=2.0, decay=0.0)),
-    ("n.mean", Parameter("mean", (7,), ZERO, role="statistic", rate=0.25)),
-    ("b.weight", Parameter("weight", (70,), ZERO)),
-    ("c.weight", Parameter("weight", (2,), ZERO)),
-)
 HYPER = Hyper(momentum=0.9, weight_decay=0.1)
 
 

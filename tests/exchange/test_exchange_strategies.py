@@ -324,9 +324,7 @@ def kit_of(**flags):
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_names_and_what_the_header_says():
-    for name in STRATEGIES:
-        exchange = make_exchange(kit_of(sync=name))
-        assert exchange.facts.name == name
+    assert [make_exchange(kit_of(sync=name)).facts.name for name in STRATEGIES] == list(STRATEGIES)
     flags = {"sync": "averaging", "average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
     exchange = make_exchange(kit_of(**flags))
     outer = texts.OUTER(momentum=0.9, rate=0.7).split(", ")

@@ -5,7 +5,6 @@ import signal
 
 import pytest
 
-from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
@@ -92,12 +91,6 @@ def test_whoever_ends_a_sweep_early_keeps_what_was_measured(mpirun_process, tmp_
     assert process.returncode != 0 and kept["header"]["finished"] is False
     assert [(row["algorithm"], row["bytes"]) for row in kept["rows"]] == [("mpi", 1024), ("ring", 1024)]
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_mistake_is_told_once(mpirun):
-    done = mpirun(2, arguments("--algorithm", "rign"))
-    assert done.returncode == 2
-    assert done.stderr.count(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")) == 1
 
 
 def test_buffers_of_devices(mpirun):

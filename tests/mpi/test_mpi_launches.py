@@ -7,6 +7,7 @@ import pytest
 
 from ringtrain.bench import texts as bench_texts
 from tests.mpi.conftest import ROOT, run
+from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 PROGRAM = ROOT / "scripts" / "benchmarks" / "allreduce.py"
@@ -55,14 +56,16 @@ def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(t
     ("arguments", "message"),
     [
         (("--ranks", "2,1"), "Invalid value for '--ranks': 1 is not in the range x>=2."),
-        (("--ranks", "two"), "Invalid value for '--ranks': 'two' is not a valid integer"),
-        (("--algorithm", "rign"), "unknown algorithm 'rign': "),
-        (("--algorithm", "auto,prepared"), "give mpi among --algorithm: all are compared with it"),
-        (("-b", "8M", "-e", "1M"), bench_texts.BEGINS_AFTER_END(first=8 << 20, last=1 << 20)),
-        (("-f", "0.5"), bench_texts.FACTOR_TOO_SMALL(factor=0.5)),
         (("--launch", "no-such-mpirun -np {ranks}"), "--launch no-such-mpirun -np {ranks}: there is no such program"),
-        (("--launch", ""), "--launch : there is no such program"),
-        (("--launch", "'mpirun"), "--launch 'mpirun: No closing quotation"),
+        *thorough(
+            (("--ranks", "two"), "Invalid value for '--ranks': 'two' is not a valid integer"),
+            (("--algorithm", "rign"), "unknown algorithm 'rign': "),
+            (("--algorithm", "auto,prepared"), "give mpi among --algorithm: all are compared with it"),
+            (("-b", "8M", "-e", "1M"), bench_texts.BEGINS_AFTER_END(first=8 << 20, last=1 << 20)),
+            (("-f", "0.5"), bench_texts.FACTOR_TOO_SMALL(factor=0.5)),
+            (("--launch", ""), "--launch : there is no such program"),
+            (("--launch", "'mpirun"), "--launch 'mpirun: No closing quotation"),
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_launched(arguments, message):

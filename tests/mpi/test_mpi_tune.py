@@ -38,13 +38,6 @@ def test_tuning_from_measuring_to_training(ringtrain, tmp_path):
     assert set(both["layouts"]) == {"1x2", "1x3"} and both["layouts"]["1x2"] == first["layouts"]["1x2"]
     assert sorted(each.name for each in path.parent.iterdir()) == ["tuning.json"]
 
-    done = ringtrain(2, "tune", "--explain", "1K,1M")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "measured " in done.stdout and "modelled " in done.stdout
-
-    done = ringtrain(2, "bench-allreduce", "--algorithm", "auto", "-b", "2K", "-e", "2K", "-n", "3", "-w", "0")
-    assert done.returncode == 0 and " auto:" in done.stdout, done.stderr
-
     out = tmp_path / "run"
     train = ("train", "--ops", "reference", "--iterations", "3", "--out", out)
     done = ringtrain(2, *train)
@@ -79,7 +72,5 @@ def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tm
 
 
 def test_places_that_cannot_be_written_are_told_before_anything_is_measured(ringtrain, tmp_path):
-    done = ringtrain(2, "tune", "--tuning", tmp_path / "none" / "t.json")
-    assert done.returncode == 2 and "there is no folder" in done.stderr
     done = ringtrain(2, "tune", "--tuning", tmp_path)
     assert done.returncode == 2 and "it is a folder" in done.stderr

@@ -364,21 +364,6 @@ def test_refusals(train, flags, kind, message):
     assert error.value.exit_code == 2 and error.value.everywhere
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("resume = 3", config_texts.REFUSED_KEY(name="resume", value=3, wanted=wanted(config_texts.A_TEXT))),
-        ("[batch]", wanted(config_texts.A_WHOLE_NUMBER)),
-        ("x = 1", config_texts.UNKNOWN_KEY(source="run file run.toml", key="x", hint="")),
-    ],
-)
-def test_run_files(train, tmp_path, text, message):
-    (tmp_path / "run.toml").write_text(text)
-    with pytest.raises(ConfigError) as error:
-        train("run.toml", iterations=2)
-    assert message in str(error.value)
-
-
 def test_a_recipe_says_how_and_not_where(train, tmp_path):
     (tmp_path / "net.toml").write_text(DROPOUT_NET + 'out = "elsewhere"\n')
     with pytest.raises(
