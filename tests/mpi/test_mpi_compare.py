@@ -20,7 +20,7 @@ OTHERS = (
     "delayed",
     "averaging --average-every 2",
     "averaging --asynchronous --average-every 3 --servers 2",
-    "gossip --gossip-window 3",
+    "gossip --gossip-max-lag 3",
     "allreduce --compress top-k --compress-ratio 0.1",
     "allreduce --compress powersgd",
 )

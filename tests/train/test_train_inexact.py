@@ -45,7 +45,7 @@ def test_delayed_is_not_serial_and_learns_as_much():
 @pytest.mark.parametrize("size", [2, 3])
 def test_how_far_gossiping_ranks_may_be_apart_changes_no_bit(size):
     flags = {"dtype": "float64", "sync": "gossip"}
-    whole, window = (results(size, DROPOUT_NET, 10, **flags, **more) for more in ({}, {"gossip_window": 0}))
+    whole, window = (results(size, DROPOUT_NET, 10, **flags, **more) for more in ({}, {"gossip_max_lag": 0}))
     assert whole[0][1].tobytes() == window[0][1].tobytes()
 
 
