@@ -1,8 +1,14 @@
 """The daily tests, and those that only RINGTRAIN_LONG_RUNS=1 adds, as scripts/check-full sets it."""
 
+import os
 from itertools import product
 
 import pytest
+
+
+def lasting(daily: int, full: int) -> int:
+    """A length of a test: ``full`` where `scripts/check-full` asks for it."""
+    return full if os.environ.get("RINGTRAIN_LONG_RUNS") == "1" else daily
 
 
 def thorough(*cases) -> list:

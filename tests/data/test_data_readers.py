@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.readers import READERS
+from tests.tiers import lasting
 
 CHILD = ("CIFAR python", "CIFAR names")  # a process for each pickle
 USUAL = settings(
@@ -39,7 +40,7 @@ def test_valid_files_are_read(name, tmp_path):
 def test_spoiled_files_are_read_or_refused_in_words(name, tmp_path_factory):
     reader = READERS[name]
 
-    @settings(USUAL, max_examples=10 if name in CHILD else 40)
+    @settings(USUAL, max_examples=lasting(4, 10) if name in CHILD else lasting(16, 40))
     @given(spoiled(reader.seeds()))
     def spoil(data):
         reader.judge(data, tmp_path_factory.mktemp("room"))

@@ -1,6 +1,5 @@
 """Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
 
-import os
 import threading
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.tiers import lasting
 
 # A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.
 DROPOUT_NET = """
@@ -74,11 +74,6 @@ LAYERWISE = {
     },
     "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "trust_limit": 5.0},
 }  # fmt: skip
-
-
-def lasting(daily: int, full: int) -> int:
-    """Iterations of a run that is compared with another: ``full`` where `scripts/check-full` asks for it."""
-    return full if os.environ.get("RINGTRAIN_LONG_RUNS") == "1" else daily
 
 
 FEW = 297  # examples: with batches of 30, the tenth and the twentieth are tails of 27

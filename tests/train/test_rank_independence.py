@@ -3,7 +3,9 @@ kernels that train by default."""
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, LAYERWISE, NETS, OVER_RANKS, PAST_A_TAIL, apart, lasting, results
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, LAYERWISE, NETS, OVER_RANKS, PAST_A_TAIL, apart, results
+
+from tests.tiers import lasting
 
 
 def relative(found, expected):
