@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
-from test_exchange_strategies import TABLE, bound, iterate, run
+from test_exchange_strategies import TABLE, bound, run
 
-from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.algorithms import rooted
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import filled
-from ringtrain.errors import ConfigError, StalledError
+from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
 from ringtrain.nn.arena import lay_out
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, ParameterServer
 from tests.fakes.transports import delaying
@@ -240,20 +238,3 @@ def test_state_lies_with_its_owner_and_the_header_says_so():
     exchange = served(3, dedicated=True, levels=2)[0][2]
     assert exchange.facts.header == texts.NODES_FIRST(servers=texts.ON_DEDICATED(ranks="rank 0"))
     assert exchange.facts.notes == [texts.ONE_SERVES_ALL(nbytes="1.375 KiB")]
-
-
-def waiting(peer, schedule):
-    """For what a peer is to send to rank 0, in a schedule whose name begins so."""
-    sends = collectives_texts.TO_SEND(ranks=peer)
-    late = transport_texts.NO_PROGRESS.pattern(awaited=sends)
-    return rf"{late}: rank 0 in {schedule}"
-
-
-def test_a_rank_that_does_not_come_is_named():
-    def body(t):
-        exchange, arena = bound(lambda *a, **o: ParameterServer(*a, **{**o, "deadline_s": 0.05}), t)
-        if t.rank == 0:
-            with pytest.raises(StalledError, match=waiting("rank 1", "server-reduce")):
-                iterate(exchange, arena, 0, 0)
-
-    LoopbackWorld(2).run(body)

@@ -18,7 +18,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.strategies import AllReduce, Averaging, Delayed, Gossip, Master, Sharded
+from tests.fakes.strategies import AllReduce, Averaging, Delayed, Gossip, Master, ParameterServer, Sharded
 from tests.fakes.transports import delaying, recording
 from tests.tiers import grid
 
@@ -39,7 +39,7 @@ def bound(make, transport, optimizer="sgd", **options):
     arena = Arena(transport.scratch, TABLE, "float64", exchanged=transport.allocate)
     for span in arena.spans:
         arena.weight(span).reshape(-1)[...] = np.arange(span.count) / 16
-    exchange = make(transport, ops, deadline_s=20.0, **options)
+    exchange = make(transport, ops, **{"deadline_s": 20.0, **options})
     exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25)))
     exchange.rehearse()
     return exchange, arena
@@ -344,7 +344,7 @@ def test_servers_that_the_ranks_do_not_suffice_for(flags, message):
         make_exchange(kit_of(sync="server", **flags))
 
 
-@pytest.mark.parametrize("make", [Sharded, Delayed, Averaging, Gossip, Master])
+@pytest.mark.parametrize("make", [AllReduce, Sharded, Delayed, Averaging, Gossip, Master])
 def test_states_of_another_optimizer_or_model_are_refused(make):
     exchange, arena = bound(make, LoopbackWorld(1).transport(0))
     other = texts.OTHER_STATE.pattern(found="mean, square, step", wanted="momentum, step")
@@ -355,14 +355,27 @@ def test_states_of_another_optimizer_or_model_are_refused(make):
         exchange.owned_state.restore({"step": 1, "momentum": np.zeros(3)})
 
 
-@pytest.mark.parametrize(("make", "options"), [(Sharded, {}), (Delayed, {}), (Averaging, {"every": 1})])
-def test_a_rank_that_does_not_exchange_is_named(make, options):
+COMPRESSED = {"compress_ratio": 0.1, "compress_rank": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "awaited", "where"),
+    [
+        (AllReduce, {"algorithm": "star"}, "send: rank 0 in star", ".*tag 0"),
+        *((make, {"algorithm": "ring"}, "", ".*rank 0 in ring") for make in (Sharded, Delayed)),
+        (Averaging, {"every": 1}, "", ".*rank 0 in ring"),
+        *((AllReduce, {"compress": name, **COMPRESSED}, "", ".*rank 0 in ring") for name in ("top-k", "powersgd")),
+        (Master, {}, "send: rank 0 in star-reduce", ""),
+        (ParameterServer, {}, "send: rank 0 in server-reduce", ""),
+        (Gossip, {}, "send", ""),
+    ],
+)
+def test_a_rank_that_does_not_exchange_is_named(make, options, awaited, where):
     def body(t):
-        exchange, arena = bound(lambda *a, **o: make(*a, **{**o, "deadline_s": 0.05}), t, algorithm="ring", **options)
+        exchange, arena = bound(make, t, deadline_s=0.05, **options)
         if t.rank == 0:
-            with pytest.raises(
-                StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited="rank 1 to ") + ".*rank 0 in ring"
-            ):
+            late = transport_texts.NO_PROGRESS.pattern(seconds=0.05, awaited=f"rank 1 to {awaited}")
+            with pytest.raises(StalledError, match=late + where):
                 iterate(exchange, arena, 0, 0)
                 exchange.synchronize()
 
