@@ -253,7 +253,8 @@ class FcStage(PipelineStage):
             pass
         self._mail.wait(slot.gradient)
         self._mail.address(slot.gradient, id)
-        self._ops.copy(slot.tapes.dx, slot.gradient.array(count, self._in))
+        if slot.tapes.dx is not None:  # always: this part follows another
+            self._ops.copy(slot.tapes.dx, slot.gradient.array(count, self._in))
         self._mail.send(slot.gradient, count)
         self.pool.give(id)
         if each:
