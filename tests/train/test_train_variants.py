@@ -98,7 +98,7 @@ def test_an_error_of_one_rank_alone_is_not_lived_through(monkeypatch):
     def broken(*given):
         raise TransportError("the cable is out")
 
-    monkeypatch.setattr(room, "train", broken)
+    monkeypatch.setattr(room, "run_training", broken)
     told = texts.ENDED_VARIANT.pattern(name="a", error="the cable is out")
     with pytest.raises(TransportError, match=f"^{told}$"):
         run(variant("a"), variant("b"))
@@ -172,7 +172,7 @@ def test_ranks_that_are_apart_end_together_where_one_diverges(flags):
 
     def end(transport):
         with pytest.raises(DivergedError, match="the loss is") as told:
-            room.train(transport, read_options(None, given), StopFlag())
+            room.run_training(transport, read_options(None, given), StopFlag())
         return told.value.everywhere, str(told.value)
 
     (first, *others) = LoopbackWorld(3).run(end)
