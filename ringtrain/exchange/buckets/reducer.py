@@ -195,10 +195,11 @@ class Reducer:
 
 
 class InArrivalOrder:
-    """Waits for the buckets of ``reducer`` on demand; its first bucket is the first that forward reads."""
+    """Waits for the buckets of ``reducer`` on demand; the first that starts is the first that forward reads."""
 
     def __init__(self, reducer: Reducer):
         self._reducer = reducer
+        self._places = {name: reducer.order.index(place) for name, place in reducer.home.items()}
         self._arrivals: Iterator[Bucket] | None = None
         self._arrived = len(reducer.buckets)  # number of buckets in this round
 
@@ -213,7 +214,7 @@ class InArrivalOrder:
         if self._arrivals is None:
             return
         self._reducer.test()
-        while self._arrived <= self._reducer.home[span.name]:
+        while self._arrived <= self._places[span.name]:
             next(self._arrivals)
             self._arrived += 1
 

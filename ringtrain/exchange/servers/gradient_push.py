@@ -30,7 +30,7 @@ class GradientPush:
 
     def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
         config, ops, grads = settings.config, settings.ops, arena.grads
-        self._ops, self._arena, self._shards, self._overlap = ops, arena, shards, config.overlap
+        self._ops, self._arena, self._pieces, self._overlap = ops, arena, shards.pieces, config.overlap
         owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings)
         self.update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
         self._sums = shards.sums(grads, roles.trainers)
@@ -39,6 +39,7 @@ class GradientPush:
         self._pulls = InArrivalOrder(self._weights)
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
+        self._own = shards.streams.own
         self._dedicated, self._behind = config.dedicated, False  # whether servers lack the weights of other shards
         self.reducers = Reducers(
             {"gradients": self._sums, "weights": self._weights},
@@ -60,12 +61,12 @@ class GradientPush:
 
     def _spans_of(self, names: frozenset[str]) -> frozenset[str]:
         """Names of the spans that have one of these pieces."""
-        pieces = self._shards.pieces
-        return frozenset(name for name in pieces if any(piece.name in names for piece in pieces[name]))
+        pieces = self._pieces.items()
+        return frozenset(name for name, parts in pieces if any(piece.name in names for piece in parts))
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._shards.streams.own.add(nothing, nothing, nothing)
+        self._own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         self.update.rehearse()
 
@@ -74,11 +75,11 @@ class GradientPush:
             self._pulls.wait_all()
 
     def before_read(self, span: Span) -> None:
-        for piece in self._shards.pieces[span.name]:
+        for piece in self._pieces[span.name] if self._overlap == FORWARD else ():
             self._pulls.before_read(piece)
 
     def grad_ready(self, span: Span) -> None:
-        for piece in self._shards.pieces[span.name] if self._overlap != NONE else ():
+        for piece in self._pieces[span.name] if self._overlap != NONE else ():
             self._sums.grad_ready(piece)
 
     def finish(self, lr: float) -> None:

@@ -69,26 +69,17 @@ class Shards:
         schedules = {server: half(self._tree(server, members)) for server in range(len(self.parts))}
         first, self.free_tag = self.free_tag, self.free_tag + len(owned)
         reductions = [
-            self._reduction(what, schedules[server], buffer, bucket, first + place)
+            self._reduction(what, schedules[server], buffer[bucket.start : bucket.stop], first + place, bucket.name)
             for place, (server, bucket) in enumerate(owned)
         ]
         buckets = [bucket for _, bucket in owned]
         return Reducer(buckets, reductions, self._settings.config.deadline_s, streams=self.streams)
 
-    def _reduction(self, what: str, schedule: Schedule, buffer: Array, bucket: Bucket, tag: int) -> Reduction:
+    def _reduction(self, what: str, schedule: Schedule, part: Array, tag: int, name: str) -> Reduction:
         transport, own, guard = self._settings.transport, self.streams.own, self._settings.guard
-        execution = Execution(
-            schedule,
-            transport,
-            buffer[bucket.start : bucket.stop],
-            own.add,
-            tag=tag,
-            segment_bytes=self._settings.config.segment_bytes or segment_for(transport),
-            device=own,
-        )
-        if guard is None:
-            return execution
-        return guard.watch(execution, "sum", buffer.dtype, bucket.stop - bucket.start, what, bucket.name)
+        segment_bytes = self._settings.config.segment_bytes or segment_for(transport)
+        execution = Execution(schedule, transport, part, own.add, tag, segment_bytes, own)
+        return execution if guard is None else guard.watch(execution, "sum", part.dtype, part.size, what, name)
 
 
 def _tree_of(transport: Transport, levels: int) -> Tree:

@@ -19,7 +19,7 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
-from ringtrain.exchange.buckets.reducer import Reducer, Reducers
+from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
@@ -43,7 +43,6 @@ class Sharded(Exchange):
         self._sum_over_ranks = SumOverRanks(settings)
         roles = all_train(settings.transport.size)
         self.facts = ExchangeFacts(name="sharded", roles=roles, exact=True, state_is_local=False)
-        self._owed: set[int] = set()  # places of buckets whose weights the next forward waits for
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         transport, config, grads = self._settings.transport, self._settings.config, arena.grads
@@ -59,6 +58,7 @@ class Sharded(Exchange):
         deadline_s, streams = config.deadline_s, self._streams
         self._sums = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
         self._weights = Reducer(buckets, gathers, deadline_s, streams=streams, order=lowest_first)
+        self._coming = InArrivalOrder(self._weights)
         whole = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
         self.owned_state = OwnedState(
             self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
@@ -90,9 +90,7 @@ class Sharded(Exchange):
             self.synchronize()
 
     def before_read(self, span: Span) -> None:
-        place = self._weights.home[span.name]
-        if place in self._owed:
-            self._arrive(place)
+        self._coming.before_read(span)
 
     def grad_ready(self, span: Span) -> None:
         self._sums.grad_ready(span)
@@ -107,7 +105,7 @@ class Sharded(Exchange):
         for bucket in buckets:
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
-        self._owed = set(self._weights.order)
+        self._coming.start()
         if self._overlap != FORWARD:
             self.synchronize()
 
@@ -130,11 +128,4 @@ class Sharded(Exchange):
         return self._settings.add_external_square_norm(self._sum_over_ranks(own))
 
     def synchronize(self) -> None:
-        """Wait for the weights that were left to forward."""
-        for place in self._weights.order:
-            if place in self._owed:
-                self._arrive(place)
-
-    def _arrive(self, place: int) -> None:
-        self._weights.arrive(place)
-        self._owed.remove(place)
+        self._coming.wait_all()
