@@ -29,7 +29,6 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __global__ __attribute__((visibility("hidden")))
-#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static __attribute__((section("shared_memory")))
 
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
@@ -308,6 +307,7 @@ static inline unsigned __ballot_sync(unsigned mask, int vote, int line = __built
 template <typename T, typename U> T atomicAdd(T *at, U v) { T old = *at; *at = old + (T)v; return old; }
 
 // ── vectors ──────────────────────────────────────────────────────────────────────────────────────────────────
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 
 // ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
