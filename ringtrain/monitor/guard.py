@@ -49,14 +49,14 @@ class Guard:
         self.recorder, self._activity = FlightRecorder(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and reports what it sees
-        self._rank, self._end, self._clock = transport.rank, end or _ending(transport), clock
+        self._end, self._clock = end or _ending(transport), clock
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._election = ReporterElection(self.recorder, turn_s, self._reach_s, clock)
         self._watched: list[weakref.ref[GuardedReduction]] = []  # for their progress
         self._shown = False  # whether this rank has shown its stacks
         self._awaited = ""  # the peers that the main thread waits for, in the transport's words
         self._calls: dict[str, CollectiveCall] = {}
-        self._suspect, self._suspected = 0, 0  # a collective that differs, and the number of looks that saw it
+        self._suspect = 0, 0  # a collective that differs, and the number of looks that saw it
         self.watchdog = Watchdog(self.recorder, deadline_s, self._look, clock)
         self.watchdog.start()
         for ending in (transport.before_closing, transport.before_leaving):  # however the run ends
@@ -200,7 +200,7 @@ class Guard:
 
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.recorder.read()
-        told = diagnosis.stall(rows, self._rank, self._quiet, self.recorder.gap)
+        told = diagnosis.stall(rows, self.recorder.rank, self._quiet, self.recorder.gap)
         number = diagnosis.first_open(rows, self._quiet)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
         itself = any(row.limited for row in rows if row.last < (number or 0) and self._quiet(row.rank) is None)
@@ -231,7 +231,7 @@ class Guard:
         self._write_stage()
         if not self._election.taken and not self._shown and self._is_awaited(self.recorder.reported_number()):
             self._shown = True
-            stack_dump.show(self._activity, self._rank)
+            stack_dump.show(self._activity, self.recorder.rank)
         error = None if self._election.taken else self._error(self.recorder.inside())
         if error is not None:
             self._activity.before_end(error)
@@ -249,15 +249,15 @@ class Guard:
         iteration is behind."""
         if told != EVERYTHING:
             return self.recorder.last < told
-        return self._rank in diagnosis.behind(self.recorder.read(), self._quiet)
+        return self.recorder.rank in diagnosis.behind(self.recorder.read(), self._quiet)
 
     def _say_everyone(self) -> str:
-        lines = diagnosis.whereabouts(self.recorder.read(), self._quiet, self.recorder.gap, self._rank)
+        lines = diagnosis.whereabouts(self.recorder.read(), self._quiet, self.recorder.gap, self.recorder.rank)
         return "".join(f"\n{line}" for line in lines)
 
     def _say_collective(self) -> str:
         rows = self.recorder.read()
-        entries = [entry for entry in rows[self._rank].entries.values() if not entry.done]
+        entries = [entry for entry in rows[self.recorder.rank].entries.values() if not entry.done]
         return "; ".join(texts.IN_COLLECTIVE(number=entry.number, call=entry.text) for entry in entries[:2])
 
     def _write_moves(self) -> None:
@@ -270,9 +270,10 @@ class Guard:
 
     def _error(self, inside: list[int]) -> RingtrainError | None:
         number = self.recorder.differing()
-        self._suspected = self._suspected + 1 if number and number == self._suspect else 0
-        self._suspect = number
-        if self._suspected >= STUCK_LOOKS:
+        before, looks = self._suspect
+        looks = looks + 1 if number and number == before else 0
+        self._suspect = number, looks
+        if looks >= STUCK_LOOKS:
             return self._mismatch(number)
         patience_s = self.deadline_s + (STUCK_LOOKS * LONGEST_LOOK_S if self.waiting else 0.0)
         if inside and self.watchdog.still_s() > patience_s:

@@ -37,12 +37,13 @@ class GuardedReduction(Reduction):
 
     def announce(self) -> None:
         """Take its number now, in the one order of all collectives."""
-        self.word, self._started = self._recorder.begin(self._fingerprint), False
+        self.word = self._recorder.begin(self._fingerprint)
+        self._started = False
 
     def start(self) -> None:
-        if not self.word:
-            self.announce()
         word, self._started = self.word, True
+        if not word:
+            word = self.word = self._recorder.begin(self._fingerprint)
         if self._enters and self._recorder.contradicted(word):
             self._guard.check(word)
         try:

@@ -151,32 +151,36 @@ class Execution(Reduction):
         while local:
             self._moved += 1
             self._finish(local.popleft())
-        released = iter(gate.released())
-        while True:
-            i = next(released, None)
-            if i is None:
-                if not (recvs or sends):
-                    return self._moved != moved
-                i = (recvs or sends).popleft()
-                if pack := self._tasks[i].pack:
-                    pack()
-                    gate.computing = True
-                if gate.holds(i):
-                    continue
-            task = self._tasks[i]
-            task.handle.start()
-            task.channel.append(i)
-            self._moved += 1
-            self._queues.release(self._queues.graph.started[i])
+        if gate.held:
+            for i in gate.released():
+                self._start_message(i)
+        while recvs or sends:
+            i = (recvs or sends).popleft()
+            pack = self._tasks[i].pack
+            if pack:
+                pack()
+                gate.computing = True
+            if not gate.holds(i):
+                self._start_message(i)
+        return self._moved != moved
+
+    def _start_message(self, i: int) -> None:
+        task = self._tasks[i]
+        task.handle.start()
+        task.channel.append(i)
+        self._moved += 1
+        self._queues.release(self._queues.graph.started[i])
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Returns whether there was one."""
-        moved, tasks = self._moved, self._tasks
+        moved, tasks, queues = self._moved, self._tasks, self._queues
         for channel in self._in_flight.values():
             while channel and tasks[channel[0]].handle.test():
                 i = channel.popleft()
                 self._moved += 1
-                if not self._queues.waits_to_add(i):
+                if queues.add_waits[i]:
+                    queues.arrived.add(i)
+                else:
                     self._finish(i)
         return self._moved != moved
 
@@ -226,11 +230,11 @@ class _Queues:
             self.local if task.kind in LOCAL else self.sends if task.kind == SEND else self.recvs
             for task in graph.tasks
         ]
-        self._arrived: set[int] = set()  # tasks whose message has arrived, but whose addition or unpacking still waits
+        self.arrived: set[int] = set()  # tasks whose message has arrived, but whose addition or unpacking still waits
 
     def restart(self) -> None:
         """Queue the tasks that wait for no other."""
-        self._start_waits, self._add_waits = self.graph.start_waits.copy(), self.graph.add_waits.copy()
+        self._start_waits, self.add_waits = self.graph.start_waits.copy(), self.graph.add_waits.copy()
         for i, waits in enumerate(self._start_waits):
             if not waits:
                 self._queue_of[i].append(i)
@@ -242,21 +246,14 @@ class _Queues:
             if not self._start_waits[follower]:
                 self._queue_of[follower].append(follower)
 
-    def waits_to_add(self, i: int) -> bool:
-        """Return whether the task, whose message has arrived, still waits for others."""
-        if self._add_waits[i]:
-            self._arrived.add(i)
-            return True
-        return False
-
     def finish(self, i: int) -> list[int]:
         """Release the followers of a task. Returns those that have arrived and now wait for nothing more."""
         self.release(self.graph.done_start[i])
         free = []
         for follower in self.graph.done_add[i]:
-            self._add_waits[follower] -= 1
-            if not self._add_waits[follower] and follower in self._arrived:
-                self._arrived.remove(follower)
+            self.add_waits[follower] -= 1
+            if not self.add_waits[follower] and follower in self.arrived:
+                self.arrived.remove(follower)
                 free.append(follower)
         return free
 
