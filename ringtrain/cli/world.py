@@ -56,7 +56,7 @@ def world_session() -> Iterator[WorldSession]:
 
 
 def _joined(activity, ender: "Ender") -> "World":
-    from ringtrain.monitor.guarded_transport import watched
+    from ringtrain.monitor.guarded_transport import guarded
     from ringtrain.transport.activity import no_words
     from ringtrain.transport.mpi.deaths_before_init import roll_of
     from ringtrain.transport.world import World
@@ -64,7 +64,7 @@ def _joined(activity, ender: "Ender") -> "World":
     activity.lost = roll_of(os.environ)
     with activity.holds_gil(texts.STARTING):
         try:
-            world = World(lambda transport: watched(transport, activity), activity.deadline_s)
+            world = World(lambda transport: guarded(transport, activity), activity.deadline_s)
         except TransportError as error:  # this rank prints it: the others may have met
             ender.end(error)
             raise

@@ -129,7 +129,7 @@ def held_up(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) ->
     return texts.SEVERAL_BEHIND(ranks=_placed(rows, ranks)) if ranks else ""
 
 
-def whereabouts(
+def rank_states(
     rows: Sequence[RankRecord], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0
 ) -> list[str]:
     """A line for each rank with its stage, for ranks that wait outside of collectives. ``gap``: the ranks whose rows

@@ -231,7 +231,7 @@ class Guard:
         self._write_stage()
         if not self._election.taken and not self._shown and self._is_awaited(self.recorder.reported_number()):
             self._shown = True
-            stack_dump.show(self._activity, self.recorder.rank)
+            stack_dump.write_stacks(self._activity, self.recorder.rank)
         error = None if self._election.taken else self._error(self.recorder.inside())
         if error is not None:
             self._activity.before_end(error)
@@ -252,7 +252,7 @@ class Guard:
         return self.recorder.rank in diagnosis.behind(self.recorder.read(), self._quiet)
 
     def _say_everyone(self) -> str:
-        lines = diagnosis.whereabouts(self.recorder.read(), self._quiet, self.recorder.gap, self.recorder.rank)
+        lines = diagnosis.rank_states(self.recorder.read(), self._quiet, self.recorder.gap, self.recorder.rank)
         return "".join(f"\n{line}" for line in lines)
 
     def _say_collective(self) -> str:

@@ -58,7 +58,7 @@ def _broadcast(nbytes: int, root: int) -> str:
     return texts.BROADCAST(nbytes=nbytes, root=root)
 
 
-def watched(transport: Transport, activity: Activity) -> Transport:
+def guarded(transport: Transport, activity: Activity) -> Transport:
     """The transport under a guard of its own, if there are other ranks; ``activity`` is this rank's. Collective."""
     transport.activity = activity
     if transport.size == 1:

@@ -100,7 +100,7 @@ class HangDetector:
             if self._ending.is_set():
                 return
             if asked is not None:
-                stack_dump.show(self._activity, self._rank)
+                stack_dump.write_stacks(self._activity, self._rank)
             self._look_and_end()
 
     def _look_and_end(self) -> None:
@@ -108,7 +108,7 @@ class HangDetector:
         if error is not None:
             self._told = True
             if isinstance(error, StalledError):
-                stack_dump.show(self._activity, self._rank)
+                stack_dump.write_stacks(self._activity, self._rank)
             self._end(error)
 
     def look(self) -> StalledError | RankLostError | None:

@@ -14,7 +14,7 @@ WATCHERS = ("hang detector", "watchdog")  # threads of this room
 BENEATH = threading.__file__  # the outermost calls of every thread
 
 
-def show(activity: Activity, rank: int) -> None:
+def write_stacks(activity: Activity, rank: int) -> None:
     """Write the stacks to stderr, in one piece: several ranks write to one terminal at once."""
     sys.stderr.flush()
     os.write(STDERR, compose(activity, rank).encode(errors="backslashreplace"))
@@ -24,14 +24,14 @@ def compose(activity: Activity, rank: int) -> str:
     """The rank, its stage, and the stack of each thread; the newest call last."""
     frames, main = sys._current_frames(), threading.main_thread()
     threads = sorted(threading.enumerate(), key=lambda thread: thread is not main)
-    lines = [texts.STACKS(rank=rank, host=activity.host, process=os.getpid(), whereabouts=whereabouts(activity))]
+    lines = [texts.STACKS(rank=rank, host=activity.host, process=os.getpid(), whereabouts=current_stage(activity))]
     for thread in threads:
         if thread.ident in frames and not thread.name.startswith(WATCHERS):
             lines += [texts.THREAD(name=thread.name), *_calls(frames[thread.ident])]
     return "\n".join(lines) + "\n"
 
 
-def whereabouts(activity: Activity) -> str:
+def current_stage(activity: Activity) -> str:
     """ "iteration 47, in backward, layer 'conv2', in collective 102, all-reduce of …" """
     doing = activity.words()
     iteration = texts.ITERATION(iteration=activity.iteration) if activity.iteration else ""

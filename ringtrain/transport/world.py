@@ -161,9 +161,9 @@ def _join(patience_s: float):
     this process by a signal, since an exit status of its own would end the others."""
     with Deadline(min(JOIN_S, patience_s), -signal.SIGKILL):
         with starting():
-            from ringtrain.transport.mpi.ulfm_recovery import join
+            from ringtrain.transport.mpi.ulfm_recovery import join_survivors
 
-        return join()
+        return join_survivors()
 
 
 def remove_segments() -> None:

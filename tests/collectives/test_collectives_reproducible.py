@@ -11,7 +11,7 @@ from mutants import KINDS, all_steps, edit, merge, mutant, reorder, with_steps
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import ring
-from ringtrain.collectives.algorithms.canonical import canonical, reduce_scatter
+from ringtrain.collectives.algorithms.canonical import canonical, canonical_reduce_scatter
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.algorithms.shards import add_up, are_siblings, folds, partials, shard_range, slots
 from ringtrain.collectives.catalogue import FLAT, make_schedule
@@ -102,7 +102,7 @@ def test_every_number_of_ranks_is_proved():
 def test_pipelined_too_and_as_contributions_of_ranks():
     prove(pipelined(canonical(5, 8), 3), 8)
     assert verify_schedule(canonical(6, 11)).rounds == 2
-    assert reduce_scatter(3, 8).inputs_of(1) == 2 and ring.ring(3).inputs_of(1) == 1
+    assert canonical_reduce_scatter(3, 8).inputs_of(1) == 2 and ring.ring(3).inputs_of(1) == 1
 
 
 def test_what_qualifies_is_what_can_be_proved():
@@ -188,7 +188,7 @@ def test_a_wrong_owner_is_seen():
     """The halves of two schedules whose owners differ."""
     wrong = texts.MISCOUNT.pattern(leaf=texts.SHARD_GRADIENT(shard=0))
     rejected(
-        all_reduce("made", reduce_scatter(3, 8), ring.all_gather(3)),
+        all_reduce("made", canonical_reduce_scatter(3, 8), ring.all_gather(3)),
         8,
         wrong,
     )

@@ -46,7 +46,7 @@ def one_iteration(exchange, arena, seed, iteration, announce=True):
 
 
 # ── trees ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("half", [rooted.reduce, rooted.broadcast])
+@pytest.mark.parametrize("half", [rooted.reduce_to_root, rooted.broadcast_from_root])
 @pytest.mark.parametrize("counts", [(1,), (2,), (5,), (2, 1), (1, 4), (3, 2, 2), (1, 1, 1)])
 def test_trees_are_proved_for_every_root(half, counts):
     node_of = filled(counts).node_of()

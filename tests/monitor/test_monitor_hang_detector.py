@@ -151,7 +151,7 @@ def test_stacks_say_who_and_where(activity):
 
 
 def test_a_rank_that_does_nothing_yet_says_so(activity):
-    assert stack_dump.whereabouts(activity) == texts.BEFORE_FIRST
+    assert stack_dump.current_stage(activity) == texts.BEFORE_FIRST
     activity.layer = lambda: "conv2"
     activity.at("the update")
     assert activity.words() == "the update"
@@ -159,7 +159,7 @@ def test_a_rank_that_does_nothing_yet_says_so(activity):
 
 def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_were(monkeypatch):
     shown = threading.Event()
-    monkeypatch.setattr(stack_dump, "show", lambda activity, rank: shown.set())
+    monkeypatch.setattr(stack_dump, "write_stacks", lambda activity, rank: shown.set())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with HangDetector(Activity(), 0, None) as detector:
         detector.listen()
@@ -192,7 +192,7 @@ def test_threads_that_the_mpi_starts_do_not_take_the_signal():
 
 
 def test_the_thread_ends_what_takes_too_long(monkeypatch):
-    monkeypatch.setattr(stack_dump, "show", lambda activity, rank: None)
+    monkeypatch.setattr(stack_dump, "write_stacks", lambda activity, rank: None)
     told, ended = [], threading.Event()
 
     def end(error):

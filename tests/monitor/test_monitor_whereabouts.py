@@ -58,7 +58,7 @@ def test_a_line_for_every_rank():
     rows = rows_of(5, 4, 0, doing="backward, layer 'conv2'", doing_s=3.14159)
     rows.append(RankRecord(3, {}, 6, True, "node1"))
     silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
-    assert diagnosis.whereabouts(rows, silent, "ranks of other nodes", 1) == [
+    assert diagnosis.rank_states(rows, silent, "ranks of other nodes", 1) == [
         texts.ACTIVITIES,
         "  rank 0 (node0): iteration 5, backward, layer 'conv2' for 3.14 s",
         "  rank 1 (node0): iteration 4, backward, layer 'conv2' for 3.14 s",
@@ -115,7 +115,7 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
 
 def test_the_one_that_is_told_of_shows_its_stack_once(monkeypatch):
     shown = []
-    monkeypatch.setattr("ringtrain.monitor.guard.stack_dump.show", lambda activity, rank: shown.append(rank))
+    monkeypatch.setattr("ringtrain.monitor.guard.stack_dump.write_stacks", lambda activity, rank: shown.append(rank))
 
     def body(t):
         guard = Guard(t, 20.0, turn_s=0.0)

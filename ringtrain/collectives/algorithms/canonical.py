@@ -39,10 +39,10 @@ def canonical(size: int, shards: int) -> Schedule:
     """Return an all-reduce of the sums of ``shards`` shards. Raises UsageError for more ranks than shards."""
     if size > shards:
         raise UsageError(texts.TOO_FEW_SHARDS(size=size, shards=shards))
-    return all_reduce(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
+    return all_reduce(NAME, canonical_reduce_scatter(size, shards), sliced.all_gather(size))
 
 
-def reduce_scatter(size: int, shards: int) -> Schedule:
+def canonical_reduce_scatter(size: int, shards: int) -> Schedule:
     """Return the first half of the all-reduce: rank r ends with the sum of slice r."""
     brought = [partials(rank, size, shards) for rank in range(size)]
 

@@ -66,7 +66,7 @@ def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> Roote
     return RootedTree(root, tuple(parents))
 
 
-def reduce(tree: RootedTree) -> Schedule:
+def reduce_to_root(tree: RootedTree) -> Schedule:
     """Return the first half: the root ends with the sum of the members."""
 
     def steps(rank: int) -> Iterator[Step]:
@@ -98,7 +98,7 @@ def _earlier(children: list[int], rank: int) -> Iterator[Step]:
         yield Step((Move(rank, SCRATCH, SCRATCH + 1),), (Move(rank, OWN, OWN + 1, add=True),))
 
 
-def broadcast(tree: RootedTree) -> Schedule:
+def broadcast_from_root(tree: RootedTree) -> Schedule:
     """Return the second half: the members end with the buffer of the root."""
 
     def steps(rank: int) -> Iterator[Step]:

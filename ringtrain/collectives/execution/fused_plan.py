@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
-from ringtrain.collectives.algorithms.canonical import NAME, reduce_scatter
+from ringtrain.collectives.algorithms.canonical import NAME, canonical_reduce_scatter
 from ringtrain.collectives.matching import MatchedMessage, Steps, all_steps, is_local, messages
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
@@ -149,4 +149,4 @@ def _sources(fused: TwoShotPlan, rank: int) -> list[int]:
 
 def canonical_plan(size: int, shards: int) -> TwoShotPlan:
     """Return the canonical all-reduce in memory that the ranks share."""
-    return two_shot_plan(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
+    return two_shot_plan(NAME, canonical_reduce_scatter(size, shards), sliced.all_gather(size))

@@ -51,12 +51,12 @@ class Shards:
 
     def sums(self, buffer: Array, members: Sequence[int]) -> Reducer:
         """Return the reducer that brings the sums over ``members`` to the servers."""
-        return self._reducer(texts.SUM_AT_SERVER, rooted.reduce, buffer, members, self._owned)
+        return self._reducer(texts.SUM_AT_SERVER, rooted.reduce_to_root, buffer, members, self._owned)
 
     def broadcasts(self, buffer: Array, members: Sequence[int], lowest_first: bool = False) -> Reducer:
         """Return the reducer that brings each server's part of ``buffer`` to ``members``."""
         owned = self._owned[::-1] if lowest_first else self._owned
-        return self._reducer(texts.SPREAD_FROM_SERVER, rooted.broadcast, buffer, members, owned)
+        return self._reducer(texts.SPREAD_FROM_SERVER, rooted.broadcast_from_root, buffer, members, owned)
 
     def _reducer(
         self,

@@ -4,7 +4,7 @@
     shrink     the survivors get a communicator of the live ranks
     gather     each sends its old rank and its facts; all agree that all have them, or shrink again
     calm       before replacements start: wait until no further death follows the last, as many do
-    spawn      start the same command again for each lost rank; the new processes join (:func:`join`)
+    spawn      start the same command again for each lost rank; the new processes join (:func:`join_survivors`)
     order      the ranks of the new world: the holders of the newest state first, replacements last
 
 Every step ends with an agreement, which is the same on all ranks even if one dies: all go on, or all begin again.
@@ -118,7 +118,7 @@ def survive(
                 return RecoveredWorld(made, tuple(sorted(lost)), tuple(ranked), made.size - comm.size, bridge)
 
 
-def join() -> tuple[Messages, Intercommunicator]:
+def join_survivors() -> tuple[Messages, Intercommunicator]:
     """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return if the
     survivors continue without it because another rank was lost."""
     bridge = _merged(MPI.Comm.Get_parent(), high=True)
