@@ -23,7 +23,7 @@ ARROWS = {
     "tables": set(),
     "config": {"errors", "parsing", "template"},
     "ops": LEAF,
-    "optim": LEAF | {"ops"},
+    "optim": LEAF | {"nn", "ops"},
     "transport": LEAF,
     "storage": LEAF,
     "data": READERS,

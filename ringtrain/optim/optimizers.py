@@ -31,12 +31,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
 from ringtrain.optim import texts as texts
 
@@ -68,30 +68,6 @@ class Hyper:
     correction: bool = False
 
 
-class ParameterRule(Protocol):
-    """The role of a parameter, its multipliers of learning rate and weight decay, and the rate of a statistic."""
-
-    @property
-    def role(self) -> str: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def decay(self) -> float: ...
-    @property
-    def rate(self) -> float: ...
-
-
-class ParameterSpan(Protocol):
-    """Elements ``start:stop`` of the arena: one parameter."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-    @property
-    def parameter(self) -> ParameterRule: ...
-
-
 @dataclass(frozen=True, slots=True)
 class UpdateRange:
     """Elements ``start:stop`` of the arena with one kind of update. lr multiplies the learning rate, decay is
@@ -107,7 +83,7 @@ class UpdateRange:
     norm: int | None = None
 
 
-def update_ranges(spans: Sequence[ParameterSpan], hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
+def update_ranges(spans: Sequence[Span], hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
     """Merge neighbouring spans with equal multipliers. ``layerwise``: keep spans apart whose own norms scale their
     updates."""
     merged: list[UpdateRange] = []
@@ -124,7 +100,7 @@ def update_ranges(spans: Sequence[ParameterSpan], hyper: Hyper, layerwise: bool 
     return tuple(merged)
 
 
-def _run(span: ParameterSpan, hyper: Hyper) -> UpdateRange:
+def _run(span: Span, hyper: Hyper) -> UpdateRange:
     p = span.parameter
     if p.role == "statistic":
         return UpdateRange(span.start, span.stop, 0.0, 0.0, p.rate)
@@ -144,22 +120,13 @@ class Optimizer(ABC):
     linear: bool
     layerwise: bool
 
-    def __init__(self, spans: Sequence[ParameterSpan], hyper: Hyper):
+    def __init__(self, spans: Sequence[Span], hyper: Hyper):
         self.hyper = hyper
         self.runs = update_ranges(spans, hyper, self.layerwise)
 
     @abstractmethod
     def apply(
-        self,
-        ops: Ops,
-        weights: Array,
-        grads: Array,
-        slots: Slots,
-        lr: float,
-        step: int,
-        start: int,
-        stop: int,
-        first: int = 0,
+        self, ops: Ops, weights, grads, slots: Slots, lr: float, step: int, start: int, stop: int, first: int = 0
     ) -> None:
         """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
         Gradients may be overwritten. lr is that of this iteration, before multipliers; step counts updates from 1."""
@@ -231,7 +198,7 @@ class Layerwise(Optimizer):
     linear = False
     layerwise = True
 
-    def __init__(self, spans: Sequence[ParameterSpan], hyper: Hyper):
+    def __init__(self, spans: Sequence[Span], hyper: Hyper):
         super().__init__(spans, hyper)
         self._whole = self.squares()
 
@@ -247,16 +214,7 @@ class Layerwise(Optimizer):
         return np.zeros((sum(run.norm is not None for run in self.runs), 2))
 
     def prepare(
-        self,
-        ops: Ops,
-        weights: Array,
-        grads: Array,
-        slots: Slots,
-        step: int,
-        start: int,
-        stop: int,
-        squares: np.ndarray,
-        first: int = 0,
+        self, ops: Ops, weights, grads, slots: Slots, step: int, start: int, stop: int, squares, first: int = 0
     ) -> None:
         """Turn the gradient of elements ``start:stop``, in place, into a direction, and add the squares of both."""
         for run in self._within(start, stop):
@@ -268,16 +226,7 @@ class Layerwise(Optimizer):
                 squares[run.norm] += ops.square_sum(w), ops.square_sum(g)
 
     def move(
-        self,
-        ops: Ops,
-        weights: Array,
-        grads: Array,
-        slots: Slots,
-        lr: float,
-        start: int,
-        stop: int,
-        squares: np.ndarray,
-        first: int = 0,
+        self, ops: Ops, weights, grads, slots: Slots, lr: float, start: int, stop: int, squares, first: int = 0
     ) -> None:
         """Update elements ``start:stop`` in their direction, by the squares of whole parameters."""
         for run in self._within(start, stop):
@@ -285,8 +234,7 @@ class Layerwise(Optimizer):
             if run.rate:
                 ops.approach(w, g, run.rate)
                 continue
-            w_norm, g_norm = (0.0, 0.0) if run.norm is None else np.sqrt(squares[run.norm])
-            ratio = 1.0 if run.norm is None else self._limited(w_norm, g_norm, run.decay)
+            ratio = 1.0 if run.norm is None else self._limited(np.sqrt(squares[run.norm]), run.decay)
             self._move(ops, w, g, self._state(run, slots, first), lr * run.lr, ratio, run.decay)
 
     def _check_whole(self, start: int, stop: int) -> None:
@@ -297,7 +245,8 @@ class Layerwise(Optimizer):
                     "norm: take whole parameters, or `prepare` parts, sum their squares over ranks, and `move` them"
                 )
 
-    def _limited(self, w_norm: float, g_norm: float, decay: float) -> float:
+    def _limited(self, norms: np.ndarray, decay: float) -> float:
+        w_norm, g_norm = norms
         # Weights at 0 would stay there, and without a gradient the ratio is undefined: use 1, as is usual.
         ratio = self._trust(w_norm, g_norm, decay) if w_norm > 0 and g_norm > 0 else 1.0
         return min(float(ratio), self.hyper.trust_limit)
@@ -349,7 +298,7 @@ class LAMB(Layerwise):
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW, "lars": LARS, "lamb": LAMB}
 
 
-def make_optimizer(name: str, spans: Sequence[ParameterSpan], hyper: Hyper) -> Optimizer:
+def make_optimizer(name: str, spans: Sequence[Span], hyper: Hyper) -> Optimizer:
     if name not in OPTIMIZERS:
         raise ConfigError(texts.UNKNOWN_OPTIMIZER(name=name, hint=nearest(name, OPTIMIZERS)))
     return OPTIMIZERS[name](spans, hyper)

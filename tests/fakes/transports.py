@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import ForwardingTransport, Handle, Transport
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
 
 # What operations call arrays that they only read: parameters in passes, and terms of sums.
@@ -169,16 +169,13 @@ class DeviceHandle(Handle):
             del self._runtime.arriving[place]
 
 
-class DeviceTransport(Transport):
+class DeviceTransport(ForwardingTransport):
     """Moves arrays of the fake device of ``ops`` over another transport, as an MPI that takes their addresses does.
     ``mapped``: whether a device reads and writes the memory of the others of its node."""
 
     def __init__(self, inner: Transport, ops, mapped: bool = False):
-        self._inner, self._runtime, self._mapped = inner, ops.runtime, mapped
-        self.seat, self.patience, self.links = inner.seat, inner.patience, inner.links
-        self.why_not_shared, self.before_closing = inner.why_not_shared, inner.before_closing
-        self.activity = inner.activity
-        self.before_leaving, self.why_not_fault_tolerant = inner.before_leaving, inner.why_not_fault_tolerant
+        super().__init__(inner)
+        self._runtime, self._mapped = ops.runtime, mapped
 
     def allocate(self, count, dtype):
         return self._runtime.adopt(self._inner.allocate(count, dtype))
@@ -206,38 +203,11 @@ class DeviceTransport(Transport):
     def broadcast(self, span, root=0):
         self._inner.broadcast(settled(span), root)
 
-    def gather_json(self, value):
-        return self._inner.gather_json(value)
-
-    def barrier(self):
-        self._inner.barrier()
-
-    def node_barrier(self):
-        self._inner.node_barrier()
-
-    def node_window(self, nbytes):
-        return self._inner.node_window(nbytes)
-
     def peer_views(self, span):
         if not self._mapped or isinstance(span, np.ndarray):
             return None
         found = self._inner.peer_views(span._memory)
         return found and [self._runtime.adopt(memory) for memory in found]
-
-    def signal_counter(self, tag):
-        return self._inner.signal_counter(tag)
-
-    def counters(self, count):
-        return self._inner.counters(count)
-
-    def board(self, nbytes):
-        return self._inner.board(nbytes)
-
-    def abort(self, code):
-        self._inner.abort(code)
-
-    def close(self):
-        self._inner.close()
 
     def describe(self):
         return f"fake device over {self._inner.describe()}"
