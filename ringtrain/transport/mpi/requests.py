@@ -63,7 +63,7 @@ class PersistentMessages:
 
     def __init__(self, comm: MPI.Intracomm, patience: Patience, message_bytes: int):
         self._comm, self._patience, self.limit = comm, patience, message_bytes
-        self._handles: set[PersistentHandle] = set()
+        self.handles: set[PersistentHandle] = set()
 
     def prepare(self, prepare: Callable[..., MPI.Prequest], moves: Moves, verb: str, tag: int) -> "PersistentHandle":
         """Return the handle of these moves. ``prepare`` makes a request; ``verb`` names the peer's end in errors."""
@@ -75,12 +75,12 @@ class PersistentMessages:
                     prepare([_as_mpi_buffer(data[a:b]), MPI.BYTE], peer, tag)
                     for a, b in message_bounds(data.size, self.limit)
                 ]
-        handle = PersistentHandle(requests, moves, verb, tag, self._patience, self._handles.discard, self._comm)
-        self._handles.add(handle)
+        handle = PersistentHandle(requests, moves, verb, tag, self._patience, self.handles.discard, self._comm)
+        self.handles.add(handle)
         return handle
 
     def free(self) -> None:
-        for handle in list(self._handles):
+        for handle in list(self.handles):
             handle.free()
 
 

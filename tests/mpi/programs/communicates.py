@@ -58,7 +58,7 @@ def own_memory_in_another_byte_order(communicator):
 
 
 def more_kinds_than_are_kept(communicator):
-    held = communicator._transport._handles
+    held = communicator._transport._requests.handles
     before = len(held)
     for count in range(70):
         communicator.allreduce(np.ones(count), algorithm="ring")
