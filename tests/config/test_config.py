@@ -90,7 +90,6 @@ def test_an_option_out_of_its_bounds_is_refused(key, value, wanted):
 @pytest.mark.parametrize(
     ("key", "near", "choice"),
     [
-        ("sync", "shared", "sharded"),
         ("fc", "pipelin", "pipeline"),
         ("fc_update", "microbatch", "micro-batch"),
         ("average_momentum", "keeep", "keep"),
