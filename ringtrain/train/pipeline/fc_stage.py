@@ -228,15 +228,15 @@ class FcStage(PipelineStage):
         slot.ctx = self._tape(id)
         slot.ctx.examples = held.examples(count)
         y, slot.tapes = self._part.forward(slot.ctx, held.array(count, self._in))
-        if slot.onward is None:
-            totals, denominator = self._iteration.totals, self._iteration.denominator
-            self._backward(message, slot, self._loss.backward(slot.ctx, y, held.labels[:count], totals, denominator))
-        else:
+        if slot.onward is not None:
             onward, gradient = slot.onward
             self._ops.copy(y, onward.array(count, self._out))
             self._mail.expect(gradient, count)
             self._mail.send(onward, count)
             self._queue.onward.append(message)
+        elif held.labels is not None:
+            totals, denominator = self._iteration.totals, self._iteration.denominator
+            self._backward(message, slot, self._loss.backward(slot.ctx, y, held.labels[:count], totals, denominator))
 
     def _take_gradient(
         self, message: StageMessage, slot: MessageSlot, onward: ActivationMessage, gradient: ActivationMessage
