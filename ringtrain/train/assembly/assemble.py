@@ -301,7 +301,7 @@ def _classes_of(graph: Graph) -> int:
     return shape[0]
 
 
-def broadcast_from_root(transport: Transport, ops: Ops, flat: Array) -> None:
+def broadcast_array(transport: Transport, ops: Ops, flat: Array) -> None:
     """Broadcast rank 0's values of a flat array, of the host or of a device."""
     host = ops.to_host(flat)
     transport.broadcast(host)

@@ -10,7 +10,7 @@ from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.step.partition import arrays_of
+from ringtrain.train.step.partition import example_arrays
 
 USABLE = 0.92  # of a device's memory: the rest is the driver's, the libraries', and what lies between arrays
 
@@ -52,7 +52,7 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
 
 def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
     """Measure the need of one example."""
-    one: dict[str, Any] = {name: array[:1] for name, array in arrays_of(batch).items()}
+    one: dict[str, Any] = {name: array[:1] for name, array in example_arrays(batch).items()}
     run.worker.rehearse(replace(batch, **one))
     fixed = 2 * run.arena.count * ops.dtype.itemsize + (run.exchange.facts.state_bytes or 0)
     _, total = ops.memory() or (0, 0)

@@ -19,7 +19,7 @@ from ringtrain.report.trace import write_trace
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root, take_turns, together
-from ringtrain.train.assembly.assemble import Assembly, broadcast_from_root
+from ringtrain.train.assembly.assemble import Assembly, broadcast_array
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import Progress, restore
@@ -157,7 +157,7 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
 def _first_weights(run: Assembly, origin: Origin) -> Progress:
     """Broadcast rank 0's weights, drawn or read, and compare them by hash."""
     if origin.place is None:
-        broadcast_from_root(run.transport, run.ops, run.arena.weights)
+        broadcast_array(run.transport, run.ops, run.arena.weights)
         progress = Progress()
     else:
         progress = restore(run, run.ops, run.transport, origin.place, origin.found.checkpoint if origin.found else None)

@@ -26,14 +26,14 @@ class RankBatch:
     following: Callable[[], Batch | None]
 
 
-def arrays_of(batch: Batch) -> dict[str, Any]:
+def example_arrays(batch: Batch) -> dict[str, Any]:
     """The arrays of a batch that have one row an example, by name."""
     return {name: getattr(batch, name) for name in PER_EXAMPLE}
 
 
 def blank_batch(batch: Batch, count: int) -> Batch:
     """The same batch with ``count`` examples of zeros."""
-    arrays: dict[str, Any] = {n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in arrays_of(batch).items()}
+    arrays: dict[str, Any] = {n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in example_arrays(batch).items()}
     return replace(batch, **arrays)
 
 
@@ -64,7 +64,7 @@ class BatchPartition:
         """This rank's part of a batch. Collective if one rank reads for all."""
         if self._roles.loader is None:
             return batch
-        return replace(batch, **self._exchange.batches.scatter(arrays_of(batch), self._cuts(batch.total)))
+        return replace(batch, **self._exchange.batches.scatter(example_arrays(batch), self._cuts(batch.total)))
 
     def blank(self, batch: Batch) -> Batch:
         """A batch of the size of this rank's part, of zeros if another rank has read it. Not collective."""
