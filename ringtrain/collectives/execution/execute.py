@@ -121,7 +121,8 @@ class Execution(Reduction):
         self._left, self._moved = len(self._tasks), 0
         self._gate.computing = True
         self._queues.restart()
-        self.test()
+        while self._post():
+            pass
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether the execution is done."""
