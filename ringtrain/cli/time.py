@@ -8,6 +8,7 @@ import click
 from ringtrain.cli import texts
 
 if TYPE_CHECKING:
+    from ringtrain.ops.base import Ops
     from ringtrain.transport.base import Transport
 
 
@@ -79,7 +80,7 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-def _rig(transport: "Transport", config, graph, ops):
+def _rig(transport: "Transport", config, graph, ops: "Ops"):
     """Return the network on this rank's part of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
     from ringtrain.data.batches.sampler import batch_part

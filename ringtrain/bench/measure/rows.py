@@ -34,18 +34,16 @@ STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
-def identity(
-    job: MeasuredAllReduce, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY
-) -> dict:
-    """Return the identity of a row. ``transport``: carrier of the algorithm; None if it does not run, and the memory is
-    None then, too. ``way``: way of its messages, among several.
+def identity(job: MeasuredAllReduce, algorithm: str, carrier: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
+    """Return the identity of a row. ``carrier``: the transport of the algorithm; None if it does not run, and the memory
+    is None then, too. ``way``: way of its messages, among several.
     """
     return {
         "algorithm": algorithm,
-        "transport": transport,
+        "transport": carrier,
         "device": job.buffers.device,
         "way": way,
-        "memory": None if transport is None else job.memory,
+        "memory": None if carrier is None else job.memory,
         "ranks": job.transport.size,
         "nodes": job.transport.nodes,
         "bytes": job.nbytes,

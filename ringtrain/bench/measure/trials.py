@@ -194,12 +194,12 @@ def _summed(op: str) -> str:
     return "sum" if op == "mean" else op
 
 
-def _reduced(job: MeasuredAllReduce, reduction: Handle) -> Callable[[], None]:
+def _reduced(job: MeasuredAllReduce, handle: Handle) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
             job.buffers.copy(job.source, job.target)
-        reduction.start()
-        reduction.wait(DEADLINE_S)
+        handle.start()
+        handle.wait(DEADLINE_S)
 
     return run
 

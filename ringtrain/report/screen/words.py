@@ -109,12 +109,12 @@ def _scores(loss: float, accuracy: float) -> str:
     return texts.SCORES(loss=loss, accuracy=accuracy_percent(accuracy))
 
 
-def communication(event: Ended, exchange: Exchanged | None) -> str | None:
+def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
     """Return a line about the cost of communication; None for one rank."""
     if event.ranks == 1:
         return None
     line = texts.COMMUNICATION(percent=100 * event.exposed_share)
-    buckets = [bucket for bucket in exchange.buckets if bucket.total_s] if exchange is not None else []
+    buckets = [bucket for bucket in exchanged.buckets if bucket.total_s] if exchanged is not None else []
     if not buckets:
         return line
     held_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
