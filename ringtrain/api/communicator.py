@@ -46,13 +46,15 @@ DEADLINE_S = 600.0
 class Communicator:
     """The ranks of an mpi4py communicator, by default of the world. Collective to make. A context manager.
 
-    comm:       an mpi4py intracommunicator, which is duplicated; or a transport, which is used directly
-    algorithm:  default algorithm: a name among ``ringtrain bench-allreduce``'s; auto takes the fastest for the size
-    wire:       default type of messages: none, float16, bfloat16
-    tuning:     the file of ``ringtrain tune`` for auto; by default that of RINGTRAIN_TUNING, or in its usual place
-    guard:      whether reductions are numbered and compared (docs/hangs.md): errors then name the ranks that differ or
-                do not come, and a rank that is stuck inside the MPI ends with all others
-    deadline_s: how long to wait for ranks without progress, before StalledError
+    comm:              an mpi4py intracommunicator, which is duplicated; or a transport, which is used directly
+    algorithm:         default algorithm: a name among ``ringtrain bench-allreduce``'s; auto takes the fastest for the
+                       size
+    wire:              default type of messages: none, float16, bfloat16
+    tuning:            the file of ``ringtrain tune`` for auto; by default that of RINGTRAIN_TUNING, or in its usual
+                       place
+    check_collectives: whether reductions are numbered and compared (docs/hangs.md): errors then name the ranks that
+                       differ or do not come, and a rank that is stuck inside the MPI ends with all others
+    deadline_s:        how long to wait for ranks without progress, before StalledError
 
     Not thread-safe. Raises UsageError.
     """
@@ -64,7 +66,7 @@ class Communicator:
         *,
         wire: str = NONE,
         tuning=None,
-        guard: bool = False,
+        check_collectives: bool = False,
         deadline_s: float = DEADLINE_S,
     ):
         check_wire(wire)
@@ -75,7 +77,7 @@ class Communicator:
         self.rank, self.size = self._transport.rank, self._transport.size
         self._memory = Memory(self._transport)
         self._tuning = self._find_tuning(tuning)
-        self._guard = Guard(self._transport, deadline_s) if guard and self.size > 1 else None
+        self._guard = Guard(self._transport, deadline_s) if check_collectives and self.size > 1 else None
         self._workshop = PlanBuilder(self._transport, self._tuning, self._guard)
         self._plans = PlanCache(self._workshop.release)
         self._flying: set[PersistentAllReduce] = set()

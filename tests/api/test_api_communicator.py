@@ -204,7 +204,7 @@ def test_a_guard_changes_nothing(monkeypatch):
         assert reduction.wait().tolist() == [3] * 5
         return reduction.algorithm
 
-    assert together(3, body, guard=True) == ["star"] * 3
+    assert together(3, body, check_collectives=True) == ["star"] * 3
     assert freed
 
 

@@ -199,7 +199,7 @@ def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
     monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
 
     def body(transport):
-        communicator = Communicator(transport, algorithm="ring", guard=True, deadline_s=10.0)
+        communicator = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
         for op in ("max", "sum"):
             communicator.allreduce(np.ones(6), op)
         with pytest.raises(MismatchError) as caught:

@@ -35,8 +35,8 @@ COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
 def identity(job: MeasuredAllReduce, algorithm: str, carrier: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
-    """Return the identity of a row. ``carrier``: the transport of the algorithm; None if it does not run, and the memory
-    is None then, too. ``way``: way of its messages, among several.
+    """Return the identity of a row. ``carrier``: the transport of the algorithm; None if it does not run, and then the
+    memory is None too. ``way``: way of its messages, among several.
     """
     return {
         "algorithm": algorithm,
