@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, predict_s
 from ringtrain.humanize import format_bytes, format_seconds

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce import texts
 from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorithm
 from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.machine import RankLayout, rank_layout

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce import texts
 from ringtrain.humanize import plural
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import RankLayout, differences, inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, parse_tuning, table_of
 from ringtrain.errors import UsageError, everywhere, plain

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import FIELDS, RankLayout
 from ringtrain.errors import UsageError
 

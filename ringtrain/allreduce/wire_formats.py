@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce import texts
 from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.base import Ops

@@ -4,7 +4,7 @@ and the last collectives of every rank."""
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ringtrain.monitor import texts as texts
+from ringtrain.monitor import texts
 from ringtrain.monitor.flight_recorder import RankRecord, RecordedCollective
 from ringtrain.template import Template
 from ringtrain.transport.waiting import peers, placed

@@ -15,8 +15,7 @@ from contextlib import suppress
 
 from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
-from ringtrain.monitor import diagnosis, stack_dump
-from ringtrain.monitor import texts as texts
+from ringtrain.monitor import diagnosis, stack_dump, texts
 from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall, FlightRecorder, RankRecord, make_call
 from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
 from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, ReporterElection

@@ -6,7 +6,7 @@ from typing import Any
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import NATIVE
-from ringtrain.monitor import texts as texts
+from ringtrain.monitor import texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import ForwardingTransport, Handle, Transport

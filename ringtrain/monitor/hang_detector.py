@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable
 
 from ringtrain.errors import RankLostError, RingtrainError, StalledError
-from ringtrain.monitor import stack_dump
-from ringtrain.monitor import texts as texts
+from ringtrain.monitor import stack_dump, texts
 from ringtrain.monitor.watchdog import SuspendDetector
 from ringtrain.transport.activity import Activity, NoHardTimeout
 from ringtrain.transport.deadline import STDERR, Deadline

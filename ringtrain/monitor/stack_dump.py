@@ -6,7 +6,7 @@ import threading
 import traceback
 from types import FrameType
 
-from ringtrain.monitor import texts as texts
+from ringtrain.monitor import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.deadline import STDERR
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ringtrain import parsing
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.optim import texts as texts
+from ringtrain.optim import texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
-from ringtrain.optim import texts as texts
+from ringtrain.optim import texts
 
 Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.storage import texts as texts
+from ringtrain.storage import texts
 
 PARTIAL = ".ringtrain-partial"  # a name of our own: the folder may hold other files
 ASIDE = "superseded-"  # prefix of the new name

@@ -12,7 +12,7 @@ from collections.abc import Collection
 import h5py
 from h5py import h5a, h5d, h5l, h5pl, h5z
 
-from ringtrain.storage import texts as texts
+from ringtrain.storage import texts
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate expands a byte to 1032 at most; missing chunks would be read as any number of zeros

@@ -222,6 +222,9 @@ class ForwardingTransport(Transport):
         self.why_not_fault_tolerant, self.why_not_shared = inner.why_not_fault_tolerant, inner.why_not_shared
         self.activity = inner.activity
 
+    def has_lost(self) -> bool:
+        return self._inner.has_lost()
+
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
         return self._inner.allocate(count, dtype)
 

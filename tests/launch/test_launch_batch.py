@@ -134,13 +134,14 @@ def test_the_scripts_ask_sbatch_for_the_same_as_those_that_ringtrain_slurm_write
 
 @pytest.mark.parametrize("name", [*NAMES, "slurm-cluster"])
 def test_the_scripts_are_sound(name, tmp_path):
-    path = ROOT / "scripts" / name
+    paths = [ROOT / "scripts" / name]
     if name in NAMES:
-        path = tmp_path / name
-        path.write_text(script(BatchJob(kind=name)))
+        paths = [ROOT / "scripts" / f"{name}.sbatch", tmp_path / name]
+        paths[1].write_text(script(BatchJob(kind=name)))
     checker = ["shellcheck"] if shutil.which("shellcheck") else ["bash", "-n"]
-    done = subprocess.run([*checker, path], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for path in paths:
+        done = subprocess.run([*checker, path], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -149,8 +150,17 @@ def test_the_scripts_run_the_commands_that_ringtrain_slurm_writes(job, kind):
     assert done.code == 0 and " ".join(done.notes).count(" --end 1K") == 1
 
 
-def test_a_script_without_ringtrain_ends_with_its_status(job):
-    assert job(path=ROOT / "scripts" / "train.sbatch", PATH="/usr/bin:/bin").code == 127
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_script_without_ringtrain_names_the_places_where_it_looked(job, kind, tmp_path):
+    ran = job(path=ROOT / "scripts" / f"{kind}.sbatch", PATH="/usr/bin:/bin")
+    assert ran.code == 2 and f"no ringtrain in RINGTRAIN_VENV, in {tmp_path}/.venv or on PATH" in ran.out
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_script_starts_the_ringtrain_of_an_environment_by_its_whole_path(job, kind, tmp_path):
+    (tmp_path / ".venv").symlink_to(tmp_path)
+    ran = job(kind=kind, path=ROOT / "scripts" / f"{kind}.sbatch", plan=["done 0"] * 3)
+    assert ran.code == 0 and f" {tmp_path}/.venv/bin/ringtrain " in ran.notes[0]
 
 
 def test_it_is_a_job(job):

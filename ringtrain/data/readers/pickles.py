@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import texts as texts
+from ringtrain.data import texts
 from ringtrain.errors import DataError
 
 PROGRAM = Path(__file__).with_name("unpickle.py")
