@@ -22,7 +22,7 @@ from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
-from ringtrain.api.libraries.lend import lend
+from ringtrain.api.libraries import lend
 from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
 from ringtrain.api.repeated import PersistentAllReduce

@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain import Communicator
 from ringtrain.api import texts
-from ringtrain.api.libraries.lend import lend
+from ringtrain.api.libraries import lend
 from ringtrain.errors import UsageError
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.arrays import Lender, cupy_like, halves

@@ -4,8 +4,8 @@ from types import ModuleType
 
 import numpy as np
 
+from ringtrain.api import libraries
 from ringtrain.api.borrow import BorrowedArray
-from ringtrain.api.libraries import lend
 from ringtrain.ops import bfloat16
 
 
@@ -97,5 +97,5 @@ def halves(monkeypatch) -> type:
         return BorrowedArray(array.bits, "bfloat16", lambda host: Halves(bfloat16.decode(host)))
 
     Halves.__module__ = "halves"
-    monkeypatch.setitem(lend.BY_LIBRARY, "halves", lend_halves)
+    monkeypatch.setitem(libraries.BY_LIBRARY, "halves", lend_halves)
     return Halves

@@ -1,0 +1,127 @@
+"""Arrays of other libraries as memory to reduce. None of the libraries is imported here."""
+
+import sys
+from functools import lru_cache
+
+import numpy as np
+
+from ringtrain.api import texts
+from ringtrain.api.borrow import BorrowedArray, article, unreadable
+from ringtrain.errors import UsageError
+
+CPU = 1  # kDLCPU among DLPack's kinds of devices
+
+
+def lend_numpy(array: np.ndarray) -> BorrowedArray:
+    """Return the memory of an array of NumPy; ml_dtypes' bfloat16 is among its types."""
+    dtype = array.dtype
+    name = _name(dtype)
+    if name == "bfloat16":
+        return BorrowedArray(array.view(np.uint16), name, lambda host: host.view(dtype))
+    return BorrowedArray(array, name, lambda host: host)
+
+
+@lru_cache(maxsize=256)
+def _name(dtype: np.dtype) -> str:
+    return dtype.name  # NumPy composes it anew each time, which takes longer than a small message
+
+
+def lend_scalar(scalar: np.generic) -> BorrowedArray:
+    """Return a read-only copy: a scalar has no memory of its own."""
+    copy = np.array(scalar)
+    copy.flags.writeable = False
+    loan = lend_numpy(copy)
+    return BorrowedArray(loan.host, loan.dtype, lambda host: loan.like(host)[()])
+
+
+def lend_torch(tensor) -> BorrowedArray:
+    """Return the memory of PyTorch's tensor on the CPU; a copy of a device's.
+
+    Raises UsageError for a tensor that autograd watches, and for one that is not plain memory.
+    """
+    torch = sys.modules["torch"]  # it has made the tensor
+    if tensor.requires_grad:
+        raise UsageError(texts.REQUIRES_GRAD)
+    name, device = str(tensor.dtype).removeprefix("torch."), tensor.device
+    half = tensor.dtype == torch.bfloat16  # travels as bits: NumPy has no such type
+    try:
+        seen = tensor if device.type == "cpu" else tensor.to("cpu")
+        host = seen.view(torch.int16).numpy().view(np.uint16) if half else seen.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise unreadable(tensor, error, texts.AS_DENSE) from error
+
+    def like(fresh: np.ndarray):
+        made = torch.from_numpy(fresh.view(np.int16)).view(torch.bfloat16) if half else torch.from_numpy(fresh)
+        return made.to(device)
+
+    def settle() -> None:
+        if device.type != "cpu":
+            tensor.copy_(seen)
+
+    return BorrowedArray(host, name, like, settle)
+
+
+def lend_cupy(array) -> BorrowedArray:
+    """Return a copy of CuPy's device memory: one copy to the host, and one back."""
+    cupy = sys.modules["cupy"]  # it has made the array
+    device, host = array.device, array.get()
+    loan = lend_numpy(host)
+
+    def upload(fresh):
+        with device:
+            return cupy.asarray(fresh)
+
+    def settle() -> None:
+        with device:
+            array[...] = cupy.asarray(host)  # unlike set(), for any strides
+
+    return BorrowedArray(loan.host, loan.dtype, lambda fresh: upload(loan.like(fresh)), settle)
+
+
+def lend_jax(array) -> BorrowedArray:
+    """Return the memory of JAX's array on the CPU, read-only; a copy of a device's. A result is a new array.
+
+    Raises UsageError inside a transformed function.
+    """
+    jax = sys.modules["jax"]  # it has made the array
+    try:
+        seen = np.asarray(array)
+    except (TypeError, RuntimeError) as error:
+        raise unreadable(array, error, texts.TRACED) from error
+    loan = lend_numpy(seen)
+    sharding = array.sharding
+    return BorrowedArray(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))
+
+
+def lend_dlpack(array) -> BorrowedArray:
+    """Return the host memory of an array of any other library that speaks DLPack. Results are NumPy's.
+
+    Raises UsageError if it lies on a device, or cannot be read.
+    Source: the Python specification of DLPack, data-apis.org/array-api.
+    """
+    kind, index = array.__dlpack_device__()
+    if kind != CPU:
+        raise UsageError(texts.ON_DEVICE(thing=article(array), kind=int(kind), index=index))
+    try:
+        host = np.from_dlpack(array)
+    except (TypeError, RuntimeError, BufferError) as error:
+        raise unreadable(array, error, texts.AS_NUMPY) from error
+    return BorrowedArray(host, host.dtype.name, lambda fresh: fresh)
+
+
+BY_LIBRARY = {"torch": lend_torch, "cupy": lend_cupy, "jax": lend_jax, "jaxlib": lend_jax}
+
+
+def lend(array) -> BorrowedArray:
+    """Return the array as host memory. Raises UsageError for objects that are no arrays."""
+    if isinstance(array, np.ndarray):
+        return lend_numpy(array)
+    if isinstance(array, np.generic):
+        return lend_scalar(array)
+    for kind in type(array).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if library in BY_LIBRARY:
+            return BY_LIBRARY[library](array)
+        if "__dlpack__" in vars(kind):
+            return lend_dlpack(array)
+    raise UsageError(texts.NOT_AN_ARRAY(thing=article(array)))

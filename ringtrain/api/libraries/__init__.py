@@ -1,1 +1,0 @@
-"""Arrays of other libraries as memory to reduce: one library a file."""
