@@ -95,8 +95,8 @@ class AllReducePlan:
         for start in range(0, self.count, self.length):
             stop = min(start + self.length, self.count)
             part = self.whole if stop - start == self.length else self.rest
-            if part is not None:
-                yield start, stop, part
+            assert part is not None, "there is a reduction for every segment"
+            yield start, stop, part
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""

@@ -74,6 +74,7 @@ def parameter_gradients(
     ops.upload(sums[1] / np.sqrt(found.var_C + eps), grads["gamma"])
     ops.upload(found.share * found.mean_C, grads["mean"])
     ops.upload(found.share * found.var_C * (found.count / max(found.count - 1, 1)), grads["variance"])
-    if wanted and ctx.add_over_ranks is not None:
+    if wanted:
+        assert ctx.add_over_ranks is not None, "statistics of the whole batch come from a pass of all ranks"
         ctx.add_over_ranks(sums.reshape(-1))
         ops.upload(sums, sums_2C)

@@ -201,13 +201,13 @@ class StagedMessage:
 
     def start(self) -> None:
         """Start its message, once it is ready."""
-        if self.message is not None:
-            self.message.start()
+        assert self.message is not None, "a message that is ready has its buffer's"
+        self.message.start()
 
     def finish(self) -> bool:
         """Whether it is done: its message, and the copy of a receive to the device."""
-        awaits_message = self.channel.sending or self.copied is None
-        if self.message is None or (awaits_message and not self.message.test()):
+        assert self.message is not None, "it has started"
+        if (self.channel.sending or self.copied is None) and not self.message.test():
             return False
         if self._buffer is not None:
             if not self.channel.sending:
