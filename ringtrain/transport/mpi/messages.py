@@ -63,7 +63,7 @@ class Messages(Transport):
         self._memory = NodeSharedMemory(self._comm, self._node_comm, allocate)
         self._relays: list[RowRelay] = []
         self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
-        self._tallies: list[RmaCounters] = []
+        self._counters: list[RmaCounters] = []
         self.before_closing, self.before_leaving = [], []
         self.activity = Activity()
         self.seat = self._find_seat(claims)
@@ -151,8 +151,8 @@ class Messages(Transport):
         return Rows(rows, near)
 
     def counters(self, count: int) -> RmaCounters:
-        self._tallies.append(RmaCounters(self._comm, count))
-        return self._tallies[-1]
+        self._counters.append(RmaCounters(self._comm, count))
+        return self._counters[-1]
 
     def _any(self, own: bool) -> bool:
         every = np.array([own], np.int64)
@@ -194,11 +194,11 @@ class Messages(Transport):
             action()
         for relay in self._relays:
             relay.end()
-        for tally in self._tallies:
-            tally.free()
+        for counters in self._counters:
+            counters.free()
         self._requests.free()
         self._memory.free()
-        self._relays, self._tallies = [], []
+        self._relays, self._counters = [], []
         self._node_comm.Free()
         self._comm.Free()
 
