@@ -48,7 +48,10 @@ def _parts(path: Path, archive) -> tuple[Part, Part | None]:
 
 
 def _array(path: Path, archive, name: str) -> np.ndarray:
-    found = archive[name]
-    if not isinstance(found, np.ndarray):  # NumPy returns members that are no arrays as bytes
+    try:
+        found = archive[name]
+    except TypeError:  # NumPy 2.3 raises it for a member that is no array; later ones return its bytes
+        found = None
+    if not isinstance(found, np.ndarray):
         raise DataError(texts.NPZ_NO_ARRAY(path=path, name=name))
     return found
