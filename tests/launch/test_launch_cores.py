@@ -130,13 +130,13 @@ def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
 @pytest.fixture
 def library(monkeypatch):
     def be(core="Haswell", threads=1):
-        monkeypatch.setattr(blas, "describe", lambda: blas.About("OpenBLAS 0.3.30", core, threads))
+        monkeypatch.setattr(blas, "loaded_library", lambda: blas.About("OpenBLAS 0.3.30", core, threads))
 
     return be
 
 
 def test_the_library_here_says_who_it_is(tmp_path):
-    about = blas.describe()
+    about = blas.loaded_library()
     assert about.version.startswith("OpenBLAS 0.") and about.core and about.threads >= 1
 
 

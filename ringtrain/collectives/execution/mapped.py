@@ -68,11 +68,11 @@ class Mapped(NodeReduction):
         self.bytes_sent = moved * (stop - start) * itemsize
 
     def _move(self) -> bool:
-        run(self._work)
+        run_operations(self._work)
         return True
 
 
-def run(work: Work) -> None:
+def run_operations(work: Work) -> None:
     """Call the functions with their arguments."""
     for function, arguments in work:
         function(*arguments)

@@ -23,7 +23,15 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan, addition_order
-from ringtrain.collectives.execution.mapped import Work, host_operations, on_host, run, segments, spans, sum_into
+from ringtrain.collectives.execution.mapped import (
+    Work,
+    host_operations,
+    on_host,
+    run_operations,
+    segments,
+    spans,
+    sum_into,
+)
 from ringtrain.collectives.execution.node_reduction import IDLE, MOVING, NodeReduction
 from ringtrain.collectives.execution.reduction import HOST, Combine, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
@@ -70,11 +78,11 @@ class SegmentPipeline:
         self._additions, self.outer, self._copies = additions, outer, copies
 
     def start(self) -> None:
-        run(self._additions)
+        run_operations(self._additions)
         self.outer.start()
 
     def push(self) -> None:
-        run(self._copies)
+        run_operations(self._copies)
 
 
 def make_pipeline(

@@ -67,9 +67,9 @@ def quota(context: DoctorContext) -> list[Line]:
 def blas(context: DoctorContext) -> list[Line]:
     """Show the library of matrix products, the core whose kernels it chose, and its threads on all
     ranks; collective."""
-    from ringtrain.ops.cpu.blas import THREAD_SETTINGS, describe
+    from ringtrain.ops.cpu.blas import THREAD_SETTINGS, loaded_library
 
-    found = describe()
+    found = loaded_library()
     reported = context.transport.gather_json([context.host, sorted(os.sched_getaffinity(0)), found.threads])
     text = texts.BLAS(version=found.version, core=found.core, threads=plural(found.threads, "thread"))
     setting = next((f"{name}={context.environ[name]}" for name in THREAD_SETTINGS if name in context.environ), "")

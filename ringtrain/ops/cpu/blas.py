@@ -67,7 +67,7 @@ class About(NamedTuple):
         return f"{self.version} ({self.core})"
 
 
-def describe() -> About:
+def loaded_library() -> About:
     """Return the loaded library; loads it if necessary."""
     return _about(_load())
 
