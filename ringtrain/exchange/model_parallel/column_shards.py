@@ -12,10 +12,10 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
 from ringtrain.exchange.base import State
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
 from ringtrain.exchange.model_parallel.layouts import GatheredColumns
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.clip import trained_runs
 from ringtrain.exchange.update.owned_update import STEP, OwnedArray, OwnedUpdate, check_sizes, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -29,8 +29,8 @@ class ColumnShards:
     """This rank's columns. ``weights`` and ``grads``: by layer and short name, once bound."""
 
     def __init__(self, settings: ExchangeSettings):
-        self._settings, self._ops, self._transport = settings, settings.ops, settings.transport
-        self._collectives = ActivationCollectives(settings)
+        self._ops, self._transport = settings.ops, settings.transport
+        self._collectives, self._sum_over_ranks = ActivationCollectives(settings), SumOverRanks(settings)
         self._blocks: dict[tuple[int, int], GatheredColumns] = {}
         self.weights: dict[str, dict] = {}
         self.grads: dict[str, dict] = {}
@@ -52,7 +52,6 @@ class ColumnShards:
             self.grads.setdefault(layer, {})[short] = arena.grad(span)
         own = type(optimizer)(arena.spans, optimizer.hyper)
         self._update = OwnedUpdate(self._ops, arena, own, arena.grads, everything(arena))
-        self._trained = trained_runs(arena.spans)
 
     def _shape(self, span: Span) -> tuple[int, ...]:
         edges, rank = self.edges(span.shape[-1]), self._transport.rank
@@ -70,25 +69,19 @@ class ColumnShards:
 
     def square_sum(self) -> float:
         """Return the sum of squares of the gradients of all ranks' columns. Collective."""
-        grads = self._arena.grads
-        squares = np.array([sum(self._ops.square_sum(grads[start:stop]) for start, stop in self._trained)])
-        self._add_over_ranks(squares)
-        return float(squares[0])
+        grads, trained = self._arena.grads, self._update.trained
+        return self._sum_over_ranks(sum(self._ops.square_sum(grads[start:stop]) for start, stop in trained))
 
     def scale(self, factor: float) -> None:
-        for start, stop in self._trained:
+        for start, stop in self._update.trained:
             self._ops.scale(self._arena.grads[start:stop], factor)
 
     def apply(self, lr: float) -> None:
         """Update this rank's columns. Norms of parameters are those of all ranks' columns."""
         self._newer = True
         self._update.step += 1
-        if self._update.layerwise:
-            self._update.prepare(self._add_over_ranks)
+        self._update.prepare(self._sum_over_ranks.add)
         self._update.apply(lr, 0, self._arena.count)
-
-    def _add_over_ranks(self, numbers: np.ndarray) -> None:
-        self._transport.native_allreduce_start(numbers).wait(self._settings.config.deadline_s)
 
     # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
     def load(self, weights: Array) -> None:

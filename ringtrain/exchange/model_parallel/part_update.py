@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.deferred_update import summed_buckets
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.exchange.update.ranges import Piece, common
+from ringtrain.exchange.update.ranges import Piece
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
@@ -31,10 +31,9 @@ class PartUpdate:
         over_parts: Callable[[float], float],
         front: Subgroup | None,
     ):
-        self._settings, self._arena, self._over_parts = settings, arena, over_parts
+        self._ops, self._arena, clip_norm = settings.ops, arena, settings.config.clip_norm
         self.start, self.stop = span
-        self.owned = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, [span])
-        self._trained = common(trained_runs(arena.spans), [span])
+        self.owned = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, [span], clip_norm, over_parts)
         self.summing: BucketedAllReduce | None = None
         self.sums: Reducer | None = None
         if front is not None:
@@ -47,7 +46,7 @@ class PartUpdate:
         nothing = self._arena.grads[:0]
         if self.summing:
             self.summing.rehearse(nothing)
-        rehearse_clip(self._settings.ops, nothing)
+        self._ops.scale(nothing, 1.0)
         self.owned.rehearse()
 
     def grad_ready(self, span: Span) -> None:
@@ -57,20 +56,15 @@ class PartUpdate:
 
     def apply_micro_batch(self, lr: float, share: float, step: int) -> None:
         """Update by the gradient of one micro-batch, which is this share of the batch."""
-        self._settings.ops.scale(self._arena.grads[self.start : self.stop], 1 / share)
+        self._ops.scale(self._arena.grads[self.start : self.stop], 1 / share)
         self.owned.step = step
         self.owned.apply(lr * share, self.start, self.stop)
 
     def apply(self, lr: float, step: int) -> None:
         """Update by the gradient of the whole batch, on front ranks as its sums arrive."""
-        clip_norm = self._settings.config.clip_norm
         self.owned.step = step
-        if clip_norm is None and self.sums is not None:
-            for bucket in self.sums.arrivals():
-                self.owned.apply(lr, bucket.start, bucket.stop)
+        if self.sums is None:
+            self.owned.apply_all(lr)
             return
-        if self.sums is not None:
-            self.sums.wait_all()
-        if clip_norm is not None:
-            clip(self._settings.ops, self._arena.grads, self._trained, clip_norm, self._over_parts)
-        self.owned.apply(lr, self.start, self.stop)
+        for bucket in summed_buckets(self.sums, self.owned):
+            self.owned.apply(lr, bucket.start, bucket.stop)

@@ -62,6 +62,7 @@ class ChangePush:
         for ops in (self._endpoint.own_ops, self._ops):
             ops.add(nothing, nothing, nothing)
             ops.copy(nothing, nothing)
+        self._ops.scale(nothing, 1.0)
         self._ops.fill(nothing, 0)
         self.update.rehearse()
 

@@ -49,7 +49,7 @@ class Meetings(Serving):
         self.begin()
         self._push_rest()
         self._endpoint.goodbye()
-        self._endpoint.serve_until_quiet(_nothing)
+        self._endpoint.serve_until_quiet(lambda: None)
         self._phase = Phase.DRAINED
 
     def synchronize(self) -> None:
@@ -64,7 +64,3 @@ class Meetings(Serving):
 
     def lag(self) -> Lag | None:
         return None if self._endpoint.shard is None else self._endpoint.shard.clock.lag()
-
-
-def _nothing() -> None:
-    pass

@@ -29,10 +29,8 @@ def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -
     servers than spans."""
     if servers > len(spans):
         raise ConfigError(texts.MORE_SERVERS_THAN_PARAMETERS(servers=servers, count=len(spans)))
-    return _whole(spans, servers) if whole else _equal(spans, servers)
-
-
-def _equal(spans: Sequence[Span], servers: int) -> list[list[Span]]:
+    if whole:
+        return _whole(spans, servers)
     lines = spans[-1].stop // ALIGNMENT
     edges = [lines * server // servers * ALIGNMENT for server in range(servers + 1)]
     return [_within(spans, *bounds) for bounds in pairwise(edges)]

@@ -25,6 +25,7 @@ class RankAverages:
         """Run every operation once, on no elements."""
         nothing = self._arena.grads[:0]
         self._ops.copy(nothing, nothing)
+        self._ops.scale(nothing, 1.0)
         self._ops.fill(nothing, 0)
 
     def average_weights(self, share: float | None = None) -> None:
