@@ -84,7 +84,7 @@ NODES_FIRST = Template("{servers}, heads of nodes first")
 ONE_SERVES_ALL = Template("rank 0 serves all {nbytes} of weights")
 SERVERS_HAVE = Template("{count} servers have {least} to {most} of weights each")
 
-# reducer, partner_weights, endpoint, client: the awaited ranks and operations
+# reducer, gossip, endpoint, client: the awaited ranks and operations
 AWAITED_UPDATE = Template("this rank's device to make its update")
 AWAITED_UPDATES = Template("{ranks} to give an update")
 AWAITED_MEETING = Template("{ranks} to come to the meeting of all ranks")

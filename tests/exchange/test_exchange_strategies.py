@@ -18,7 +18,16 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.fakes.strategies import AllReduce, Averaging, Delayed, Gossip, Master, ParameterServer, Sharded
+from tests.fakes.strategies import (
+    AllReduce,
+    Averaging,
+    Delayed,
+    Gossip,
+    Master,
+    ParameterServer,
+    Sharded,
+    StaleParameterServer,
+)
 from tests.fakes.transports import delaying, recording
 from tests.tiers import grid
 
@@ -33,9 +42,9 @@ TABLE = (
 LR = 0.125
 
 
-def bound(make, transport, optimizer="sgd", **options):
+def bound(make, transport, optimizer="sgd", ops=None, **options):
     """A strategy on an arena whose weights are counted through."""
-    ops = ReferenceOps("float64")
+    ops = ops or ReferenceOps("float64")
     arena = Arena(transport.scratch, TABLE, "float64", exchanged=transport.allocate)
     for span in arena.spans:
         arena.weight(span).reshape(-1)[...] = np.arange(span.count) / 16
@@ -68,6 +77,44 @@ def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **op
         return weights, exchange.owned_state.state(), exchange
 
     return LoopbackWorld(size, nodes).run(body)
+
+
+class NotingOps(ReferenceOps):
+    """Operations that note the names of those that an exchange uses."""
+
+    NOTED = ("add", "add_all", "approach", "copy", "fill", "scale", "sgd", "square_sum")
+
+    def __init__(self):
+        super().__init__("float64")
+        self.used = set()
+
+    def __getattribute__(self, name):
+        if name in NotingOps.NOTED:
+            self.used.add(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(AllReduce, Averaging, Delayed, Gossip, Master, ParameterServer, Sharded),
+        lambda *args, **options: StaleParameterServer("server", *args, **options),
+    ],
+)
+def test_a_rehearsal_runs_every_operation_of_iterations_averages_and_states(make, clip_norm):
+    def body(t):
+        ops = NotingOps()
+        exchange, arena = bound(make, t, ops=ops, clip_norm=clip_norm)
+        rehearsed, ops.used = ops.used, set()
+        for iteration in range(8):
+            iterate(exchange, arena, t.rank, iteration, 1, t.size)
+        exchange.synchronize()
+        exchange.owned_state.state()
+        assert ops.used <= rehearsed
+        return ops.used
+
+    assert any(LoopbackWorld(2).run(body))
 
 
 # ── sharded ───────────────────────────────────────────────────────────────────────────────────────────────────────────
