@@ -74,8 +74,8 @@ class AllReduce(Exchange):
         self._updates.before_read(span)
 
     def shard_grad_ready(self, span: Span) -> None:
-        if self._parts:
-            self._parts.shard_grad_ready(span)
+        assert self._parts is not None, "facts.shards is not None"
+        self._parts.shard_grad_ready(span)
 
     def grad_ready(self, span: Span) -> None:
         self._sums.grad_ready(span)

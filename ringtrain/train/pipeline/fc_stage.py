@@ -200,8 +200,8 @@ class FcStage(PipelineStage):
         """The messages that may arrive now, with their handlers; gradients first."""
         for message in self._queue.next_of(self._queue.onward):
             slot = self._slot(message)
-            if slot.onward is not None:
-                yield slot.onward[1], partial(self._take_gradient, message, slot, *slot.onward), message
+            assert slot.onward is not None, "its activations have gone to the next rank"
+            yield slot.onward[1], partial(self._take_gradient, message, slot, *slot.onward), message
         for message in self._queue.next_of(self._queue.due):
             slot = self._slot(message)
             if slot.expected is message:
@@ -234,7 +234,8 @@ class FcStage(PipelineStage):
             self._mail.expect(gradient, count)
             self._mail.send(onward, count)
             self._queue.onward.append(message)
-        elif held.labels is not None:
+        else:
+            assert held.labels is not None, "a message forward has labels"
             totals, denominator = self._iteration.totals, self._iteration.denominator
             self._backward(message, slot, self._loss.backward(slot.ctx, y, held.labels[:count], totals, denominator))
 
@@ -253,8 +254,8 @@ class FcStage(PipelineStage):
             pass
         self._mail.wait(slot.gradient)
         self._mail.address(slot.gradient, id)
-        if slot.tapes.dx is not None:  # always: this part follows another
-            self._ops.copy(slot.tapes.dx, slot.gradient.array(count, self._in))
+        assert slot.tapes.dx is not None, "this part follows another"
+        self._ops.copy(slot.tapes.dx, slot.gradient.array(count, self._in))
         self._mail.send(slot.gradient, count)
         self.pool.give(id)
         if each:

@@ -115,8 +115,8 @@ class FrontStage(PipelineStage):
         self._mail.wait(message)
         self._mail.address(message, self._id(micro))
         ops.copy(examples, message.examples(count))
-        if message.labels is not None:
-            ops.copy(labels, message.labels[:count])
+        assert message.labels is not None, "a message forward has labels"
+        ops.copy(labels, message.labels[:count])
         ops.copy(y, message.array(count, self._shape))
         self._mail.expect(slot.gradient, count)
         self._mail.send(message, count)

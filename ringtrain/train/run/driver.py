@@ -112,8 +112,8 @@ class WorkQueueDriver(IterationDriver):
                 for batch in batches:
                     units.put(next(tickets, None))
                     outcome = self._of.worker.iterate(batch, batches.peek)
-                    if outcome is not None:
-                        self._queue.report(outcome)
+                    assert outcome is not None, "a rank that waits for no other has its outcome at once"
+                    self._queue.report(outcome)
                     self._account_now_and_then()
             finally:
                 units.put(None)

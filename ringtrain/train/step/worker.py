@@ -186,7 +186,8 @@ class Worker:
             case Update():
                 iteration = self._batch.batch.iteration
                 self.exchange.finish(iteration, self.rate(iteration))
-            case _ if self._stage is not None:
+            case _:
+                assert self._stage is not None, "all other instructions are those of a stage"
                 self._stage.run(instruction)
 
     def _load(self, micro: int) -> None:
