@@ -1,15 +1,15 @@
-"""The vocabulary of all collectives: moves of chunks, in steps, for each rank.
+"""Schedules of collectives as data: for each rank steps, which are moves of chunks.
 
-A schedule is data. It names chunks by index, so that one schedule serves every length and dtype: a buffer of n elements
-is cut at ``floor(i · n / chunks)`` (:func:`bounds`), and a chunk may be empty.
+A schedule names chunks by index, so that it works for every length and dtype: a buffer of n elements is cut at
+``floor(i · n / chunks)`` (:func:`bounds`), and a chunk may be empty.
 
-A step is meaning, not timing. The moves of one step do not depend on one another; a move may start as soon as its spans
-are free, and every rank may pause between its steps without deadlocking the others. Moves between an ordered pair of
-ranks match first-in-first-out.
+A step is no barrier. The moves of one step do not depend on one another; a move may start as soon as its spans are
+free, and every rank may pause between its steps without deadlocking the others. Moves between an ordered pair of ranks
+match first-in-first-out.
 
-A move to oneself is arithmetic, not a message: it adds one span of the rank's own to another, or copies it, both ends
-in one step. Contributions that wait in scratch are added in a chosen order this way. A copy of a span onto itself does
-the same as the wire: it rounds if messages travel in fewer bits, and otherwise does nothing.
+A move from a rank to itself is arithmetic, not a message: it adds one span to another, or copies it; its send and its
+receive are in one step. So contributions in scratch are added in a chosen order. A copy of a span onto itself rounds it
+as a message would be rounded; it does nothing if messages are not rounded.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,13 +42,13 @@ class Step:
 
 
 def without_owner(chunk: int) -> int:
-    """Return nothing: the owner function of an all-reduce."""
+    """Raises ValueError: the owner function of an all-reduce."""
     raise ValueError("an all-reduce ends on all ranks: its chunks have no owners")
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """``size`` ranks, ``chunks`` chunks, and a function that yields the steps of one rank.
+    """A schedule of ``size`` ranks over ``chunks`` chunks; ``make(rank)`` yields the steps of one rank.
 
     Steps are made on demand: a rank makes its own; only verify, cost and draw read all of them.
     ``max_chunks_sent(rank)`` is the bound that the schedule states and verify checks: the largest number of chunks that

@@ -1,8 +1,8 @@
-"""The interface of a synchronisation strategy. The training loop uses it and knows no strategy by name.
+"""The interface of a synchronisation strategy. The training loop calls it, and names no strategy.
 
 The exchange applies the optimizer, on flat spans of the arena. So all-reduce (every rank updates everything), sharded
-(each rank updates its shard), server (the server updates) and averaging (update, then average) have one interface.
-*An all-reduce sums; the loss's denominator makes means.*
+(each rank updates its shard), server (the server updates) and averaging (update, then average) have one interface. An
+all-reduce sums gradients; :meth:`Exchange.denominator` makes their mean.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.optim.optimizers import Optimizer
 
-Cut = tuple[int, int]  # examples start:stop of a batch
+Cut = tuple[int, int]  # (start, stop): examples start:stop of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Roles:
 
 
 def all_train(size: int) -> Roles:
-    """Return the roles of ``size`` ranks that all train."""
+    """Return the roles of ``size`` ranks, all trainers."""
     return Roles(trainers=tuple(range(size)))
 
 
@@ -66,7 +66,7 @@ class Lag:
 
 
 class State(Protocol):
-    """The optimizer's state; :class:`OwnedState` is the usual one."""
+    """The optimizer's state, to save, compare and restore; :class:`OwnedState` is the usual one."""
 
     def state(self) -> dict: ...
 
@@ -181,7 +181,8 @@ class ExchangeFacts:
 
 
 class BatchSource:
-    """Each rank reads its own examples, and computes their loss."""
+    """The source of a rank's examples and loss gradients. Here each rank reads its own examples, and computes their
+    loss."""
 
     def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
         """Return this rank's part of the arrays of a whole batch, which the loader has; the other ranks give arrays
@@ -196,7 +197,7 @@ class BatchSource:
 
 
 class Serving:
-    """Ranks that make their iterations together, and need no service between them."""
+    """The service of a rank to others outside its own iteration. Here there is none."""
 
     def poll(self) -> None:
         """Serve the requests of other ranks, without waiting. Called while this rank waits for them elsewhere."""
@@ -215,12 +216,11 @@ class Serving:
 class Exchange(ABC):
     """One strategy of synchronisation: the calls of an iteration, in their order.
 
-    The other members: ``facts``; ``batches`` and ``serving``, which most strategies leave as they are; and, once bound,
-    ``owned_state``, ``reducers``, ``ready_points`` and ``wait_points``.
+    ``owned_state``, ``reducers``, ``ready_points`` and ``wait_points`` are set by :meth:`bind`.
 
-    ready_points: names of the spans whose :meth:`grad_ready` starts a message. A device that computes many layers at a
-                  time stops there.
-    wait_points:  names of the spans whose :meth:`before_read` may wait. The same device begins there.
+    ready_points: names of the spans whose :meth:`grad_ready` starts a message. A CUDA graph of several layers ends
+                  there.
+    wait_points:  names of the spans whose :meth:`before_read` may wait. A CUDA graph of several layers begins there.
     """
 
     facts: ExchangeFacts
@@ -241,7 +241,8 @@ class Exchange(ABC):
 
     @abstractmethod
     def rehearse(self) -> None:
-        """Run every operation of an iteration once, on no elements: kernels compile before the first iteration."""
+        """Run every operation of an iteration once, on empty arrays, so that kernels compile before the first
+        iteration."""
 
     def denominator(self, local: float, total: float) -> float:
         """Return the divisor of the loss's mean: the total over all ranks if gradients are summed; this rank's own
@@ -249,14 +250,14 @@ class Exchange(ABC):
         return total
 
     def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027
-        """Begin an iteration, which has ``examples`` of its ``total`` on this rank."""
+        """Begin an iteration; ``examples`` of its ``total`` are on this rank."""
 
     def before_read(self, span: Span) -> None:  # noqa: B027
         """Wait until this span's weights are current: forward is about to read them."""
 
     def shard_grad_ready(self, span: Span) -> None:  # noqa: B027
-        """Add this span's gradient of the last shard, which lies in the arena. Called if ``facts.shards`` is not None:
-        shards come in order, each with every span once; :meth:`grad_ready` follows the last shard."""
+        """Add the gradient of this span for one shard, which lies in the arena, to the sums. Called if ``facts.shards``
+        is not None: shards come in order, each with every span once; :meth:`grad_ready` follows for the last shard."""
 
     @abstractmethod
     def grad_ready(self, span: Span) -> None:

@@ -199,7 +199,7 @@ def test_figures_are_medians_of_the_last_rounds():
     assert (meter.total_s, meter.each_exposed_s) == (0, 0)
     for seconds in (100, 1, 2, 3, 1000):
         meter.start(50.0, 3)
-        meter.hold(seconds / 2)
+        meter.add_exposed(seconds / 2)
         meter.end(50.0 + seconds)
     assert (meter.total_s, meter.each_exposed_s, meter.exposed_s, meter.bytes_sent) == (3, 1.5, 553, 15)
     for _ in range(KEPT):

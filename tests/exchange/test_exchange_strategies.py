@@ -233,7 +233,7 @@ def test_delayed_exchanges_while_the_next_iteration_computes():
     def body(t):
         exchange, arena = bound(Delayed, t, algorithm="ring", bucket_bytes=1 << 20)
         iterate(exchange, arena, t.rank, 0)
-        execution = exchange._sums.reductions[0]
+        execution = exchange._gradients.reductions[0]
         for _ in range(10_000):
             exchange.before_read(arena.spans[0])
             if execution.moved and execution.test():

@@ -1,13 +1,12 @@
-"""Execution of a schedule: a task graph's tasks as prepared messages, restarted every iteration, driven by the caller's
-tests.
+"""Executes a schedule: prepares the messages of its task graph once, and restarts them every iteration.
 
-Nothing runs in the background and nothing blocks: each :meth:`Execution.test` posts the messages that may start
-(receives first), tests the oldest message of each channel, adds the contributions that have arrived, and repeats this
-until nothing changes.
+No thread runs in the background; the caller drives the messages. Each :meth:`Execution.test` posts the messages that
+may start (receives first), tests the oldest message of each channel, adds the contributions that have arrived, and
+repeats this until nothing changes.
 
-A device executes operations later, in order. An operation that follows from an addition is issued at once; a message is
-not: it is held back until a mark behind that addition is done. So the device adds the second segment while the first
-travels, and neither waits for the other.
+A device executes operations later, in order. An operation that depends on an addition is issued at once; a message that
+depends on it is held back until a mark (an event) after that addition is done. So the device adds the second segment
+while the first travels, and neither waits for the other.
 """
 
 from collections import defaultdict, deque
@@ -36,8 +35,8 @@ from ringtrain.transport.base import Handle, PointToPoint
 from ringtrain.transport.waiting import peers, wait_for
 
 SEGMENT_BYTES = 1 << 18
-# Between nodes: below the 64 KiB that Open MPI's TCP sends at once. What is longer is announced first, and the answer
-# queues behind what travels the other way: links then carry little more than half of what they could.
+# Between nodes: below 64 KiB, the eager limit of Open MPI's TCP. A longer message needs a rendezvous, whose answer
+# queues behind the messages of the other direction: links then carry little more than half of their bandwidth.
 BETWEEN_BYTES = 60_000
 MESSAGES = "messages"
 Allocate = Callable[[int, DTypeLike], Array]
@@ -87,7 +86,7 @@ class Execution(Reduction):
             schedule, transport.rank, buffer.size, segment, packed=wire is not None, chunk_bounds=chunk_bounds
         )
         spans, messages = _views(graph, [buffer, *inputs], travels, allocate or transport.scratch)
-        self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in graph.tasks if p.kind == SEND)
+        self.bytes_sent = travels.itemsize * sum(task.stop - task.start for task in graph.tasks if task.kind == SEND)
         self._queues, self._gate = _Queues(graph), _DeviceGate(device)
         self._in_flight: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
         self._tasks = [
@@ -119,7 +118,7 @@ class Execution(Reduction):
         if self._left:
             raise TransportError(texts.STARTED_AGAIN(name=texts.EXECUTION(schedule=self._name, tag=self._tag)))
         self._left, self._moved = len(self._tasks), 0
-        self._gate.computing = True
+        self._gate.unmarked = True
         self._queues.restart()
         while self._post():
             pass
@@ -160,7 +159,7 @@ class Execution(Reduction):
             pack = self._tasks[i].pack
             if pack:
                 pack()
-                gate.computing = True
+                gate.unmarked = True
             if not gate.holds(i):
                 self._start_message(i)
         return self._moved != moved
@@ -173,7 +172,7 @@ class Execution(Reduction):
         self._queues.release(self._queues.graph.started[i])
 
     def _collect(self) -> bool:
-        """Take the messages that have ended, oldest first on each channel. Returns whether there was one."""
+        """Process the messages that have ended, oldest first on each channel. Returns whether there was one."""
         moved, tasks, queues = self._moved, self._tasks, self._queues
         for channel in self._in_flight.values():
             while channel and tasks[channel[0]].handle.test():
@@ -193,7 +192,7 @@ class Execution(Reduction):
             work = self._tasks[i].work
             if work:
                 work()
-                self._gate.computing = True
+                self._gate.unmarked = True
             self._left -= 1
             ready += self._queues.finish(i)
 
@@ -220,7 +219,7 @@ class _TaskState:
 
 
 class _Queues:
-    """The numbers of the tasks that may start, and the waits of all others."""
+    """The tasks that may start, by number, and the number of tasks that each other one waits for."""
 
     def __init__(self, graph: TaskGraph):
         self.graph = graph
@@ -264,14 +263,14 @@ class _DeviceGate:
 
     def __init__(self, device: ReductionDevice):
         self._device = device
-        self.computing = False  # whether an operation was issued to the device since its last mark
+        self.unmarked = False  # whether an operation was issued to the device since its last mark
         self.held: deque[tuple[DeviceMark, int]] = deque()  # a task may start when its mark is done
         self._mark: DeviceMark | None = None  # the mark that must be done before a message starts; None: none
 
     def holds(self, i: int) -> bool:
         """Return whether the task must wait, and keep it if so."""
-        if self.computing:  # operations issued until now must be done before this task, or any later one, starts
-            mark, self.computing = self._device.mark(), False
+        if self.unmarked:  # operations issued until now must be done before this task, or any later one, starts
+            mark, self.unmarked = self._device.mark(), False
             self._mark = mark if self.held or not mark.done() else None
         if self._mark is None:
             return False

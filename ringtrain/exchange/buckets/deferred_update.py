@@ -63,7 +63,7 @@ class BucketUpdater:
 
     def before_read(self, span: Span) -> None:
         """Update the span's bucket, unless it is current."""
-        place = self._sums.home[span.name]
+        place = self._sums.place_of[span.name]
         if place in self._owed:
             self._apply(place)
 

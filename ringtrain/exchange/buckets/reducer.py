@@ -1,9 +1,9 @@
 """Reductions of buckets, started in one order on all ranks as gradients become final.
 
-A reduction is an all-reduce, or one of its halves. A bucket is announced when the operations that make it final have
-been issued; its reduction starts at the first test after the device has done them, on a host at once. All ranks
-announce buckets in the same order, whenever each starts. A collective call of the MPI cannot start later than others:
-it waits for the device.
+A reduction is an all-reduce, or one of its halves. A bucket is announced when the operations that compute its gradients
+have been issued to the device. Its reduction starts at the first test after the device has done them; on a CPU at once.
+All ranks announce buckets in the same order; the starts of messages may differ in order. A reduction that is one
+collective call of the MPI must start in that order too, so its announcement waits for the device.
 """
 
 import time
@@ -28,13 +28,13 @@ class Reducer:
     buckets:    from the arena's end to its start
     reductions: one for each bucket
     deadline_s: how long to wait for ranks that make no progress, before StalledError
-    early:      whether buckets start as they are announced; else all start when the first is asked for
+    early:      whether a bucket starts when its gradients are final; else all start after backward
     streams:    the device's streams, of the network and of the reductions
-    order:      places of buckets as they start, the same on all ranks; None: as in ``buckets``
+    order:      indices into ``buckets`` (places) in the order of their starts, the same on all ranks; None: ascending
     clock:      returns seconds
 
-    ``home``: place of each span's bucket. ``bytes_sent`` by this rank and ``exposed_s``, seconds in which the loop was
-    blocked, are totals.
+    ``place_of``: name of a span → place of its bucket. ``bytes_sent`` by this rank and ``exposed_s``, seconds in which
+    the loop was blocked, are totals. A round is one reduction of every bucket.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Reducer:
     ):
         self.buckets, self.reductions, self._deadline_s = buckets, reductions, deadline_s
         self._early, self._streams, self._clock = early, streams, clock
-        self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
+        self.place_of = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
         self.order = range(len(buckets)) if order is None else order
         self.timers = [BucketTimer() for _ in buckets]
         self._trace: Trace | None = None
@@ -58,8 +58,8 @@ class Reducer:
         self._begin_round()
 
     def _begin_round(self) -> None:
-        self._next, self._left = 0, len(self.buckets)
-        self._missing = [len(bucket.spans) for bucket in self.buckets]
+        self._next, self._left = 0, len(self.buckets)  # buckets announced; buckets that have not arrived
+        self._missing = [len(bucket.spans) for bucket in self.buckets]  # spans that are not final, by bucket
 
     @property
     def bytes_sent(self) -> int:
@@ -71,8 +71,8 @@ class Reducer:
 
     @property
     def ready_points(self) -> frozenset[str]:
-        """Names of the spans that are last in backward of those in their bucket, and first in forward; none if all
-        buckets start together."""
+        """Names of the first span of each bucket, whose gradient backward completes last; none if all buckets start
+        together."""
         return frozenset(bucket.spans[0].name for bucket in self.buckets) if self._early else frozenset()
 
     def watch(self, trace: Trace | None) -> None:
@@ -81,8 +81,9 @@ class Reducer:
         self._trace = trace
 
     def grad_ready(self, span: Span) -> None:
-        """Start every bucket whose spans are final on this rank, up to the first that is not."""
-        self._missing[self.home[span.name]] -= 1
+        """Note that this gradient is final on this rank; start the buckets that are final, in order, up to the first
+        that is not."""
+        self._missing[self.place_of[span.name]] -= 1
         if not self._early:
             return
         while self._next < len(self.order) and not self._missing[self.order[self._next]]:
@@ -128,15 +129,15 @@ class Reducer:
                 self._complete(place)
 
     def arrivals(self) -> Iterator[Bucket]:
-        """Yield each bucket when it has arrived, in the order in which they started; all are final on this rank. Then
-        the next round may begin."""
+        """Start all buckets, which are final on this rank, and yield each in that order when it has arrived. Then the
+        next round may begin."""
         self.start()
         for place in self.order:
             yield self.arrive(place)
 
     def arrive(self, place: int) -> Bucket:
-        """Wait for one bucket, while the others progress. All have started; all ranks ask in the same order, and once
-        for each. Then the next round may begin."""
+        """Wait for one bucket, while the others progress. All have been announced. Call it once for each bucket, in the
+        same order on all ranks. Then the next round may begin."""
         self.test()
         if self._announced:
             self._wait_until_started(place)
@@ -157,8 +158,8 @@ class Reducer:
             pass
 
     def _wait_until_started(self, place: int) -> None:
-        """Wait for the device to make buckets final: until all have started, or this one has arrived. This time does
-        not count as exposed, since the loop waits for its own device."""
+        """Wait for the device to compute gradients: until all buckets have started, or this one has arrived. This time
+        is not exposed communication: the loop waits for its own device."""
 
         def enough() -> bool:
             self.test(exposed=False)
@@ -179,7 +180,7 @@ class Reducer:
 
     def _count_blocked(self, verb: str, place: int, began: float) -> None:
         ended = self._clock()
-        self.timers[place].hold(ended - began)
+        self.timers[place].add_exposed(ended - began)
         if self._trace:
             self._trace(verb, place, began, ended)
 
@@ -195,13 +196,13 @@ class Reducer:
 
 
 class InArrivalOrder:
-    """Waits for the buckets of ``reducer`` on demand; the first that starts is the first that forward reads."""
+    """Waits for the buckets of ``reducer`` when forward reads them: they start in the order in which forward reads."""
 
     def __init__(self, reducer: Reducer):
         self._reducer = reducer
-        self._places = {name: reducer.order.index(place) for name, place in reducer.home.items()}
+        self._places = {name: reducer.order.index(place) for name, place in reducer.place_of.items()}
         self._arrivals: Iterator[Bucket] | None = None
-        self._arrived = len(reducer.buckets)  # number of buckets in this round
+        self._arrived = len(reducer.buckets)  # in this round
 
     def start(self) -> None:
         """Begin a round, after the last one has been completed."""
@@ -239,7 +240,7 @@ class Reducers:
     """The reducers of a strategy: for traces, for the count of bytes and time, and for the end of a run.
 
     training: the reducers of an iteration, by the name of what they carry
-    others:   reducers outside of iterations; they are not counted
+    others:   reducers used outside of iterations; their bytes and seconds are not counted
     messages: further senders, whose bytes and seconds are counted
     received: returns the bytes that this rank has received; None where they are not counted
     buckets:  whether traffic is reported by bucket

@@ -42,7 +42,7 @@ class BucketTimer:
         self.started, self._blocked = now, 0.0
         self.bytes_sent += nbytes
 
-    def hold(self, seconds: float) -> None:
+    def add_exposed(self, seconds: float) -> None:
         self._blocked += seconds
         self.exposed_s += seconds
 

@@ -33,7 +33,7 @@ class GradientPush:
         self._ops, self._arena, self._pieces, self._overlap = ops, arena, shards.pieces, config.overlap
         owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings)
         self.update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
-        self._sums = shards.sums(grads, roles.trainers)
+        self._gradients = shards.sums(grads, roles.trainers)
         forward = self._overlap == FORWARD
         self._weights = shards.broadcasts(arena.weights, roles.trainers, lowest_first=forward)
         self._pulls = InArrivalOrder(self._weights)
@@ -42,7 +42,7 @@ class GradientPush:
         self._own = shards.streams.own
         self._dedicated, self._behind = config.dedicated, False  # whether servers lack the weights of other shards
         self.reducers = Reducers(
-            {"gradients": self._sums, "weights": self._weights},
+            {"gradients": self._gradients, "weights": self._weights},
             others=[self._gathers, self._missed],
             before_close=self._pulls.wait_all,
         )
@@ -53,7 +53,7 @@ class GradientPush:
 
     @property
     def ready_points(self) -> frozenset[str]:
-        return self._spans_of(self._sums.ready_points) if self._overlap != NONE else frozenset()
+        return self._spans_of(self._gradients.ready_points) if self._overlap != NONE else frozenset()
 
     @property
     def wait_points(self) -> frozenset[str]:
@@ -80,14 +80,14 @@ class GradientPush:
 
     def grad_ready(self, span: Span) -> None:
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
-            self._sums.grad_ready(piece)
+            self._gradients.grad_ready(piece)
 
     def finish(self, lr: float) -> None:
         """Send each bucket's weights back when they are updated, while other sums arrive; with ``forward`` when all are
         updated, the lowest first."""
         self.update.step += 1
         self._behind = self._dedicated
-        for bucket in summed_buckets(self._sums, self.update):
+        for bucket in summed_buckets(self._gradients, self.update):
             self.update.apply(lr, bucket.start, bucket.stop)
             if self._overlap != FORWARD:
                 self._weights.start_next()

@@ -1,12 +1,13 @@
-"""Servers own shards of the weights: workers push to them, and pull weights from them.
+"""Servers own shards of the weights: workers push gradients or changes of weights to them, and pull weights.
 
-The first ``--servers`` ranks serve. Each owns as many elements as the others, or whole parameters where the optimizer
-needs their norms. Servers are workers too, unless they are dedicated. The staleness K decides what workers push:
+The first ``--servers`` ranks serve. All own the same number of elements, or whole parameters if the optimizer needs
+their norms. Servers are workers too, unless they are dedicated. The staleness K decides what workers push:
 
-    K = 0        gradients; the server updates when all have pushed: :mod:`ringtrain.exchange.servers.gradient_push`
-    K, or none   changes of weights, which the server adds on arrival: :mod:`ringtrain.exchange.servers.change_push`
+    K = 0             gradients; the server updates when all workers have pushed (:mod:`.gradient_push`)
+    K > 0, or no K    changes of weights; the server adds them on arrival (:mod:`.change_push`)
 
-Bytes: a worker sends n, and a server n/S to each worker: the server's link is the bottleneck.
+With ``--asynchronous``, without a K, no worker waits for another. Bytes: a worker sends n, and a server n/S to each
+worker: the server's link is the bottleneck.
 
 Source: Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014.
 """
@@ -28,20 +29,20 @@ from ringtrain.optim.optimizers import Optimizer
 
 
 def make_parameter_server(settings: ExchangeSettings) -> "ParameterServer":
-    """Return the server of a configuration's staleness."""
+    """Return the strategy: workers push changes of weights if the run has a staleness or is asynchronous."""
     stale = settings.config.asynchronous or settings.config.staleness
     return ParameterServer(settings, ChangePush if stale else GradientPush)
 
 
 class ParameterServer(Exchange):
-    """Divides the weights among servers, to which workers push gradients or changes of weights.
+    """Divides the weights among servers; ``push``: the messages of workers and servers.
 
     Raises ConfigError for more servers than ranks, or than parameters.
     """
 
     def __init__(self, settings: ExchangeSettings, push: type[GradientPush] | type[ChangePush]):
         config = settings.config
-        self._settings, self._make_push = settings, push
+        self._settings, self._push_type = settings, push
         staleness = staleness_of(config)
         roles = roles_of(settings.transport.size, config.servers, config.dedicated)
         self.facts = ExchangeFacts(
@@ -56,9 +57,9 @@ class ParameterServer(Exchange):
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        whole = self._make_push.updates_at_owner and optimizer.layerwise
-        shards = Shards(self._settings, arena, len(self.facts.roles.servers), whole)
-        push = self._push = self._make_push(self._settings, self.facts.roles, shards, arena, optimizer)
+        whole_parameters = self._push_type.updates_at_owner and optimizer.layerwise
+        shards = Shards(self._settings, arena, len(self.facts.roles.servers), whole_parameters)
+        push = self._push = self._push_type(self._settings, self.facts.roles, shards, arena, optimizer)
         self.serving = push.serving
         self.owned_state = OwnedState(push.update, push.synchronize, gather=push.gather)
         self.reducers = push.reducers

@@ -1,12 +1,12 @@
 """Synchronous data parallelism: gradients are summed over all ranks, and every rank makes the same update. Exact.
 
-Gradients travel in buckets, from the arena's end to its start, about the order in which backward finishes them. All
-ranks start buckets in the same order. With ``--overlap forward`` an update is made when the next forward pass reads its
-weights (:mod:`ringtrain.exchange.buckets.deferred_update`).
+Gradients travel in buckets, from the arena's end to its start, about the order in which backward completes them. All
+ranks start buckets in the same order. With ``--overlap forward`` a bucket's update waits until the next forward pass
+reads its weights (:mod:`ringtrain.exchange.buckets.deferred_update`).
 
-Sums may be of shards of the batch instead of ranks, in one tree: bitwise the same at any number of ranks
-(:mod:`ringtrain.exchange.buckets.reproducible`). A wire of 16 bits rounds messages and sums: replicas stay equal, but
-not to a run on one rank.
+With ``--reproducible`` sums are over shards of the batch in place of ranks, in one tree: bitwise the same at any number
+of ranks (:mod:`ringtrain.exchange.buckets.reproducible`). With ``--wire`` messages and sums are rounded to 16 bits: the
+weights of all ranks stay equal, but differ from those of a run on one rank.
 """
 
 from dataclasses import replace
@@ -32,9 +32,9 @@ class AllReduce(Exchange):
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
         self._settings, self._elastic = settings, config.elastic is not None
-        self._parts = ReproducibleAllReduce(settings) if config.reproducible else None
-        self._summing = self._parts or make_summing(settings)
-        self._least = config.shards if self._parts else 1
+        self._reproducible = ReproducibleAllReduce(settings) if config.reproducible else None
+        self._summing = self._reproducible or make_summing(settings)
+        self._min_examples = config.shards if self._reproducible else 1
         self.facts = ExchangeFacts(
             name="allreduce",
             header=self._summing.header,
@@ -42,7 +42,7 @@ class AllReduce(Exchange):
             exact=self._summing.exact,
             state_is_local=self._summing.state_is_local,
             survives_rank_loss=self._elastic and self._summing.state_is_local,
-            shards=self._parts.shards if self._parts else None,
+            shards=self._reproducible.shards if self._reproducible else None,
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
@@ -50,12 +50,12 @@ class AllReduce(Exchange):
         settings, grads, clip_norm = self._settings, arena.grads, self._settings.config.clip_norm
         total = settings.add_external_square_norm
         update = OwnedUpdate(settings.ops, arena, optimizer, grads, everything(arena), clip_norm, total)
-        self._sums = self._summing.bind(arena.spans, grads)
-        self._updates = BucketUpdater(settings, arena, update, self._sums, self._elastic)
+        self._gradients = self._summing.bind(arena.spans, grads)
+        self._updates = BucketUpdater(settings, arena, update, self._gradients, self._elastic)
         self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._summing])
-        self.reducers = Reducers({"gradients": self._sums})
-        self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
-        state_bytes = update.nbytes + (self._parts.nbytes if self._parts else 0)
+        self.reducers = Reducers({"gradients": self._gradients})
+        self.ready_points, self.wait_points = self._gradients.ready_points, self._updates.wait_points
+        state_bytes = update.nbytes + (self._reproducible.nbytes if self._reproducible else 0)
         notes = [*self._summing.notes, *filter(None, [self._updates.note])]
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
@@ -64,9 +64,9 @@ class AllReduce(Exchange):
         self._updates.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        """Make the updates now on a rank with no examples, or with an empty shard: no forward pass does it there, and
-        gradients are about to be written."""
-        if not examples or total < self._least:
+        """Complete the last updates now on a rank with no examples, or with an empty shard: no forward pass does it
+        there, and this iteration writes the gradients that they read."""
+        if not examples or total < self._min_examples:
             self._updates.synchronize()
         self._summing.before(iteration)
 
@@ -74,15 +74,15 @@ class AllReduce(Exchange):
         self._updates.before_read(span)
 
     def shard_grad_ready(self, span: Span) -> None:
-        assert self._parts is not None, "facts.shards is not None"
-        self._parts.shard_grad_ready(span)
+        assert self._reproducible is not None, "facts.shards is not None"
+        self._reproducible.shard_grad_ready(span)
 
     def grad_ready(self, span: Span) -> None:
-        self._sums.grad_ready(span)
+        self._gradients.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:
         self._updates.finish(lr)
 
     def synchronize(self) -> None:
-        """Complete the updates that were left to forward."""
+        """Complete the updates that wait for the next forward pass."""
         self._updates.synchronize()

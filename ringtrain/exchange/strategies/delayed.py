@@ -69,7 +69,7 @@ class Delayed(Exchange):
         self._arena, config = arena, self._settings.config
         self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
         self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), config.clip_norm)
-        self._sums = self._summing.bind(arena.spans, buffer)
+        self._gradients = self._summing.bind(arena.spans, buffer)
         self._pending = PendingGradient(self._ops, buffer)
         self.owned_state = OwnedState(
             self._update,
@@ -78,7 +78,7 @@ class Delayed(Exchange):
             parts=[self._pending, self._summing],
             arrays=self._arrays,
         )
-        self.reducers = Reducers({"gradients": self._sums}, before_close=self.synchronize)
+        self.reducers = Reducers({"gradients": self._gradients}, before_close=self.synchronize)
         notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if config.overlap == FORWARD else [])]
         state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
@@ -96,16 +96,16 @@ class Delayed(Exchange):
         self._summing.before(iteration)
 
     def before_read(self, span: Span) -> None:
-        self._sums.test()
+        self._gradients.test()
 
     def grad_ready(self, span: Span) -> None:
-        self._sums.test()
+        self._gradients.test()
 
     def finish(self, iteration: int, lr: float) -> None:
         if self._pending.is_set:
             self._apply(lr)
         self._ops.copy(self._arena.grads, self._buffer)
-        self._sums.start()
+        self._gradients.start()
         self._pending.is_set = self._in_flight = True
 
     def _apply(self, lr: float) -> None:
@@ -114,11 +114,11 @@ class Delayed(Exchange):
         if self._update.clips:
             self.synchronize()
             self._update.clip()
-        for bucket in self._sums.arrivals() if self._in_flight else self._sums.buckets:
+        for bucket in self._gradients.arrivals() if self._in_flight else self._gradients.buckets:
             self._update.apply(lr, bucket.start, bucket.stop)
 
     def synchronize(self) -> None:
         """Wait for the sum under way. It stays pending: results do not depend on the moments of evaluations."""
         if self._in_flight:
-            self._sums.wait_all()
+            self._gradients.wait_all()
             self._in_flight = False

@@ -66,15 +66,15 @@ class Master(Exchange):
         )
         pieces = everything(arena) if self._is_root else []
         self._update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, config.clip_norm)
-        self._sums = Reducer(buckets, halves.scatters(grads, 0), config.deadline_s, streams=streams)
+        self._gradients = Reducer(buckets, halves.scatters(grads, 0), config.deadline_s, streams=streams)
         self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), config.deadline_s, streams=streams)
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
         self.reducers = Reducers(
-            {"gradients": self._sums, "weights": self._weights},
+            {"gradients": self._gradients, "weights": self._weights},
             messages=[self.batches],
             received=lambda: self._received + self.batches.bytes_received,
         )
-        self.ready_points = self._sums.ready_points
+        self.ready_points = self._gradients.ready_points
         state = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
         notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=state)]
         self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
@@ -86,12 +86,12 @@ class Master(Exchange):
         self._update.rehearse()
 
     def grad_ready(self, span: Span) -> None:
-        self._sums.grad_ready(span)
+        self._gradients.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are sent as soon as they are updated, while other sums still arrive."""
         self._update.step += 1
-        for bucket in summed_buckets(self._sums, self._update):
+        for bucket in summed_buckets(self._gradients, self._update):
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
         self._weights.wait_all()

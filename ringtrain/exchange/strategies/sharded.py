@@ -56,18 +56,18 @@ class Sharded(Exchange):
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
         deadline_s, streams = config.deadline_s, self._streams
-        self._sums = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
+        self._gradients = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
         self._weights = Reducer(buckets, gathers, deadline_s, streams=streams, order=lowest_first)
         self._coming = InArrivalOrder(self._weights)
         whole = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
         self.owned_state = OwnedState(
             self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
         )
-        self.reducers = Reducers({"gradients": self._sums, "weights": self._weights}, others=[whole])
+        self.reducers = Reducers({"gradients": self._gradients, "weights": self._weights}, others=[whole])
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
         notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
         self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
-        self.ready_points = self._sums.ready_points
+        self.ready_points = self._gradients.ready_points
         self.wait_points = self._weights.ready_points if self._overlap == FORWARD else frozenset()
 
     def _memory(self, shares: list[int], nbytes: int) -> str:
@@ -93,7 +93,7 @@ class Sharded(Exchange):
         self._coming.before_read(span)
 
     def grad_ready(self, span: Span) -> None:
-        self._sums.grad_ready(span)
+        self._gradients.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:
         """Gather the weights of each bucket as soon as it is updated, while other sums still arrive."""
@@ -112,7 +112,7 @@ class Sharded(Exchange):
     def _summed(self):
         """Return the buckets, each when its sum has arrived, in the order in which weights are gathered; all at once if
         norms or a loss scale need every gradient; None if gradients have overflowed."""
-        sums, order, update, scale = self._sums, self._weights.order, self._update, self._settings.scale
+        sums, order, update, scale = self._gradients, self._weights.order, self._update, self._settings.scale
         if not update.clips and scale is None and not update.layerwise:
             sums.start()
             return (sums.arrive(place) for place in order)

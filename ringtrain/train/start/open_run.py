@@ -29,24 +29,24 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """The parts of a run. ``end``: of the job; ``remarks``: notes for the user"""
+    """The parts of a run. ``remarks``: notes for the user"""
 
     origin: Origin
     run: Assembly
-    end: JobEnd
+    job_end: JobEnd
     remarks: Sequence[str]
 
 
 def open_run(
-    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, alone: bool
+    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, only_run: bool
 ) -> OpenedRun:
-    """Open a run. ``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank
-    alike."""
+    """Open a run. ``only_run``: whether this process makes no other run. Collective; raises RingtrainError, the same on
+    every rank."""
     origin = recovery.origin or find_origin(transport, options)
     config, model = together(transport, lambda: resolve_run(origin, options))
     config = recovery.adapted(config)
     agree(transport, _facts(config, model))
-    together(transport, lambda: check_elastic(config, transport, alone))
+    together(transport, lambda: check_elastic(config, transport, only_run))
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
     if not recovery.unsaved:

@@ -81,13 +81,13 @@ class RecoveryState:
         return replace(report, seconds=time.perf_counter() - self.lost_at) if report else None
 
 
-def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> None:
-    """Raise ConfigError if ranks cannot survive a death. ``alone``: whether this process makes no other run."""
+def check_elastic(config: TrainConfig, transport: Transport, only_run: bool) -> None:
+    """Raise ConfigError if ranks cannot survive a death. ``only_run``: whether this process makes no other run."""
     if config.elastic is None:
         return
     if transport.why_not_fault_tolerant:
         raise ConfigError(texts.NOT_ELASTIC(elastic=config.elastic, why=transport.why_not_fault_tolerant))
-    if not alone:
+    if not only_run:
         raise ConfigError(texts.ELASTIC_COMPARED(elastic=config.elastic))
 
 

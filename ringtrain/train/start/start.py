@@ -40,9 +40,9 @@ from ringtrain.transport.base import Transport
 
 
 def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag | None = None) -> None:
-    """Train by flags and run file. Raises RingtrainError, on every rank alike if possible.
+    """Train as flags and run file say. Raises RingtrainError, the same on every rank if possible.
 
-    stop: a flag that has noted signals since the start of the process, or None
+    stop: a flag that has recorded signals since the start of the process, or None
     """
     with watching() if stop is None else nullcontext(stop) as noted:
         run_training(transport, read_options(run_file, flags), noted)
@@ -51,13 +51,13 @@ def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
 def run_training(
     transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState | None = None
 ) -> None:
-    """Train by options, while the caller watches signals.
+    """Train as options say; the caller handles signals.
 
-    recovery: the state of this process's only run; None if the process makes other runs too
+    recovery: the state that survives the death of a rank; None if the process makes several runs
     """
-    alone, recovery = recovery is not None, recovery or RecoveryState()
+    only_run, recovery = recovery is not None, recovery or RecoveryState()
     forget_peak()
-    opened = open_run(transport, options, stop, recovery, alone)
+    opened = open_run(transport, options, stop, recovery, only_run)
     run, transport = opened.run, opened.run.transport  # from here on the guard watches collectives
     if report_finished(transport, run, opened.origin, recovery):
         run.exchange.reducers.close()
@@ -67,12 +67,12 @@ def run_training(
     remarks = list(opened.remarks)
     outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
     sinks = make_sinks(transport, folder, opened.origin, recovery)
-    with _ending(sinks, folder, run, stop, outcome) as sink:
+    with _recorded_end(sinks, folder, run, stop, outcome) as sink:
         sink.handle(header(run, run.ops, transport, opened.origin, folder))
         for text in (*remarks, *notes(run, transport, opened.origin)):
             sink.handle(Note(text=text))
-        outcome.progress = _first_weights(run, opened.origin)
-        training = _prepared(opened, outcome.progress, sink, folder, stop, recovery)
+        outcome.progress = _equal_weights(run, opened.origin)
+        training = _make_run(opened, outcome.progress, sink, folder, stop, recovery)
         report = recovery.take_report()
         if report is not None:
             sink.handle(report)
@@ -81,7 +81,7 @@ def run_training(
     run.exchange.reducers.close()
 
 
-def _prepared(
+def _make_run(
     opened: OpenedRun, progress: Progress, sink: Sink, folder: RunFolder | None, stop: StopFlag, recovery: RecoveryState
 ) -> Run:
     """Make the run ready for its first iteration. Collective."""
@@ -91,27 +91,27 @@ def _prepared(
     if not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
-    training = Run(run, progress, sink, folder, recovery.started, stop, opened.end, tracing, origin.due)
+    training = Run(run, progress, sink, folder, recovery.started, stop, opened.job_end, tracing, origin.due)
     recovery.begin(training)
     return training
 
 
 @contextmanager
-def _ending(
+def _recorded_end(
     sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter
 ) -> Iterator[Sink]:
-    """The sink of a run. At any end: record it, then close the sinks, the folder and the guard."""
-    sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity
+    """Yield the sink of a run. However the run ends: record the end, then close the sinks, the folder and the guard."""
+    sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity  # drawn: the folder of the curves, or None
     activity.before_end = outcome.failed
     stop.before_end = partial(outcome.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
     try:
         yield sink
     except RankLostError:
-        drawn = None  # the survivors draw at their end; or the launcher is about to end all
+        drawn = None  # survivors draw at their own end; without survivors the launcher ends all ranks now
         raise
     except RingtrainError as error:
-        if not isinstance(error, Interrupted):  # an end that the run has recorded
-            with suppress(RingtrainError):  # the log may be the error
+        if not isinstance(error, Interrupted):  # the run has recorded an interruption itself
+            with suppress(RingtrainError):  # the error may be that the log cannot be written
                 sink.handle(Failed(error=type(error).__name__, text=str(error)))
         outcome.failed(error)
         if isinstance(error, (StalledError, Interrupted)):
@@ -143,7 +143,7 @@ def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, prog
 
 
 def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
-    """Draw the curves, of a failed run too. The log is closed: only the terminal shows a note."""
+    """Draw the curves, also of a failed run. The log is closed: only the terminal shows a note."""
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.log, folder.curves)
@@ -154,8 +154,8 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
-def _first_weights(run: Assembly, origin: Origin) -> Progress:
-    """Broadcast rank 0's weights, drawn or read, and compare them by hash."""
+def _equal_weights(run: Assembly, origin: Origin) -> Progress:
+    """Broadcast rank 0's weights, new or of the checkpoint, and compare the hashes of all ranks."""
     if origin.place is None:
         broadcast_array(run.transport, run.ops, run.arena.weights)
         progress = Progress()

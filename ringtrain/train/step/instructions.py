@@ -80,7 +80,7 @@ def instructions(micro_batches: int) -> tuple:
     return (*work, Load(last), Forward(last), ReduceLoss(), Backward(last, last=True), CheckLoss(), Update())
 
 
-def alone(micro_batches: int) -> tuple:
-    """The same for a rank that waits for no other."""
+def independent(micro_batches: int) -> tuple:
+    """An iteration of a rank that waits for no other: it checks its own loss."""
     swap: dict = {ReduceLoss(): (), CheckLoss(): (CheckOwnLoss(),)}
     return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))

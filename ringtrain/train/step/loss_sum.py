@@ -83,7 +83,7 @@ class LossAllReduce:
         """The device array of one part, to which the loss adds (loss, correct, valid)."""
         return self._rows[3 * number : 3 * number + 3]
 
-    def share(self, batch: Batch) -> None:
+    def fetch(self, batch: Batch) -> None:
         """Fetch the rows after forward. A device gets the work of backward before :meth:`send` waits for them."""
         sums = self._fetching = self._spare.pop()
         self._ops.fetch(self._rows, sums.values[:-1])
@@ -108,7 +108,7 @@ class LossAllReduce:
         return len(self._under_way)
 
     @property
-    def full(self) -> bool:
+    def due(self) -> bool:
         """Whether the oldest outcome is due before the next iteration."""
         return len(self._under_way) > self._window
 

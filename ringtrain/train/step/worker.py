@@ -1,5 +1,5 @@
-"""Runs iterations, which are lists of :mod:`ringtrain.train.step.instructions`. It knows the exchange by its interface
-alone; no strategy is named here."""
+"""Runs iterations, which are lists of :mod:`ringtrain.train.step.instructions`. It names no strategy: it calls the
+interface of the exchange."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from ringtrain.train.step.instructions import (
     NoExamples,
     ReduceLoss,
     Update,
-    alone,
+    independent,
     instructions,
 )
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
@@ -31,12 +31,12 @@ from ringtrain.transport.base import Transport
 
 
 def no_batch() -> Batch | None:
-    return None
+    """Return None: the next batch is not known."""
 
 
 @dataclass(slots=True)
 class StepHooks:
-    """Calls of an iteration that a tracer replaces. ``before_iteration(iteration)``: at its start."""
+    """Calls of an iteration that a tracer may replace; ``perform``: runs one instruction."""
 
     perform: Callable
     before_read: Callable[[Span], None]
@@ -65,9 +65,10 @@ class Worker:
         self.passes, self.exchange, self.rate, self.activity = passes, exchange, rate, transport.activity
         self._partition, self._losses, self._stage = partition, losses, stage
         self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, stage is not None)
-        self._instructions = stage.instructions if stage else alone if exchange.facts.dynamic_batches else instructions
+        usual = independent if exchange.facts.dynamic_batches else instructions
+        self._instructions = stage.instructions if stage else usual
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
-        self.images = self.updates = 0  # examples of this rank, and its iterations with examples
+        self.images = self.updates = 0  # examples of this rank; iterations in which it had examples
         self._batch: RankBatch
         self._outcome: IterationLoss | None = None
         self.activity.layer = lambda: passes.ctx.layer
@@ -93,9 +94,10 @@ class Worker:
         self.hooks.before_read, self.hooks.grad_ready = self.exchange.before_read, self.exchange.grad_ready
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
-        """Run one iteration on this rank's part of the global batch; returns its outcome. If ranks may be ``window``
-        iterations apart: the outcome of the iteration ``window`` before, or None; with dynamic batches: of this part
-        alone. ``following()``: the next batch, or None; its upload may start."""
+        """Run one iteration on this rank's part of the global batch. Returns its loss summed over ranks; if ranks may
+        be k iterations apart (``facts.max_iteration_lag``), that of the iteration k before, or None if there is none;
+        with dynamic batches, the loss of this part alone. ``following()``: the next batch, whose upload to the device
+        may start; or None."""
         self.activity.iteration = batch.iteration + 1
         self.hooks.before_iteration(batch.iteration)
         batch = self._partition.own(batch)
@@ -115,7 +117,7 @@ class Worker:
         return self._outcome
 
     def drain(self) -> list[IterationLoss]:
-        """Wait for the outcomes that :meth:`iterate` has not returned, in order. Collective."""
+        """Wait for the losses that :meth:`iterate` has not returned, and return them in order. Collective."""
         return [self._next_outcome() for _ in range(len(self._losses))]
 
     def rehearse(self, batch: Batch) -> None:
@@ -137,10 +139,10 @@ class Worker:
         ctx.add_over_ranks = reduction
 
     def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> None:
-        # If ranks meet within passes, ranks without examples make these passes too.
+        # If passes contain collectives, ranks without examples make these passes too.
         ctx = self.passes.ctx
-        empty = self.exchange.facts.within_passes or ctx.add_over_ranks is not None
-        self._batch = RankBatch(batch, self._partition.micro(batch, empty), following)
+        keep_empty = self.exchange.facts.within_passes or ctx.add_over_ranks is not None
+        self._batch = RankBatch(batch, self._partition.micro(batch, keep_empty), following)
         self.passes.begin(batch.iteration)
         ctx.total, self.passes.denominator = batch.total, self._denominator()
         self._losses.begin()
@@ -149,8 +151,8 @@ class Worker:
             self._stage.begin(StageIteration(batch, self._batch.micro, ctx, sums, self.passes.denominator))
 
     def _denominator(self) -> float:
-        """The denominator of the loss. A rank's share of the valid labels is that of its examples: then the mean of
-        ranks, weighted by examples, is the mean over the batch, wherever labels are missing."""
+        """The denominator of the loss. A rank counts labels in proportion to its examples, not its own labels: then the
+        mean of ranks, weighted by examples, is the mean over the batch, wherever labels are missing."""
         batch = self._batch.batch
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
@@ -162,9 +164,9 @@ class Worker:
             case Forward(micro):
                 current, loss = self.passes.micro_batch, self.passes.loss_gradient
                 current.dlogits = self.exchange.batches.loss_gradient(micro, self._forward(), current.labels, loss)
-                self._look_ahead()
+                self._prefetch()
             case ReduceLoss():
-                self._losses.share(self._batch.batch)
+                self._losses.fetch(self._batch.batch)
             case Backward(micro, last):
                 for span in self._backward(micro, last):
                     if self._partition.shards:
@@ -172,14 +174,14 @@ class Worker:
                     if last:
                         self._losses.send()
                         self.hooks.grad_ready(span)
-                self._look_ahead()
+                self._prefetch()
             case NoExamples():
                 self._losses.send()
                 for span in self.passes.without_examples():
                     self.hooks.grad_ready(span)
             case CheckLoss():
                 self._losses.send()
-                if self._losses.full:
+                if self._losses.due:
                     self._outcome = self._next_outcome()
             case CheckOwnLoss():
                 self._outcome = self._own_outcome()
@@ -199,16 +201,16 @@ class Worker:
         return self.passes.forward(self.hooks.before_read)
 
     def _backward(self, micro: int, last: bool) -> Iterator[Span]:
-        """Run backward: gradients of shards stay apart; those of micro-batches are added up in the arena."""
+        """Run backward: the gradient of a shard replaces the last one in the arena; those of micro-batches add up."""
         return self.passes.backward(micro > 0 and not self._partition.shards, last)
 
-    def _look_ahead(self) -> None:
+    def _prefetch(self) -> None:
         batch = self._batch.following()
         if batch is not None:
             self.passes.feed.ahead(batch)
 
     def _next_outcome(self) -> IterationLoss:
-        """Wait for the oldest sums. Raises DivergedError, on every rank."""
+        """Wait for the oldest loss in flight. Raises DivergedError on every rank if it is not finite."""
         outcome = self._losses.next_outcome()
         if not math.isfinite(outcome.loss_sum):
             self._divergence.raise_everywhere(outcome, self._batch)
