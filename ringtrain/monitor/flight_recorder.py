@@ -131,7 +131,7 @@ class FlightRecorder:
         self._begun[number & MASK] = word = number << SHIFT | fingerprint
         return word
 
-    def contradicted(self, word: int) -> bool:
+    def next_rank_differs(self, word: int) -> bool:
         """Whether the next rank of this node has already made another call under the same number."""
         other = self._next[word >> SHIFT & MASK]
         return other != word and other >> SHIFT == word >> SHIFT
@@ -177,7 +177,7 @@ class FlightRecorder:
         others = self._words[:, BEGUN + (word >> SHIFT & MASK)]
         return bool(((others >> SHIFT == word >> SHIFT) & (others != word)).any())
 
-    def differing(self) -> int:
+    def first_difference(self) -> int:
         """The number of the first recorded collective in which ranks make different calls; 0 if there is none."""
         words = self._words[:, BEGUN:DONE]
         own = words[self.rank]

@@ -1,10 +1,10 @@
 """The guard of collectives. It numbers every collective and writes it to the flight recorder, which all ranks read. So
 an error names the ranks that make another call, and the ranks that do not join.
 
-A collective costs two stores and one comparison: a rank stores its word at the start and at the end, and then compares
-it with the word of the next rank of the node. A rank compares with all ranks when it has waited for a millisecond and
-when the transport has failed. A thread compares from time to time: it finds a rank that is stuck in the MPI, and
-differences between nodes.
+A collective costs two stores and one comparison. A rank stores the *word* of the collective, its number and fingerprint
+in 64 bits, at the start and at the end, and then compares it with the word of the next rank of the node. A rank
+compares with all ranks when it has waited for a millisecond and when the transport has failed. A thread compares from
+time to time: it detects a rank that is stuck in the MPI, and differences between nodes.
 """
 
 import sys
@@ -24,12 +24,12 @@ from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
 
 LONGEST_LOOK_S = 0.25
-WRITTEN_S, CARRIED_S = 0.6, 2.0  # by then all ranks of this node, of all nodes, see what was written
-STUCK_LOOKS = 3  # the thread leaves an error to the main thread for so many looks
+WRITTEN_S, CARRIED_S = 0.6, 2.0  # after these times all ranks of this node, and of all nodes, see a store
+STUCK_LOOKS = 3  # looks for which the thread leaves an error to the main thread
 
 
 class Guard:
-    """Checks the collectives of all ranks. Making one is collective; all ranks watch the same collectives in one order.
+    """Checks the collectives of all ranks, which watch the same ones in one order. Creating a guard is collective.
 
     deadline_s: how long a rank may be in a collective while no rank makes progress; then all end with exit code 4
     turn_s:     how long a rank waits for each lower rank that could report the same error
@@ -48,20 +48,20 @@ class Guard:
         self.recorder, self._activity = FlightRecorder(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and reports what it sees
-        self._end, self._clock = end or _ending(transport), clock
+        self._end, self._clock = end or _end_all(transport), clock
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._election = ReporterElection(self.recorder, turn_s, self._reach_s, clock)
         self._watched: list[weakref.ref[GuardedReduction]] = []  # for their progress
         self._shown = False  # whether this rank has shown its stacks
         self._awaited = ""  # the peers that the main thread waits for, in the transport's words
         self._calls: dict[str, CollectiveCall] = {}
-        self._suspect = 0, 0  # a collective that differs, and the number of looks that saw it
+        self._suspected = 0, 0  # a collective whose calls differ, and the number of looks that saw it
         self.watchdog = Watchdog(self.recorder, deadline_s, self._look, clock)
         self.watchdog.start()
         for ending in (transport.before_closing, transport.before_leaving):  # however the run ends
             ending.append(self.close)
         self._before = self._activity.collective, self._activity.everyone
-        self._activity.collective, self._activity.everyone = self._say_collective, self._say_everyone
+        self._activity.collective, self._activity.everyone = self._open_collectives, self._rank_states
 
     @property
     def gap(self) -> str:
@@ -72,8 +72,8 @@ class Guard:
     def watch(
         self, reduction: Reduction, op: str, dtype, count: int, what: str = texts.ALL_REDUCE, of: str = ""
     ) -> Reduction:
-        """The reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``of``: the data that
-        it carries, such as the names of spans."""
+        """Return the reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``of``: its
+        data, such as the names of spans."""
         called = {"kind": what, "count": count, "dtype": dtype, "algorithm": reduction.algorithm, "op": op}
         text = texts.WATCHED_OF(**called, carried=of) if of else texts.WATCHED(**called)
         fingerprint = self.call(text).fingerprint
@@ -85,7 +85,7 @@ class Guard:
         return watched
 
     def call(self, text: str) -> CollectiveCall:
-        """The call that :meth:`run` takes. All ranks that make one call give one text."""
+        """Return the argument of :meth:`run` for a collective. Equal calls of ranks have equal texts."""
         call = self._calls.get(text)
         if call is None:
             call = self._calls[text] = make_call(text)
@@ -98,7 +98,7 @@ class Guard:
         try:
             value = action()
         except TransportError as error:
-            raise self.explained(word, error) from error
+            raise self.mismatch_or(word, error) from error
         self.recorder.end(word)
         self.check_all()
         return value
@@ -109,7 +109,7 @@ class Guard:
         try:
             return GuardedReduction(self, start(), call.fingerprint, word)
         except TransportError as error:
-            raise self.explained(word, error) from error
+            raise self.mismatch_or(word, error) from error
 
     def iterate(self, iteration: int) -> None:
         """Set the iteration of training, from 1, for messages."""
@@ -127,7 +127,7 @@ class Guard:
         """Begin a collective of the MPI and return its word. Raises MismatchError if another rank has begun another
         call: some of these calls damage memory if sizes differ."""
         word = self.recorder.begin(call.fingerprint)
-        if self.recorder.contradicted(word):
+        if self.recorder.next_rank_differs(word):
             self.check(word)
         return word
 
@@ -140,14 +140,14 @@ class Guard:
 
     def check_all(self) -> None:
         """Raises MismatchError if another rank made another call in any of the last collectives."""
-        number = self.recorder.differing()
+        number = self.recorder.first_difference()
         if number:
             time.sleep(SEEN_S)
-            if number == self.recorder.differing():
+            if number == self.recorder.first_difference():
                 raise self._mismatch(number)
 
-    def explained(self, word: int, error: TransportError) -> TransportError:
-        """Return the mismatch if one made the transport fail, else the error itself."""
+    def mismatch_or(self, word: int, error: TransportError) -> TransportError:
+        """Return a mismatch if ranks made different calls, which makes a transport fail; else the error."""
         if isinstance(error, RankLostError):
             return error
         # count looks, not seconds: the loop ends even if the clock of a test stands still
@@ -178,18 +178,18 @@ class Guard:
             self._awaited = error.awaited
             return False
         except TransportError as error:
-            raise self.explained(word, error) from error
+            raise self.mismatch_or(word, error) from error
         return True
 
     # ── errors and their reporter ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
-        rows = self._joined(number)
+        rows = self._rows_with(number)
         self._election.take([row.rank for row in rows if number in row.entries], number)
         return MismatchError(diagnosis.mismatch(rows, number) or texts.UNKNOWN_MISMATCH(number=number))
 
-    def _joined(self, number: int) -> list[RankRecord]:
-        """The rows once all ranks have begun the collective or have had the time to: the call of most ranks is taken
-        for the right one."""
+    def _rows_with(self, number: int) -> list[RankRecord]:
+        """Read the rows when all ranks have begun the collective, or have had time to do so: the call of most ranks is
+        the expected one."""
         since = self._clock()
         while True:
             rows = self.recorder.read()
@@ -199,32 +199,32 @@ class Guard:
 
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.recorder.read()
-        told = diagnosis.stall(rows, self.recorder.rank, self._quiet, self.recorder.gap)
-        number = diagnosis.first_open(rows, self._quiet)
+        text = diagnosis.stall(rows, self.recorder.rank, self._silent_s, self.recorder.gap)
+        number = diagnosis.first_open(rows, self._silent_s)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
-        itself = any(row.limited for row in rows if row.last < (number or 0) and self._quiet(row.rank) is None)
-        self._election.take([rank for rank in waiting if self._quiet(rank) is None], number or EVERYTHING, itself)
+        culprit = any(row.limited for row in rows if row.last < (number or 0) and self._silent_s(row.rank) is None)
+        self._election.take([rank for rank in waiting if self._silent_s(rank) is None], number or EVERYTHING, culprit)
         if self.recorder.gap and self._awaited:
-            return _whole(texts.STALLED_AWAITING(seconds=deadline_s, collective=told, awaited=self._awaited))
-        return _whole(texts.STALLED(seconds=deadline_s, collective=told))
+            return _whole(texts.STALLED_AWAITING(seconds=deadline_s, collective=text, awaited=self._awaited))
+        return _whole(texts.STALLED(seconds=deadline_s, collective=text))
 
-    def located(self, error: StalledError) -> StalledError:
+    def with_rank_states(self, error: StalledError) -> StalledError:
         """Add the state of all ranks to the error of a rank that waited outside of collectives."""
         if error.whole:
             return error
-        told = f"{error}{diagnosis.held_up(self.recorder.read(), self._quiet)}{self._say_everyone()}"
+        text = f"{error}{diagnosis.held_up(self.recorder.read(), self._silent_s)}{self._rank_states()}"
         self._election.take([], EVERYTHING)
-        return _whole(told)
+        return _whole(text)
 
-    def _quiet(self, rank: int) -> float | None:
-        """For how many seconds the rank has given no sign of life; None if it gives them."""
+    def _silent_s(self, rank: int) -> float | None:
+        """Return the seconds since the rank's last sign of life; None if they are few."""
         quiet_s = self.watchdog.quiet_s(rank)
         return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
     def _look(self) -> bool:
-        """Runs after each look of the watchdog: beat, write the progress of collectives, and end the run if the main
-        thread cannot. Returns whether it ended the run."""
+        """Write this rank's sign of life, progress and stage, and end the run if the main thread cannot. The watchdog
+        calls it regularly. Returns whether it ended the run."""
         self.recorder.beat()
         self._write_moves()
         self._write_stage()
@@ -243,18 +243,18 @@ class Guard:
         if activity.iteration:
             self.recorder.iterate(activity.iteration)
 
-    def _is_awaited(self, told: int) -> bool:
+    def _is_awaited(self, reported: int) -> bool:
         """Whether another rank reports a stall and this rank causes it: it has not joined the collective, or its
         iteration is behind."""
-        if told != EVERYTHING:
-            return self.recorder.last < told
-        return self.recorder.rank in diagnosis.behind(self.recorder.read(), self._quiet)
+        if reported != EVERYTHING:
+            return self.recorder.last < reported
+        return self.recorder.rank in diagnosis.behind(self.recorder.read(), self._silent_s)
 
-    def _say_everyone(self) -> str:
-        lines = diagnosis.rank_states(self.recorder.read(), self._quiet, self.recorder.gap, self.recorder.rank)
+    def _rank_states(self) -> str:
+        lines = diagnosis.rank_states(self.recorder.read(), self._silent_s, self.recorder.gap, self.recorder.rank)
         return "".join(f"\n{line}" for line in lines)
 
-    def _say_collective(self) -> str:
+    def _open_collectives(self) -> str:
         rows = self.recorder.read()
         entries = [entry for entry in rows[self.recorder.rank].entries.values() if not entry.done]
         return "; ".join(texts.IN_COLLECTIVE(number=entry.number, call=entry.text) for entry in entries[:2])
@@ -268,10 +268,10 @@ class Guard:
                 self.recorder.move(watched.word, watched.moved)
 
     def _error(self, inside: list[int]) -> RingtrainError | None:
-        number = self.recorder.differing()
-        before, looks = self._suspect
+        number = self.recorder.first_difference()
+        before, looks = self._suspected
         looks = looks + 1 if number and number == before else 0
-        self._suspect = number, looks
+        self._suspected = number, looks
         if looks >= STUCK_LOOKS:
             return self._mismatch(number)
         patience_s = self.deadline_s + (STUCK_LOOKS * LONGEST_LOOK_S if self.waiting else 0.0)
@@ -281,12 +281,15 @@ class Guard:
 
 
 def _whole(text: str) -> StalledError:
+    """Return an error that has the state of all ranks already."""
     error = StalledError(text)
     error.whole = True
     return error
 
 
-def _ending(transport: Transport) -> Callable[[RingtrainError], None]:
+def _end_all(transport: Transport) -> Callable[[RingtrainError], None]:
+    """Return the default ``end``."""
+
     def end(error: RingtrainError) -> None:
         sys.stderr.write(texts.ENDING(rank=transport.rank, error=error) + "\n")
         with suppress(SystemExit):  # ends a world of threads; nothing catches it in this one

@@ -44,12 +44,12 @@ class GuardedReduction(Reduction):
         word, self._started = self.word, True
         if not word:
             word = self.word = self._recorder.begin(self._fingerprint)
-        if self._enters and self._recorder.contradicted(word):
+        if self._enters and self._recorder.next_rank_differs(word):
             self._guard.check(word)
         try:
             self._handle.start()
         except TransportError as error:
-            raise self._guard.explained(word, error) from error
+            raise self._guard.mismatch_or(word, error) from error
 
     def test(self) -> bool:
         word = self.word
@@ -59,7 +59,7 @@ class GuardedReduction(Reduction):
             if not self._handle.test():
                 return False
         except TransportError as error:
-            raise self._guard.explained(word, error) from error
+            raise self._guard.mismatch_or(word, error) from error
         self.word = 0
         if not self._recorder.end(word):
             self._guard.check(word)
@@ -74,7 +74,7 @@ class GuardedReduction(Reduction):
         except StalledError:
             self._guard.wait(self._handle, word, deadline_s)
         except TransportError as error:
-            raise self._guard.explained(word, error) from error
+            raise self._guard.mismatch_or(word, error) from error
         self.word = 0
         if not self._recorder.end(word):
             self._guard.check(word)

@@ -1,9 +1,8 @@
-"""The interface of a transport: asynchronous moves of spans between ranks, and a few small collectives for the start of
-a run.
+"""The interface of a transport: non-blocking messages between ranks, and a few small collectives.
 
-Everything is asynchronous, so that overlap, servers, gossip, pipelines and watchdogs use the same calls. Counts are
-64-bit; a transport cuts messages at 1 GiB itself; receives are posted before sends. Tags are small integers from 0:
-messages match first-in-first-out per (ordered pair of ranks, tag).
+Messages are non-blocking, so that overlap, servers, gossip and pipelines use the same calls. Counts are 64-bit; a
+transport cuts messages at 1 GiB itself; receives are posted before sends. Tags are small integers from 0: messages of
+one sender, receiver and tag match first-in-first-out.
 """
 
 from abc import ABC, abstractmethod
@@ -27,22 +26,22 @@ Moves = Sequence[tuple[int, Array | Raw]]  # (peer, span)
 
 
 class Handle(ABC):
-    """Moves of fixed spans that can be started many times (a persistent request), one start at a time."""
+    """Messages of fixed spans (a persistent request): started many times, never again before they are done."""
 
     @abstractmethod
     def start(self) -> None:
-        """Post all moves. The spans belong to the transport until :meth:`test` returns True."""
+        """Post all messages. The spans belong to the transport until :meth:`test` returns True."""
 
     @abstractmethod
     def test(self) -> bool:
-        """Make progress. Returns whether all moves are done; True if it was never started."""
+        """Make progress. Returns whether all messages are done; True if it was never started."""
 
     @abstractmethod
     def wait(self, deadline_s: float) -> None:
         """Return when done. Raises StalledError after ``deadline_s`` seconds, naming the awaited peers."""
 
     def free(self) -> None:  # noqa: B027
-        """Release its resources; it is not started again. The end of the transport frees the rest."""
+        """Release its resources; do not start it again. ``Transport.close`` frees handles that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class PointToPoint(Protocol):
 
 
 class Transport(ABC):
-    """One rank's end of a world."""
+    """One rank's connection to the other ranks of its world."""
 
     seat: Seat
     patience: Patience  # how to wait here
@@ -122,19 +121,19 @@ class Transport(ABC):
         return self.seat.neighbours
 
     def has_lost(self) -> bool:
-        """Whether a rank of this world is known to have died: any error may then come from that."""
+        """Whether a rank of this world is known to have died: then other errors may be its consequence."""
         return False
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
-        """Return zeroed memory for an arena, of the kind that this transport moves fastest. Collective over the node:
-        all of its ranks ask for the same amount.
+        """Return zeroed memory for an arena, of the kind that this transport sends fastest. Collective over the node:
+        its ranks give the same count.
         """
 
     @abstractmethod
     def scratch(self, count: int, dtype: DTypeLike) -> Array:
-        """Return memory of this rank alone, of the same kind: messages arrive in it before they are added."""
+        """Return private memory of this rank, of the same kind: messages arrive in it before they are added."""
 
     @abstractmethod
     def sends(self, moves: Moves, tag: int) -> Handle:
@@ -185,8 +184,8 @@ class Transport(ABC):
 
     @abstractmethod
     def signal_counter(self, tag: int) -> SignalCounter | None:
-        """Return counters by which the ranks of this node wait for one another, for the work of this tag; None without
-        shared memory. Collective over the node.
+        """Return counters by which the ranks of this node wait for one another; a tag has its own. None without shared
+        memory. Collective over the node.
         """
 
     @abstractmethod
@@ -210,11 +209,11 @@ class Transport(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line for people: library and version, or its replacement."""
+        """Return one line for the user: the library and its version."""
 
 
 class ForwardingTransport(Transport):
-    """A transport over another one, ``inner``, to which it forwards every call."""
+    """A transport that forwards every call to another one, ``inner``."""
 
     def __init__(self, inner: Transport):
         self._inner, self.seat, self.patience, self.links = inner, inner.seat, inner.patience, inner.links

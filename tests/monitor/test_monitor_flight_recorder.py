@@ -42,10 +42,10 @@ def test_the_end_compares_with_the_next_rank():
     first, second, third = boards(3)
     words = [board.begin(SUM.fingerprint) for board in (first, second)]
     assert first.end(words[0]) and not second.end(words[1])  # the third has not begun it, which is no difference
-    assert not second.differs(words[1]) and second.differing() == 0
+    assert not second.differs(words[1]) and second.first_difference() == 0
     word = third.begin(MAX.fingerprint)
-    assert third.contradicted(word) and not first.contradicted(words[0])
-    assert all(board.differing() == 1 for board in (first, second, third))
+    assert third.next_rank_differs(word) and not first.next_rank_differs(words[0])
+    assert all(board.first_difference() == 1 for board in (first, second, third))
     assert first.differs(words[0])
 
 
@@ -54,7 +54,7 @@ def test_a_first_difference_is_found_behind_what_agrees():
     for number in range(1, 10):
         first.begin(SUM.fingerprint)
         second.begin((MAX if number in (4, 7) else SUM).fingerprint)
-    assert (first.differing(), second.differing()) == (4, 4)
+    assert (first.first_difference(), second.first_difference()) == (4, 4)
 
 
 def test_a_row_remembers_the_last_ones():

@@ -96,8 +96,8 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
             with pytest.raises(StalledError) as raised:
                 wait_for(lambda: False, 0.01, lambda: "rank 0 to send (tag 7)")
             assert raised.value.awaited == "rank 0 to send (tag 7)"
-            error = guard.located(raised.value)
-            assert guard.located(error) is error and error.exit_code == 4
+            error = guard.with_rank_states(raised.value)
+            assert guard.with_rank_states(error) is error and error.exit_code == 4
             told = str(error)
         t.barrier()
         guard.close()

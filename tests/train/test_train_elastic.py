@@ -212,14 +212,14 @@ class Here:
 
 
 def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
-    check_elastic(ELASTIC, Here(), alone=True)
-    check_elastic(TrainConfig(), Here(), alone=False)
+    check_elastic(ELASTIC, Here(), only_run=True)
+    check_elastic(TrainConfig(), Here(), only_run=False)
     with pytest.raises(ConfigError, match=train_texts.ELASTIC_COMPARED.pattern()):
-        check_elastic(ELASTIC, Here(), alone=False)
+        check_elastic(ELASTIC, Here(), only_run=False)
     frail = Here()
     frail.why_not_fault_tolerant = "they die together"
     with pytest.raises(ConfigError, match=train_texts.NOT_ELASTIC.pattern(elastic="shrink", why="they die together")):
-        check_elastic(ELASTIC, frail, alone=True)
+        check_elastic(ELASTIC, frail, only_run=True)
 
 
 def test_device_memory_is_staged():

@@ -62,7 +62,7 @@ class Run:
                     self._end_early(self._after(stopping))
             self._finish()
         except StalledError as error:  # in a wait outside collectives: the guard knows the others' work
-            raise error if self._of.guard is None else self._of.guard.located(error) from error
+            raise error if self._of.guard is None else self._of.guard.with_rank_states(error) from error
         finally:
             if self._tracing is not None:
                 self._tracing.end()
