@@ -1,6 +1,21 @@
-"""What tests read of a run's folder."""
+"""A model for runs of tests, and the records of a run's folder."""
 
 import json
+
+FC_NET = """
+summary = "for tests"
+input = { shape = [8, 8, 1], mean = "image", std = "channel" }
+layers = [
+  { name = "flat", kind = "Flatten" },
+  { name = "hidden", kind = "Linear", units = 16 },
+  { name = "relu", kind = "ReLU" },
+  { name = "fc", kind = "Linear", units = 10 },
+]
+[recipe]
+batch = 120
+lr = 0.05
+momentum = 0.9
+"""
 
 
 def records(folder, kind=None):

@@ -9,6 +9,7 @@ from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
 from ringtrain.collectives.topology import filled
 from tests.cluster.conftest import PATIENCE_S
+from tests.runs import FC_NET, records
 from tests.tiers import thorough
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mpi]
@@ -64,31 +65,15 @@ def test_a_link_is_as_slow_as_it_is_asked_to_be(cluster):
     assert float(ran.stdout) > 0.3
 
 
-NET = """
-summary = "for tests"
-input = { shape = [8, 8, 1], mean = "image", std = "channel" }
-layers = [
-  { name = "flat", kind = "Flatten" },
-  { name = "hidden", kind = "Linear", units = 12 },
-  { name = "relu", kind = "ReLU" },
-  { name = "fc", kind = "Linear", units = 10 },
-]
-[recipe]
-batch = 60
-lr = 0.02
-momentum = 0.9
-"""
-
-
 def test_training_does_not_depend_on_where_ranks_are(cluster, tmp_path):
-    (tmp_path / "net.toml").write_text(NET)
+    (tmp_path / "net.toml").write_text(FC_NET)
     given = ["--model", tmp_path / "net.toml", "--data", "digits", "--ops", "reference", "--algorithm", "ring"]
     ends = []
     for ranks in ((2, 2), (4,)):
         out = tmp_path / f"hosts-{len(ranks)}"
         ran = cluster(ranks, ["-m", "ringtrain", "train", *given, "--iterations", 5, "--out", out])
         assert ran.returncode == 0, ran.stderr
-        ends.append(json.loads((out / "log.jsonl").read_text().splitlines()[-1]))
+        ends.append(records(out)[-1])
     assert [(end["event"], end["ranks"]) for end in ends] == [("end", 4)] * 2
     assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
 

@@ -155,10 +155,6 @@ def _rounded(value):
     return value if isinstance(value, list) else [value]
 
 
-def _as_it_is(value):
-    return value
-
-
 def _interleave(schedule, rng, rounds):
     """Final values by rank and chunk. Each rank holds the moves of its step that are still open; a move of a pair is
     done when both ends are open and are the next of their pair."""

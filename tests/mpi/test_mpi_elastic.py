@@ -10,24 +10,11 @@ import pytest
 from ringtrain.report import texts as report_texts
 from ringtrain.train import texts as train_texts
 from ringtrain.transport import texts as transport_texts
+from tests.runs import FC_NET, records
 from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 
-NET = """
-summary = "for tests"
-input = { shape = [8, 8, 1], mean = "image", std = "channel" }
-layers = [
-  { name = "flat", kind = "Flatten" },
-  { name = "hidden", kind = "Linear", units = 16 },
-  { name = "relu", kind = "ReLU" },
-  { name = "fc", kind = "Linear", units = 10 },
-]
-[recipe]
-batch = 120
-lr = 0.05
-momentum = 0.9
-"""
 TIMEOUT_S = 240
 FIXED = ("--data", "digits", "--ops", "reference", "--dtype", "float64")
 LONGEST = 60  # iterations of any run here
@@ -39,7 +26,7 @@ def one_rank(tmp_path_factory):
     from tests.mpi.conftest import run
 
     folder = tmp_path_factory.mktemp("unbroken")
-    (folder / "net.toml").write_text(NET)
+    (folder / "net.toml").write_text(FC_NET)
     flags = [*FIXED, "--model", folder / "net.toml", "--out", folder / "out", "--iterations", LONGEST]
     command = [sys.executable, "-m", "ringtrain", "train", *map(str, flags), "--evaluate-every", "4"]
     done = run(command, TIMEOUT_S)
@@ -55,7 +42,7 @@ def train(mpirun_command, tmp_path):
     from tests.mpi.conftest import run
 
     path = tmp_path / "net.toml"
-    path.write_text(NET)
+    path.write_text(FC_NET)
 
     def start(ranks, spec, *flags, tolerant=("--with-ft", "ulfm"), **more):
         fixed = [*FIXED, "--model", path, "--out", tmp_path / "out"]
@@ -73,9 +60,8 @@ def outcome(folder):
 
 def log(folder):
     kinds = {}
-    if (folder / "log.jsonl").exists():
-        for record in map(json.loads, (folder / "log.jsonl").read_text().splitlines()):
-            kinds.setdefault(record["event"], []).append(record)
+    for record in records(folder) if (folder / "log.jsonl").exists() else ():
+        kinds.setdefault(record["event"], []).append(record)
     return kinds
 
 
