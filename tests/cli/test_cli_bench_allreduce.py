@@ -14,7 +14,7 @@ from ringtrain.cli.devices import BenchDevices
 from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.collectives import texts as collectives_texts
-from ringtrain.errors import RingtrainError
+from ringtrain.errors import NEAREST, RingtrainError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.cuda_aware.decision import CudaDecision
 from tests.fakes.fake_gpu import FakeGpuOps
@@ -138,7 +138,7 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--budget-s", "inf"), cli_texts.NO_NUMBER.pattern(flag="--budget-s", value=float("inf"))),
         (("--max-regress", "much"), cli_texts.NO_SHARE.pattern(value="much")),
         (("--sizes-of", "lenet", "-e", "1M"), cli_texts.SIZES_OF.pattern()),
-        (("--sizes-of", "lenett"), re.escape("did you mean 'lenet'?")),
+        (("--sizes-of", "lenett"), NEAREST.pattern(name="lenet")),
         (
             ("--compare", "none.json"),
             bench_texts.UNREADABLE.pattern(path="none.json", reason="No such file or directory"),

@@ -137,7 +137,7 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         (("--sync", "allreduce", "--json", "no/c.json", *QUICK), bench_texts.NO_FOLDER.pattern(path="no/c.json")),
         (
             ("--sync", "averaging --average-every 0", *QUICK),
-            re.escape("variant 'averaging --average-every 0': --average-every 0: "),
+            cli_texts.VARIANT_OPTION.pattern(name="averaging --average-every 0", error="--average-every 0: "),
         ),
     ],
 )

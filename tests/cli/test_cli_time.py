@@ -11,6 +11,7 @@ from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.layers.layer_rows import layer_table
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.time import time
+from ringtrain.errors import NEAREST
 from ringtrain.tables import print_whole
 
 QUICK = ("digits", "--batch", "5", "-n", "3", "--ops", "reference")
@@ -85,8 +86,8 @@ def test_the_table_of_a_terminal(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("lennet",), re.escape("did you mean 'lenet'?")),
-        (("digits", "--ops", "cpuu"), re.escape("did you mean 'cpu'?")),
+        (("lennet",), NEAREST.pattern(name="lenet")),
+        (("digits", "--ops", "cpuu"), NEAREST.pattern(name="cpu")),
         (("digits", "--json", "no/t.json"), bench_texts.NO_FOLDER.pattern(path="no/t.json")),
     ],
 )

@@ -12,6 +12,7 @@ from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
 from ringtrain.exchange import compatibility_texts as texts
 
+NO_FILE = allreduce_texts.NO_TUNING_FILE.pattern(file=allreduce_texts.TUNING_FILE(path="none.json"))
 MACHINE = {"cpu": "Some CPU", "cores": "2", "library": "Some MPI 1", "transport": "messages"}
 
 
@@ -82,10 +83,10 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
         (("-b", "lots"), bench_texts.NO_SIZE.pattern(size="lots")),
         (("-n", "2"), "Invalid value for '-n'"),
         (("--explain", "64K,lots"), bench_texts.NO_SIZE.pattern(size="lots")),
-        (("--explain", "64K"), re.escape("tuning.json: `mpirun -np N ringtrain tune` makes one; run it first")),
+        (("--explain", "64K"), "tuning.json" + re.escape(allreduce_texts.NO_TUNING_FILE.partition("{file}")[2])),
         (
             ("--explain", "64K", "--tuning", "none.json"),
-            re.escape("there is no tuning file none.json: `mpirun -np N ringtrain tune` makes one"),
+            NO_FILE,
         ),
         (("--explain", "64K", "-d", "flaot32"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="flaot32")),
     ],
@@ -100,7 +101,7 @@ def test_mistakes(capfd, arguments, message):
     [
         (
             ("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"),
-            re.escape("there is no tuning file none.json"),
+            NO_FILE,
         ),
         (
             ("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"),
@@ -110,7 +111,7 @@ def test_mistakes(capfd, arguments, message):
             ("bench-allreduce", "--algorithm", "atuo"),
             re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="atuo", hint="did you mean 'auto'?")),
         ),
-        (("train", "--tuning", "none.json"), re.escape("there is no tuning file none.json")),
+        (("train", "--tuning", "none.json"), NO_FILE),
         (
             ("train", "--tuning", "t.json", "--algorithm", "ring"),
             re.escape(texts.UNUSED(option="--tuning t.json", users="--algorithm auto", given="--algorithm ring")),

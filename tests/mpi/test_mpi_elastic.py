@@ -109,7 +109,6 @@ def test_a_new_rank_comes_in_place_of_the_dead_one(train):
     assert lost["resumed_at"] in (14, 15)  # what it had sent may have sufficed for the others
 
 
-@pytest.mark.thorough
 def test_a_death_just_before_replacements_are_started_is_of_a_rank_to_be_replaced_too(train):
     flags = ["--iterations", 24, "--elastic", "replace"]
     status, told, found, events = train(3, "0=iteration:5,2=calming:1", *flags)
