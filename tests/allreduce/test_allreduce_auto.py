@@ -342,10 +342,7 @@ def wrong(name, value, wanted):
             damaged("layouts", "1x2", "rows", 1, value="ring"),
             texts.IN_ROW.pattern(row=1) + texts.NOT_OBJECT.pattern(where="", found="ring"),
         ),
-        (
-            damaged("layouts", "1x2", "rows", 0, "median_s", value=0),
-            wrong("median_s", 0.0, texts.A_NUMBER),
-        ),
+        (damaged("layouts", "1x2", "rows", 0, "median_s", value=0), wrong("median_s", 0.0, texts.A_NUMBER)),
         (
             damaged("layouts", "1x2", "rows", 0, "median_s", value=float("nan")),
             wrong("median_s", float("nan"), texts.A_NUMBER),

@@ -137,11 +137,7 @@ def test_the_largest_cache_is_emptied_twice_over(tmp_path):
 def test_numbers_for_people():
     assert ranges([8, 0, 1, 2, 5]) == "0-2,5,8" and ranges([]) == ""
     assert [format_bytes(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
-    assert (format_seconds(1.234e-5), format_rate(2.5e9), format_percent(0.125)) == (
-        "12.3 µs",
-        "2.5 GB/s",
-        "12.5 %",
-    )
+    assert (format_seconds(1.234e-5), format_rate(2.5e9), format_percent(0.125)) == ("12.3 µs", "2.5 GB/s", "12.5 %")
     assert (format_seconds(0.0123), format_rate(1.195e8)) == ("12.3 ms", "119.5 MB/s")
     assert (plural(1, "node"), plural(0, "node")) == ("1 node", "0 nodes")
 

@@ -174,11 +174,7 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
-        (
-            {},
-            Protocol(),
-            bench_texts.OTHER_RULE.pattern(then=bench_texts.KEEPS_BUFFER, now=bench_texts.WRITES_BUFFER),
-        ),
+        ({}, Protocol(), bench_texts.OTHER_RULE.pattern(then=bench_texts.KEEPS_BUFFER, now=bench_texts.WRITES_BUFFER)),
         (
             Protocol(),
             Protocol(cold_bytes=9),

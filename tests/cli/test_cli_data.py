@@ -34,16 +34,7 @@ def test_make_info_check(source, tmp_path, capfd):
     )
     code, text, _ = ringtrain(capfd, "info", out)
     assert code == 0
-    for piece in (
-        "named",
-        "CC0",
-        "NumPy archive some.npz",
-        "4x6x1",
-        "train",
-        "test",
-        "sha256 train",
-        "class",
-    ):
+    for piece in ("named", "CC0", "NumPy archive some.npz", "4x6x1", "train", "test", "sha256 train", "class"):
         assert piece in text
     with h5py.File(out) as file:
         assert f"sha256 file  {file.attrs['checksum']}" in text
@@ -97,11 +88,7 @@ def test_a_size_is_a_height_and_a_width(size, capfd):
 
 
 def test_what_is_not_there_exits_2(tmp_path, capfd):
-    for command in (
-        ("make", tmp_path / "no", "-o", tmp_path / "o.h5"),
-        ("info", "no.h5"),
-        ("check", "no.h5"),
-    ):
+    for command in (("make", tmp_path / "no", "-o", tmp_path / "o.h5"), ("info", "no.h5"), ("check", "no.h5")):
         code, _, complaint = ringtrain(capfd, *command)
         assert code == 2 and complaint.count("ringtrain: ") == 1
 

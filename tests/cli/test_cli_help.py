@@ -40,10 +40,7 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
             cli_texts.UNKNOWN_OPTION.pattern(asked="--workers") + "there are none: the data set lies in memory",
         ),
         ("train -j 4", cli_texts.UNKNOWN_OPTION.pattern(asked="-j") + "there are none: the data set lies in memory"),
-        (
-            "train -np 2",
-            cli_texts.UNKNOWN_OPTION.pattern(asked="-np", hint=cli_texts.RANKS(command="train")),
-        ),
+        ("train -np 2", cli_texts.UNKNOWN_OPTION.pattern(asked="-np", hint=cli_texts.RANKS(command="train"))),
         (
             "bench-allreduce -g 2",
             cli_texts.UNKNOWN_OPTION.pattern(asked="-g", hint=cli_texts.RANKS(command="bench-allreduce")),

@@ -112,10 +112,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--", "--model", "lennet"], NEAREST.pattern(name="lenet")),
         (["--", "--config", "none.toml"], config_texts.UNREADABLE.pattern(path="none.toml")),
         (["--", "--model", "lenet"], cli_texts.NO_DATA_SET.pattern(model="lenet")),
-        (
-            ["--", "--device", "cuda"],
-            cli_texts.NO_GPUS.pattern(),
-        ),
+        (["--", "--device", "cuda"], cli_texts.NO_GPUS.pattern()),
         (
             ["-N2", "--ranks-per-node", "3", "--", "--batch", "5"],
             train_texts.BATCH_UNDER_RANKS.pattern(batch=5, ranks=6),
@@ -142,10 +139,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
             train_texts.LONG_WARMUP.pattern(asked="--warmup 100000", warmup="100,000 iterations"),
         ),
         (["--", "--model", "lenet", "--synthetic", "--lr-policy", "multistep"], optim_texts.RISING_STEPS.pattern()),
-        (
-            ["--", "--lr-policy", "step", "--lr-steps", "1,2"],
-            optim_texts.ONE_STEP.pattern(steps=[1, 2]),
-        ),
+        (["--", "--lr-policy", "step", "--lr-steps", "1,2"], optim_texts.ONE_STEP.pattern(steps=[1, 2])),
         (
             ["--", *FAR, "--lr-policy", "multistep", "--lr-steps", "2ep,1ep"],
             optim_texts.RISING_STEPS.pattern(steps=["2ep", "1ep"]),
@@ -161,14 +155,8 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--module", 'a"b'], launch_texts.NAME_MALFORMED.pattern(option="module", value='a"b')),
         (["--sbatch", "constraint=a100"], launch_texts.SBATCH_MALFORMED.pattern(line="constraint=a100")),
         (["--sbatch", "-x\nreboot"], launch_texts.SBATCH_MALFORMED.pattern()),
-        (
-            ["--launcher", "srun", "--", "--elastic"],
-            cli_texts.ELASTIC_BY_SRUN.pattern(),
-        ),
-        (
-            ["--container", "i.sif", "--venv", "v"],
-            launch_texts.CONTAINER_AND_VENV.pattern(),
-        ),
+        (["--launcher", "srun", "--", "--elastic"], cli_texts.ELASTIC_BY_SRUN.pattern()),
+        (["--container", "i.sif", "--venv", "v"], launch_texts.CONTAINER_AND_VENV.pattern()),
     ],
 )
 def test_mistakes_are_found_before_the_queue(capsys, words, told):
@@ -220,10 +208,7 @@ def test_a_schedule_that_may_be_right_is_left_to_the_run(flags):
     [
         (["--gpus", "1"], cli_texts.GPUS_UNUSED.pattern()),
         (["--", "--model", "lenet", "--data", "far.h5"], cli_texts.NOT_HERE.pattern(path="far.h5")),
-        (
-            ["--", "--elastic"],
-            cli_texts.ELASTIC_NEEDS.pattern(),
-        ),
+        (["--", "--elastic"], cli_texts.ELASTIC_NEEDS.pattern()),
         (["--container", "far.sif"], cli_texts.NOT_HERE.pattern(path="far.sif")),
     ],
 )

@@ -84,10 +84,7 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
         (("-n", "2"), "Invalid value for '-n'"),
         (("--explain", "64K,lots"), bench_texts.NO_SIZE.pattern(size="lots")),
         (("--explain", "64K"), "tuning.json" + re.escape(allreduce_texts.NO_TUNING_FILE.partition("{file}")[2])),
-        (
-            ("--explain", "64K", "--tuning", "none.json"),
-            NO_FILE,
-        ),
+        (("--explain", "64K", "--tuning", "none.json"), NO_FILE),
         (("--explain", "64K", "-d", "flaot32"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="flaot32")),
     ],
 )
@@ -99,10 +96,7 @@ def test_mistakes(capfd, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"),
-            NO_FILE,
-        ),
+        (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), NO_FILE),
         (
             ("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"),
             cli_texts.TUNING_WITHOUT_AUTO.pattern(path="t.json"),

@@ -187,11 +187,7 @@ def test_a_lane_of_another_rank_is_a_wrong_one():
 def test_a_wrong_owner_is_seen():
     """The halves of two schedules whose owners differ."""
     wrong = texts.MISCOUNT.pattern(leaf=texts.SHARD_GRADIENT(shard=0))
-    rejected(
-        all_reduce("made", canonical_reduce_scatter(3, 8), ring.all_gather(3)),
-        8,
-        wrong,
-    )
+    rejected(all_reduce("made", canonical_reduce_scatter(3, 8), ring.all_gather(3)), 8, wrong)
 
 
 def test_mutants_of_the_plan_in_shared_memory_are_rejected():

@@ -151,11 +151,7 @@ def test_keys_and_values_of_earlier_versions_are_read_by_their_names_now():
     former = 'guard = false\nslow = "1:2"\ntrust = 0.5\ngossip_window = 3\nfc_update = "each"\n'
     config = resolve(("run file r.toml", parse_run_file(former, "r.toml")))
     assert config == TrainConfig(
-        check_collectives=False,
-        inject_slowdown="1:2",
-        trust_coefficient=0.5,
-        gossip_max_lag=3,
-        fc_update="micro-batch",
+        check_collectives=False, inject_slowdown="1:2", trust_coefficient=0.5, gossip_max_lag=3, fc_update="micro-batch"
     )
     assert set(FORMER_KEYS.values()) - {None} <= set(config_fields())
 

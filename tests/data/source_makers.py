@@ -44,10 +44,7 @@ def cifar_images(count, start=0):
 def cifar10_python(protocol=2):
     files = {"batches.meta": {"label_names": CLASSES_10, "num_vis": 3072}}
     for number in range(5):
-        files[f"data_batch_{number + 1}"] = {
-            "data": cifar_planes(2, 2 * number),
-            "labels": [number, number + 5],
-        }
+        files[f"data_batch_{number + 1}"] = {"data": cifar_planes(2, 2 * number), "labels": [number, number + 5]}
     files["test_batch"] = {"data": cifar_planes(3, 50), "labels": [0, 1, 2]}
     return {name: pickle.dumps(value, protocol) for name, value in files.items()}
 

@@ -222,10 +222,7 @@ BAD = {
         lambda f: replace(f["train"], "labels", np.zeros(11, "i4")),
         data_texts.COUNTS_DIFFER.pattern(name="train", images=12, labels=11),
     ),
-    "zero": (
-        empty,
-        data_texts.SPLIT_EMPTY.pattern(name="train"),
-    ),
+    "zero": (empty, data_texts.SPLIT_EMPTY.pattern(name="train")),
     "test shape": (
         lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")),
         data_texts.SPLITS_DIFFER.pattern(test="4x4x3", train="4x5x3"),

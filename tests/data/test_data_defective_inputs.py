@@ -81,10 +81,7 @@ def test_a_rank_that_is_none_of_its_world_is_left_over():
     ("text", "message"),
     [
         ("batch = " + "9" * 5000, config_texts.NOT_TOML(source="r.toml", error="Exceeds the limit")),
-        (
-            "batch = " + "[" * 5000,
-            config_texts.NOT_TOML(source="r.toml", error=parsing.TOML_TOO_DEEP),
-        ),
+        ("batch = " + "[" * 5000, config_texts.NOT_TOML(source="r.toml", error=parsing.TOML_TOO_DEEP)),
         ("batch = 0x" + "f" * 5000, parsing.NUMBER_OF_BITS(bits=20000)),
         ("lr_steps = [18446744073709551616]", parsing.NUMBER_OF_BITS(bits=65)),
         ('out = "a\\u0000"', config_texts.ZERO_BYTE(name="run file r.toml: out", value="a\0")),

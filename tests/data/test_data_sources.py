@@ -64,10 +64,7 @@ def test_idx_with_a_missing_half(tmp_path):
         (lambda d: d + b"x", data_texts.IDX_LENGTH.pattern(problem="too long", shape="6x3x2", count=36, found="more")),
         (lambda d: d[:9], data_texts.IDX_CUT_HEADER.pattern(nbytes=9)),
         (lambda d: b"", data_texts.IDX_HEADER.pattern(found="(none)")),
-        (
-            lambda d: b"\0\0\x0d" + d[3:],
-            data_texts.IDX_HEADER.pattern(found="00 00 0d 03", kind="images"),
-        ),
+        (lambda d: b"\0\0\x0d" + d[3:], data_texts.IDX_HEADER.pattern(found="00 00 0d 03", kind="images")),
         (
             lambda d: gzip.compress(d)[:-9],
             data_texts.NOT_READ_FILE.pattern(path="train-images-idx3-ubyte") + ": Compressed file ended",
@@ -89,11 +86,7 @@ def test_idx_with_other_numbers_of_images_and_labels(tmp_path):
 # ── CIFAR ───────────────────────────────────────────────────────────────────────────────────────────────────
 def check_cifar10(read):
     assert (read.train.images == made.cifar_images(10)).all() and (read.test.images == made.cifar_images(3, 50)).all()
-    assert read.train.labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] and read.test.labels.tolist() == [
-        0,
-        1,
-        2,
-    ]
+    assert read.train.labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] and read.test.labels.tolist() == [0, 1, 2]
     assert read.classes == tuple(made.CLASSES_10) and read.name == "cifar-10"
 
 
@@ -164,10 +157,7 @@ def test_cifar_names_that_are_not(tmp_path):
 def test_cifar_binary_truncated(tmp_path):
     files = made.cifar10_binary()
     files["data_batch_3.bin"] = files["data_batch_3.bin"][:-1]
-    refused(
-        data_texts.CIFAR_RECORDS.pattern(nbytes=6145, record=3073),
-        made.in_folder(tmp_path / "a", files),
-    )
+    refused(data_texts.CIFAR_RECORDS.pattern(nbytes=6145, record=3073), made.in_folder(tmp_path / "a", files))
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.xz"])
@@ -306,13 +296,7 @@ def test_npz_names(tmp_path, x, y):
 
 def test_npz_with_a_test_part_colours_and_column_labels(tmp_path):
     colour = np.repeat(X[..., None], 3, -1)
-    path = npz(
-        tmp_path / "a.npz",
-        x_train=colour,
-        y_train=Y[:, None].astype("u1"),
-        x_test=colour[:2],
-        y_test=Y[:2] + 3,
-    )
+    path = npz(tmp_path / "a.npz", x_train=colour, y_train=Y[:, None].astype("u1"), x_test=colour[:2], y_test=Y[:2] + 3)
     read = read_source(path)
     assert read.train.images.shape == (4, 3, 4, 3) and read.test.labels.tolist() == [3, 5]
     assert len(read.classes) == 6
@@ -325,10 +309,7 @@ def test_npz_with_a_test_part_colours_and_column_labels(tmp_path):
         ({"x_train": X, "y_train": Y, "x_test": X}, data_texts.NPZ_PAIR.pattern(images="x_test", labels="y_test")),
         ({"x": X / 255, "y": Y}, data_texts.IMAGES_TYPE.pattern(where="a.npz: x, y", dtype="float64")),
         ({"x": X, "y": Y / 1}, data_texts.LABELS_TYPE.pattern(dtype="float64")),
-        (
-            {"x": X, "y": np.eye(4, 3, dtype=int)},
-            data_texts.LABELS_SHAPE.pattern(shape="(4, 3)", count=4),
-        ),
+        ({"x": X, "y": np.eye(4, 3, dtype=int)}, data_texts.LABELS_SHAPE.pattern(shape="(4, 3)", count=4)),
         ({"x": X.reshape(4, 12), "y": Y}, data_texts.IMAGES_SHAPE.pattern(shape="(4, 12)")),
         ({"x": np.zeros((4, 3, 32, 32), "u1"), "y": Y}, data_texts.CHANNELS_FIRST.pattern(shape=(4, 3, 32, 32))),
         ({"x": X[:0], "y": Y[:0]}, data_texts.NO_EXAMPLES.pattern(where="a.npz: x, y")),
@@ -470,13 +451,7 @@ def test_make_dataset_reads_cuts_and_writes(tmp_path):
     (source / "t10k-images-idx3-ubyte").unlink()
     (source / "t10k-labels-idx1-ubyte").unlink()
     told = make_dataset(
-        source,
-        tmp_path / "o.h5",
-        "named",
-        "CC0",
-        0.3,
-        1,
-        progress=lambda what, done, total: steps.append(what),
+        source, tmp_path / "o.h5", "named", "CC0", 0.3, 1, progress=lambda what, done, total: steps.append(what)
     )
     opened = open_dataset(tmp_path / "o.h5")
     assert (opened.name, opened.licence) == ("named", "CC0") == (told.name, told.licence)

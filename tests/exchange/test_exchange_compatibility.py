@@ -197,6 +197,7 @@ def _applies(rule, value) -> bool:
     return rule.values is None or (rule.values(value) if callable(rule.values) else value in rule.values)
 
 
+CUDA = "--device cuda"
 # An option, the other one, why not, how the advice begins ("": to leave one of the two out), and options besides.
 REASONS = (
     ("--sync server", "--algorithm ring", texts.ALGORITHM_SERVERS, "--algorithm auto"),
@@ -260,55 +261,19 @@ REASONS = (
     ("--reproducible", "--compress top-k", texts.ORDER_COMPRESS, "--compress none"),
     ("--reproducible", "--accumulate 2", texts.ORDER_SHARDS, "--accumulate 1"),
     ("--ops reference", "--reproducible", texts.ORDER_OPS, ""),
-    ("--precision float16", "--sync delayed", texts.SCALE_DELAYED, "--precision bfloat16, or --sync", "--device cuda"),
-    ("--precision float16", "--sync averaging", texts.SCALE_ALONE, "--precision bfloat16, or --sync", "--device cuda"),
-    ("--precision float16", "--sync gossip", texts.SCALE_ALONE, "--precision bfloat16, or --sync", "--device cuda"),
-    ("--precision float16", "--sync server", texts.SCALE_SERVERS, "--precision bfloat16, or --sync", "--device cuda"),
-    (
-        "--precision float16",
-        "--compress top-k",
-        texts.SCALE_REST,
-        "--precision bfloat16, or --compress none",
-        "--device cuda",
-    ),
-    (
-        "--precision float16",
-        "--compress powersgd",
-        texts.SCALE_REST,
-        "--precision bfloat16, or --compress none",
-        "--device cuda",
-    ),
-    (
-        "--precision bfloat16",
-        "--sync master",
-        texts.HALVED_ACTIVATIONS,
-        "--precision tf32, or --sync allreduce",
-        "--device cuda",
-    ),
-    (
-        "--precision float16",
-        "--sync master",
-        texts.HALVED_ACTIVATIONS,
-        "--precision tf32, or --sync allreduce",
-        "--device cuda",
-    ),
-    (
-        "--precision bfloat16",
-        "--fc hybrid",
-        texts.HALVED_ACTIVATIONS,
-        "--precision tf32, or --fc data",
-        "--device cuda",
-    ),
-    (
-        "--precision float16",
-        "--fc pipeline",
-        texts.HALVED_ACTIVATIONS,
-        "--precision tf32, or --fc data",
-        "--device cuda",
-    ),
-    ("--precision tf32", "--dtype float64", texts.FEWER_BITS, "--dtype float32", "--device cuda"),
+    ("--precision float16", "--sync delayed", texts.SCALE_DELAYED, "--precision bfloat16, or --sync", CUDA),
+    ("--precision float16", "--sync averaging", texts.SCALE_ALONE, "--precision bfloat16, or --sync", CUDA),
+    ("--precision float16", "--sync gossip", texts.SCALE_ALONE, "--precision bfloat16, or --sync", CUDA),
+    ("--precision float16", "--sync server", texts.SCALE_SERVERS, "--precision bfloat16, or --sync", CUDA),
+    ("--precision float16", "--compress top-k", texts.SCALE_REST, "--precision bfloat16, or --compress none", CUDA),
+    ("--precision float16", "--compress powersgd", texts.SCALE_REST, "--precision bfloat16, or --compress none", CUDA),
+    ("--precision bfloat16", "--sync master", texts.HALVED_ACTIVATIONS, "--precision tf32, or --sync allreduce", CUDA),
+    ("--precision float16", "--sync master", texts.HALVED_ACTIVATIONS, "--precision tf32, or --sync allreduce", CUDA),
+    ("--precision bfloat16", "--fc hybrid", texts.HALVED_ACTIVATIONS, "--precision tf32, or --fc data", CUDA),
+    ("--precision float16", "--fc pipeline", texts.HALVED_ACTIVATIONS, "--precision tf32, or --fc data", CUDA),
+    ("--precision tf32", "--dtype float64", texts.FEWER_BITS, "--dtype float32", CUDA),
     ("--elastic shrink", "--asynchronous", texts.HANDED_OUT, "", "--sync server"),
-    ("--elastic shrink", "--mpi-cuda direct", texts.OUTLIVED, "--mpi-cuda auto or staged", "--device cuda"),
+    ("--elastic shrink", "--mpi-cuda direct", texts.OUTLIVED, "--mpi-cuda auto or staged", CUDA),
     ("--wire bfloat16", "--dtype float64", texts.WIRE_TYPE, "--dtype float32"),
     ("--synthetic", "--data d.h5", texts.RANDOM_IMAGES, ""),
 )

@@ -16,8 +16,7 @@ CUTS = {1: [(0, 2), (2, 3)], 2: [], 0: [(3, 5), (5, 8)]}  # rank 2 has nothing, 
 
 
 @pytest.mark.parametrize(
-    ("size", "options"),
-    [(1, {}), (2, {"clip_norm": 5.0}), (3, {"optimizer": "adamw", "segment_bytes": 64}), (5, {})],
+    ("size", "options"), [(1, {}), (2, {"clip_norm": 5.0}), (3, {"optimizer": "adamw", "segment_bytes": 64}), (5, {})]
 )
 def test_weights_are_those_of_all_reduce_and_the_state_is_on_rank_0(size, options):
     want = run(AllReduce, size, algorithm="star", bucket_bytes=600, **options)

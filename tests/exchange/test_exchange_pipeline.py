@@ -220,12 +220,7 @@ NO_FC = spec.parse_model(
     [
         (graph_of("alexnet"), 1, 1, texts.NO_OTHER_RANKS(fc=1, ranks="1 rank", least=2)),
         (graph_of("alexnet"), 3, 3, texts.NO_OTHER_RANKS(fc=3, ranks="3 ranks", least=4)),
-        (
-            graph_of("alexnet"),
-            9,
-            4,
-            texts.MORE_THAN_LAYERS(fc=4, layers="fc6, fc7, fc8", most=3),
-        ),
+        (graph_of("alexnet"), 9, 4, texts.MORE_THAN_LAYERS(fc=4, layers="fc6, fc7, fc8", most=3)),
         (graph_of("cifar10_full"), 3, 2, texts.MORE_THAN_LAYERS(fc=2, layers="ip1", most=1)),
         (graph_of("mlp"), 2, 1, texts.NOTHING_BEFORE(layer="fc1")),
         (NO_FC, 2, 1, texts.NO_FC_LAYERS),

@@ -19,15 +19,7 @@ from ringtrain.ops.cuda.faults import lacking
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
-from tests.fakes.host_memory import (
-    NAME_BYTES,
-    Allocations,
-    DeviceArray,
-    SharedMemory,
-    is_there,
-    open_shared,
-    poison,
-)
+from tests.fakes.host_memory import NAME_BYTES, Allocations, DeviceArray, SharedMemory, is_there, open_shared, poison
 from tests.fakes.host_streams import HostStream, Scheduler, recording
 
 MOST_THREADS, MOST_BLOCKS = (1024, 1024, 64), (2**31 - 1, 65535, 65535)

@@ -37,10 +37,7 @@ def test_a_mask_has_done_its_work_when_devices_are_counted():
             {**SRUN, "CUDA_VISIBLE_DEVICES": "9"},
             launch_texts.MASK_NAMES_NONE(variable="CUDA_VISIBLE_DEVICES", mask="9"),
         ),
-        (
-            {"SLURM_PROCID": "0", "SLURM_JOB_GPUS": "0,1"},
-            launch_texts.TASK_HAS_NONE,
-        ),
+        ({"SLURM_PROCID": "0", "SLURM_JOB_GPUS": "0,1"}, launch_texts.TASK_HAS_NONE),
         ({"SLURM_PROCID": "0"}, launch_texts.ASK_SLURM),
         (MPIRUN, launch_texts.SEE_NVIDIA_SMI),
     ],

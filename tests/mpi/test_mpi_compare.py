@@ -16,12 +16,7 @@ EXACT = (
     "server --servers 2 --overlap forward",
 )
 OTHERS = ("averaging --average-every 2", "gossip --gossip-max-lag 3")
-MORE_EXACT = (
-    "sharded",
-    "allreduce --overlap forward --bucket-bytes 1000",
-    "master",
-    "allreduce --fc hybrid",
-)
+MORE_EXACT = ("sharded", "allreduce --overlap forward --bucket-bytes 1000", "master", "allreduce --fc hybrid")
 MORE_OTHERS = (
     "averaging --average-every 2",
     "delayed",

@@ -29,11 +29,7 @@ def test_pieces_are_cut_where_weights_are_waited_for_and_where_gradients_set_som
     assert [piece[0] for piece in names(capture_segments.forward_segments(waits, nodes))] == ["conv", "fc", "out"]
     cuts = recorded(ops, cuts=frozenset({"fc.weight", "out.bias"}))
     segments = names(capture_segments.backward_segments(cuts, nodes[::-1]))
-    assert [segment[-1] for segment in segments] == [
-        "out",
-        "fc",
-        "conv",
-    ]
+    assert [segment[-1] for segment in segments] == ["out", "fc", "conv"]
 
 
 def test_a_piece_is_one_layer_where_nothing_is_recorded():

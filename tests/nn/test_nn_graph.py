@@ -252,14 +252,8 @@ BAD = [
         [Node(Flatten("flat"), ("input",)), Node(Linear("b", 3), ("flet",))],
         texts.UNKNOWN_INPUT(layer="b", source="flet", hint="did you mean 'flat'?"),
     ),
-    (
-        [Node(Flatten("a"), ("input",)), Node(Flatten("b"), ("input",))],
-        texts.UNREAD_LAYER(layer="a"),
-    ),
-    (
-        chain(Linear("fc", 3)),
-        texts.MISFIT(layer="fc", kind="Linear", got="6x6x3", wanted=texts.FEATURES),
-    ),
+    ([Node(Flatten("a"), ("input",)), Node(Flatten("b"), ("input",))], texts.UNREAD_LAYER(layer="a")),
+    (chain(Linear("fc", 3)), texts.MISFIT(layer="fc", kind="Linear", got="6x6x3", wanted=texts.FEATURES)),
 ]
 
 

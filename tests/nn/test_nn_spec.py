@@ -166,10 +166,7 @@ MISTAKES = [
     ),
     (layer_line(CONV + ", strid = 2"), unknown(CONV_A, "strid", "did you mean 'stride'?")),
     (layer_line(CONV + ", relu = true"), unknown(CONV_A, "relu")),
-    (
-        layer_line('kind = "Conv2D", channels = 4'),
-        texts.LAYER_KEY_MISSING(layer="a", kind="Conv2D", key="kernel"),
-    ),
+    (layer_line('kind = "Conv2D", channels = 4'), texts.LAYER_KEY_MISSING(layer="a", kind="Conv2D", key="kernel")),
     (layer_line(CONV + ", stride = 0"), of_layer("Conv2D", "stride", texts.WHOLE_NUMBER(least=1, value=0))),
     (layer_line(CONV + ", stride = 1.5"), of_layer("Conv2D", "stride", texts.WHOLE_NUMBER(least=1, value=1.5))),
     (layer_line(CONV + ", pad = true"), of_layer("Conv2D", "pad", texts.WHOLE_NUMBER(least=0, value=True))),

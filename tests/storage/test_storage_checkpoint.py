@@ -282,10 +282,7 @@ FOREIGN = {
         "(" + checkpoint_texts.VALUES_CHANGED.pattern() + "|its contents are not those of a checkpoint)",
     ),
     "a weight less": (lambda file: file.pop("weights/fc.bias"), checkpoint_texts.OTHER_FINGERPRINT.pattern()),
-    "words for a number": (
-        lambda file: file.attrs.create("iteration", "many"),
-        checkpoint_texts.VALUE_WRONG.pattern(),
-    ),
+    "words for a number": (lambda file: file.attrs.create("iteration", "many"), checkpoint_texts.VALUE_WRONG.pattern()),
 }
 
 

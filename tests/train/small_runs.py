@@ -109,8 +109,8 @@ def losses(transport, model_text, iterations, start=0, ops=None, **flags):
 
 
 def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
-    """Train from ``start``, there taking up ``found``, what :func:`saved` gave. Returns (losses, host weights, what
-    :func:`saved` gives at the end)."""
+    """Train from iteration ``start``, of the checkpoint ``found``. Returns (losses, host weights, the checkpoint at the
+    end)."""
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
     if found is not None:
         restore(run, ops, transport, place(found), found if transport.rank == 0 else None)

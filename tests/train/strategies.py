@@ -268,9 +268,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         devices=({"clip_norm": 0.5},),
     ),
     "master": Strategy(
-        {"sync": "master", "algorithm": "star"},
-        "master on rank 0",
-        devices=({"accumulate": 2}, {"clip_norm": 0.5}),
+        {"sync": "master", "algorithm": "star"}, "master on rank 0", devices=({"accumulate": 2}, {"clip_norm": 0.5})
     ),
     "server": Strategy(
         SERVER,

@@ -78,11 +78,7 @@ def test_too_few_ghosts_for_the_ranks():
 
 # ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        ("sync", train_texts.WHOLE_BATCH()),
-        ("ghost:16", train_texts.GHOST_BATCHES(size=16)),
-    ],
+    ("told", "words"), [("sync", train_texts.WHOLE_BATCH()), ("ghost:16", train_texts.GHOST_BATCHES(size=16))]
 )
 def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, told, words):
     monkeypatch.chdir(tmp_path)

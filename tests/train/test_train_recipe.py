@@ -125,11 +125,7 @@ def test_the_words_of_a_schedule(flags, told):
 @pytest.mark.parametrize(
     ("policy", "steps", "told"),
     [
-        (
-            "multistep",
-            ["0.01ep", "0.02ep"],
-            RISING_STEPS(steps=["0.01ep", "0.02ep"], why=NOT_RISING_IN_ITERATIONS),
-        ),
+        ("multistep", ["0.01ep", "0.02ep"], RISING_STEPS(steps=["0.01ep", "0.02ep"], why=NOT_RISING_IN_ITERATIONS)),
         ("multistep", ["1ep", 5], RISING_STEPS(steps=["1ep", 5], why=NOT_RISING_IN_ITERATIONS)),
         ("multistep", [5, 5], RISING_STEPS(steps=[5, 5], why="")),
         ("step", ["1ep", "2ep"], ONE_STEP(steps=["1ep", "2ep"])),

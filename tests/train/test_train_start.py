@@ -337,11 +337,7 @@ def batch_norm(given):
             ConfigError,
             option_texts.UNUSED(option="--trust-coefficient 0.01", users="--optimizer lars", given="--optimizer sgd"),
         ),
-        (
-            {"batch_norm": "sync"},
-            ConfigError,
-            texts.NO_BATCH_NORM(given="sync", model="net"),
-        ),
+        ({"batch_norm": "sync"}, ConfigError, texts.NO_BATCH_NORM(given="sync", model="net")),
         (
             {"batch_norm": "ghots:8"},
             ConfigError,

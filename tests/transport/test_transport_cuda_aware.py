@@ -65,21 +65,11 @@ def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
         (STAGED, None, STAGED, texts.AS_ASKED_STAGED),
         (AUTO, None, STAGED, "query's why; ucx's why"),
         (AUTO, FAST, DIRECT, texts.DIRECT_FASTER(rates=FAST.rates)),
-        (
-            AUTO,
-            SLOW,
-            STAGED,
-            texts.DIRECT_SLOWER(rates=SLOW.rates),
-        ),
+        (AUTO, SLOW, STAGED, texts.DIRECT_SLOWER(rates=SLOW.rates)),
         (AUTO, CRASH, STAGED, texts.TRIAL_FAILED(why=CRASH.why)),
         (AUTO, NO_MPIRUN, STAGED, texts.NO_TRIAL(why=NO_MPIRUN.why)),
         (DIRECT, FAST, DIRECT, texts.AS_ASKED_FASTER(rates=FAST.rates)),
-        (
-            DIRECT,
-            SLOW,
-            DIRECT,
-            texts.AS_ASKED_SLOWER(rates=SLOW.rates),
-        ),
+        (DIRECT, SLOW, DIRECT, texts.AS_ASKED_SLOWER(rates=SLOW.rates)),
         (DIRECT, NO_MPIRUN, DIRECT, texts.AS_ASKED_NO_TRIAL(why=NO_MPIRUN.why)),
     ],
 )
