@@ -94,6 +94,7 @@ def test_what_a_bucket_is(tmp_path):
 def test_on_a_track_times_nest(tmp_path, flags, device):
     document, _ = traced(tmp_path, device=device, **flags)
     tracks = {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "X"}
+    assert tracks
     for pid, tid in tracks:
         found = [e for e in document["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, tid)]
         assert all(e["dur"] > 0 for e in found)
