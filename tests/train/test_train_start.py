@@ -145,7 +145,10 @@ def test_resuming_is_exact_where_nothing_else_changes(train, tmp_path):
     ("flags", "words"),
     [
         *thorough(
-            ({"optimizer": "lars", "trust_coefficient": 0.05}, "lars, momentum 0.9, weight decay 0.001, trust 0.05")
+            (
+                {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05},
+                "lars, momentum 0.9, weight decay 0.001, trust 0.05",
+            )
         ),
         (
             {
