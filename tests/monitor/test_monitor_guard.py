@@ -256,24 +256,27 @@ NAMED = texts.STALLED(
 )
 
 
-def waits(guard, number, *ranks):
-    """Whether these ranks are in the collective, and have moved in it."""
-    rows = guard.recorder.read()
-    return all(number in rows[rank].entries and rows[rank].entries[number].moved for rank in ranks)
+def waits(guards, number, *ranks):
+    """Whether these ranks have moved in the collective, and their main threads wait in it: these report, not the
+    watchdogs."""
+    rows = guards[1].recorder.read()
+    moved = [number in rows[rank].entries and rows[rank].entries[number].moved for rank in ranks]
+    return all(moved) and all(guards[rank].waiting for rank in ranks)
 
 
 def test_an_absent_rank_is_named_with_the_last_collectives_of_all(clock):
     """Rank 1 does well twice, and then nothing until the others have given up."""
-    given_up = threading.Event()
+    guards, given_up = {}, threading.Event()
 
     def body(t, guard):
+        guards[t.rank] = guard
         reduction, _ = prepared(t, guard, "ring")
         for _ in range(2):
             run(reduction)
         guard.iterate(5)
         t.barrier()
         if t.rank == 1:
-            until(lambda: waits(guard, 3, 0, 2))
+            until(lambda: waits(guards, 3, 0, 2))
             stall(clock, guard, 2.0)
             assert given_up.wait(60)
             return
@@ -424,7 +427,7 @@ def test_of_those_that_wait_the_lowest_tells_first(clock):
         guards[t.rank], threads[t.rank] = guard, threading.current_thread()
         reduction, _ = prepared(t, guard, "ring")
         if t.rank == 1:
-            until(lambda: waits(guard, 1, 0, 2))
+            until(lambda: waits(guards, 1, 0, 2))
             stall(clock, guard, 2.0)
             until(lambda: order and guards[2]._election.taken)
             clock.wait_for_questions([threads[2]], 4)  # it has heard
