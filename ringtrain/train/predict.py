@@ -69,10 +69,10 @@ def _blocks(
     transport: Transport, trained: TrainedModel, layer: str | None, shape: tuple[int, ...]
 ) -> Iterator[tuple[int, np.ndarray]]:
     """(first example, values) of each block. A rank has zeros in the rows of other ranks, so that the sum over ranks is
-    the block, exactly."""
+    the block, exactly. Examples of a grain stay together: each has the same bits at any number of ranks."""
     batch, crop = EVALUATION_BATCH * transport.size, crop_of(trained.graph)
     block = np.empty((batch, *shape), trained.ops.dtype)
-    with evaluation_batches(trained.split, batch, transport.rank, transport.size, crop=crop) as batches:
+    with evaluation_batches(trained.split, batch, transport.rank, transport.size, EVALUATION_BATCH, crop) as batches:
         for part in batches:
             start = part.iteration * batch
             rows = block[: part.total]
