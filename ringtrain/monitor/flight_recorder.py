@@ -174,12 +174,12 @@ class FlightRecorder:
 
     def differs(self, word: int) -> bool:
         """Whether a rank makes another call under the same number."""
-        others = self._words[:, BEGUN + (word >> SHIFT & MASK)]
+        others = self._words[:, BEGUN + (word >> SHIFT & MASK)].copy()  # one state: other ranks write meanwhile
         return bool(((others >> SHIFT == word >> SHIFT) & (others != word)).any())
 
     def first_difference(self) -> int:
         """The number of the first recorded collective in which ranks make different calls; 0 if there is none."""
-        words = self._words[:, BEGUN:DONE]
+        words = self._words[:, BEGUN:DONE].copy()  # one state: other ranks write meanwhile
         own = words[self.rank]
         places = ((words >> SHIFT == own >> SHIFT) & (words != own)).any(axis=0)
         return int(own[places].min() >> SHIFT) if places.any() else 0

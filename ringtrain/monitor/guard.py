@@ -82,6 +82,7 @@ class Guard:
         self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
         watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
+        watched.expected_s = reduction.expected_s
         return watched
 
     def call(self, text: str) -> CollectiveCall:
@@ -231,7 +232,8 @@ class Guard:
         if not self._election.taken and not self._shown and self._is_awaited(self.recorder.reported_number()):
             self._shown = True
             stack_dump.write_stacks(self._activity, self.recorder.rank)
-        error = None if self._election.taken else self._error(self.recorder.inside())
+        waiting = self.waiting  # read before `taken`: a main thread that reports takes first, and then waits no more
+        error = None if self._election.taken else self._error(self.recorder.inside(), waiting)
         if error is not None:
             self._activity.before_end(error)
             self._end(error)
@@ -267,14 +269,14 @@ class Guard:
             elif watched.word:
                 self.recorder.move(watched.word, watched.moved)
 
-    def _error(self, inside: list[int]) -> RingtrainError | None:
+    def _error(self, inside: list[int], waiting: bool) -> RingtrainError | None:
         number = self.recorder.first_difference()
         before, looks = self._suspected
         looks = looks + 1 if number and number == before else 0
         self._suspected = number, looks
         if looks >= STUCK_LOOKS:
             return self._mismatch(number)
-        patience_s = self.deadline_s + (STUCK_LOOKS * LONGEST_LOOK_S if self.waiting else 0.0)
+        patience_s = self.deadline_s + (STUCK_LOOKS * LONGEST_LOOK_S if waiting else 0.0)
         if inside and self.watchdog.still_s() > patience_s:
             return self._stalled(self.deadline_s)
         return None

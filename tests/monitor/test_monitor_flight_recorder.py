@@ -1,5 +1,6 @@
 """The board: rows that their ranks write and that all read."""
 
+import numpy as np
 import pytest
 
 from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, FlightRecorder, make_call
@@ -55,6 +56,35 @@ def test_a_first_difference_is_found_behind_what_agrees():
         first.begin(SUM.fingerprint)
         second.begin((MAX if number in (4, 7) else SUM).fingerprint)
     assert (first.first_difference(), second.first_difference()) == (4, 4)
+
+
+class WrittenMeanwhile(np.ndarray):
+    """Words that another rank overwrites while this one compares them."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def __rshift__(self, bits):
+        found = super().__rshift__(bits)
+        WrittenMeanwhile.meanwhile()
+        return found
+
+
+def test_a_rank_that_goes_far_ahead_during_a_comparison_differs_in_nothing(monkeypatch):
+    first, second = boards(2)
+    word = first.begin(SUM.fingerprint)
+    second.begin(SUM.fingerprint)
+    first._words = first._words.view(WrittenMeanwhile)
+
+    def ahead():
+        for _ in range(RING):
+            second.begin(SUM.fingerprint)
+
+    monkeypatch.setattr(WrittenMeanwhile, "meanwhile", staticmethod(ahead))
+    assert not first.differs(word)
+    first.begin(SUM.fingerprint)
+    second._number = 1
+    second.begin(SUM.fingerprint)
+    assert first.first_difference() == 0
 
 
 def test_a_row_remembers_the_last_ones():

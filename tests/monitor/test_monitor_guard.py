@@ -197,7 +197,7 @@ def _no_end(error):
 
 def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
     class Failing:
-        algorithm, why, transport, bytes_sent, moved, blocks = "ring", "", "messages", 0, 0, False
+        algorithm, why, transport, bytes_sent, moved, blocks, expected_s = "ring", "", "messages", 0, 0, False, None
 
         def start(self):
             raise TransportError("the cable is out")
@@ -338,6 +338,28 @@ def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
     with pytest.raises(TransportError):
         world(2, body, 2.0, end=end, clock=clock)
     assert re.search(texts.MISMATCH.pattern(ranks="rank 0", others=got("a dance")), str(told[0]))
+
+
+def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_look(clock, monkeypatch):
+    """The main thread takes the report, and no longer waits, after the thread has begun to look."""
+
+    def body(t, guard):
+        guard.watchdog.end()  # the test looks
+        guard.recorder.begin(guard.call("a dance").fingerprint)
+        guard.waiting = True
+
+        def report():
+            guard._election.taken, guard.waiting = True, False
+            return 0
+
+        monkeypatch.setattr(guard.recorder, "first_difference", report)
+        guard.watchdog.note()
+        for _ in range(2):  # past the deadline, within the patience with a main thread that waits
+            clock.now += 1.2
+            guard.watchdog.note()
+        return guard._look()
+
+    assert world(1, body, 2.0, clock=clock) == [False]
 
 
 def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys):
