@@ -66,3 +66,11 @@ class Arena:
             digest.update(f"{span.name} {span.shape} {host.dtype.str}\n".encode())
             digest.update(host[span.start : span.start + span.count].tobytes())
         return digest.hexdigest()
+
+
+def beginning(arena: Arena, count: int) -> Arena:
+    """Return the first ``count`` spans of an arena, in the same memory."""
+    table = tuple((span.name, span.parameter) for span in arena.spans[:count])
+    return Arena(
+        lambda size, dtype: arena.weights[:size], table, arena.weights.dtype, lambda size, dtype: arena.grads[:size]
+    )

@@ -7,7 +7,7 @@ views into the arena, by the parameter's short name ("weight", "bias").
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,19 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns ``start:stop`` of ``of``."""
+
+    start: int
+    stop: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """One named array of a layer. role: weight, bias, norm (scale or shift of a normalisation) or statistic
-    (a running average: its "gradient" is the batch's statistic, and its update is :meth:`Ops.approach`)."""
+    (a running average: its "gradient" is the batch's statistic, and its update is :meth:`Ops.approach`). ``columns``:
+    those of a whole parameter that this one is, if other ranks have the rest."""
 
     name: str
     shape: Shape
@@ -44,6 +54,31 @@ class Parameter:
     lr: float = 1.0  # multiplies the learning rate
     decay: float = 1.0  # multiplies the weight decay
     rate: float = 0.0  # of a statistic
+    columns: Columns | None = None
+
+    @property
+    def whole_shape(self) -> Shape:
+        return self.shape if self.columns is None else (*self.shape[:-1], self.columns.of)
+
+    def of_columns(self, start: int, stop: int) -> "Parameter":
+        """Return columns start:stop of this parameter as one of their own."""
+        columns = Columns(start, stop, self.shape[-1])
+        return replace(self, shape=(*self.shape[:-1], stop - start), columns=columns)
+
+    def own(self, whole: np.ndarray) -> np.ndarray:
+        """Return this parameter's columns of the whole one."""
+        return whole if self.columns is None else whole[..., self.columns.start : self.columns.stop]
+
+    def take(self, own: np.ndarray, start: int, values: np.ndarray) -> None:
+        """Copy the elements of the whole parameter from ``start`` on to ``own``, flat arrays, as far as they are of
+        this parameter's columns."""
+        if self.columns is None:
+            own[start : start + values.size] = values
+            return
+        columns = self.columns
+        rows, places = np.divmod(np.arange(start, start + values.size), columns.of)
+        ours = (columns.start <= places) & (places < columns.stop)
+        own[rows[ours] * (columns.stop - columns.start) + places[ours] - columns.start] = values[ours]
 
 
 class Workspace:

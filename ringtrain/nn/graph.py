@@ -53,7 +53,7 @@ class Graph:
         graph_checks.check_graph(self.nodes)
         self.shapes = graph_checks.infer_shapes(self.nodes, input_shape)
         self.plan = fold_relus(self.nodes) if fused else self.nodes
-        self.output = self.nodes[-1].name
+        self.output, self.wants_dx = self.nodes[-1].name, wants_dx
         self._needing = graph_checks.gradients_needed(self.plan, self.shapes, {INPUT} if wants_dx else ())
         self._views: dict[str, ArenaPart] = {}
         self._plans: dict[tuple, list[CaptureSegment]] = {}

@@ -1,53 +1,78 @@
 """Initial weights, from the seed and the parameter's name: the same on every rank and in any order."""
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import additive_key, name_key
 
+BLOCK = 1 << 20  # elements drawn at a time
+PER_COUNT = 4  # numbers of a Philox counter
 
-def uniforms(key: int, count: int) -> np.ndarray:
-    """Return ``count`` float64 in [0, 1), from the top 53 bits of a Philox counter's output. The raw bits of a
-    generator are the same in every release of NumPy; its distributions do not promise that.
+Blocks = Iterator[tuple[int, np.ndarray]]  # (first element, values)
+
+
+def uniforms(key: int, start: int, stop: int) -> np.ndarray:
+    """Return numbers ``start:stop`` of the key's float64 in [0, 1), from the top 53 bits of a Philox counter's output.
+    The raw bits of a generator are the same in every release of NumPy; its distributions do not promise that.
     """
-    raw = np.random.Philox(key=key).random_raw(count)
+    bits = np.random.Philox(key=key)
+    bits.advance(start // PER_COUNT)
+    raw = bits.random_raw(start % PER_COUNT + stop - start)[start % PER_COUNT :]
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def normals(key: int, count: int) -> np.ndarray:
-    """Return standard normal numbers. Source: Box & Muller 1958"""
+def _blocks(count: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + BLOCK, count)) for start in range(0, count, BLOCK))
+
+
+def normal_blocks(key: int, count: int) -> Blocks:
+    """Yield ``count`` standard normal numbers: the second half belongs to the same pairs as the first. Source: Box &
+    Muller 1958"""
     half = -(-count // 2)
-    u = uniforms(key, 2 * half)
-    radius, angle = np.sqrt(-2 * np.log1p(-u[:half])), 2 * np.pi * u[half:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    for start, stop in _blocks(half):
+        radius = np.sqrt(-2 * np.log1p(-uniforms(key, start, stop)))
+        angle = 2 * np.pi * uniforms(key, half + start, half + stop)
+        yield start, radius * np.cos(angle)
+        yield half + start, (radius * np.sin(angle))[: count - half - start]
 
 
-def _spread(bound: float, key: int, count: int) -> np.ndarray:
-    return bound * (2 * uniforms(key, count) - 1)
+def _gaussian(deviation: float, key: int, count: int) -> Blocks:
+    return ((start, deviation * values) for start, values in normal_blocks(key, count))
 
 
-DRAWS = {
-    "constant": lambda fill, key, count: np.full(count, fill.value),
-    "gaussian": lambda fill, key, count: fill.value * normals(key, count),
+def _spread(bound: float, key: int, count: int) -> Blocks:
+    return ((start, bound * (2 * uniforms(key, start, stop) - 1)) for start, stop in _blocks(count))
+
+
+def _constant(value: float, count: int) -> Blocks:
+    return ((start, np.full(stop - start, value)) for start, stop in _blocks(count))
+
+
+DRAWS: dict[str, Callable[[Fill, int, int], Blocks]] = {
+    "constant": lambda fill, key, count: _constant(fill.value, count),
+    "gaussian": lambda fill, key, count: _gaussian(fill.value, key, count),
     "uniform": lambda fill, key, count: _spread(fill.value, key, count),
     # Caffe's: the variance is 1/fan_in. Glorot & Bengio 2010 average fan_in and fan_out.
     "xavier": lambda fill, key, count: _spread((3 / fill.fan_in) ** 0.5, key, count),
     # He et al. 2015, equation 10
-    "he": lambda fill, key, count: (2 / fill.fan_in) ** 0.5 * normals(key, count),
+    "he": lambda fill, key, count: _gaussian((2 / fill.fan_in) ** 0.5, key, count),
 }
 
 
-def draw_values(fill: Fill, key: int, count: int) -> np.ndarray:
-    """Return ``count`` initial values of a fill."""
-    return DRAWS[fill.kind](fill, key, count)
-
-
-def initial(parameter: Parameter, name: str, seed: int) -> np.ndarray:
-    """Return the initial value of a parameter of full name ``name``, in float64."""
-    count = int(np.prod(parameter.shape))
-    return draw_values(parameter.fill, additive_key(seed, name_key(name)), count).reshape(parameter.shape)
+def initial(parameter: Parameter, name: str, seed: int, dtype: DTypeLike = np.float64) -> np.ndarray:
+    """Return the initial value of a parameter of full name ``name``, drawn in float64. Of one that is some columns the
+    whole is drawn, a block at a time.
+    """
+    own = np.empty(int(np.prod(parameter.shape)), dtype)
+    key, count = additive_key(seed, name_key(name)), int(np.prod(parameter.whole_shape))
+    for start, values in DRAWS[parameter.fill.kind](parameter.fill, key, count):
+        parameter.take(own, start, values)
+    return own.reshape(parameter.shape)
 
 
 def initialise(arena: Arena, ops: Ops, seed: int) -> None:
@@ -55,4 +80,4 @@ def initialise(arena: Arena, ops: Ops, seed: int) -> None:
     ops.fill(arena.weights, 0)
     ops.fill(arena.grads, 0)
     for span in arena.spans:
-        ops.upload(initial(span.parameter, span.name, seed).astype(ops.dtype), arena.weight(span))
+        ops.upload(initial(span.parameter, span.name, seed, ops.dtype), arena.weight(span))

@@ -3,9 +3,7 @@
 A cut is possible if a single array crosses it: that array travels from part to part, and its gradient back.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations, pairwise
 
 from ringtrain.nn import graph_checks
 from ringtrain.nn.graph import Graph
@@ -53,15 +51,3 @@ def subgraph_flops(graph: Graph, start: int, stop: int) -> int:
     """Return the multiplications and additions of a forward pass of one example through layers ``start:stop`` of the
     plan."""
     return sum(node.layer.flops(graph_checks.input_shapes(node, graph.shapes)) for node in graph.plan[start:stop])
-
-
-def balanced_starts(graph: Graph, starts: list[int], parts: int) -> list[int]:
-    """Return the starts of ``parts`` parts that minimise the arithmetic of the largest one. ``starts``: the allowed
-    starts, beginning with the first part's."""
-    end = len(graph.plan)
-
-    def largest(chosen: Iterable[int]) -> int:
-        edges = (*chosen, end)
-        return max(subgraph_flops(graph, a, b) for a, b in pairwise(edges))
-
-    return list(min(((starts[0], *more) for more in combinations(starts[1:], parts - 1)), key=largest))

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from nn_support import Net, chain, make_pass, reference
 
+from ringtrain.nn import initial as initial_module
 from ringtrain.nn.arena import ALIGNMENT, Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.conv import Conv2D
-from ringtrain.nn.initial import draw_values, initial, initialise, normals, uniforms
+from ringtrain.nn.initial import initial, initialise, normal_blocks, uniforms
 from ringtrain.nn.layers import Linear
 from ringtrain.nn.pool import GlobalAvgPool
 
@@ -107,17 +108,29 @@ FILLS = [
 
 @pytest.mark.parametrize(("fill", "mean", "std"), FILLS)
 def test_fills_have_their_mean_and_spread(fill, mean, std):
-    x = draw_values(fill, 5, 200_000)
+    x = initial(Parameter("weight", (200_000,), fill), "fc.weight", 5)
     assert x.mean() == pytest.approx(mean, abs=4 * std / 200_000**0.5)
     assert x.std() == pytest.approx(std, rel=0.01)
 
 
 def test_uniforms_and_normals_are_what_they_are_called():
-    u, n = uniforms(9, 100_001), normals(9, 100_001)
+    u, n = uniforms(9, 0, 100_001), np.empty(100_001)
+    for start, values in normal_blocks(9, n.size):
+        n[start : start + values.size] = values
     assert u.shape == n.shape == (100_001,)
     assert 0 <= u.min() < 1e-3 < 0.999 < u.max() < 1
     assert abs(np.mean(np.abs(n) < 1) - 0.6827) < 0.01
     assert np.isfinite(n).all()
+
+
+@pytest.mark.parametrize("kind", ["constant", "gaussian", "uniform", "xavier", "he"])
+@pytest.mark.parametrize("block", [7, 64])
+def test_blocks_and_columns_are_those_of_the_whole_parameter(kind, block, monkeypatch):
+    whole = Parameter("weight", (31, 10), Fill(kind, 0.3, fan_in=12))
+    expected = initial(whole, "fc.weight", 3)
+    monkeypatch.setattr(initial_module, "BLOCK", block)
+    np.testing.assert_array_equal(initial(whole, "fc.weight", 3), expected)
+    np.testing.assert_array_equal(initial(whole.of_columns(3, 7), "fc.weight", 3), expected[:, 3:7])
 
 
 def test_padding_and_gradients_start_at_zero():
