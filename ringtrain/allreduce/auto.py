@@ -11,6 +11,8 @@ it count as equal, and the first of them in the order without a tuning file is t
 choice jump from size to size. A candidate with one wrong row never wins, at any size.
 
 Without a tuning file, or without an answer in it, the first candidate of :func:`usual_order` is taken.
+
+The reason also says what the ring costs: its time, or its messages if it has none.
 """
 
 import math
@@ -29,9 +31,17 @@ MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled"
 
 # Order without measurements: the first that runs here is taken. Small buffers are all latency, and the MPI in C has the
 # least.
+RING = "ring"
 SMALL = ("mpi",)
-ONE_NODE = ("mapped", "sliced", "ring")
-SEVERAL_NODES = ("routed", "hierarchical", "ring")
+ONE_NODE = ("mapped", "sliced", RING)
+SEVERAL_NODES = ("routed", "hierarchical", RING)
+BECAUSE = {
+    "mpi": texts.LEAST_LATENCY,
+    "mapped": texts.NO_MESSAGES,
+    "sliced": texts.TWO_ROUNDS,
+    "routed": texts.ONLY_BETWEEN_NODES,
+    "hierarchical": texts.LEAST_BETWEEN_NODES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ def select_algorithm(nbytes: int, dtype: str, op: str, here: Candidates, table: 
         found = {name: (time, basis) for name, (time, basis) in found.items() if basis != MODELLED}
     if not found:
         return _unmeasured(order, nbytes, here, texts.NO_TIME)
-    return _fastest(found, "" if group.name == (dtype, op) else " ".join(group.name))
+    return _fastest(found, "" if group.name == (dtype, op) else " ".join(group.name), here.layout.ranks)
 
 
 def estimate(
@@ -121,7 +131,7 @@ def _beyond(last: tuple[int, float], models: Sequence[TimeModel] | None, nbytes:
     return last[1] * predict_s(models, nbytes) / predict_s(models, last[0]), MODELLED
 
 
-def _fastest(found: dict[str, tuple[float, str]], group: str) -> AlgorithmChoice:
+def _fastest(found: dict[str, tuple[float, str]], group: str, ranks: int) -> AlgorithmChoice:
     """Return the fastest. ``found``: (seconds, basis) by name, in the order of preference among equals. ``group``: the
     measured type and operation, if they are others.
     """
@@ -130,22 +140,33 @@ def _fastest(found: dict[str, tuple[float, str]], group: str) -> AlgorithmChoice
     chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
     basis, time = found[chosen][1], format_seconds(times[chosen])
     why = texts.CHOSEN_AS_FOR(basis=basis, group=group, time=time) if group else texts.CHOSEN(basis=basis, time=time)
+    named = [chosen]
     if chosen != least:
+        named.append(least)
         why += texts.WITHIN(near=NEAR, fastest=least, time=format_seconds(times[least]))
     else:
         others = sorted((time, name) for name, time in times.items() if name != chosen)
+        named += [name for _, name in others[:1]]
         why += "".join(texts.NEXT(name=name, time=format_seconds(time)) for time, name in others[:1])
+    if RING not in named:
+        why += texts.NEXT(name=RING, time=format_seconds(times[RING])) if RING in times else _ring_messages(ranks)
     return AlgorithmChoice(chosen, basis, why, times)
+
+
+def _ring_messages(ranks: int) -> str:
+    return texts.RING_SENDS(factor=2 * (ranks - 1) / ranks, rounds=2 * (ranks - 1))
 
 
 def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -> AlgorithmChoice:
     wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
-    layout = here.layout.words()
+    layout = here.layout
     if here.on_device:
-        why = texts.USUAL(reason=because, layout=layout)
+        why = texts.USUAL(reason=because, layout=layout.words())
     else:
         usual = texts.USUAL_UP_TO if nbytes <= SMALL_BYTES else texts.USUAL_ABOVE
-        why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout)
+        why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout.words())
+    why += BECAUSE.get(order[0], "")
     why += "".join(texts.PASSED_OVER(name=name, why=here.refused[name]) for name in passed if name in here.refused)
+    why += _ring_messages(layout.ranks) if order[0] != RING else ""
     return AlgorithmChoice(order[0], USUAL, why, {})

@@ -88,6 +88,7 @@ def _chosen(transport: Transport, buffer: Array, dtype, tuning: Table | None, ho
     choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
+    made.expected_s = choice.times_s.get(choice.algorithm) if wire is None else None  # messages were measured unpacked
     return made
 
 

@@ -14,7 +14,13 @@ NEXT = Template("; {name} {time}")
 USUAL = Template("{reason}: the default, {layout}")
 USUAL_UP_TO = Template("{reason}: the default up to {size}, {layout}")
 USUAL_ABOVE = Template("{reason}: the default above {size}, {layout}")
+LEAST_LATENCY = Template("; it has the least latency")
+NO_MESSAGES = Template("; it sends no messages")
+TWO_ROUNDS = Template("; it takes 2 rounds of messages")
+ONLY_BETWEEN_NODES = Template("; it sends messages only between nodes")
+LEAST_BETWEEN_NODES = Template("; it sends the fewest bytes between nodes")
 PASSED_OVER = Template("; not {name}: {why}")
+RING_SENDS = Template("; ring: each rank sends {factor:.3g} x the buffer in {rounds} rounds")
 
 # machine
 DIFFERENCE = Template("  {field}: {there} there, {here} here")

@@ -56,6 +56,9 @@ FIGURES = Template(
 )
 
 # layer_rows.py
+FULLY_CONNECTED = Template(
+    "fully connected layers, {layers}: {parameters:.1%} of the parameters, {time:.1%} of the time of all layers"
+)
 ITERATION = Template("an iteration takes {iteration} ms without its exchange: {rate:.4g} images/s")
 MEMORY = Template("memory of a rank: {held} of weights, gradients and optimizer, {peak} at most in all")
 EXCHANGE = Template("to exchange {nbytes} a rank sends at least {sent}: it takes as long as all else at {rate}")

@@ -140,10 +140,10 @@ class TrainConfig:
     gossip_max_lag: int = option(8, "With gossip: most iterations between the fastest and the slowest rank.", low=0)
     algorithm: str = option(
         "auto",
-        "All-reduce: auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
-        "shared memory of a node; or a schedule: ring, tree, "
-        "double-tree, butterfly, circulant, recursive-doubling, star, sliced, hierarchical, hierarchical-leader or "
-        "hierarchical:INNER:OUTER. With --reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
+        "All-reduce: ring; auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
+        "shared memory of a node; or another schedule: tree, double-tree, butterfly, circulant, recursive-doubling, "
+        "star, sliced, hierarchical, hierarchical-leader or hierarchical:INNER:OUTER. With "
+        "--reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
         short="a",
     )
     tuning: str | None = option(

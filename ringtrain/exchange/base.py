@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names
 from ringtrain.nn.arena import Arena
@@ -24,11 +26,12 @@ Cut = tuple[int, int]  # (start, stop): examples start:stop of a batch
 class Roles:
     """The ranks that train, in the order in which the sampler divides the batch among them, and the ranks that serve.
     ``loader``: the rank that reads whole batches and scatters them (:meth:`BatchSource.scatter`); None where each rank
-    reads its own part."""
+    reads its own part. ``parts``: the ranks whose arena is a part of the network: they do not evaluate."""
 
     trainers: tuple[int, ...]
     servers: tuple[int, ...] = ()
     loader: int | None = None
+    parts: tuple[int, ...] = ()
 
     def part(self, rank: int) -> int | None:
         """Return the part of a batch that this rank trains on; None if it does not train."""
@@ -39,6 +42,10 @@ class Roles:
         if self.loader is None:
             return self.part(rank), len(self.trainers)
         return (0 if rank == self.loader else None), 1
+
+    def whole(self, size: int) -> tuple[int, ...]:
+        """Return those of ``size`` ranks that hold the whole network."""
+        return tuple(rank for rank in range(size) if rank not in self.parts)
 
 
 def all_train(size: int) -> Roles:
@@ -159,6 +166,8 @@ class ExchangeFacts:
     dynamic_batches:    whether any free rank takes the next part of a batch
     all_reduces:        whether ``--algorithm`` has a meaning
     within_passes:      whether ranks exchange within passes: all make the same number, also without examples
+    hidden_by:          the passes, "backward" or "forward", during which gradients of each iteration travel; none if
+                        they travel after them, or if other data or longer periods decide the cost
     shards:             this rank's shards start:stop of the batch, if gradients of shards are added in one fixed order;
                         else None
     notes:              lines for the user: choices, and options that have another effect
@@ -175,6 +184,7 @@ class ExchangeFacts:
     dynamic_batches: bool = False
     all_reduces: bool = True
     within_passes: bool = False
+    hidden_by: tuple[str, ...] = ()
     shards: tuple[int, int] | None = None
     notes: Sequence[str] = ()
     state_bytes: int | None = None
@@ -232,7 +242,8 @@ class Exchange(ABC):
     wait_points: frozenset[str] = frozenset()
 
     def prepare(self, graph: Graph) -> Graph:
-        """Return the graph to train; ``--fc hybrid`` replaces layers."""
+        """Return the graph to train, whose parameters make this rank's arena; ``--fc hybrid`` replaces layers, and
+        ``--fc pipeline`` gives some ranks a part."""
         return graph
 
     @abstractmethod
@@ -269,4 +280,9 @@ class Exchange(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Make the weights current on every rank: before an evaluation, a checkpoint, the end."""
+        """Make the weights current on every rank that holds the whole network: before an evaluation, a checkpoint, the
+        end."""
+
+    def own_part(self, flat: np.ndarray) -> np.ndarray:
+        """Return this rank's part of a flat host array over the arena of the whole network."""
+        return flat

@@ -9,7 +9,7 @@ from ringtrain.collectives.catalogue import HALVES
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.hybrid import Hybrid
-from ringtrain.exchange.model_parallel.pipeline import Pipeline
+from ringtrain.exchange.model_parallel.make_pipeline import make_pipeline
 from ringtrain.exchange.servers.parameter_server import make_parameter_server
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
@@ -99,7 +99,7 @@ STRATEGIES = {
         activations=None,
         batch_norm_sync=None,
         hybrid=texts.HYBRID_DELAYED,
-        pipeline=texts.PIPELINE,
+        pipeline=texts.HYBRID_DELAYED,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
     ),
@@ -116,7 +116,7 @@ STRATEGIES = {
         activations=None,
         batch_norm_sync=None,
         hybrid=None,
-        pipeline=texts.PIPELINE,
+        pipeline=None,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
     ),
@@ -169,8 +169,8 @@ STRATEGIES = {
         loss_scale=texts.HALVED_ACTIVATIONS,
         activations=texts.HALVED_ACTIVATIONS,
         batch_norm_sync=texts.BATCH_NORM,
-        hybrid=texts.HYBRID_MASTER,
-        pipeline=texts.PIPELINE,
+        hybrid=None,
+        pipeline=None,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
     ),
@@ -186,8 +186,8 @@ STRATEGIES = {
         loss_scale=texts.SCALE_SERVERS,
         activations=None,
         batch_norm_sync=texts.BATCH_NORM,
-        hybrid=texts.HYBRID_SERVERS,
-        pipeline=texts.PIPELINE,
+        hybrid=None,
+        pipeline=None,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
     ),
@@ -196,7 +196,7 @@ DATA = "data"  # fully connected layers like all others
 # Exchanges that place fully connected layers elsewhere, made from the strategy of the other layers.
 AROUND: dict[str, Callable[[ExchangeSettings, Callable[[ExchangeSettings], Exchange]], Exchange]] = {
     "hybrid": Hybrid,
-    "pipeline": lambda settings, strategy: Pipeline(settings),
+    "pipeline": make_pipeline,
 }
 
 

@@ -146,9 +146,10 @@ RULES = (
     Rule("batch_norm", ("sync",), "accumulate", (1,), texts.WHOLE_BATCH),
     Rule("batch_norm", ("sync",), "fc", (DATA, "hybrid"), texts.SAME_LAYER),
     # fully connected layers
+    Rule("fc", ("hybrid",), "asynchronous", OFF, texts.SAME_BATCH),
+    Rule("fc", ("hybrid",), "staleness", (0,), texts.HYBRID_APART),
     Rule("fc", ("pipeline",), "algorithm", (AUTO, *FLAT), texts.ALGORITHM_SOME),
     Rule("fc", ("pipeline",), "tuning", UNSET, texts.TUNING_SOME),
-    Rule("fc", ("pipeline",), "overlap", ("none", "backward"), texts.FORWARD_MESSAGES),
     Rule("fc_update", ("micro-batch",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
     # the rest

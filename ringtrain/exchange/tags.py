@@ -2,4 +2,6 @@
 
 GOSSIP = 29_000
 MASTER = 29_010
+GROUP = 29_020  # sums and values of some ranks
+CHOICE = 29_021  # of the next message, from the first of the ranks that share it
 COLUMNS = 30_000  # of fully connected layers that ranks share: one after another, in one order

@@ -9,6 +9,9 @@ NEEDS_ALL_GRADIENTS = Template(
 )
 CLIP_FACTOR = Template("the factor of --clip-norm {norm:g}")
 FINITE_GRADIENT = Template("whether the gradient of a scaled loss (--precision float16) is finite")
+SERVERS_NEED_ALL = Template(
+    "with --overlap forward servers send buckets back when all gradients have arrived: only then is {quantity} known"
+)
 NO_OVERLAP = Template(
     "--overlap {overlap} has no effect: ranks wait for averages, and gradients travel only before --average-from"
 )
@@ -102,9 +105,17 @@ HYBRID_FEW_COLUMNS = Template(
     "--fc hybrid gives each rank columns of every fully connected layer, and {layer!r} has {units}, fewer than the "
     "{size} ranks: use at most {units}, or leave --fc at data"
 )
+HYBRID_FEW_PARAMETERS = Template(
+    "--servers {servers} is more than the {count} parameters that --fc hybrid leaves to servers: give at most {count}, "
+    "or leave --fc at data"
+)
+HYBRID_NO_PARAMETERS = Template(
+    "--fc hybrid divides all parameters of {model!r} among ranks, and leaves none to servers: give --sync allreduce, "
+    "or leave --fc at data"
+)
 HYBRID = Template("hybrid: columns of {layers} are divided among {size} ranks: {cost}")
 HYBRID_ONE_RANK = Template("one rank has all columns, and sends nothing")
-HYBRID_SENDS = Template("a rank sends {numbers} numbers for them in an iteration, with --fc data {others}")
+HYBRID_SENDS = Template("a rank sends on average {numbers} numbers for them in an iteration, with --fc data {others}")
 HYBRID_LESS = Template("{sends}: {share:.0%} less")
 HYBRID_MORE = Template("{sends}: at this batch --fc data sends less")
 
@@ -120,6 +131,7 @@ ROOT_DOES_ALL = Template("rank {root} reads all batches, computes the loss and k
 WITH_PIPELINE = Template("with fc pipeline of {others} + {fc} ranks, {in_flight} in flight, updated {when}")
 AT_EACH_MESSAGE = Template("at each message")
 ONCE_AN_ITERATION = Template("once an iteration")
+ONCE_A_BATCH = Template("after as many examples as a batch has")
 
 # parameter_server, change_push
 OWN_STATE = Template(
@@ -142,9 +154,14 @@ NOTHING_BEFORE = Template(
     "--fc pipeline leaves the layers before {layer!r} to the other ranks, and these layers have no parameters: give "
     "--fc data"
 )
-MORE_THAN_LAYERS = Template(
-    "--fc-ranks {fc} is more than the model has fully connected layers to divide ({layers}): give at most {most}"
+MORE_THAN_COLUMNS = Template(
+    "--fc-ranks {fc} is more than the model's fully connected layers can be divided among ({parts}): give at "
+    "most {most}"
 )
+COLUMNS_TO_DIVIDE = Template("{layer}: {columns}")
+NOT_DIVIDED = Template("{layers}: 1 rank")
+COLUMNS = Template("columns {columns}")
+COLUMNS_OF = Template("{start}:{stop} of {layer}")
 PART = Template("{ranks}: {layers}, {flops} an example, {weights} of weights, {onward}")
 THE_LOSS = Template("the loss")
 AN_EXAMPLE_ON = Template("{nbytes} an example on")

@@ -1,6 +1,6 @@
 """Computes loss and accuracy on a split, with each example counted once, at any number of ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,8 @@ class Score:
 
 
 class Evaluator:
-    """Scores the weights of a graph. Sums are float64, so that counts are exact."""
+    """Scores the weights of a graph. Sums are float64, so that counts are exact. ``ranks``: those that hold the whole
+    graph, and compute; all unless given."""
 
     def __init__(
         self,
@@ -54,7 +55,10 @@ class Evaluator:
         transport: Transport,
         deadline_s: float,
         stop_requested: Callable[[], bool] = lambda: False,
+        ranks: Sequence[int] | None = None,
     ):
+        self._ranks = tuple(range(transport.size)) if ranks is None else tuple(ranks)
+        self._place = self._ranks.index(transport.rank) if transport.rank in self._ranks else None
         self._deadline_s, self._stop_requested = deadline_s, stop_requested
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
@@ -69,11 +73,11 @@ class Evaluator:
         added in the order of their examples. With a grain of batch/ranks the score has the same bits at any number of
         ranks.
         """
-        rank, size = self._transport.rank, self._transport.size
+        place, size = self._place, len(self._ranks)
         own = self._rows(split, batch)
         stop = StopPoll(self._transport, self._stop_requested, self._deadline_s)
         self._ops.fill(own, 0)
-        with evaluation_batches(split, batch, rank, size, grain, crop_of(self._graph)) as batches:
+        with evaluation_batches(split, batch, place, size, grain, crop_of(self._graph)) as batches:
             for part in batches:
                 if len(part.labels):
                     self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
@@ -82,7 +86,8 @@ class Evaluator:
                     raise EvaluationStopped
         stop.answer()
         rows = np.zeros((own.size // 3, size, 3))
-        rows[:, rank] = self._ops.to_host(own).reshape(-1, 3)
+        if place is not None:
+            rows[:, place] = self._ops.to_host(own).reshape(-1, 3)
         self._transport.native_allreduce_start(rows.reshape(-1)).wait(self._deadline_s)
         loss, correct, valid = in_order(rows.reshape(-1, 3))
         return Score(loss / valid, correct / valid, int(valid)) if valid else None
@@ -92,8 +97,9 @@ class Evaluator:
         return self._ctx.space("scores", (3 * -(-split.count // batch),), "float64")
 
     def rehearse(self, like: Batch, split: Split, batch: int) -> None:
-        """Run every kernel of :meth:`score` on as many examples of zeros."""
-        self._add(blank_batch(like, batch // self._transport.size), self._rows(split, batch)[:3])
+        """Run every kernel of :meth:`score` on as many examples of zeros, on a rank that computes."""
+        if self._place is not None:
+            self._add(blank_batch(like, batch // len(self._ranks)), self._rows(split, batch)[:3])
 
     def _add(self, part: Batch, totals: Array) -> None:
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))

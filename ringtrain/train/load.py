@@ -68,7 +68,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
 
     together(transport, check)
     weights = found.checkpoint.weights if found else None
-    ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
+    ops.upload(from_root(transport, arena.spans, weights, ops.dtype), arena.weights)
     trained = TrainedModel(
         path=told["path"],
         skipped=tuple(told["skipped"]),

@@ -35,6 +35,18 @@ ACCUMULATE = Template(
 )
 HALF_PRECISION = Template(", or --precision bfloat16, whose activations take half")
 
+# share_size
+ALL_REDUCE_LONGER = Template(
+    "a rank's share of {examples} is too small to hide the exchange: the all-reduce of {size} takes {exchange} by the "
+    "tuning file, and {passes} {others}. Shares of about {least} take as long: {division}"
+)
+BLOCKS_LONG = Template(
+    "a rank's share of {examples} is too small to hide the exchange: it blocks {blocked} of {whole} in an iteration "
+    "(medians of iterations {first} to {last}). Less than {most:.0%} takes shares of {least} or more: {division}"
+)
+FEWER_RANKS = Template("--batch {batch} on at most {ranks} ranks")
+LARGER_BATCH = Template("--batch {batch} on {ranks} ranks")
+
 # run_folder
 PUT_ASIDE = Template("put aside, of later iterations or damaged: {names}")
 NO_CONFIG = Template("{problem}{alone}; it is called {name} now")
@@ -94,6 +106,11 @@ SKIPPED = Template(
     "{updates} left out by iteration {iteration:,}: the gradient was not finite; the loss is scaled by {factor:g} from "
     "here on"
 )
+
+# fc_stage
+AWAITED_MESSAGE = Template("{ranks} to send {message}")
+AWAITED_ACTIVATIONS = Template("{ranks} to send activations")
+AWAITED_CHOICE = Template("rank {rank} to name the next micro-batch")
 
 # batch_norm
 NO_BATCH_NORM = Template(
@@ -227,7 +244,9 @@ NOT_SAVED = Template(
 )
 
 # slow_rank
-NO_SUCH_RANK = Template("--inject-slowdown {slow} slows rank {rank}, and ranks are 0 to {last}: name one of those")
+NOT_TRAINING = Template(
+    "--inject-slowdown {slow} slows rank {rank}, and the examples are on {ranks}: name one of those"
+)
 SLOW = Template("--inject-slowdown is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
 
 # start

@@ -7,7 +7,7 @@ from same_work import Work
 
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.nn import spec
-from ringtrain.nn.initial import normals, uniforms
+from ringtrain.nn.initial import normal_blocks, uniforms
 from ringtrain.ops.keys import additive_key, name_key
 from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
@@ -63,6 +63,14 @@ def draw(arena, ops, seed: int = 0) -> None:
             ops.upload(values.reshape(span.shape).astype(ops.dtype), arena.weight(span))
 
 
+def normals(key: int, count: int) -> np.ndarray:
+    """Standard normal numbers."""
+    found = np.empty(count)
+    for start, values in normal_blocks(key, count):
+        found[start : start + values.size] = values
+    return found
+
+
 def drawn(span, key: int) -> np.ndarray | None:
     """None: as it is. Scales of normalisations are between 0.5 and 1.5. Their shifts are around 3 and -3: half of the
     channels are on and half are off in nearly all places, so that rounding flips few of the signs that ReLU cuts at,
@@ -70,7 +78,7 @@ def drawn(span, key: int) -> np.ndarray | None:
     if span.parameter.role == "statistic":
         return None
     if span.parameter.name == "gamma":
-        return 0.5 + uniforms(key, span.count)
+        return 0.5 + uniforms(key, 0, span.count)
     if len(span.shape) == 1:
         small = 0.1 * normals(key, span.count)
         return small + AWAY * np.sign(small) if span.parameter.role == "norm" else small

@@ -21,6 +21,7 @@ from ringtrain.allreduce.machine import RankLayout, cpu_model, differences, insp
 from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, read_tuning, tuning_source
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse_tuning
 from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
@@ -59,6 +60,10 @@ def taken(nbytes, known=MEASURED, here=HERE, dtype="float32", op="sum"):
 def chosen(basis, time, *other):
     told = texts.CHOSEN(basis=basis, time=time)
     return told + texts.NEXT(name=other[0], time=other[1]) if other else told
+
+
+def ring_messages(ranks):
+    return texts.RING_SENDS(factor=2 * (ranks - 1) / ranks, rounds=2 * (ranks - 1))
 
 
 # ── choosing ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,7 +130,7 @@ def test_other_types_and_operations_go_by_the_nearest_measured():
         texts.CHOSEN_AS_FOR(basis="measured", group="float32 sum", time="1 s"),
     )
     as_for = texts.CHOSEN_AS_FOR(basis="measured", group="float32 max", time="500 ms")
-    assert taken(MIB, known, op="min").why == as_for + texts.NEXT(name="mpi", time="1 s")
+    assert taken(MIB, known, op="min").why == as_for + texts.NEXT(name="mpi", time="1 s") + ring_messages(2)
 
 
 def test_without_a_tuning_file_a_stated_order():
@@ -142,7 +147,32 @@ def test_without_a_tuning_file_a_stated_order():
     where = {"reason": texts.NO_TUNING, "size": "32 KiB", "layout": "2 ranks on 1 node"}
     not_mapped = texts.PASSED_OVER(name="mapped", why="no shared windows")
     assert taken(MIB, None).why == texts.USUAL_ABOVE(**where) + not_mapped
-    assert taken(KIB, None).why == texts.USUAL_UP_TO(**where)
+    assert taken(KIB, None).why == texts.USUAL_UP_TO(**where) + texts.LEAST_LATENCY() + ring_messages(2)
+
+
+def test_the_reason_says_what_the_ring_costs():
+    """Its time where there is one, else its messages: what the schedule sends, and in how many rounds."""
+
+    def why(known, *candidates, ranks=4, nodes=1):
+        here = Candidates(RankLayout(f"{nodes}x{ranks // nodes}", ranks, nodes), candidates, {})
+        return select_algorithm(MIB, "float32", "sum", here, known).why
+
+    three = table(rows("mpi", {MIB: 2.0}), rows("mapped", {MIB: 1.0}), rows("ring", {MIB: 3.0}))
+    assert why(three, "mpi", "mapped", "ring") == chosen("measured", "1 s", "mpi", "2 s") + texts.NEXT(
+        name="ring", time="3 s"
+    )
+    near = table(rows("mapped", {MIB: 1.01}), rows("star", {MIB: 1.0}), rows("ring", {MIB: 3.0}))
+    assert why(near, "mapped", "star", "ring").endswith(texts.NEXT(name="ring", time="3 s"))
+    assert why(table(rows("mapped", {MIB: 1.0})), "mapped", "ring") == chosen("measured", "1 s") + ring_messages(4)
+    assert why(three, "ring") == chosen("measured", "3 s")
+    assert why(None, "mapped", "ring").endswith(texts.NO_MESSAGES() + ring_messages(4))
+    assert why(None, "hierarchical", "ring", nodes=2).endswith(texts.LEAST_BETWEEN_NODES() + ring_messages(4))
+    for ranks in (2, 3, 8):
+        ring = make_schedule("ring", ranks)
+        steps = ring.steps(0)
+        sent = sum(move.stop - move.start for step in steps for move in step.sends) / ring.chunks
+        assert ring_messages(ranks) == texts.RING_SENDS(factor=sent, rounds=len(steps))
+        assert why(None, "sliced", "ring", ranks=ranks).endswith(texts.TWO_ROUNDS() + ring_messages(ranks))
 
 
 def test_one_rank_has_nothing_to_choose():
@@ -173,9 +203,9 @@ def test_a_chosen_reduction_says_so_and_sums():
         run = make_allreduce(t, buffer, "auto", lambda a, b, y: np.add(a, b, out=y), tuning=MEASURED)
         run.start()
         run.wait(20.0)
-        return run.algorithm, run.why, buffer[0]
+        return run.algorithm, run.why, run.expected_s, buffer[0]
 
-    assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 3.0)] * 2
+    assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 1e-3, 3.0)] * 2
 
 
 def test_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
@@ -198,16 +228,18 @@ def test_training_says_which_buckets_were_given_what():
         arena = Arena(t.allocate, layers, "float32")
         exchange = AllReduce(t, ReferenceOps("float32"), bucket_bytes=1, **options)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9, weight_decay=0.0)))
-        return list(exchange.facts.notes)
+        return list(exchange.facts.notes), exchange.reducers.expected_s
 
     known = table(MEASURED.rows, models=[model("ring", 0.0, 1e-9), model("mpi", 1.0, 0.0)])
-    remarks = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]
+    remarks, seconds = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]
+    between, _ = estimate([(KIB, 40e-6), (MIB, 1e-3)], None, 400_000)
+    assert seconds == pytest.approx(10e-6 + between + 1e-3 + 2e-3)
     assert remarks == [
         "auto: ring for 390.6 KiB, 1 MiB, 2 MiB (at 2 MiB: modelled 2 ms; mpi 4 ms)",
         "auto: mpi for 256 B (modelled 10 µs; ring 10 µs)",
     ]
-    assert LoopbackWorld(2).run(lambda t: body(t, algorithm="ring"))[0] == []
-    assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == []
+    assert LoopbackWorld(2).run(lambda t: body(t, algorithm="ring"))[0] == ([], None)
+    assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == ([], None)
 
 
 def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **more):
@@ -249,7 +281,7 @@ def test_a_devices_memory_has_an_order_of_its_own_and_no_table():
     apart = Candidates(PAIR, ("mpi", "sliced", "ring"), {"mapped": "apart"}, on_device=True)
     assert select_algorithm(64, "float32", "sum", apart, None).algorithm == "sliced"
     assert select_algorithm(64, "float32", "sum", apart, None).why.endswith(
-        texts.PASSED_OVER(name="mapped", why="apart")
+        texts.PASSED_OVER(name="mapped", why="apart") + ring_messages(2)
     )
     assert not considered(2).on_device
 

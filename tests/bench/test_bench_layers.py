@@ -1,5 +1,7 @@
 """The time of each layer: what is timed, what is counted, and how it is said."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -157,6 +159,40 @@ def test_totals(graph):
     assert total["forward_flops"] == sum(row["flops"] for row in rows)
 
 
+def test_fully_connected_layers_have_their_shares_of_parameters_and_time(graph):
+    """Those that --fc pipeline places, in both directions; loss, update and the work between layers count for none."""
+    samples = samples_of(graph, out_forward=[2.0] * 3, out_backward=[4.0] * 3, pool_backward=[0.0] * 3)
+    rows = layer_rows(graph, samples, BATCH, "float32")
+    assert [row["layer"] for row in rows if row["fully_connected"]] == ["out"]
+    total = totals(rows, samples, BATCH, 1)
+    conv, following, norm, out = 27 * 4 + 4, 4 * 4, 2 * 4, 64 * 5 + 5  # running statistics are not counted
+    parameters, time = out / (conv + following + norm + out), 6 / (6 + 1 + 6 * 2)  # out, pool, six others
+    assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == (["out"], parameters, time)
+    header = {"ranks": 1, "held_bytes": 0, "peak_bytes": 0}
+    assert summary_lines(total, header)[0] == bench_texts.FULLY_CONNECTED(
+        layers="out", parameters=parameters, time=time
+    )
+
+
+def test_dropout_and_relu_belong_to_the_fully_connected_layers_before_them():
+    graph = spec.load_model("alexnet").graph()
+    rows = layer_rows(graph, samples_of(graph), BATCH, "float32")
+    assert [row["layer"] for row in rows if row["fully_connected"]] == ["fc6", "drop6", "fc7", "drop7", "fc8"]
+    total = totals(rows, samples_of(graph), BATCH, 1)
+    assert total["fc_parameter_share"] == 58_631_144 / 60_965_224
+    line = summary_lines(total, {"ranks": 1, "held_bytes": 0, "peak_bytes": 0})[0]
+    assert line.startswith("fully connected layers, fc6 to fc8: 96.2% of the parameters, ")
+
+
+def test_a_network_without_fully_connected_layers_says_nothing_of_them():
+    layers = '[{ name = "conv", kind = "Conv2D", channels = 4, kernel = 3 }, { name = "mean", kind = "GlobalAvgPool" }]'
+    graph = spec.parse_model(f"input = {{ shape = [8, 8, 3] }}\nlayers = {layers}", "net").graph()
+    total = totals(layer_rows(graph, samples_of(graph), BATCH, "float32"), samples_of(graph), BATCH, 1)
+    assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == ([], None, None)
+    lines = summary_lines(total, {"ranks": 1, "held_bytes": 0, "peak_bytes": 0})
+    assert not any(re.search(bench_texts.FULLY_CONNECTED.pattern(), line) for line in lines)
+
+
 def test_text_is_aligned_and_says_what_is_not_there(graph):
     samples = samples_of(graph, pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float32")
@@ -172,6 +208,7 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
 
 def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
     total = {"iteration_s": 0.5, "images_per_s": 12.0, "exchange_bytes": 1 << 20, "sent_bytes": 1 << 20}
+    total |= {"fc_layers": []}
     header = {"ranks": 1, "held_bytes": 3 << 20, "peak_bytes": 5 << 20}
     one = summary_lines(total, header)
     assert one == [

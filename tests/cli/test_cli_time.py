@@ -39,6 +39,7 @@ def test_plain_where_there_is_no_terminal(run):
     assert lines[2].split()[:2] == ["layer", "kind"]
     assert any(line.startswith("all layers") for line in lines)
     assert re.search(bench_texts.ITERATION.pattern(), lines[-2]) and re.search(bench_texts.MEMORY.pattern(), lines[-1])
+    assert re.search(bench_texts.FULLY_CONNECTED.pattern(layers="fc1 to fc2"), lines[-3])
     assert "\x1b" not in done.output
 
 
@@ -52,6 +53,7 @@ def test_json_has_everything(run, tmp_path):
     assert all(len(row["forward_samples_s"]) == 3 for row in told["rows"] if row["kind"])
     assert told["totals"]["exchange_bytes"] == 8 * 76_522
     assert told["totals"]["images_per_s"] > 0
+    assert told["totals"]["fc_parameter_share"] == (65_664 + 1_290) / 76_522
 
 
 def test_the_header_names_the_model_that_was_timed(run):

@@ -85,20 +85,20 @@ NEEDS = {
 # An option, and those that are refused beside it.
 REFUSED = {
     "sync=delayed": "fc overlap=none precision=float16 reproducible",
-    "sync=sharded": "fc=pipeline algorithm=mpi algorithm=mapped algorithm=recursive-doubling algorithm=hierarchical "
+    "sync=sharded": "algorithm=mpi algorithm=mapped algorithm=recursive-doubling algorithm=hierarchical "
     "algorithm=canonical tuning wire compress reproducible",
     "sync=averaging": "fc wire compress batch_norm=sync precision=float16 reproducible check_replicas=5",
     "sync=gossip": "fc overlap wire compress batch_norm=sync precision=float16 reproducible check_replicas=5",
-    "sync=master": "fc algorithm=mpi algorithm=mapped algorithm=ring algorithm=recursive-doubling "
+    "sync=master": "algorithm=mpi algorithm=mapped algorithm=ring algorithm=recursive-doubling "
     "algorithm=hierarchical algorithm=canonical tuning overlap wire compress batch_norm=sync precision=bfloat16 "
     "precision=float16 reproducible",
-    "sync=server": "fc algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
+    "sync=server": "algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
     "asynchronous": "algorithm tuning average_from average_momentum=reset outer_momentum outer_lr staleness "
     "server_levels check_replicas=5 elastic",
     "staleness": "server_levels check_replicas=5",
     "fc": "compress reproducible precision=bfloat16 precision=float16",
-    "fc=pipeline": "algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning batch_norm=sync "
-    "overlap=forward",
+    "fc=hybrid": "asynchronous staleness",
+    "fc=pipeline": "algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning batch_norm=sync",
     "fc_update": "clip_norm",
     "compress": "wire overlap=forward precision=float16",
     "wire": "algorithm=mpi algorithm=mapped algorithm=recursive-doubling dtype",
@@ -246,12 +246,12 @@ REASONS = (
     ("--fc hybrid", "--sync delayed", texts.HYBRID_DELAYED, strategies_with("hybrid")),
     ("--fc hybrid", "--sync averaging", texts.HYBRID_APART, strategies_with("hybrid")),
     ("--fc hybrid", "--sync gossip", texts.HYBRID_APART, strategies_with("hybrid")),
-    ("--fc hybrid", "--sync master", texts.HYBRID_MASTER, strategies_with("hybrid")),
-    ("--fc hybrid", "--sync server", texts.HYBRID_SERVERS, strategies_with("hybrid")),
-    ("--fc pipeline", "--sync averaging", texts.PIPELINE, "--sync allreduce"),
-    ("--fc pipeline", "--sync delayed", texts.PIPELINE, "--sync allreduce"),
+    ("--fc hybrid", "--asynchronous", texts.SAME_BATCH, "", "--sync server"),
+    ("--fc hybrid", "--staleness 2", texts.HYBRID_APART, "--staleness 0", "--sync server"),
+    ("--fc pipeline", "--sync averaging", texts.PIPELINE, strategies_with("pipeline")),
+    ("--fc pipeline", "--sync gossip", texts.PIPELINE, strategies_with("pipeline")),
+    ("--fc pipeline", "--sync delayed", texts.HYBRID_DELAYED, strategies_with("pipeline")),
     ("--fc pipeline", "--tuning t.json", texts.TUNING_SOME, ""),
-    ("--fc pipeline", "--overlap forward", texts.FORWARD_MESSAGES, "--overlap none or backward"),
     ("--fc pipeline", "--algorithm mpi", texts.ALGORITHM_SOME, "--algorithm auto, ring, tree"),
     ("--fc pipeline", "--algorithm hierarchical", texts.ALGORITHM_SOME, "--algorithm auto, ring, tree"),
     ("--fc-update micro-batch", "--clip-norm 2", texts.WHOLE_GRADIENT, "", "--fc pipeline"),

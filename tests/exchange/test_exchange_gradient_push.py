@@ -12,8 +12,9 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.waiting import wait_for
 from tests.fakes.strategies import AllReduce, ParameterServer
-from tests.fakes.transports import delaying
+from tests.fakes.transports import Shut, delaying
 from tests.tiers import grid
 
 
@@ -188,7 +189,7 @@ def test_messages_that_end_late_and_gradients_that_nobody_announces(overlap):
 
 
 def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
-    """The server holds back all but the lowest bucket, and the lowest layer is there all the same."""
+    """Workers ask for the lowest layer, and wait for no other."""
 
     def body(t):
         exchange, arena = bound(ParameterServer, t, overlap="forward", bucket_bytes=1)
@@ -200,7 +201,73 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
         exchange.synchronize()
         return landed, arena.weights.any()
 
-    assert LoopbackWorld(3).run(body) == [(1, True)] * 3
+    assert LoopbackWorld(3).run(body) == [(0, True), (1, True), (1, True)]  # the server has its weights
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("held", [0, 4])  # the bucket of the highest layer, or of the lowest
+def test_a_bucket_comes_back_before_the_last_sum_is_complete(dedicated, held):
+    """The server does not get one bucket's gradients before rank 1 has all other weights of the update. Meanwhile the
+    server waits for that bucket in its forward pass, or, dedicated, at its next iteration."""
+    gates, size = {}, 3
+
+    def body(t):
+        gate = gates[t.rank] = Shut(t, held, held)
+        options = {"overlap": "forward", "bucket_bytes": 1, "dedicated": dedicated}
+        exchange, arena = bound(ParameterServer, gate, **options)
+        t.barrier()
+        trains = t.rank in exchange.facts.roles.trainers
+        one_iteration(exchange, arena, t.rank if trains else None, 0)
+        weights = exchange._push._weights
+        if t.rank == 1:
+            others = set(range(len(arena.spans))) - {held}
+            wait_for(lambda: came(exchange, others), 20.0, lambda: "weights")
+            assert not weights.has_landed(held)
+            gates[0].opened = True
+        exchange.before(1, int(trains), 1)
+        for span in arena.spans if trains else ():
+            exchange.before_read(span)
+        exchange.synchronize()
+        return arena.weights.copy()
+
+    def came(exchange, places):
+        exchange._push._weights.test()
+        return all(exchange._push._weights.has_landed(place) for place in places)
+
+    (want, *_), *_ = served(size, 1, dedicated=dedicated, bucket_bytes=1)
+    for weights in LoopbackWorld(size).run(body):
+        np.testing.assert_array_equal(weights, want)
+
+
+@pytest.mark.parametrize(("exposed", "counted"), [(False, set()), (True, {"start", "test"})])
+def test_what_a_server_does_within_a_wait_counts_as_that_wait_alone(exposed, counted):
+    """All gradients reach the server when it serves, and not before."""
+
+    def body(t):
+        gate = Shut(t, 0, len(TABLE) - 1)
+        exchange, arena = bound(ParameterServer, gate, overlap="forward", bucket_bytes=1)
+        one_iteration(exchange, arena, t.rank, 0)
+        push, seen = exchange._push, set()
+        if t.rank == 0:
+            push._weights.watch(lambda verb, *_: seen.add(verb))
+            gate.opened = True
+            wait_for(lambda: push._serve(exposed) or not push._updates._owed, 20.0, lambda: "gradients")
+            push._weights.watch(None)
+        gate.opened = True
+        exchange.synchronize()
+        return seen - {"land"}
+
+    assert LoopbackWorld(2).run(body)[0] == counted
+
+
+def test_with_clipping_servers_update_when_all_sums_are_there_and_the_header_says_so():
+    def noted(**options):
+        return served(2, 2, overlap="forward", **options)[0][2].facts.notes
+
+    sizes = texts.ONE_SERVES_ALL(nbytes="1.375 KiB")
+    assert noted() == [sizes]
+    factor = texts.CLIP_FACTOR(norm=0.5)
+    assert noted(clip_norm=0.5) == [sizes, texts.SERVERS_NEED_ALL(quantity=factor)]
 
 
 def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():

@@ -1,5 +1,7 @@
 """The strategies on gradients of small whole numbers: each against its formula, who owns what, what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -115,6 +117,32 @@ def test_a_rehearsal_runs_every_operation_of_iterations_averages_and_states(make
         return ops.used
 
     assert any(LoopbackWorld(2).run(body))
+
+
+@pytest.mark.parametrize("make", [AllReduce, Master, ParameterServer, Sharded])
+def test_gradients_are_clipped_with_others_that_the_exchange_does_not_sum(make):
+    """Three quarters of the sum of squares are of others: the norm is twice the arena's. Every rank asks once, with
+    the same sum."""
+    size, told = 3, []
+
+    def add_external(squares):
+        told.append(squares)
+        return 4 * squares
+
+    def body(t):
+        exchange, arena = bound(make, t, clip_norm=5.0, add_external_square_norm=add_external)
+        arena.weights[...] = 0
+        exchange.before(0, 1, size)
+        for span in arena.spans:
+            arena.grad(span)[...] = t.rank + 1
+        exchange.finish(0, 1.0)
+        exchange.synchronize()
+        return arena.weight(arena.spans[0])[0, 0]
+
+    trained = sum(math.prod(parameter.shape) for _, parameter in TABLE if parameter.role != "statistic")
+    norm = 2 * 6 * math.sqrt(trained)
+    np.testing.assert_allclose(LoopbackWorld(size).run(body), [-6 * 5 / norm] * size, rtol=1e-12)
+    assert told == [36 * trained] * size
 
 
 # ── sharded ───────────────────────────────────────────────────────────────────────────────────────────────────────────

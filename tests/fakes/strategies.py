@@ -1,15 +1,14 @@
 """The strategies, made from a transport, ops and a few options; an option that is not given is as here."""
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.exchange.catalogue import STRATEGIES
+from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.compression import error_feedback
-from ringtrain.exchange.model_parallel import pipeline
 from ringtrain.exchange.servers import parameter_server
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
 
-OBJECTS = ("guard", "tuning", "scale")
+OBJECTS = ("guard", "tuning", "scale", "add_external_square_norm")
 SHORT = {
     "every": "average_every",
     "momentum": "average_momentum",
@@ -65,7 +64,7 @@ Averaging = Maker(averaging.Averaging, sync="averaging", algorithm="ring")
 Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
 Master = Maker(master.Master, sync="master")
 ParameterServer = Maker(parameter_server.make_parameter_server, sync="server")
-Pipeline = Maker(pipeline.Pipeline, fc="pipeline")
+Pipeline = Maker(make_exchange, fc="pipeline")
 
 
 def strategies_with(field):

@@ -1,6 +1,7 @@
 """Transports that wrap another one: to see what is moved, to be slow in ways that no network is on demand,
 and to move the memory of a device that is not there."""
 
+import math
 import random
 
 import numpy as np
@@ -106,17 +107,19 @@ class Apart(Handle):
 
 
 class Shut(Wrapping):
-    """A transport on which nothing arrives under tags from ``first`` on before it is ``opened``."""
+    """A transport on which nothing arrives under tags from ``first`` on, or up to ``last``, before it is ``opened``."""
 
-    def __init__(self, inner, first: int):
+    def __init__(self, inner, first: int, last: float = math.inf):
         super().__init__(inner, lambda handle, *_: handle)
-        self._first, self.opened = first, False
+        self._first, self._last, self.opened = first, last, False
 
     def recvs(self, moves, tag):
         private = [np.empty_like(span) for _, span in moves]
         into = [(peer, array) for (peer, _), array in zip(moves, private, strict=True)]
         spans = [span for _, span in moves]
-        return Apart(self._inner.recvs(into, tag), private, spans, lambda: self.opened or tag < self._first)
+        return Apart(
+            self._inner.recvs(into, tag), private, spans, lambda: self.opened or not self._first <= tag <= self._last
+        )
 
 
 def settled(array, is_read=False):

@@ -7,6 +7,7 @@ import signal
 import pytest
 from test_mpi_train import EPOCHS, NET, arguments, lives, losses, ranks_of, read_until, records
 
+from ringtrain.exchange import texts
 from tests.mpi.conftest import PATIENCE_S
 from tests.tiers import daily, thorough
 
@@ -25,6 +26,8 @@ STRATEGIES = {
 APART = {
     "server, dedicated, stale": ("--sync", "server", "--dedicated", "--staleness", 3),
     "server, asynchronous": ("--sync", "server", "--asynchronous", "--overlap", "forward"),
+    "pipeline, server, stale": ("--fc", "pipeline", "--sync", "server", "--staleness", 2),
+    "pipeline, server, asynchronous": ("--fc", "pipeline", "--sync", "server", "--asynchronous"),
     "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
 }
 EXACT = ("sharded", "allreduce", "master", "server")
@@ -102,6 +105,25 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alon
     assert sum(text.startswith(("rank 2: fc1", "rank 3: fc")) for text in notes) == 3
 
 
+# Two dedicated servers among three ranks, one among two.
+BESIDE_HYBRID = {
+    "server": (("--servers", 2, "--dedicated"), ("--servers", 1)),
+    "master": (("--accumulate", 2), ()),
+}
+
+
+@pytest.mark.parametrize("sync", daily(BESIDE_HYBRID, "server"))
+def test_divided_layers_beside_another_exchange_of_the_rest(mpirun, alone, net, tmp_path, sync):
+    out, double = tmp_path / "out", ("--dtype", "float64", "--clip-norm", 5)
+    net.write_text(TWO_FC)
+    for ranks, until, more in zip((3, 2), (30, 60), BESIDE_HYBRID[sync], strict=True):
+        given = ("--fc", "hybrid", "--sync", sync, *double, "--iterations", until, *more)
+        done = mpirun(ranks, arguments(net, out, *given, "--resume", "auto"))
+        assert done.returncode == 0, done.stderr
+    assert [record["exact"] for record in records(out, "start")] == [True, True]
+    assert_is_of_one_rank(alone, net, out, *double)
+
+
 @pytest.mark.thorough
 def test_overlap_changes_times_and_nothing_else_on_real_ranks(mpirun, net, tmp_path):
     """In memory that ranks share, and over messages; buckets of a layer each."""
@@ -157,10 +179,38 @@ def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone
     assert case in APART or json.loads(done.stdout)["iteration"] >= 24
 
 
+SERVED = (*PIPELINE, "--sync", "server", "--dtype", "float64")
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("victim", "flags"), thorough((0, ("--fc-ranks", 1)), (3, ("--fc-ranks", 1)), (2, ("--fc-ranks", 2)))
+)
+def test_a_pipeline_that_lost_a_server_or_a_fully_connected_rank_goes_on_at_other_numbers(
+    mpirun, mpirun_process, alone, net, tmp_path, victim, flags
+):
+    """From its newest checkpoint, as if nobody had died."""
+    out = tmp_path / "out"
+    given = arguments(net, out, "--epochs", EPOCHS, "--checkpoint-every", 7, *SERVED, *flags)
+    process = mpirun_process(4, given)
+    read_until(process, f" 2/{EPOCHS}")
+    ranks = ranks_of(process)
+    os.kill(ranks[victim], signal.SIGKILL)
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 137 and f"rank {victim} " in told, told
+    assert not any(map(lives, ranks))
+    saved = max(int(path.stem.rpartition("-")[2]) for path in (out / "checkpoints").glob("iteration-*.h5"))
+    more = ("--iterations", saved + 10, "--resume", "auto", *SERVED, "--fc-ranks", 3 - flags[1])
+    done = mpirun(5, arguments(net, out, *more))
+    assert done.returncode == 0, done.stderr
+    assert [record["iteration"] for record in records(out, "iteration")] == list(range(1, saved + 11))
+    assert_is_of_one_rank(alone, net, out, "--dtype", "float64")
+
+
 def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
     done = mpirun(2, arguments(net, tmp_path / "out", "--fc", "pipeline", "--fc-ranks", 2))
     assert done.returncode == 2
-    assert done.stderr.count("--fc-ranks 2 is more than the model has fully connected layers to divide (fc)") == 1
+    assert done.stderr.count(texts.NO_OTHER_RANKS(fc=2, ranks="2 ranks", least=3)) == 1
 
 
 @pytest.mark.parametrize("case", daily(APART, "server, dedicated, stale"))

@@ -12,7 +12,7 @@ from ringtrain.errors import UsageError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.comparison.plot import COLOURS, check_picture, draw_comparison
-from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
+from ringtrain.report.comparison.rows import NOTHING, FailedVariant, notes_of, rows_of
 from ringtrain.report.comparison.table import comparison_tables, csv_text, format_figures
 from ringtrain.tables import plain_lines
 
@@ -157,8 +157,21 @@ def test_a_wide_table_is_one():
 def test_figures_that_no_run_has_take_no_room():
     text = "\n".join(table_lines(rows_of([of(ranks={**RANKS, "lag": None}), of("b", ranks=None)]), 300))
     assert "sent" in text and "lag" not in text and "between nodes" not in text
-    beyond = of(start={"nodes": 2}, ranks={**RANKS, "between_bytes": [0, 1_000_000, 0]})
-    assert "between nodes" in "\n".join(table_lines(rows_of([beyond]), 300))
+
+
+def test_bytes_between_nodes_are_those_of_all_ranks():
+    """Of runs on several nodes alone; without a figure of a rank there is no sum."""
+
+    def between(*runs):
+        lines = table_lines(rows_of(runs), 300)
+        start = lines[0].find("between nodes")
+        units = lines[1][start : start + 13]
+        return None if start < 0 else [units, *(line[start : start + 13].split()[0] for line in lines[2:])]
+
+    beyond = of(start={"nodes": 2}, ranks={**RANKS, "between_bytes": [250_000, 1_000_000, 0]})
+    unknown = of("b", start={"nodes": 2}, ranks={**RANKS, "between_bytes": [None, None, None]})
+    assert between(of()) is None and between(unknown) is None
+    assert between(beyond, unknown, of("c")) == ["MB, all ranks", "1.25", NOTHING, NOTHING]
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -110,7 +110,7 @@ def losses(transport, model_text, iterations, start=0, ops=None, **flags):
 
 def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
     """Train from iteration ``start``, of the checkpoint ``found``. Returns (losses, host weights, the checkpoint at the
-    end)."""
+    end); no weights on a rank that holds a part of the network."""
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
     if found is not None:
         restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
@@ -126,7 +126,8 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
     outcomes += run.worker.drain()
     losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
     checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
-    return losses, ops.to_host(run.arena.weights), checkpoint
+    weights = None if transport.rank in run.roles.parts else ops.to_host(run.arena.weights)
+    return losses, weights, checkpoint
 
 
 def apart(found, expected):
@@ -164,9 +165,10 @@ _results: dict = {}
 
 
 def results(size, net, iterations, nodes=1, found=None, **flags):
-    """What :func:`trained` returns on each rank of a world of hosts. Each run is made once in a session."""
+    """What :func:`trained` returns on each rank, of a world of hosts, that holds the whole network. Each run is made
+    once in a session."""
     key = (size, net, iterations, str(nodes), id(found), *sorted((name, str(value)) for name, value in flags.items()))
     if key not in _results:  # with `found`, whose id is then no other's
         ranks = everywhere(size, lambda t: trained(t, net, iterations, found=found, **flags), nodes=nodes)
-        _results[key] = found, ranks
+        _results[key] = found, [each for each in ranks if each[1] is not None]
     return _results[key][1]

@@ -79,14 +79,15 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class World:
-    """A number of ranks and of nodes, the net that they train, their flags besides, and the option that the run on one
-    rank has too."""
+    """A number of ranks and of nodes, the net that they train, their flags besides, the option that the run on one rank
+    has too, and whether the daily tests ask it."""
 
     ranks: int
     net: str
     flags: dict = field(default_factory=dict)
     nodes: int = 1
     option: str = ""
+    daily: bool = True
 
 
 def worlds(plain, ghost, **flags):
@@ -173,6 +174,9 @@ DELAYED = {"sync": "delayed"}
 OUTER = {"outer_momentum": 0.5, "outer_lr": 0.7}
 LATER = {"average_every": 8, "average_from": 1000}
 SERVER = {"sync": "server", "algorithm": "auto"}
+DEDICATED = {**SERVER, "servers": 2, "dedicated": True, "bucket_bytes": 500}
+MASTER = {"sync": "master", "algorithm": "auto"}
+THREE_FC = {"fc_ranks": 3}
 
 STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.STRATEGIES.items()} | {
     "allreduce": Strategy(
@@ -275,14 +279,15 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         "server on rank 0",
         worlds=(
             World(1, "dropout"),
-            World(2, "ghost", {"servers": 2, "overlap": "forward"}),
+            World(2, "ghost", {"servers": 2, "overlap": "forward", "bucket_bytes": 500}),
             World(3, "dropout", {"servers": 2}),
             World(4, "ghost", {"servers": 1, "overlap": "none"}),
-            World(4, "dropout", {"servers": 2, "server_levels": 2, "overlap": "forward"}, nodes=2),
+            World(4, "dropout", {"servers": 2, "server_levels": 2, "overlap": "forward", "bucket_bytes": 500}, nodes=2),
             World(2, "dropout", {"servers": 1, "dedicated": True}),
-            World(4, "dropout", {"servers": 2, "dedicated": True, "overlap": "forward"}),
+            World(4, "dropout", {"servers": 2, "dedicated": True, "overlap": "forward", "bucket_bytes": 500}),
             World(5, "dropout", {"servers": 2, "dedicated": True, "overlap": "none"}),
-            World(3, "dropout", {"servers": 2, "overlap": "forward"}, option="adamw"),
+            World(3, "dropout", {"servers": 2, "overlap": "forward", "bucket_bytes": 500}, option="adamw"),
+            World(3, "ghost", {"servers": 2, "overlap": "forward"}, option="clipped lamb"),
             World(3, "dropout", {"servers": 2, "overlap": "forward"}, option="micro-batches, clipped"),
         ),
         devices=(
@@ -308,11 +313,21 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             World(3, "two", {"sync": "sharded", "bucket_bytes": 500}),
             World(3, "two", {"sync": "sharded", "bucket_bytes": 500}, option="nesterov, clipped"),
             World(3, "two", {"sync": "sharded", "bucket_bytes": 500}, option="clipped lamb"),
+            World(4, "two, ghost", {**DEDICATED, "overlap": "forward"}, option="nesterov, clipped"),
+            World(4, "two", {**SERVER, "servers": 2, "server_levels": 2}, nodes=2, option="micro-batches, clipped"),
+            World(3, "two, ghost", MASTER, option="micro-batches, clipped"),
+            *(World(5, "two", {**DEDICATED, "overlap": "none"}, option=option, daily=False) for option in OPTIONS),
+            *(World(5, "two", {**SERVER, "overlap": "forward"}, option=option, daily=False) for option in OPTIONS),
+            *(World(5, "two", MASTER, option=option, daily=False) for option in OPTIONS),
+            World(3, "all fc", MASTER, daily=False),
         ),
         devices=(
             {"clip_norm": 0.5},
             {"optimizer": "lars", "accumulate": 2},
             {"sync": "sharded", "clip_norm": 0.5, "algorithm": "sliced"},
+            {**DEDICATED, "overlap": "forward", "clip_norm": 0.5},
+            {**SERVER, "servers": 2, "overlap": "forward"},
+            {**MASTER, "accumulate": 2},
         ),
     ),
     "pipeline": Strategy(
@@ -321,18 +336,32 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         nets=("three", "three, ghost"),
         usual=4,
         least=3,
+        # Of "dropout" and "ghost" two and three ranks divide columns; of "two", the last two of three.
         worlds=(
             World(2, "three", {"fc_ranks": 1, "bucket_bytes": 500}),
-            World(2, "three, ghost", {"fc_ranks": 1, "accumulate": 3, "fc_in_flight": 2}),
-            World(3, "three", {"fc_ranks": 1, "accumulate": 2, "algorithm": "recursive-doubling", "overlap": "none"}),
-            World(4, "three, ghost", {"fc_ranks": 1, "accumulate": 4, "fc_in_flight": 3, "algorithm": "ring"}),
-            World(4, "three", {"accumulate": 4, "fc_in_flight": 1, "bucket_bytes": 500}),
-            World(4, "three, ghost", {"accumulate": 2, "fc_in_flight": 3}),
-            World(4, "three", {"fc_ranks": 3, "accumulate": 3, "fc_in_flight": 3}),
+            World(4, "three, ghost", {"fc_ranks": 1, "accumulate": 4, "fc_in_flight": 3, "overlap": "forward"}),
+            World(4, "dropout", {"accumulate": 3, "fc_in_flight": 3, "algorithm": "recursive-doubling"}),
+            World(5, "two", {**THREE_FC, "sync": "sharded", "accumulate": 2, "overlap": "forward"}),
+            World(5, "three", {**THREE_FC, "sync": "server", "servers": 2, "overlap": "none"}),
+            World(5, "ghost", {"sync": "server", "dedicated": True, "overlap": "forward"}),
+            World(5, "dropout", {"fc_ranks": 1, "sync": "server", "servers": 2, "server_levels": 2}, nodes=2),
+            World(5, "two", {**THREE_FC, "sync": "master"}),
+            World(4, "ghost", {"sync": "sharded", "bucket_bytes": 500}, option="clipped lamb"),
+            World(5, "two", {**THREE_FC, "bucket_bytes": 500}, option="corrected lars"),
+            World(5, "dropout", {**THREE_FC, "sync": "server"}, option="micro-batches, clipped"),
         ),
         # One rank with images: then messages that are learnt from at once come in one order, too.
-        devices=({"fc_ranks": 1, "accumulate": 2}, {"clip_norm": 0.5, "accumulate": 2}, {"fc_update": "micro-batch"}),
+        devices=(
+            {"fc_ranks": 1, "accumulate": 2},
+            {"clip_norm": 0.5, "accumulate": 2},
+            {"fc_update": "micro-batch"},
+            {"fc_ranks": 1, "sync": "sharded", "overlap": "forward"},
+            {"fc_ranks": 1, "sync": "server", "servers": 2, "overlap": "forward"},
+        ),
     ),
+    "pipeline, stale server": apart(None, {**SERVER, "fc": "pipeline", "staleness": 2}),
+    # Who takes no parts of batches waits for the next meeting.
+    "pipeline, asynchronous server": apart(None, {**SERVER, "fc": "pipeline", "asynchronous": True}, told=1),
     "whole-batch norm": Strategy(
         {"batch_norm": "sync"},
         None,

@@ -192,7 +192,7 @@ def test_elastic_changes_no_weight():
     assert weights() == weights(elastic="shrink")
 
 
-@pytest.mark.parametrize("flags", [{"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}])
+@pytest.mark.parametrize("flags", [{"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}, {"fc": "hybrid"}])
 def test_state_in_parts_does_not_outlive_a_rank(flags):
     assert (
         everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.facts.survives_rank_loss)

@@ -2,17 +2,21 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
-from strategies import FLAT, TWO
+from small_runs import DROPOUT_NET, PAST_A_TAIL, apart, everywhere, results, run_of
+from strategies import DEDICATED, FLAT, MASTER, NETS, OPTIONS, SERVER, TWO
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.train import texts as train_texts
+from tests.tiers import daily
+
+INNER = {"all-reduce": {}, "dedicated servers": DEDICATED, "master": MASTER}
 
 
-def test_a_loss_that_is_not_finite_is_explained():
+@pytest.mark.parametrize("inner", INNER)
+def test_a_loss_that_is_not_finite_is_explained(inner):
     def body(transport):
-        run, ops = run_of(transport, TWO, iterations=2, fc="hybrid", accumulate=2)
+        run, ops = run_of(transport, TWO, iterations=2, fc="hybrid", accumulate=2, **INNER[inner])
         span = next(span for span in run.arena.spans if span.name == "fc1.bias")
         ops.upload(np.full(span.shape, np.nan, ops.dtype), run.arena.weight(span))
         with (
@@ -22,6 +26,27 @@ def test_a_loss_that_is_not_finite_is_explained():
             run.worker.iterate(next(batches))
 
     everywhere(3, body)
+
+
+@pytest.mark.parametrize("inner", ["dedicated servers", "master"])
+def test_ranks_without_examples_change_nothing(inner):
+    """Batches of 5 in three micro-batches, of which some are empty on a rank, and some on all; the last has 2."""
+    flags = {"dtype": "float64", "batch": 5, "start": 58, "lr": 0.01, "accumulate": 3, "clip_norm": 0.1}
+    one = results(1, TWO, 61, **flags)[0][1]
+    assert apart(results(4, TWO, 61, fc="hybrid", **INNER[inner], **flags), one) <= 1e-12
+
+
+STAGES = (({**DEDICATED, "overlap": "forward"}, 4), (MASTER, 3), (SERVER, 2), ({}, 5))
+
+
+@pytest.mark.parametrize("option", daily(OPTIONS, "nesterov, clipped", "clipped lamb"))
+def test_a_run_goes_on_beside_other_exchanges_at_other_numbers_of_ranks(option):
+    flags, found, start = {"dtype": "float64", **OPTIONS[option]}, None, 0
+    for inner, ranks in STAGES:
+        stop = start + PAST_A_TAIL // len(STAGES)
+        ended = results(ranks, TWO, stop, start=start, found=found, fc="hybrid", **inner, **flags)
+        found, start = ended[0][2], stop
+    assert apart(ended, results(1, TWO, start, **flags)[0][1]) <= 1e-12
 
 
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -51,6 +76,11 @@ def test_what_is_sent_is_the_formula(size):
         assert divided[0] == pytest.approx(3 * columns + rest, rel=1e-3)
 
 
+def test_a_master_does_not_say_what_it_received_without_the_activations():
+    (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid", **MASTER)[0])
+    assert run.exchange.reducers.traffic().bytes_received is None
+
+
 def test_the_header_says_what_it_saves():
     (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid")[0])
     exchange = run.exchange
@@ -60,12 +90,16 @@ def test_the_header_says_what_it_saves():
         True,
     )
     assert exchange.facts.notes[0] == (
-        "hybrid: columns of fc1, fc are divided among 2 ranks: a rank sends 3,660 numbers for them in an iteration, "
-        "with --fc data 2,257: at this batch --fc data sends less"
+        "hybrid: columns of fc1, fc are divided among 2 ranks: a rank sends on average 3,660 numbers for them in an "
+        "iteration, with --fc data 2,257: at this batch --fc data sends less"
     )
     (run, *_) = everywhere(3, lambda t: run_of(t, TWO, fc="hybrid", batch=6)[0])
     assert run.exchange.facts.notes[0].endswith(
-        "sends 963 numbers for them in an iteration, with --fc data 3,009: 68% less"
+        "sends on average 963 numbers for them in an iteration, with --fc data 3,009: 68% less"
+    )
+    (run, *_) = everywhere(3, lambda t: run_of(t, TWO, fc="hybrid", batch=6, **DEDICATED)[0])
+    assert run.exchange.facts.notes[0].endswith(  # one rank trains
+        "sends on average 963 numbers for them in an iteration, with --fc data 1,505: 36% less"
     )
     (run,) = everywhere(1, lambda t: run_of(t, TWO, fc="hybrid")[0])
     assert run.exchange.facts.notes[0].endswith("among 1 ranks: one rank has all columns, and sends nothing")
@@ -84,6 +118,13 @@ CONVOLUTIONAL = DROPOUT_NET.replace(
     [
         (CONVOLUTIONAL, 1, {}, "layers at the end of a model, and 'small' has none there: leave --fc at data"),
         (DROPOUT_NET, 11, {}, "'fc' has 10, fewer than the 11 ranks: use at most 10, or leave --fc at data"),
+        (
+            TWO,
+            4,
+            {**SERVER, "servers": 3},
+            exchange_texts.HYBRID_FEW_PARAMETERS.pattern(servers=3, count=2),
+        ),
+        (NETS["all fc"], 2, SERVER, exchange_texts.HYBRID_NO_PARAMETERS.pattern(model="small")),
     ],
 )
 def test_what_cannot_be_divided(net, size, flags, message):

@@ -1,6 +1,7 @@
 """Training with fully connected layers on ranks of their own is training with them on every rank."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,18 @@ from strategies import NETS
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
 from ringtrain.exchange import texts as exchange_texts
-from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
+from ringtrain.exchange.model_parallel.activation_messages import (
+    GOODBYE,
+    SUMS,
+    ActivationChannel,
+    GroupRows,
+    Header,
+)
 from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train import texts as train_texts
-from ringtrain.train.pipeline.fc_stage import BatchCut, StageMessage, TapePool, messages_of
+from ringtrain.train.pipeline.fc_messages import BatchCut, StageMessage, messages_of
+from ringtrain.train.pipeline.fc_passes import TapePool
 from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
 from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -39,9 +47,13 @@ def assert_is(found, expected):
         np.testing.assert_allclose(losses, expected[0], rtol=1e-11)
 
 
-def test_sums_are_the_same_in_every_run():
+@pytest.mark.parametrize("net", ["two", "three"])
+def test_sums_are_the_same_in_every_run(net):
+    """Of columns, and of whole layers."""
+
     def run(t):
-        return trained(t, NET, 8, fc="pipeline", fc_ranks=2, accumulate=3, lr=0.01)[1].tobytes()
+        *_, checkpoint = trained(t, NETS[net], 8, fc="pipeline", fc_ranks=2, accumulate=3, lr=0.01)
+        return checkpoint and {name: weight.tobytes() for name, weight in checkpoint.weights.items()}
 
     assert everywhere(5, run) == everywhere(5, run)
 
@@ -88,6 +100,26 @@ def test_instructions_of_a_rank_with_images():
     )
 
 
+def test_a_rank_in_front_names_no_layer_of_an_earlier_pass():
+    """Each micro-batch has a context of its own; that of a rehearsal keeps its last layer."""
+
+    def body(t):
+        (run, _), words = run_of(t, NETS["dropout"], fc="pipeline"), []
+
+        def perform(instruction):
+            run.worker.run(instruction)
+            words.append(t.activity.words())
+
+        run.worker.hooks.perform = perform
+        with run.batches(t, 0, 1) as batches:
+            batch = next(batches)
+            run.worker.rehearse(batch)
+            run.worker.iterate(batch)
+        return words
+
+    assert everywhere(2, body)[0][:2] == [SendForward.doing, RecvBackward.doing]
+
+
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
 @pytest.mark.parametrize("micro", [1, 2, 3, 7])
 def test_so_many_are_away_and_no_more(micro, in_flight):
@@ -124,51 +156,163 @@ def test_tapes_are_used_again_and_bounded():
 
 
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer():
-    def body(t):
-        with pytest.raises(
-            DivergedError,
-            match=train_texts.LOSS.pattern(loss=math.nan, where=train_texts.FIRST_LAYER(layer="fc2", rank=0)),
-        ):
-            run, ops = run_of(t, NET, fc="pipeline", fc_ranks=2)
-            spans = {span.name: span for span in run.arena.spans}
-            if t.rank == 2:
-                ops.fill(run.arena.weight(spans["fc2.bias"]), np.nan)
-            with run.batches(t, 0, 2) as batches:
-                for batch in batches:
-                    run.worker.iterate(batch)
+@pytest.mark.parametrize("net", ["two", "three"])
+def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer(net):
+    """Of which an FC rank has spoilt its own columns."""
+    where = train_texts.FIRST_LAYER(layer="fc1", rank=0)
 
-    everywhere(3, lambda t: body(t))
+    def body(t):
+        run, ops = run_of(t, NETS[net], fc="pipeline", fc_ranks=2)
+        spans = {span.name: span for span in run.arena.spans}
+        if t.rank in run.roles.parts and "fc1.bias" in spans:
+            ops.fill(run.arena.weight(spans["fc1.bias"])[-1:], np.nan)
+        with (
+            run.batches(t, 0, 2) as batches,
+            pytest.raises(DivergedError, match=train_texts.LOSS.pattern(loss=math.nan, where=where)) as told,
+        ):
+            for batch in batches:
+                run.worker.iterate(batch)
+        return told.value.everywhere
+
+    assert all(everywhere(4, body))
 
 
 @pytest.mark.timing
-def test_a_rank_that_does_not_come_is_named():
+@pytest.mark.parametrize("fc_ranks", [1, 2])
+def test_a_rank_that_does_not_come_is_named(fc_ranks):
+    """By the rank behind; of two that divide columns, the second waits for the first one's choice."""
+    message = "micro-batch 0 of rank 0 in iteration 1"
+
     def body(t):
-        run, _ = run_of(t, NET, fc="pipeline")
-        run.exchange.mail._deadline_s = 0.05  # from here on nobody comes
-        if t.rank == 2:
-            with run.batches(t, 0, 1) as batches, pytest.raises(StalledError) as error:
+        run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_ranks=fc_ranks)
+        run.exchange.mail.deadline_s = 0.05  # from here on nobody comes
+        if t.rank < 2:
+            return None
+        with run.batches(t, 0, 1) as batches, pytest.raises(StalledError) as error:
+            run.worker.iterate(next(batches))
+        return str(error.value)
+
+    _, _, *told = everywhere(2 + fc_ranks, body)
+    awaited = [train_texts.AWAITED_MESSAGE(ranks="rank 0", message=message), train_texts.AWAITED_CHOICE(rank=2)]
+    for text, wanted in zip(told, awaited[:fc_ranks], strict=True):
+        assert wanted in text
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("fc_update", ["accumulate", "micro-batch"])
+def test_the_message_that_is_named_is_of_the_iteration_that_waits(fc_update):
+    """Rank 0 trains for one iteration, and rank 2 waits for its second."""
+
+    def body(t):
+        run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_update=fc_update)
+        with run.batches(t, 0, 2) as batches:
+            run.worker.iterate(next(batches))
+            if t.rank < 2:
+                return None
+            run.exchange.mail.deadline_s = 0.05  # from here on nobody comes
+            with pytest.raises(StalledError) as error:
                 run.worker.iterate(next(batches))
-            assert "waiting for rank 0 to send micro-batch 0 of rank 0 in iteration 1" in str(error.value)
+        return str(error.value)
 
-    everywhere(3, body)
+    message = "micro-batch 0 of rank 0 in iteration 2"
+    assert train_texts.AWAITED_MESSAGE(ranks="rank 0", message=message) in everywhere(3, body)[2]
 
 
+@pytest.mark.parametrize("fc_update", ["accumulate", "micro-batch"])
+def test_a_rank_in_another_iteration_is_named(fc_update):
+    def body(t):
+        run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_update=fc_update)
+        run.exchange.mail.deadline_s = 1.0  # the last rank gives no answer
+        with run.batches(t, 0, 1) as batches, pytest.raises((TransportError, StalledError)) as error:
+            run.worker.iterate(replace(next(batches), iteration=4 if t.rank == 0 else 0))
+        return str(error.value)
+
+    found, wanted = (f"micro-batch 0 of rank 0 in iteration {number}" for number in (5, 1))
+    assert everywhere(2, body)[1] == exchange_texts.OTHER_MESSAGE(rank=0, found=found, wanted=wanted)
+
+
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_another_message_than_the_one_that_is_due():
     def body(t):
         mail = ActivationChannel(t, ReferenceOps(), 5.0)
-        letter = mail.forward(1 - t.rank, 0, 2, 3)
+        letter = mail.back([1 - t.rank], 0, GroupRows(), 2, 3)
         if t.rank == 0:
-            mail.address(letter, (4, 0, 1))
+            letter.report((4, 0, 1), 2, np.array([1.0, 2.0, 3.0]))
             mail.send(letter, 2)
-            assert mail.bytes_sent == 8 * (3 + 2) + 4 * 2 + 4 * 6
+            assert mail.bytes_sent == 8 * (3 + 3) + 4 * 6
+            mail.wait(letter)
         else:
             mail.expect(letter, 2)
             mail.wait(letter)
-            mail.check(letter, (4, 0, 1))
+            mail.check(letter, (4, 0, 1), 2)
+            assert letter.sums(2).tolist() == [1, 2, 3]
             with pytest.raises(TransportError) as error:
-                mail.check(letter, (4, 0, 0))
+                mail.check(letter, (4, 0, 0), 2)
             found, wanted = "micro-batch 1 of rank 0 in iteration 5", "micro-batch 0 of rank 0 in iteration 5"
             assert str(error.value) == exchange_texts.OTHER_MESSAGE(rank=0, found=found, wanted=wanted)
 
     LoopbackWorld(2).run(body)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (3, 1), (2, 3), (4, 3)])
+@pytest.mark.parametrize("rows", [1, 2, 5, 12])
+def test_each_row_goes_from_the_rank_that_has_it_to_the_rank_that_needs_it(before, after, rows):
+    """And its sums back to one rank alone, once. Some ranks have no row, if there are fewer than ranks."""
+    width, peers = 2, (range(before), range(before, before + after))
+    values = np.arange(rows * width, dtype="float32").reshape(rows, width)
+
+    def body(t):
+        mail, first = ActivationChannel(t, ReferenceOps(), 20.0), t.rank < before
+        own = GroupRows(t.rank, before) if first else GroupRows(t.rank - before, after)
+        forward = mail.forward(peers[first], 0, own, rows, width)
+        back = mail.back(peers[first], 0, own, rows, width)
+        start, stop = own.cut(rows)
+        if first:
+            forward.examples[: stop - start] = np.arange(start, stop)
+            forward.labels[: stop - start] = np.arange(start, stop) + 100
+            forward.array(rows, (width,))[...] = values[start:stop]
+            mail.expect(back, rows)
+            mail.send(forward, rows)
+            mail.wait(back)
+            mail.check(back, (0, 0, 0), rows)
+            assert np.array_equal(back.array(rows, (width,)), -values[start:stop])
+            mail.wait(forward)
+            return back.sums(rows).tolist()
+        mail.expect(forward, rows)
+        mail.wait(forward)
+        assert forward.examples[: stop - start].tolist() == list(range(start, stop))
+        assert forward.labels[: stop - start].tolist() == list(range(start + 100, stop + 100))
+        assert np.array_equal(forward.array(rows, (width,)), values[start:stop])
+        back.report((0, 0, 0), rows, np.array([stop - start, 1.0, 2.0]) if stop > start else np.zeros(SUMS))
+        back.array(rows, (width,))[...] = -values[start:stop]
+        mail.send(back, rows)
+        mail.wait(back)
+        return None
+
+    sums = [found for found in LoopbackWorld(before + after).run(body) if found is not None]
+    assert np.sum(sums, axis=0).tolist() == [rows, min(rows, after), 2 * min(rows, after)]
+
+
+def test_headers_follow_one_another():
+    headers = [Header(4, 0, micro, 3 + micro, 30, 29) for micro in range(3)] + [Header(0, 0, 0, GOODBYE)]
+
+    def body(t):
+        mail = ActivationChannel(t, ReferenceOps(), 20.0)
+        if t.rank == 0:
+            sender = mail.header_to((1, 2), 0)
+            for header in headers:
+                sender.send(header)
+            sender.wait()
+            return headers
+        receiver, found = mail.header_from(0, 0), []
+        assert receiver.arrived() is None
+        for _ in headers:
+            receiver.listen()
+            header = None
+            while header is None:
+                header = receiver.arrived()
+            found.append(header)
+        return found
+
+    assert LoopbackWorld(3).run(body) == [headers] * 3
+    assert headers[1].id == (4, 0, 1)

@@ -99,6 +99,40 @@ def test_the_first_and_the_last_element_are_found(size, places):
     assert LoopbackWorld(size).run(body) == [places] * size
 
 
+# ── a pipeline ────────────────────────────────────────────────────────────────────────────────────────────────
+PIPELINE = {"fc": "pipeline", "fc_ranks": 2}  # which divide the columns of the only fully connected layer
+
+
+def test_ranks_in_front_of_a_pipeline_are_compared_while_the_others_take_part(train):
+    with pytest.raises(ReplicaError) as raised:
+        train(5, before_iteration(2, flip_a_bit), iterations=4, check_replicas=2, **PIPELINE)
+    told = str(raised.value)
+    assert told.startswith("replicas differ after iteration 2: rank 1 ") and "conv1.weight" in told
+    assert f"other bits than ranks 0, 2 ({HOST})" in told and raised.value.everywhere
+
+
+def test_one_rank_in_front_is_compared_with_nobody(train):
+    train(3, lambda run, rank: None, iterations=2, check_replicas=1, **PIPELINE)
+
+
+@pytest.mark.parametrize("kept", ["weights", "momentum"])
+def test_columns_that_are_not_finite_are_named_with_the_rank_that_has_them(train, kept):
+    """Of weights the ranks in front have a copy by then."""
+
+    def spoil_it(run):
+        momentum = run.exchange.owned_state.arrays()[0].array
+        (run.arena.weights if kept == "weights" else momentum)[3:4] = np.nan
+
+    with pytest.raises(DivergedError) as raised:
+        train(4, spoilt_after(2, 3, spoil_it), iterations=2, check_replicas=2, **PIPELINE)
+    what = texts.WEIGHTS_ARE() if kept == "weights" else texts.STATE_IS(name="momentum")
+    ranks = f"ranks 0, 1, 3 ({HOST})" if kept == "weights" else f"rank 3 ({HOST})"
+    told = texts.NOT_FINITE.pattern(
+        what=what, span="fc.weight", when=texts.AFTER_ITERATION(iteration=2), ranks=ranks, cause=""
+    )
+    assert re.match(told, str(raised.value))
+
+
 # ── not finite ────────────────────────────────────────────────────────────────────────────────────────────────
 def spoilt_after(number, rank_of, spoil_it):
     def spoil(run, rank):

@@ -22,20 +22,20 @@ def test_it_rests_for_as_long_as_its_work_takes_it_longer():
 
 def test_one_rank_is_slowed_and_the_others_are_not():
     feed = Given()
-    assert [slowed(feed, "1:2", rank, 3) is feed for rank in range(3)] == [True, False, True]
-    assert slowed(feed, None, 0, 1) is feed
+    assert [slowed(feed, "1:2", rank, range(3)) is feed for rank in range(3)] == [True, False, True]
+    assert slowed(feed, None, 0, range(1)) is feed
 
 
 @pytest.mark.parametrize("slow", ["1", "1:", "a:2", "1:2:3", "1:0.5", "1:nan", "1:2000"])
 def test_what_is_no_slowness(slow):
     with pytest.raises(ConfigError, match=texts.SLOW.pattern()):
-        slowed(Given(), slow, 0, 2)
+        slowed(Given(), slow, 0, range(2))
 
 
 @pytest.mark.parametrize("slow", ["2:2", "-1:2"])
 def test_a_rank_that_is_not_there(slow):
-    with pytest.raises(ConfigError, match=texts.NO_SUCH_RANK.pattern(last=1)):
-        slowed(Given(), slow, 0, 2)
+    with pytest.raises(ConfigError, match=texts.NOT_TRAINING.pattern(ranks="ranks 0, 1")):
+        slowed(Given(), slow, 0, range(2))
 
 
 def test_what_is_learnt_does_not_hang_on_it():

@@ -1,7 +1,7 @@
 """The measurements of a net's layers as rows of figures, and as text."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -10,7 +10,7 @@ from rich.text import Text
 from ringtrain.bench import texts
 from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
 from ringtrain.humanize import format_bytes, format_rate
-from ringtrain.nn import graph_checks
+from ringtrain.nn import graph_checks, subgraphs
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.tables import plain_table
@@ -40,11 +40,14 @@ def _giga(rate: float | None) -> str:
 
 def layer_rows(graph: Graph, samples: Mapping[Key, Sequence[float]], batch: int, dtype: str) -> list[dict]:
     """Return one row for each computed layer, then rows for the loss, the update and the work between layers. Units:
-    seconds; bytes of an exchange's buffer, before any schedule.
+    seconds; bytes of an exchange's buffer, before any schedule. ``fully_connected``: the layers that --fc pipeline
+    gives ranks of their own.
     """
     told = {row.layer: row for row in graph.describe(batch, dtype)}
     needing = graph_checks.gradients_needed(graph.plan, graph.shapes)
     rows = [_layer(node, graph, told, needing, samples, batch) for node in graph.plan]
+    for start in subgraphs.fc_starts(graph)[:1]:
+        rows[start:] = [{**row, "fully_connected": True} for row in rows[start:]]
     rows += [_apart(name, samples) for name in (LOSS, UPDATE, BETWEEN)]
     whole = sum(_seconds(row) for row in rows)
     return [{**row, "share": _seconds(row) / whole if whole else 0.0} for row in rows]
@@ -52,6 +55,10 @@ def layer_rows(graph: Graph, samples: Mapping[Key, Sequence[float]], batch: int,
 
 def _seconds(row: dict) -> float:
     return sum(row[key] or 0.0 for key in ("forward_s", "backward_s"))
+
+
+def _parameters(row: dict) -> int:
+    return row["parameters"]
 
 
 def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: int) -> dict:
@@ -62,6 +69,8 @@ def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: i
     return {
         "layer": node.name,
         "kind": own.kind + ("+ReLU" if folded else ""),
+        "fully_connected": False,
+        "parameters": own.parameters,
         "forward_s": forward,
         "backward_s": backward if node.name in needing else None,
         "flops": flops,
@@ -88,6 +97,8 @@ def _apart(name: str, samples) -> dict:
     return {
         "layer": name,
         "kind": "",
+        "fully_connected": False,
+        "parameters": 0,
         "forward_s": None,
         "backward_s": statistics.median(samples[name, ""]),
         "flops": 0,
@@ -101,11 +112,13 @@ def _apart(name: str, samples) -> dict:
 
 def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: int, ranks: int) -> dict:
     """Return the totals of one iteration. ``exchange_bytes`` is the buffer, ``sent_bytes`` the least that a rank sends
-    to sum it.
+    to sum it. ``fc_…`` is of fully connected layers, both directions; shares are of all layers, None without such
+    layers.
     """
     iteration = statistics.median(samples[ITERATION, ""])
     exchanged = sum(row["exchange_bytes"] for row in rows)
     layers = [row for row in rows if row["kind"]]
+    fc = [row for row in layers if row["fully_connected"]]
     return {
         "forward_s": sum(row["forward_s"] for row in layers),
         "backward_s": sum(row["backward_s"] or 0.0 for row in layers),
@@ -115,7 +128,14 @@ def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: 
         "forward_flops": sum(row["flops"] for row in layers),
         "exchange_bytes": exchanged,
         "sent_bytes": 2 * (ranks - 1) * exchanged // ranks,
+        "fc_layers": [row["layer"] for row in fc],
+        "fc_parameter_share": _share(fc, layers, _parameters) if fc else None,
+        "fc_time_share": _share(fc, layers, _seconds) if fc else None,
     }
+
+
+def _share(part: Sequence[dict], whole: Sequence[dict], amount: Callable[[dict], float]) -> float:
+    return sum(map(amount, part)) / sum(map(amount, whole))
 
 
 def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Table:
@@ -140,6 +160,7 @@ def summary_lines(total: dict, header: dict) -> list[str]:
     """Return the summary. ``header``: batch, ranks, held_bytes and peak_bytes."""
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
+        *_fc_lines(total),
         texts.ITERATION(iteration=_milli(iteration), rate=total["images_per_s"]),
         texts.MEMORY(held=format_bytes(header["held_bytes"]), peak=format_bytes(header["peak_bytes"])),
     ]
@@ -152,3 +173,12 @@ def summary_lines(total: dict, header: dict) -> list[str]:
             )
         )
     return lines
+
+
+def _fc_lines(total: dict) -> list[str]:
+    """Return the line on fully connected layers, of a network that has them."""
+    if not total["fc_layers"]:
+        return []
+    layers = " to ".join(dict.fromkeys([total["fc_layers"][0], total["fc_layers"][-1]]))
+    parameters, time = total["fc_parameter_share"], total["fc_time_share"]
+    return [texts.FULLY_CONNECTED(layers=layers, parameters=parameters, time=time)]

@@ -11,7 +11,7 @@ while the first travels, and neither waits for the other.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -32,7 +32,7 @@ from ringtrain.collectives.execution.reduction import (
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, PointToPoint
-from ringtrain.transport.waiting import peers, wait_for
+from ringtrain.transport.waiting import Patience, peers, wait_for
 
 SEGMENT_BYTES = 1 << 18
 # Between nodes: below 64 KiB, the eager limit of Open MPI's TCP. A longer message needs a rendezvous, whose answer
@@ -60,6 +60,7 @@ class Execution(Reduction):
     wire:          packs the messages; None sends them unpacked. A wire that rounds needs a schedule for it
     chunk_bounds:  start of each chunk, and the end; None: even chunks. A move needs chunks of equal length at both ends
     inputs:        this rank's further input arrays, if the schedule has any: as long as the buffer, and overwritten
+    meanwhile:     called every 0.5 ms while the execution waits; None for nothing. It must not touch this execution
     """
 
     bytes_sent: int
@@ -77,9 +78,11 @@ class Execution(Reduction):
         wire: WireFormat | None = None,
         chunk_bounds: Sequence[int] | None = None,
         inputs: Sequence[Array] = (),
+        meanwhile: Callable[[], None] | None = None,
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
-        self._name, self._rank, self._tag, self._patience = repr(schedule), transport.rank, tag, transport.patience
+        self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
+        self._patience = transport.patience if meanwhile is None else _with(transport.patience, meanwhile)
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
         graph = make_task_graph(
@@ -283,6 +286,14 @@ class _DeviceGate:
             yield self.held.popleft()[1]
         if not self.held:
             self._mark = None
+
+
+def _with(patience: Patience, meanwhile: Callable[[], None]) -> Patience:
+    def poll() -> None:
+        patience.poll()
+        meanwhile()
+
+    return replace(patience, poll=poll)
 
 
 def _work(

@@ -121,7 +121,7 @@ class Batches:
 def evaluation_batches(
     split: Split,
     batch: int,
-    rank: int = 0,
+    rank: int | None = 0,
     size: int = 1,
     grain: int = 1,
     crop: tuple[int, int] | None = None,

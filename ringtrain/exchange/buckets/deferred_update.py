@@ -1,6 +1,6 @@
 """The update of each bucket when its sum has arrived: after backward or in the next forward."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
@@ -12,6 +12,7 @@ from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
+HIDDEN_BY = {NONE: (), BACKWARD: (BACKWARD,), FORWARD: (BACKWARD, FORWARD)}  # the passes during which gradients travel
 
 
 class BucketUpdater:
@@ -20,17 +21,27 @@ class BucketUpdater:
     sums:  of the gradients, over the whole arena
     whole: update all buckets at once, when the last sum has arrived: whenever another rank dies, the state is that of a
            finished iteration
+    updated: called with the place of each bucket that is updated, and ``exposed``, as in :meth:`Reducer.test`
 
     With overlap FORWARD :meth:`finish` leaves each bucket's update to :meth:`before_read`. A norm, and the check for
     overflow, need every sum: with a clipping norm, a loss scale or ``whole`` it acts as BACKWARD, and ``note`` says so.
     """
 
-    def __init__(self, settings: ExchangeSettings, arena: Arena, update: OwnedUpdate, sums: Reducer, whole=False):
-        self._ops, self._arena, self._update, self._sums = settings.ops, arena, update, sums
+    def __init__(
+        self,
+        settings: ExchangeSettings,
+        arena: Arena,
+        update: OwnedUpdate,
+        sums: Reducer,
+        whole: bool = False,
+        updated: Callable[[int, bool], None] = lambda place, exposed: None,
+    ):
+        self._ops, self._arena, self._update, self._sums, self._updated = settings.ops, arena, update, sums, updated
         self._scale = settings.scale
         self._whole = whole or update.clips or self._scale is not None
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole
+        self.hidden_by = HIDDEN_BY[BACKWARD if forward and self._whole else settings.config.overlap]
         self.note = _fallback(settings.config.clip_norm, self._scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets that before_read() updates
         self._lr = 0.0
@@ -46,14 +57,17 @@ class BucketUpdater:
             self._sums.wait_all()
             self._update.step += 1  # a rank that dies before leaves the state of the last iteration
             self._apply_whole(lr)
+            for place in reversed(range(len(self._sums.buckets))):
+                self._updated(place, True)
             return
         self._update.step += 1
         if self._later:
             self._sums.start()
             self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
             return
-        for bucket in self._sums.arrivals():
-            self._update.apply(lr, bucket.start, bucket.stop)
+        self._sums.start()
+        for place in self._sums.order:
+            self._apply(lr, place, self._sums.arrive(place))
 
     def _apply_whole(self, lr: float) -> None:
         if self._scale is not None and not unscale(self._ops, self._arena.grads, self._update.trained, self._scale):
@@ -65,7 +79,17 @@ class BucketUpdater:
         """Update the span's bucket, unless it is current."""
         place = self._sums.place_of[span.name]
         if place in self._owed:
-            self._apply(place)
+            self._wait(place)
+
+    def apply_landed(self, exposed: bool) -> None:
+        """Update every bucket that is not current and whose sum has arrived, the lowest first, without waiting.
+        ``exposed``: as in :meth:`Reducer.test`."""
+        if not self._owed:
+            return
+        self._sums.test(exposed)
+        for place in [place for place in sorted(self._owed, reverse=True) if self._sums.has_landed(place)]:
+            self._owed.remove(place)
+            self._apply(self._lr, place, self._sums.take(place), exposed)
 
     @property
     def wait_points(self) -> frozenset[str]:
@@ -75,12 +99,16 @@ class BucketUpdater:
     def synchronize(self) -> None:
         """Update every bucket that is not current."""
         for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
-            self._apply(place)
+            if place in self._owed:  # a wait for another may have updated it
+                self._wait(place)
 
-    def _apply(self, place: int) -> None:
-        bucket = self._sums.arrive(place)
-        self._update.apply(self._lr, bucket.start, bucket.stop)
+    def _wait(self, place: int) -> None:
         self._owed.remove(place)
+        self._apply(self._lr, place, self._sums.arrive(place))
+
+    def _apply(self, lr: float, place: int, bucket: Bucket, exposed: bool = True) -> None:
+        self._update.apply(lr, bucket.start, bucket.stop)
+        self._updated(place, exposed)
 
 
 def summed_buckets(sums: Reducer, update: OwnedUpdate) -> Iterable[Bucket]:

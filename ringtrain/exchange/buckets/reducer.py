@@ -8,7 +8,7 @@ collective call of the MPI must start in that order too, so its announcement wai
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ringtrain.collectives.execution.reduction import Reduction
@@ -55,6 +55,8 @@ class Reducer:
         self._trace: Trace | None = None
         self._announced: deque[tuple[StreamMark, int]] = deque()  # (mark, place), to start when the mark is done
         self._in_flight: list[int] = []
+        self._held: set[int] = set()
+        self._under_way: set[int] = set()  # announced, and not complete
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -95,10 +97,17 @@ class Reducer:
         self._announce_next()
         self.test()
 
-    def start(self) -> None:
-        """Start all buckets, which are final on this rank."""
+    def start(self, held: Collection[int] = ()) -> None:
+        """Start all buckets, which are final on this rank; those at the places ``held`` when they are released."""
+        self._held.update(held)
         while self._next < len(self.buckets):
             self.start_next()
+
+    def release(self, place: int, exposed: bool = True) -> None:
+        """Start a bucket that was held, which is final on this rank. ``exposed``: as in :meth:`test`."""
+        self._held.remove(place)
+        self._announced.append((self._streams.final(), place))
+        self.test(exposed)
 
     def _announce_next(self) -> None:
         place, mark = self.order[self._next], self._streams.final()
@@ -107,7 +116,9 @@ class Reducer:
             mark.wait()
         else:
             self.reductions[place].announce()
-        self._announced.append((mark, place))
+        self._under_way.add(place)
+        if place not in self._held:
+            self._announced.append((mark, place))
 
     def test(self, exposed: bool = True) -> None:
         """Start the announced buckets that are final by now, and test those in flight, without waiting. ``exposed``:
@@ -126,6 +137,7 @@ class Reducer:
             if exposed:
                 self._count_blocked("test", place, began)
             if done:
+                self._in_flight.remove(place)
                 self._complete(place)
 
     def arrivals(self) -> Iterator[Bucket]:
@@ -135,17 +147,27 @@ class Reducer:
         for place in self.order:
             yield self.arrive(place)
 
+    def has_landed(self, place: int) -> bool:
+        """Whether the reduction of a bucket is complete: :meth:`take` may return it."""
+        return place not in self._under_way
+
     def arrive(self, place: int) -> Bucket:
-        """Wait for one bucket, while the others progress. All have been announced. Call it once for each bucket, in the
-        same order on all ranks. Then the next round may begin."""
+        """Wait for one bucket, while the others progress. All have been announced. Call it, or :meth:`take`, once for
+        each bucket, in the same order on all ranks, unless the reductions of all progress meanwhile. Then the next
+        round may begin."""
         self.test()
         if self._announced:
             self._wait_until_started(place)
         if place in self._in_flight:
+            self._in_flight.remove(place)  # what is called during the wait tests the others alone
             began = self._clock()
             self.reductions[place].wait(self._deadline_s)
             self._count_blocked("wait", place, began)
             self._complete(place)
+        return self.take(place)
+
+    def take(self, place: int) -> Bucket:
+        """Return a bucket that has landed."""
         self._streams.join()
         self._left -= 1
         if not self._left:
@@ -163,8 +185,7 @@ class Reducer:
 
         def enough() -> bool:
             self.test(exposed=False)
-            waiting = place in self._in_flight or any(place == announced for _, announced in self._announced)
-            return not self._announced or not waiting
+            return not self._announced or self.has_landed(place)
 
         def awaited() -> str:
             return texts.AWAITED_BUCKET(bucket=self.buckets[self._announced[0][1]].name)
@@ -172,7 +193,7 @@ class Reducer:
         wait_for(enough, self._deadline_s, awaited, lambda: len(self._announced))
 
     def _complete(self, place: int) -> None:
-        self._in_flight.remove(place)
+        self._under_way.remove(place)
         timer, ended = self.timers[place], self._clock()
         timer.end(ended)
         if self._trace:
@@ -196,34 +217,42 @@ class Reducer:
 
 
 class InArrivalOrder:
-    """Waits for the buckets of ``reducer`` when forward reads them: they start in the order in which forward reads."""
+    """Waits for the buckets of ``reducer`` when forward reads them: they start in the order in which forward reads.
+    ``own``: places of buckets that this rank sends, and holds until they are released. Forward does not wait until
+    others have received them."""
 
-    def __init__(self, reducer: Reducer):
-        self._reducer = reducer
-        self._places = {name: reducer.order.index(place) for name, place in reducer.place_of.items()}
-        self._arrivals: Iterator[Bucket] | None = None
-        self._arrived = len(reducer.buckets)  # in this round
+    def __init__(self, reducer: Reducer, own: Sequence[int] = ()):
+        self._reducer, self._own = reducer, own
+        self._awaited = [place for place in reducer.order if place not in own]
+        before = {place: number + 1 for number, place in enumerate(self._awaited)}
+        self._number = {name: before.get(place, 0) for name, place in reducer.place_of.items()}
+        self._in_round, self._arrived = False, 0  # buckets of ``_awaited`` that have arrived in this round
 
     def start(self) -> None:
         """Begin a round, after the last one has been completed."""
         self.wait_all()
-        self._reducer.start()
-        self._arrivals, self._arrived = self._reducer.arrivals(), 0
+        self._reducer.start(self._own)
+        self._in_round, self._arrived = True, 0
 
     def before_read(self, span: Span) -> None:
         """Wait for the bucket of this span."""
-        if self._arrivals is None:
-            return
-        self._reducer.test()
-        while self._arrived <= self._places[span.name]:
-            next(self._arrivals)
-            self._arrived += 1
+        if self._in_round:
+            self._reducer.test()
+            self._wait(self._number[span.name])
 
     def wait_all(self) -> None:
-        """Wait for all buckets."""
-        for _ in self._arrivals or ():
-            pass
-        self._arrivals, self._arrived = None, len(self._reducer.buckets)
+        """Wait for all buckets, until others have received this rank's, too."""
+        if not self._in_round:
+            return
+        self._wait(len(self._awaited))
+        for place in self._own:
+            self._reducer.arrive(place)
+        self._in_round = False
+
+    def _wait(self, count: int) -> None:
+        while self._arrived < count:
+            self._reducer.arrive(self._awaited[self._arrived])
+            self._arrived += 1
 
 
 class Counted(Protocol):
@@ -260,8 +289,9 @@ class Reducers:
         self._received, self._buckets, self._before_close = received, buckets, before_close
 
     def with_messages(self, messages: Counted) -> "Reducers":
-        """Return the same reducers, with the bytes and seconds of another sender."""
-        rest = self._received, self._buckets, self._before_close
+        """Return the same reducers, with the bytes and seconds of another sender, which does not count what it
+        receives."""
+        rest = None, self._buckets, self._before_close
         return Reducers(self.training, self._others, (*self._messages, messages), *rest)
 
     def traffic(self) -> Traffic:
@@ -274,6 +304,14 @@ class Reducers:
             self._received and self._received(),
             tuple(rows),
         )
+
+    @property
+    def expected_s(self) -> float | None:
+        """Seconds of the reductions of an iteration, one after another, by the tuning file; None if it does not tell
+        all of them."""
+        every = [each.expected_s for reducer in self.training.values() for each in reducer.reductions]
+        known = [seconds for seconds in every if seconds is not None]
+        return sum(known) if len(known) == len(every) else None
 
     def close(self) -> None:
         """Release the prepared reductions; collective."""

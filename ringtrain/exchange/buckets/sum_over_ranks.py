@@ -10,6 +10,7 @@ class SumOverRanks:
 
     def __init__(self, settings: ExchangeSettings):
         self._transport, self._deadline_s = settings.transport, settings.config.deadline_s
+        self._add_external = settings.add_external_square_norm
         self._number = np.zeros(1)
 
     def __call__(self, own: float) -> float:
@@ -17,6 +18,10 @@ class SumOverRanks:
         self._number[0] = own
         self.add(self._number)
         return float(self._number[0])
+
+    def square_norm(self, own: float) -> float:
+        """Return the sum of squares of all gradients that are clipped together, from that of this rank's elements."""
+        return self._add_external(self(own))
 
     def add(self, numbers: np.ndarray) -> None:
         """Add a flat array over the ranks, in place."""

@@ -1,104 +1,184 @@
 """Messages of a pipeline: the activations of a micro-batch forward, and their gradient backward.
 
-Forward, a message is {id, examples, labels, activations}; backward, {id, gradient}. An id is (iteration, place of the
-rank that has the images, micro-batch). Between two ranks the messages of one place arrive in the order in which they
-were sent, under the tag of that place, so the receiver knows the size of the next one; the id confirms that it is the
-expected one.
+Forward, a header precedes the message {examples, labels, activations}; backward goes {report, gradient}, and a report
+has the sums of the loss. Both name the micro-batch by its id: (iteration, place of the rank that has the images, micro-
+batch). Between two ranks the messages of one place arrive in the order in which they were sent.
+
+The ranks of a group divide the rows of a message; between two groups each row goes from the rank that has it to the
+rank that needs it:
+
+    4 rows    rank 0 ── rows 0:2 ──► rank 4        a group of one rank, and one of two that divide columns
+                     └─ rows 2:4 ──► rank 5
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 
 from ringtrain.arrays import Array
+from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.exchange import texts
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
-ID = 3  # numbers of an id
+ID, SUMS = 3, 3  # numbers of an id; loss, correct, valid
+GOODBYE = -1  # in place of a count: no message comes until the next meeting is over
+HEADERS, FORWARD, BACKWARD, TAGS = 0, 1, 2, 3  # tags of a place
 
 Id = tuple[int, int, int]
 
 
-class ActivationMessage:
-    """The memory of one message between this rank and ``peer``: examples of ``width`` numbers.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What precedes a message. count: its examples; total, valid: examples of the iteration's batch, and those of them
+    with a label."""
 
-    about:  int64: the id, then the examples' indices in a message forward
-    labels: int32; None in a message backward
-    values: the activations, or their gradient
+    iteration: int
+    place: int
+    micro: int
+    count: int
+    total: int = 0
+    valid: int = 0
+
+    @property
+    def id(self) -> Id:
+        return self.iteration, self.place, self.micro
+
+
+HEADER = len(fields(Header))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """The rows of a message that this rank has: part ``index`` of ``size``."""
+
+    index: int = 0
+    size: int = 1
+
+    def cut(self, rows: int) -> tuple[int, int]:
+        """Return (start, stop) of this rank's rows."""
+        edges = bounds(rows, self.size)
+        return edges[self.index], edges[self.index + 1]
+
+    def count(self, rows: int) -> int:
+        """Return how many of ``rows`` this rank has."""
+        start, stop = self.cut(rows)
+        return stop - start
+
+    def shared(self, rows: int, others: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (other, start, stop) for each rank of a group of ``others`` that has rows start:stop of this rank's,
+        counted from its first."""
+        first, last = self.cut(rows)
+        for other, (start, stop) in enumerate(pairwise(bounds(rows, others))):
+            if max(first, start) < min(last, stop):
+                yield other, max(first, start) - first, min(last, stop) - first
+
+
+class ActivationMessage:
+    """The memory of one message between this rank's rows and ``peers``, the ranks of a neighbouring group.
+
+    forward:  ``examples`` int64, ``labels`` int32, ``values`` of ``width`` numbers an example
+    backward: ``reports`` float64, of each peer {id, loss, correct, valid}, and ``values``
     """
 
-    def __init__(self, peer: int, tag: int, width: int, about: Array, labels: Array | None, values: Array):
-        self.peer, self.tag, self.width = peer, tag, width
-        self.about, self.labels, self.values = about, labels, values
-        self.handles: dict[tuple[bool, int], Handle] = {}  # by (is sent, examples)
+    def __init__(self, peers: Sequence[int], tag: int, rows: GroupRows, width: int, values: Array):
+        self.peers, self.tag, self.rows, self.width, self.values = tuple(peers), tag, rows, width, values
+        self.examples: Array | None = None
+        self.labels: Array | None = None
+        self.reports = np.zeros((len(self.peers), ID + SUMS))
+        self.handles: dict[tuple[bool, int], Handle] = {}  # by (is sent, rows)
         self.current: Handle | None = None
 
-    def spans(self, count: int) -> list[Array]:
-        """Return the arrays that travel for ``count`` examples."""
-        values = self.values[: count * self.width]
-        if self.labels is None:
-            return [self.about[:ID], values]
-        return [self.about[: ID + count], self.labels[:count], values]
+    @property
+    def has_come(self) -> bool:
+        """Whether the last move of this message is done."""
+        return self.current is not None and self.current.test()
 
-    def examples(self, count: int) -> Array:
-        return self.about[ID : ID + count]
+    def moves(self, rows: int) -> list[tuple[int, Array]]:
+        """Return (peer, span) of each span that travels for a message of ``rows``."""
+        found = []
+        for other, start, stop in self.rows.shared(rows, len(self.peers)):
+            values = self.values[start * self.width : stop * self.width]
+            if self.examples is None or self.labels is None:
+                spans = [self.reports[other], values]
+            else:
+                spans = [self.examples[start:stop], self.labels[start:stop], values]
+            found += [(self.peers[other], span) for span in spans]
+        return found
 
-    def array(self, count: int, shape: tuple[int, ...]) -> Array:
-        """Return the activations of ``count`` examples. Shapes: → [count, *shape]"""
+    def array(self, rows: int, shape: tuple[int, ...]) -> Array:
+        """Return this rank's activations of a message of ``rows``. Shapes: → [n, *shape]"""
+        count = self.rows.count(rows)
         return self.values[: count * self.width].reshape((count, *shape))
+
+    def report(self, id: Id, rows: int, sums: np.ndarray) -> None:
+        """Write the id and the sums of this rank's rows; the sums go to one peer alone."""
+        self.reports[:] = (*id, *(0,) * SUMS)
+        for other, _, _ in self.rows.shared(rows, len(self.peers)):
+            self.reports[other, -SUMS:] = sums
+            return
+
+    def sums(self, rows: int) -> np.ndarray:
+        """Return the sums of the reports that have come."""
+        others = [other for other, _, _ in self.rows.shared(rows, len(self.peers))]
+        return self.reports[others, -SUMS:].sum(axis=0)
 
 
 class ActivationChannel:
     """Sends and receives this rank's messages. ``bytes_sent`` and ``exposed_s``, the seconds it waited, are totals."""
 
     def __init__(self, transport: Transport, ops: Ops, deadline_s: float):
-        self._transport, self._ops, self._deadline_s = transport, ops, deadline_s
-        self._id = np.zeros(ID, np.int64)
+        self._transport, self._ops, self.deadline_s = transport, ops, deadline_s
         self.bytes_sent, self.exposed_s = 0, 0.0
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
-    def forward(self, peer: int, tag: int, capacity: int, width: int) -> ActivationMessage:
-        scratch = self._transport.scratch
-        about, labels = scratch(ID + capacity, "int64"), scratch(capacity, "int32")
-        return ActivationMessage(peer, tag, width, about, labels, self._values(capacity, width))
+    def forward(
+        self, peers: Sequence[int], place: int, rows: GroupRows, capacity: int, width: int
+    ) -> ActivationMessage:
+        """Return the memory of a message forward of up to ``capacity`` rows."""
+        message = self._message(peers, place, rows, capacity, width, FORWARD)
+        count = rows.count(capacity)
+        message.examples = self._transport.scratch(count, "int64")
+        message.labels = self._transport.scratch(count, "int32")
+        return message
 
-    def onward(self, came: ActivationMessage, peer: int, capacity: int, width: int) -> ActivationMessage:
-        """Return a message to the next rank, with the examples of the one that came."""
-        return ActivationMessage(peer, came.tag, width, came.about, came.labels, self._values(capacity, width))
+    def onward(self, came: ActivationMessage, peers: Sequence[int], capacity: int, width: int) -> ActivationMessage:
+        """Return a message to the next group, with the examples of the one that came."""
+        message = self._message(peers, (came.tag - FORWARD) // TAGS, came.rows, capacity, width, FORWARD)
+        message.examples, message.labels = came.examples, came.labels
+        return message
 
-    def back(self, peer: int, tag: int, capacity: int, width: int) -> ActivationMessage:
-        return ActivationMessage(
-            peer, tag, width, self._transport.scratch(ID, "int64"), None, self._values(capacity, width)
-        )
+    def back(self, peers: Sequence[int], place: int, rows: GroupRows, capacity: int, width: int) -> ActivationMessage:
+        """Return the memory of a message backward."""
+        return self._message(peers, place, rows, capacity, width, BACKWARD)
 
-    def _values(self, capacity: int, width: int) -> Array:
-        return self._transport.scratch(capacity * width, self._ops.active)
+    def _message(
+        self, peers: Sequence[int], place: int, rows: GroupRows, capacity: int, width: int, kind: int
+    ) -> ActivationMessage:
+        values = self._transport.scratch(rows.count(capacity) * width, self._ops.active)
+        return ActivationMessage(peers, place * TAGS + kind, rows, width, values)
 
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def address(self, message: ActivationMessage, id: Id) -> None:
-        self._id[:] = id
-        self._ops.upload(self._id, message.about[:ID])
+    def send(self, message: ActivationMessage, rows: int) -> None:
+        """Send a message of ``rows``. Leave the memory alone until :meth:`wait`, or until the answer has come."""
+        self._start(message, True, rows)
+        self.bytes_sent += sum(span.size * span.dtype.itemsize for _, span in message.moves(rows))
 
-    def send(self, message: ActivationMessage, count: int) -> None:
-        """Send ``count`` examples. Leave the memory alone until :meth:`wait`, or until the answer has come."""
-        self._start(message, True, count)
-        self.bytes_sent += sum(span.size * span.dtype.itemsize for span in message.spans(count))
+    def expect(self, message: ActivationMessage, rows: int) -> None:
+        """Receive a message of ``rows``."""
+        self._start(message, False, rows)
 
-    def expect(self, message: ActivationMessage, count: int) -> None:
-        """Receive ``count`` examples."""
-        self._start(message, False, count)
-
-    def _start(self, message: ActivationMessage, sent: bool, count: int) -> None:
+    def _start(self, message: ActivationMessage, sent: bool, rows: int) -> None:
         self._ops.synchronize()
-        handle = message.handles.get((sent, count))
+        handle = message.handles.get((sent, rows))
         if handle is None:
-            moves = [(message.peer, span) for span in message.spans(count)]
             prepare = self._transport.sends if sent else self._transport.recvs
-            handle = message.handles[sent, count] = prepare(moves, message.tag)
+            handle = message.handles[sent, rows] = prepare(message.moves(rows), message.tag)
         message.current = handle
         handle.start()
 
@@ -106,24 +186,75 @@ class ActivationChannel:
         """Wait until the last move of this message is done."""
         if message.current is not None and not message.current.test():
             began = time.perf_counter()
-            message.current.wait(self._deadline_s)
+            message.current.wait(self.deadline_s)
             self.exposed_s += time.perf_counter() - began
 
     def wait_until(self, come: Callable[[], bool], awaited: Callable[[], str]) -> None:
         """Wait until ``come()`` is true; ``awaited()`` names the awaited peers and messages for StalledError."""
         began = time.perf_counter()
-        wait_for(come, self._deadline_s, awaited, patience=self._transport.patience)
+        wait_for(come, self.deadline_s, awaited, patience=self._transport.patience)
         self.exposed_s += time.perf_counter() - began
 
-    def check(self, message: ActivationMessage, id: Id) -> None:
-        """Raises TransportError unless the message that has come has this id."""
-        found = tuple(self._ops.to_host(message.about[:ID]).tolist())
-        if found != id:
-            raise TransportError(
-                texts.OTHER_MESSAGE(rank=message.peer, found=describe_id(found), wanted=describe_id(id))
-            )
+    def check(self, message: ActivationMessage, id: Id, rows: int) -> None:
+        """Raises TransportError unless the message backward that has come has this id."""
+        for other, _, _ in message.rows.shared(rows, len(message.peers)):
+            check_id(message.peers[other], tuple(map(int, message.reports[other, :-SUMS])), id)
+
+    # ── headers ───────────────────────────────────────────────────────────────────────────────────────────────
+    def header_to(self, peers: Sequence[int], place: int) -> "HeaderSender":
+        """Return the headers of one place, to all ranks of the next group."""
+        return HeaderSender(self, self._transport, peers, place * TAGS + HEADERS)
+
+    def header_from(self, peer: int, place: int) -> "HeaderReceiver":
+        """Return the headers of one place."""
+        return HeaderReceiver(self._transport, peer, place * TAGS + HEADERS)
 
 
-def describe_id(id: Id) -> str:
+class HeaderSender:
+    """Sends one header after another to ``peers``, and counts its bytes with those of the channel."""
+
+    def __init__(self, channel: ActivationChannel, transport: Transport, peers: Sequence[int], tag: int):
+        self._channel, self._numbers = channel, np.zeros(HEADER, np.int64)
+        self._nbytes = self._numbers.nbytes * len(peers)
+        self._handle = transport.sends([(peer, self._numbers) for peer in peers], tag)
+
+    def send(self, header: Header) -> None:
+        self.wait()
+        self._numbers[:] = astuple(header)
+        self._handle.start()
+        self._channel.bytes_sent += self._nbytes
+
+    def wait(self) -> None:
+        """Wait until the last one has left."""
+        self._handle.wait(self._channel.deadline_s)
+
+
+class HeaderReceiver:
+    """Receives one header after another. A receive is posted from :meth:`listen` until the header has come."""
+
+    def __init__(self, transport: Transport, peer: int, tag: int):
+        self.peer, self.listening = peer, False
+        self._numbers = np.zeros(HEADER, np.int64)
+        self._handle = transport.recvs([(peer, self._numbers)], tag)
+
+    def listen(self) -> None:
+        self._handle.start()
+        self.listening = True
+
+    def arrived(self) -> Header | None:
+        """Return the header that has come; None if there is none."""
+        if not self.listening or not self._handle.test():
+            return None
+        self.listening = False
+        return Header(*self._numbers.tolist())
+
+
+def check_id(rank: int, found: tuple[int, ...], wanted: Id) -> None:
+    """Raises TransportError unless rank ``rank`` has sent the wanted micro-batch."""
+    if found != wanted:
+        raise TransportError(texts.OTHER_MESSAGE(rank=rank, found=describe_id(found), wanted=describe_id(wanted)))
+
+
+def describe_id(id: tuple[int, ...]) -> str:
     iteration, place, micro = id
     return texts.MICRO_BATCH(micro=micro, rank=place, iteration=iteration + 1)

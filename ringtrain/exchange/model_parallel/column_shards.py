@@ -4,22 +4,18 @@ In the arena a weight is [D, K] by rows, so columns are not contiguous. This ran
 gradients and optimizer state, and are gathered in the arena of every rank for an evaluation or a checkpoint.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
-from ringtrain.exchange.base import State
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
 from ringtrain.exchange.model_parallel.layouts import GatheredColumns
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.owned_update import STEP, OwnedArray, OwnedUpdate, check_sizes, everything
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
-from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import Optimizer
 
 BLOCK = 1 << 20  # elements of a parameter that are gathered at a time, about
@@ -103,9 +99,13 @@ class ColumnShards:
     def load_slot(self, name: str, flat: Array) -> None:
         self._scatter(flat, self.slots[name])
 
-    def restart(self, step: int) -> None:
-        """Continue from this step, with the arena's weights."""
-        self._update.step = step
+    def restore(self, state: dict, memory: Array, cut: int) -> None:
+        """Continue from a whole state in host arrays, with the arena's weights. ``memory``: a flat array over the
+        arena, which is free; ``cut``: the first element of these layers in it."""
+        for name in self.slots:
+            self._ops.upload(state[name][cut:], memory[cut:])
+            self.load_slot(name, memory)
+        self._update.step = int(state[STEP])
         self._loaded = self._newer = False
 
     def _scatter(self, whole: Array, flat: Array) -> None:
@@ -135,41 +135,3 @@ class ColumnShards:
                 self._collectives, "parameters", rows, self.edges(K), self._ops.dtype
             )
         return self._blocks[rows, K]
-
-
-class HybridState:
-    """The state of the inner exchange and of the columns, as if no layer were divided.
-
-    cut: the first element of the divided layers in the arena
-    """
-
-    def __init__(self, ops: Ops, inner: State, columns: ColumnShards, arena: Arena, cut: int):
-        self._ops, self._inner, self._columns, self._arena, self._cut = ops, inner, columns, arena, cut
-
-    def state(self) -> dict:
-        """Return the whole state. Collective. The columns are gathered in the memory of their gradients in the arena,
-        which is free."""
-        inner = self._inner.state()
-        step = inner.pop(STEP)
-        return {STEP: step, **{name: np.concatenate([flat, self._gathered(name)]) for name, flat in inner.items()}}
-
-    def _gathered(self, name: str) -> np.ndarray:
-        self._columns.store_slot(name, self._arena.grads)
-        return self._ops.to_host(self._arena.grads[self._cut :])
-
-    def arrays(self) -> list[OwnedArray]:
-        """Return the arrays of the inner exchange. Columns are compared by the weights, which all ranks gather."""
-        return self._inner.arrays()
-
-    def check_names(self, names: Collection[str]) -> None:
-        self._inner.check_names(names)
-
-    def restore(self, state: dict) -> None:
-        """Raises CheckpointError if the state is of another optimizer or of another arena."""
-        self.check_names(state)
-        check_sizes(state, self._arena.count)
-        self._inner.restore({name: value if name == STEP else value[: self._cut] for name, value in state.items()})
-        for name in self._columns.slots:
-            self._ops.upload(state[name][self._cut :], self._arena.grads[self._cut :])
-            self._columns.load_slot(name, self._arena.grads)
-        self._columns.restart(int(state[STEP]))

@@ -12,7 +12,8 @@ weights stay in place, and activations travel:
 5.  Each rank has the whole gradient of its columns. It updates them alone, and keeps the optimizer's state of those
     alone. All other gradients go through the inner exchange.
 
-The arena is whole on every rank; :meth:`Hybrid.synchronize` makes its part of the divided layers current.
+A rank that does not train, a dedicated server, has columns, too, and makes all passes, without examples. The arena
+is whole on every rank; :meth:`Hybrid.synchronize` makes its part of the divided layers current.
 
 Source: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
 """
@@ -24,11 +25,12 @@ from dataclasses import dataclass, replace
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.model_parallel.column_shards import ColumnShards, HybridState
+from ringtrain.exchange.model_parallel.column_shards import ColumnShards
+from ringtrain.exchange.model_parallel.divided_state import DividedState
 from ringtrain.exchange.model_parallel.hybrid_layers import divided, trailing
 from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.arena import Arena
+from ringtrain.nn.arena import Arena, beginning
 from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.layers import Linear
@@ -55,15 +57,16 @@ class HybridCost:
         each = (1 + self.learning) * self.features + 2 * sum(middle) + 2 * last / ranks
         return (ranks - 1) / ranks * batch * each
 
-    def gradients(self, ranks: int) -> float:
-        """Return the numbers that a rank sends in an all-reduce of the gradients."""
-        return 2 * (ranks - 1) / ranks * self.parameters
+    def gradients(self, ranks: int, trainers: int) -> float:
+        """Return the numbers that a rank sends, on average, in the exchange of the gradients: an all-reduce, or by
+        servers, which send nothing to themselves."""
+        return 2 * min(trainers, ranks - 1) / ranks * self.parameters
 
-    def words(self, batch: int, ranks: int) -> str:
+    def words(self, batch: int, ranks: int, trainers: int) -> str:
         """Return the saving, for people."""
         if ranks == 1:
             return texts.HYBRID_ONE_RANK
-        here, there = self.divided(batch, ranks), self.gradients(ranks)
+        here, there = self.divided(batch, ranks), self.gradients(ranks, trainers)
         sends = texts.HYBRID_SENDS(numbers=_count(here), others=_count(there))
         if here < there:
             return texts.HYBRID_LESS(sends=sends, share=1 - here / there)
@@ -82,14 +85,17 @@ class Hybrid(Exchange):
     def __init__(self, settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
         self._settings = settings
         self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
-        inner = self._inner.facts
+        self.batches, inner = self._inner.batches, self._inner.facts
         header = f"{inner.header} {texts.WITH_HYBRID}".strip()
-        self.facts = replace(inner, header=header, state_is_local=False, within_passes=True)
-        self._layouts, self._columns = MicrobatchLayouts(settings), ColumnShards(settings)
+        self.facts = replace(
+            inner, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True, hidden_by=()
+        )
+        self._layouts, self._columns = MicrobatchLayouts(settings, inner.roles), ColumnShards(settings)
         self._norm = 0.0  # of the gradient of this iteration, if it is clipped
 
     def prepare(self, graph: Graph) -> Graph:
-        """Raises ConfigError for a network without layers to divide, or with too few columns."""
+        """Raises ConfigError for a network without layers to divide, or with too few columns, or with too few other
+        parameters for the servers."""
         first, size = trailing(graph.plan), self._settings.transport.size
         if first is None:
             raise ConfigError(texts.HYBRID_NO_LAYERS(model=self._settings.config.model))
@@ -98,21 +104,39 @@ class Hybrid(Exchange):
             if count < size:
                 raise ConfigError(texts.HYBRID_FEW_COLUMNS(layer=name, units=count, size=size))
         counts = [(_layer(name) in units, element_count(parameter.shape)) for name, parameter in graph.parameters()]
+        self._check_servers(sum(not ours for ours, _ in counts))
         parameters, learning = sum(count for ours, count in counts if ours), not all(ours for ours, _ in counts)
         self._cost = HybridCost(graph.shapes[graph.plan[first].inputs[0]][0], units, parameters, learning)
         return divided(graph, first, self._layouts, self._columns)
 
+    def _check_servers(self, left: int) -> None:
+        """Raises ConfigError unless there is one of the ``left`` parameters for each server."""
+        servers = len(self.facts.roles.servers)
+        if servers and not left:
+            raise ConfigError(texts.HYBRID_NO_PARAMETERS(model=self._settings.config.model))
+        if servers > left:
+            raise ConfigError(texts.HYBRID_FEW_PARAMETERS(servers=servers, count=left))
+
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ours = [span for span in arena.spans if _layer(span.name) in self._cost.units]
         self._arena, self._cut = arena, ours[0].start  # they are the last
-        rest = _beginning(arena, len(arena.spans) - len(ours))
+        rest = beginning(arena, len(arena.spans) - len(ours))
         self._inner.bind(rest, type(optimizer)(rest.spans, optimizer.hyper))
         self._columns.bind(ours, optimizer)
-        self.owned_state = HybridState(self._settings.ops, self._inner.owned_state, self._columns, arena, self._cut)
+        self.owned_state = DividedState(
+            self._settings.ops,
+            self._inner.owned_state,
+            arena,
+            self._cut,
+            optimizer.slots,
+            gather=self._columns.store_slot,
+            take=lambda state: self._columns.restore(state, arena.grads, self._cut),
+        )
         self.reducers = self._inner.reducers.with_messages(self._layouts.collectives)
         self.ready_points, self.wait_points = self._inner.ready_points, self._inner.wait_points
+        self.serving = self._inner.serving
         size = self._settings.transport.size
-        cost = self._cost.words(self._settings.config.batch, size)
+        cost = self._cost.words(self._settings.config.batch, size, len(self.facts.roles.trainers))
         note = texts.HYBRID(layers=", ".join(self._cost.units), size=size, cost=cost)
         self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=[note, *self._inner.facts.notes])
 
@@ -163,11 +187,3 @@ class Hybrid(Exchange):
 
 def _layer(parameter: str) -> str:
     return parameter.rpartition(".")[0]
-
-
-def _beginning(arena: Arena, count: int) -> Arena:
-    """Return the first ``count`` spans of an arena, in the same memory."""
-    table = tuple((span.name, span.parameter) for span in arena.spans[:count])
-    return Arena(
-        lambda size, dtype: arena.weights[:size], table, arena.weights.dtype, lambda size, dtype: arena.grads[:size]
-    )

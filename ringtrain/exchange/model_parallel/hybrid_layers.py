@@ -7,6 +7,7 @@ numbers everywhere, since random numbers depend only on the example and the elem
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ringtrain.collectives.schedule import bounds
 from ringtrain.exchange.model_parallel.column_shards import ColumnShards
 from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.nn import shapes
@@ -45,22 +46,28 @@ class GatherBatch(Layer):
 
 @dataclass(frozen=True)
 class ColumnParallelLinear(Layer):
-    """This rank's columns of a fully connected layer, with weights of their own in place of the arena's. ``last``: of
-    the network; then each rank takes its own examples back.
+    """This rank's columns of a fully connected layer. ``edges``: the start of each rank's columns, and the end;
+    ``columns``: their memory, if the arena has the whole layer; None: it has this rank's columns alone. ``last``: of
+    the divided layers; then each rank takes its own examples back.
 
     Shapes: x [B,D] → y [B,K], or [n,K] of the last
     """
 
     whole: Linear
     layouts: MicrobatchLayouts
-    columns: ColumnShards
+    edges: tuple[int, ...]
+    columns: ColumnShards | None
     last: bool
 
     def shape(self, inputs):
         return self.whole.shape(inputs)
 
     def parameters(self, inputs):
-        return self.whole.parameters(inputs)
+        whole = self.whole.parameters(inputs)
+        if self.columns is not None:
+            return whole
+        start, stop = self.edges[self.layouts.rank : self.layouts.rank + 2]
+        return tuple(parameter.of_columns(start, stop) for parameter in whole)
 
     def flops(self, inputs):
         return self.whole.flops(inputs)
@@ -69,8 +76,8 @@ class ColumnParallelLinear(Layer):
         return False  # a collective
 
     def forward(self, ctx, weights, xs):
-        (x_BD,), own, units = xs, self.columns.weights[self.name], self.whole.units
-        layout, edges = self.layouts.current, self.columns.edges(units)
+        (x_BD,), own, units = xs, self._own_weights(weights), self.whole.units
+        layout, edges = self.layouts.current, self.edges
         output = layout.own_rows(self.name, edges) if self.last else layout.all_columns(self.name, edges)
         ctx.ops.linear(x_BD, own["weight"], own.get("bias"), output.own, relu=self.whole.relu)
         y = ctx.space(f"{self.name}.y", (layout.own if self.last else layout.total, units))
@@ -78,12 +85,13 @@ class ColumnParallelLinear(Layer):
         return y, (x_BD, output)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        (x_BD, output), own = tape, self.columns.grads[self.name]
+        x_BD, output = tape
+        own = grads if self.columns is None else self.columns.grads[self.name]
         dy_Bk = output.scatter(dy)
         dx_BD = ctx.space(f"{self.name}.dx", x_BD.shape) if wanted[0] else None
         ctx.ops.linear_back(
             x_BD,
-            self.columns.weights[self.name]["weight"],
+            self._own_weights(weights)["weight"],
             output.own,
             dy_Bk,
             own["weight"],
@@ -93,6 +101,9 @@ class ColumnParallelLinear(Layer):
             accumulate=ctx.accumulate,
         )
         return (dx_BD,)
+
+    def _own_weights(self, weights):
+        return weights if self.columns is None else self.columns.weights[self.name]
 
 
 @dataclass(frozen=True)
@@ -132,20 +143,23 @@ def trailing(plan: Sequence[Node]) -> int | None:
     return first
 
 
-def divided(graph: Graph, first: int, layouts: MicrobatchLayouts, columns: ColumnShards) -> Graph:
-    """Return the graph with node ``first`` of the plan, and all after it, divided among ranks."""
+def divided(graph: Graph, first: int, layouts: MicrobatchLayouts, columns: ColumnShards | None) -> Graph:
+    """Return the graph with node ``first`` of the plan, and all after it, divided among ranks; ``columns`` as those of
+    :class:`ColumnParallelLinear`."""
     before, after = graph.plan[:first], graph.plan[first:]
     last = max(i for i, node in enumerate(after) if isinstance(node.layer, Linear))
     random = any(isinstance(node.layer, Dropout) for node in after[:last])
     start = Node(GatherBatch(f"{after[0].name}.examples", layouts, random), after[0].inputs)
     nodes = [_divided(node, i < last, layouts, columns) for i, node in enumerate(after[: last + 1])]
     nodes[0] = replace(nodes[0], inputs=(start.name,))
-    return Graph((*before, start, *nodes, *after[last + 1 :]), graph.input_shape, fused=False)
+    nodes = [*before, start, *nodes, *after[last + 1 :]]
+    return Graph(nodes, graph.input_shape, fused=False, wants_dx=graph.wants_dx)
 
 
-def _divided(node: Node, more: bool, layouts: MicrobatchLayouts, columns: ColumnShards) -> Node:
+def _divided(node: Node, more: bool, layouts: MicrobatchLayouts, columns: ColumnShards | None) -> Node:
     if isinstance(node.layer, Linear):
-        return replace(node, layer=ColumnParallelLinear(node.name, node.layer, layouts, columns, last=not more))
+        edges = tuple(bounds(node.layer.units, layouts.ranks))
+        return replace(node, layer=ColumnParallelLinear(node.name, node.layer, layouts, edges, columns, not more))
     if isinstance(node.layer, Dropout):
         return replace(node, layer=RandomOverGlobalBatch(node.name, node.layer, layouts))
     return node

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from ringtrain.arrays import Array
+from ringtrain.exchange.base import Roles
 from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
 from ringtrain.exchange.model_parallel.layouts import GatheredColumns, GatheredRows, LocalRows
 from ringtrain.exchange.settings import ExchangeSettings
@@ -47,15 +48,25 @@ class MicrobatchLayout:
 
 class MicrobatchLayouts:
     """The layouts of an iteration's micro-batches. Before the first iteration there are rehearsals, in which a rank is
-    alone."""
+    alone. ``roles``: which rank trains on which part of a batch; the others have no examples."""
 
-    def __init__(self, settings: ExchangeSettings):
-        self._settings, self._parts = settings, settings.config.accumulate
+    def __init__(self, settings: ExchangeSettings, roles: Roles):
+        self._settings, self._roles, self._parts = settings, roles, settings.config.accumulate
         self.collectives = ActivationCollectives(settings)
-        self._layouts: dict[tuple[int, ...], MicrobatchLayout] = {}
+        self._layouts: dict[tuple[int, tuple[int, ...]], MicrobatchLayout] = {}
+        self._slot = 0
         self._counts: list[tuple[int, ...]] = []  # of each micro-batch of this iteration
         self._next = 0
         self._current: MicrobatchLayout | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.collectives.rank
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks that divide columns."""
+        return self.collectives.size
 
     @property
     def current(self) -> MicrobatchLayout:
@@ -63,11 +74,17 @@ class MicrobatchLayouts:
         assert self._current is not None
         return self._current
 
-    def iterate(self, total: int) -> None:
-        """Begin an iteration of ``total`` examples."""
-        counts = [self._share(total, rank, self.collectives.size) for rank in range(self.collectives.size)]
+    def iterate(self, total: int, slot: int = 0) -> None:
+        """Begin an iteration of ``total`` examples. Layouts of two slots have memory of their own: a pass of one may
+        begin before the other's backward."""
+        self._slot = slot
+        counts = [self._examples_of(rank, total) for rank in range(self.collectives.size)]
         self._counts = [tuple(self._share(count, part, self._parts) for count in counts) for part in range(self._parts)]
         self._next = 0
+
+    def _examples_of(self, rank: int, total: int) -> int:
+        part = self._roles.part(rank)
+        return 0 if part is None else self._share(total, part, len(self._roles.trainers))
 
     def _share(self, count: int, part: int, parts: int) -> int:
         assert self._settings.share is not None  # the assembly gives it
@@ -78,12 +95,13 @@ class MicrobatchLayouts:
         """Return the layout of the next micro-batch, in which this rank has ``own`` examples. After the last comes the
         first again: a loss that is not finite is examined by computing all of them once more."""
         if not self._counts:
-            counts = [own if rank == self.collectives.rank else 0 for rank in range(self.collectives.size)]
-            self._current = MicrobatchLayout(ActivationCollectives(self._settings, live=False), counts)
+            alone = [own if rank == self.collectives.rank else 0 for rank in range(self.collectives.size)]
+            self._current = MicrobatchLayout(ActivationCollectives(self._settings, live=False), alone)
             return self._current
-        key = self._counts[self._next % self._parts]
+        counts = self._counts[self._next % self._parts]
         self._next += 1
+        key = self._slot, counts
         if key not in self._layouts:
-            self._layouts[key] = MicrobatchLayout(self.collectives, key)
+            self._layouts[key] = MicrobatchLayout(self.collectives, counts)
         self._current = self._layouts[key]
         return self._current

@@ -3,15 +3,20 @@
 A server adds gradients in the order of ranks, whichever arrive first, and answers when all workers have pushed:
 staleness 0. It alone has the optimizer's state of its shard. Norms are made of the sums of squares of all shards.
 
-With ``--overlap backward`` gradients travel as they become final. With ``forward`` weights travel during the next
-forward pass too: the lowest layers come first, and each layer waits for its own alone.
+With ``--overlap backward`` gradients travel as they become final, and a server sends each bucket back when its sum has
+arrived. With ``forward`` no rank waits for that after backward. Each goes on to the next forward pass, where a layer
+waits for its own weights alone; a server updates and sends whatever has arrived, the lowest bucket first, between
+layers and every 0.5 ms while it waits. A rank that has read all weights has started to send all those that it owns: so
+it need not serve while it waits for activations or for the loss. On a device, where a message may leave later, it waits
+until others have them. A dedicated server, which reads none, serves at once.
 
 Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls layer by layer, Das et al., Distributed
 deep learning using synchronous stochastic gradient descent, Intel 2016.
 """
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles, Serving
-from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, summed_buckets
+from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, BucketUpdater
 from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.shards import Shards
@@ -26,25 +31,30 @@ class GradientPush:
     """Pushes each bucket's gradients to its server, which updates it, and pulls the weights."""
 
     updates_at_owner = True
-    serving, notes = Serving(), ()
+    serving = Serving()
 
     def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
         config, ops, grads = settings.config, settings.ops, arena.grads
         self._ops, self._arena, self._pieces, self._overlap = ops, arena, shards.pieces, config.overlap
-        owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings)
+        owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings).square_norm
         self.update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
-        self._gradients = shards.sums(grads, roles.trainers)
         forward = self._overlap == FORWARD
-        self._weights = shards.broadcasts(arena.weights, roles.trainers, lowest_first=forward)
-        self._pulls = InArrivalOrder(self._weights)
+        self._gradients = shards.sums(grads, roles.trainers, self._serve)
+        self._weights = shards.broadcasts(arena.weights, roles.trainers, self._serve, lowest_first=forward)
+        self._served = shards.places_of(settings.transport.rank)
+        self._pulls = InArrivalOrder(self._weights, self._served)
+        self._updates = BucketUpdater(settings, arena, self.update, self._gradients, updated=self._send)
+        self.notes = [_all_needed(config.clip_norm)] if forward and config.clip_norm is not None else []
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
         self._own = shards.streams.own
+        # A device may hold messages back: they leave when tested, and a wait for activations or the loss tests none.
+        self._last = arena.spans[-1].name if shards.streams.is_device else None
         self._dedicated, self._behind = config.dedicated, False  # whether servers lack the weights of other shards
         self.reducers = Reducers(
             {"gradients": self._gradients, "weights": self._weights},
             others=[self._gathers, self._missed],
-            before_close=self._pulls.wait_all,
+            before_close=self._complete,
         )
 
     @property
@@ -72,35 +82,56 @@ class GradientPush:
 
     def before(self, examples: int, total: int) -> None:
         if not examples:  # no forward pass waits for weights, and gradients are zeroed at once
-            self._pulls.wait_all()
+            self._complete()
 
     def before_read(self, span: Span) -> None:
-        for piece in self._pieces[span.name] if self._overlap == FORWARD else ():
+        if self._overlap != FORWARD:
+            return
+        self._serve(exposed=True)
+        for piece in self._pieces[span.name]:
+            self._updates.before_read(piece)
             self._pulls.before_read(piece)
+        if span.name == self._last:
+            self._pulls.wait_all()
 
     def grad_ready(self, span: Span) -> None:
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
             self._gradients.grad_ready(piece)
 
     def finish(self, lr: float) -> None:
-        """Send each bucket's weights back when they are updated, while other sums arrive; with ``forward`` when all are
-        updated, the lowest first."""
-        self.update.step += 1
+        """Update each bucket when its sum has arrived, and send its weights back at once. With ``forward`` that happens
+        whenever this rank waits or goes from layer to layer, until it has read them all."""
         self._behind = self._dedicated
-        for bucket in summed_buckets(self._gradients, self.update):
-            self.update.apply(lr, bucket.start, bucket.stop)
-            if self._overlap != FORWARD:
-                self._weights.start_next()
+        self._pulls.start()
+        self._updates.finish(lr)
         if self._overlap == FORWARD:
-            self._pulls.start()
+            self._serve(exposed=True)
         else:
-            self._weights.wait_all()
+            self._pulls.wait_all()
+
+    def _serve(self, exposed: bool = False) -> None:
+        """Update and send the buckets whose sums have arrived, and pass messages on, without waiting. ``exposed``: no
+        wait counts this time."""
+        self._updates.apply_landed(exposed)
+        self._weights.test(exposed)
+
+    def _send(self, place: int, exposed: bool) -> None:
+        if place in self._served:
+            self._weights.release(place, exposed)
+
+    def _complete(self) -> None:
+        self._updates.synchronize()
+        self._pulls.wait_all()
 
     def synchronize(self) -> None:
-        self._pulls.wait_all()
+        self._complete()
         if self._behind:
             self._missed.wait_all()
             self._behind = False
 
     def gather(self) -> dict:
         return self.update.gathered(self._arena.grads, self._gathers.wait_all)
+
+
+def _all_needed(clip_norm: float) -> str:
+    return texts.SERVERS_NEED_ALL(quantity=texts.CLIP_FACTOR(norm=clip_norm))

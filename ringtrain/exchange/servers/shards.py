@@ -20,6 +20,7 @@ from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 
 Tree = Callable[[int, Sequence[int]], RootedTree]  # (server, members)
+Meanwhile = Callable[[], None] | None
 
 
 class Shards:
@@ -49,14 +50,21 @@ class Shards:
         """The buckets of one server, the arena's lowest first."""
         return [bucket for owner, bucket in reversed(self._owned) if owner == server]
 
-    def sums(self, buffer: Array, members: Sequence[int]) -> Reducer:
-        """Return the reducer that brings the sums over ``members`` to the servers."""
-        return self._reducer(texts.SUM_AT_SERVER, rooted.reduce_to_root, buffer, members, self._owned)
+    def places_of(self, server: int) -> list[int]:
+        """Indices into the buckets of every reducer of those that ``server`` owns, the arena's lowest first."""
+        return [place for place in reversed(range(len(self._owned))) if self._owned[place][0] == server]
 
-    def broadcasts(self, buffer: Array, members: Sequence[int], lowest_first: bool = False) -> Reducer:
+    def sums(self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None) -> Reducer:
+        """Return the reducer that brings the sums over ``members`` to the servers; ``meanwhile``: called while it
+        waits."""
+        return self._reducer(texts.SUM_AT_SERVER, rooted.reduce_to_root, buffer, members, meanwhile)
+
+    def broadcasts(
+        self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None, lowest_first: bool = False
+    ) -> Reducer:
         """Return the reducer that brings each server's part of ``buffer`` to ``members``."""
-        owned = self._owned[::-1] if lowest_first else self._owned
-        return self._reducer(texts.SPREAD_FROM_SERVER, rooted.broadcast_from_root, buffer, members, owned)
+        half = rooted.broadcast_from_root
+        return self._reducer(texts.SPREAD_FROM_SERVER, half, buffer, members, meanwhile, lowest_first)
 
     def _reducer(
         self,
@@ -64,22 +72,27 @@ class Shards:
         half: Callable[[RootedTree], Schedule],
         buffer: Array,
         members: Sequence[int],
-        owned: Sequence[tuple[int, Bucket]],
+        meanwhile: Meanwhile,
+        lowest_first: bool = False,
     ) -> Reducer:
         schedules = {server: half(self._tree(server, members)) for server in range(len(self.parts))}
-        first, self.free_tag = self.free_tag, self.free_tag + len(owned)
+        first, self.free_tag = self.free_tag, self.free_tag + len(self._owned)
         reductions = [
-            self._reduction(what, schedules[server], buffer[bucket.start : bucket.stop], first + place, bucket.name)
-            for place, (server, bucket) in enumerate(owned)
+            self._reduction(what, schedules[server], buffer, bucket, first + place, meanwhile)
+            for place, (server, bucket) in enumerate(self._owned)
         ]
-        buckets = [bucket for _, bucket in owned]
-        return Reducer(buckets, reductions, self._settings.config.deadline_s, streams=self.streams)
+        buckets, deadline_s = [bucket for _, bucket in self._owned], self._settings.config.deadline_s
+        order = range(len(buckets))[::-1] if lowest_first else None
+        return Reducer(buckets, reductions, deadline_s, streams=self.streams, order=order)
 
-    def _reduction(self, what: str, schedule: Schedule, part: Array, tag: int, name: str) -> Reduction:
+    def _reduction(
+        self, what: str, schedule: Schedule, buffer: Array, bucket: Bucket, tag: int, meanwhile: Meanwhile
+    ) -> Reduction:
+        part = buffer[bucket.start : bucket.stop]
         transport, own, guard = self._settings.transport, self.streams.own, self._settings.guard
         segment_bytes = self._settings.config.segment_bytes or segment_for(transport)
-        execution = Execution(schedule, transport, part, own.add, tag, segment_bytes, own)
-        return execution if guard is None else guard.watch(execution, "sum", part.dtype, part.size, what, name)
+        execution = Execution(schedule, transport, part, own.add, tag, segment_bytes, own, meanwhile=meanwhile)
+        return execution if guard is None else guard.watch(execution, "sum", part.dtype, part.size, what, bucket.name)
 
 
 def _tree_of(transport: Transport, levels: int) -> Tree:

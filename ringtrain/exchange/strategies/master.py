@@ -25,6 +25,7 @@ from ringtrain.exchange.buckets.deferred_update import summed_buckets
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.root_batches import RootBatches
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
@@ -65,7 +66,8 @@ class Master(Exchange):
             STAR, settings.transport, streams.own, buckets, config.segment_bytes, settings.guard
         )
         pieces = everything(arena) if self._is_root else []
-        self._update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, config.clip_norm)
+        total = SumOverRanks(settings).square_norm  # every rank clips, and only the root has gradients
+        self._update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, config.clip_norm, total)
         self._gradients = Reducer(buckets, halves.scatters(grads, 0), config.deadline_s, streams=streams)
         self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), config.deadline_s, streams=streams)
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)

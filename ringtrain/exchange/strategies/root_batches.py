@@ -38,12 +38,12 @@ class RootBatches(BatchSource):
             return {name: array[slice(*_extent(cuts[ROOT]))] for name, array in arrays.items()}
         start, stop = _extent(cuts[self._transport.rank])
         parts = {name: self._host(name, array, stop - start) for name, array in arrays.items()}
-        self._receive([(ROOT, part) for part in parts.values()] if stop > start else [])
+        self._receive([(ROOT, part) for part in parts.values()])
         return parts
 
     def _extents(self) -> list[tuple[int, int, int]]:
-        """(rank, start, stop) of the part of each other rank that has examples."""
-        return [(rank, *_extent(self._cuts[rank])) for rank in self._others if self._cuts[rank]]
+        """(rank, start, stop) of the part of each other rank."""
+        return [(rank, *_extent(self._cuts[rank])) for rank in self._others]
 
     def _host(self, name: str, like: np.ndarray, count: int) -> np.ndarray:
         held = self._memory.get(name)
@@ -85,7 +85,8 @@ class RootBatches(BatchSource):
 
     def _move(self, prepare: Callable, moves: list) -> int:
         """Make the moves, and return their bytes. The number of examples differs from batch to batch, so nothing is
-        prepared."""
+        prepared; an array without examples is not sent."""
+        moves = [(rank, span) for rank, span in moves if span.size]
         if not moves:
             return 0
         self._ops.synchronize()

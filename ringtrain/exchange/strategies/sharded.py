@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
-from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.exchange.buckets.deferred_update import FORWARD, HIDDEN_BY, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
 from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
@@ -41,8 +41,13 @@ class Sharded(Exchange):
         self._algorithm = schedule_name(settings.config.algorithm, settings.transport)
         self._overlap = settings.config.overlap
         self._sum_over_ranks = SumOverRanks(settings)
-        roles = all_train(settings.transport.size)
-        self.facts = ExchangeFacts(name="sharded", roles=roles, exact=True, state_is_local=False)
+        self.facts = ExchangeFacts(
+            name="sharded",
+            roles=all_train(settings.transport.size),
+            exact=True,
+            state_is_local=False,
+            hidden_by=HIDDEN_BY[self._overlap],
+        )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         transport, config, grads = self._settings.transport, self._settings.config, arena.grads
@@ -52,7 +57,8 @@ class Sharded(Exchange):
             self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
         )
         owned, ops = halves.owned(transport.rank), self._settings.ops
-        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, self._total)
+        total = self._sum_over_ranks.square_norm
+        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
         deadline_s, streams = config.deadline_s, self._streams
@@ -123,9 +129,6 @@ class Sharded(Exchange):
         update.clip()
         update.prepare(self._sum_over_ranks.add)
         return (sums.buckets[place] for place in order)
-
-    def _total(self, own: float) -> float:
-        return self._settings.add_external_square_norm(self._sum_over_ranks(own))
 
     def synchronize(self) -> None:
         self._coming.wait_all()

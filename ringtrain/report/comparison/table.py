@@ -56,7 +56,9 @@ def _lag(name: str) -> Callable[[dict], str]:
 
 
 def _between(row: dict) -> str:
-    return NOTHING if row["nodes"] == 1 else _range("between_bytes", _mega)(row)
+    """Format the sum over ranks: what the network between nodes has carried."""
+    found = row["between_bytes"]
+    return NOTHING if row["nodes"] == 1 or not found or None in found else _mega(sum(found))
 
 
 def format_figures(value: float) -> str:
@@ -100,7 +102,7 @@ SPEED = (
 TRAFFIC = (
     Column("sent", "MB a rank", _range("bytes_sent", _mega)),
     Column("received", "MB a rank", _range("bytes_received", _mega)),
-    Column("between nodes", "MB a rank", _between),
+    Column("between nodes", "MB, all ranks", _between),
     Column("updates/s", "by rank", _range("updates_per_s", format_figures)),
     Column("clock lag", "median / most", _lag("clock")),
     Column("version lag", "median / most", _lag("version")),

@@ -103,7 +103,7 @@ class Assembly:
     def evaluation_batch(self) -> int:
         """The examples of an evaluation at a time, over all ranks; on a device as many of each rank as in training, so
         that the same memory serves."""
-        ranks = self.transport.size
+        ranks = len(self.roles.whole(self.transport.size))
         if self.ops.records:
             return ranks * self.at_a_time
         most = EVALUATION_BATCH * ranks
@@ -194,7 +194,7 @@ def assemble(
     if guard is not None:
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
-    own_feed = slowed(feed, config.inject_slowdown, transport.rank, transport.size)
+    own_feed = slowed(feed, config.inject_slowdown, transport.rank, exchange.facts.roles.trainers)
     worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, rate, grain, scale, stop)
     return Assembly(
         config=config,
@@ -208,10 +208,20 @@ def assemble(
         rate=rate,
         worker=worker,
         stop_requested=stop,
-        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s, stop),
+        evaluator=Evaluator(
+            ops,
+            worker.space,
+            graph,
+            SoftmaxCrossEntropy(),
+            feed,
+            transport,
+            config.deadline_s,
+            stop,
+            exchange.facts.roles.whole(transport.size),
+        ),
         augment=augment_of(config, model),
         grain=grain,
-        replicas=ReplicaCheck(ops, arena, exchange, transport),
+        replicas=ReplicaCheck(ops, arena, exchange, transport, config.deadline_s),
     )
 
 
@@ -233,8 +243,10 @@ def _bound(
 ) -> tuple[Graph, Arena]:
     """Draw the weights and bind the exchange to them; (the graph to train, the arena)."""
     trained = exchange.prepare(graph)
-    together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=True))
-    arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
+    together(transport, lambda: check_room(trained.parameters(), ops, transport, trained=True))
+    # Ranks of a node share memory of one size: where some have a part of the network, each has its own.
+    exchanged = transport.scratch if exchange.facts.roles.parts else transport.allocate
+    arena = Arena(transport.scratch, trained.parameters(), ops.dtype, exchanged)
     for bound in (graph, trained):
         bound.bind(arena)
     initialise(arena, ops, config.seed)
@@ -256,7 +268,8 @@ def _worker(
     stop: Callable[[], bool],
 ) -> Worker:
     loss, shards = SoftmaxCrossEntropy(config.label_smoothing), shards_of(config.shards, exchange)
-    stage = stage_of(exchange, ops, feed, loss, rate.at, batch=config.batch, accumulate=config.accumulate, grain=grain)
+    sizes = {"batch": config.batch, "accumulate": config.accumulate, "grain": grain}
+    stage = stage_of(exchange, ops, feed, loss, rate.at, rank=transport.rank, seed=config.seed, **sizes)
     no_points = frozenset[str]()
     waits, cuts = (exchange.wait_points, exchange.ready_points) if transport.size > 1 else (no_points, no_points)
     whole = batch_norm.is_whole(config.batch_norm)

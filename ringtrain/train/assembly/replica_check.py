@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtrain.errors import DivergedError, ReplicaError, everywhere
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.update.owned_update import OwnedArray
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -30,10 +31,13 @@ FAN = 256  # blocks of one step of the search for a difference
 
 
 class ReplicaCheck:
-    """The check of one run."""
+    """The check of one run. A rank with a part of the network is compared with no other."""
 
-    def __init__(self, ops: Ops, arena: Arena, exchange: Exchange, transport: Transport):
+    def __init__(self, ops: Ops, arena: Arena, exchange: Exchange, transport: Transport, deadline_s: float):
         self._ops, self._arena, self._exchange, self._transport = ops, arena, exchange, transport
+        whole = exchange.facts.roles.whole(transport.size)
+        self._compares = transport.rank in whole and len(whole) > 1
+        self._alike = transport if len(whole) == transport.size else Subgroup(transport, whole, deadline_s)
 
     def gradient_problem(self) -> str | None:
         """The first span of this rank whose gradient is not finite, or None. Call it before
@@ -50,15 +54,18 @@ class ReplicaCheck:
         """
         weights = OwnedArray(WEIGHTS, self._arena.weights, [(0, self._arena.count)], True)
         kept = [weights, *self._exchange.owned_state.arrays()]
-        alike = [each for each in kept if each.alike] if comparing and self._transport.size > 1 else []
+        alike = [each for each in kept if each.alike] if comparing and self._compares else []
         digests = [digest for each in alike for digest in self._digests(each)]
         problem = self._problem(kept)
-        own = [hashlib.sha256("".join(digests).encode()).hexdigest(), problem, gradient, socket.gethostname()]
+        whole = hashlib.sha256("".join(digests).encode()).hexdigest() if self._compares else None
+        own = [whole, problem, gradient, socket.gethostname()]
         wholes, problems, gradients, hosts = zip(*self._transport.gather_json(own), strict=True)
         if any(problems):
             raise everywhere(DivergedError(_describe_nonfinite(when, problems, gradients, hosts)))
-        if len(set(wholes)) > 1:
-            raise everywhere(ReplicaError(self._describe_difference(when, alike, digests, wholes, hosts)))
+        compared = [found for found in wholes if found is not None]
+        if len(set(compared)) > 1:
+            text = self._describe_difference(when, alike, digests, compared, hosts) if self._compares else ""
+            raise everywhere(ReplicaError(self._transport.gather_json(text)[0]))
 
     def _digests(self, kept: OwnedArray) -> list[str]:
         """The digest of each span."""
@@ -74,11 +81,11 @@ class ReplicaCheck:
     def _describe_difference(
         self, when: str, alike: Sequence[OwnedArray], digests: list[str], wholes: Sequence[str], hosts: Sequence[str]
     ) -> str:
-        place = _first_differing(self._transport.gather_json(digests))
+        place = _first_differing(self._alike.gather_json(digests))
         kept, span = alike[place // len(self._arena.spans)], self._arena.spans[place % len(self._arena.spans)]
         own = self._ops.to_host(kept.array[span.start : span.start + span.count])
-        first = _narrow(self._transport, own)
-        last = own.size - 1 - _narrow(self._transport, own[::-1])
+        first = _narrow(self._alike, own)
+        last = own.size - 1 - _narrow(self._alike, own[::-1])
         return texts.DIFFERING(
             when=when,
             who=_describe_ranks(wholes, hosts),
@@ -88,7 +95,7 @@ class ReplicaCheck:
             last=last,
             count=own.size,
             index=[int(at) for at in np.unravel_index(first, span.shape)],
-            values=holders(_groups(self._transport.gather_json(repr(own[first].item())))),
+            values=holders(_groups(self._alike.gather_json(repr(own[first].item())))),
         )
 
 

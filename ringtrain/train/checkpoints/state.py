@@ -1,7 +1,7 @@
 """Captures a run in a checkpoint, and restores it, by parameter name and for any number of ranks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,8 @@ from numpy.typing import DTypeLike
 
 from ringtrain import __version__
 from ringtrain.config.resolve import to_table
-from ringtrain.nn.arena import Arena
+from ringtrain.nn.arena import Arena, lay_out
+from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
@@ -51,19 +52,19 @@ def by_name(arena: Arena, flat: np.ndarray) -> dict[str, np.ndarray]:
     return {span.name: flat[span.start : span.start + span.count].reshape(span.shape) for span in arena.spans}
 
 
-def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype: DTypeLike) -> np.ndarray:
+def flat_of(spans: Sequence[Span], named: Mapping[str, np.ndarray], dtype: DTypeLike) -> np.ndarray:
     """The reverse of :func:`by_name`; padding is zero."""
-    flat = np.zeros(arena.count, dtype)
-    for span in arena.spans:
+    flat = np.zeros(spans[-1].stop if spans else 0, dtype)
+    for span in spans:
         flat[span.start : span.start + span.count] = named[span.name].reshape(-1)
     return flat
 
 
 def from_root(
-    transport: Transport, arena: Arena, named: Mapping[str, np.ndarray] | None, dtype: DTypeLike
+    transport: Transport, spans: Sequence[Span], named: Mapping[str, np.ndarray] | None, dtype: DTypeLike
 ) -> np.ndarray:
-    """Broadcast rank 0's arrays by name, as a flat host array; the other ranks give None. Collective."""
-    flat = np.empty(arena.count, dtype) if named is None else flat_of(arena, named, dtype)
+    """Broadcast rank 0's arrays by name, as a flat host array of these spans; the other ranks give None. Collective."""
+    flat = np.empty(spans[-1].stop if spans else 0, dtype) if named is None else flat_of(spans, named, dtype)
     transport.broadcast(flat)
     return flat
 
@@ -113,10 +114,13 @@ def place(checkpoint: Checkpoint) -> dict:
 def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
     """Restore rank 0's checkpoint on every rank; ``found``: its :func:`place`, on all. Collective."""
 
-    def spread(named: Mapping[str, np.ndarray] | None) -> np.ndarray:
-        return from_root(transport, run.arena, named, ops.dtype)
+    whole = lay_out(run.graph.parameters())
 
-    ops.upload(spread(checkpoint.weights if checkpoint else None), run.arena.weights)
+    def spread(named: Mapping[str, np.ndarray] | None) -> np.ndarray:
+        return from_root(transport, whole, named, ops.dtype)
+
+    weights = spread(checkpoint.weights if checkpoint else None)
+    ops.upload(run.exchange.own_part(weights), run.arena.weights)
     slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in found["slots"]}
     run.exchange.owned_state.restore({"step": int(found["scalars"]["step"]), **slots})
     if run.scale is not None:

@@ -8,20 +8,24 @@ messages as they come (:mod:`ringtrain.train.pipeline.fc_stage`).
     behind      serve: forward 0, backward 0, forward 1, …                           reduce   check   update
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage
-from ringtrain.exchange.model_parallel.pipeline import Pipeline
+from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, SUMS, ActivationMessage, GroupRows, Header
+from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
+from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
-from ringtrain.train.pipeline.fc_stage import BatchCut, FcStage
-from ringtrain.train.step.instructions import WITHOUT_EXAMPLES, CheckLoss, ReduceLoss, Update
+from ringtrain.train.pipeline.fc_messages import BatchCut, describe_awaited
+from ringtrain.train.pipeline.fc_stage import FcStage
+from ringtrain.train.step.instructions import WITHOUT_EXAMPLES, CheckLoss, ReduceLoss, Update, without_others
 from ringtrain.train.step.slow_rank import Feed
 from ringtrain.train.step.stage import PipelineStage, StageIteration
 
@@ -30,7 +34,7 @@ from ringtrain.train.step.stage import PipelineStage, StageIteration
 class SendForward:
     """Run forward on a micro-batch, and send its activations."""
 
-    doing = "forward"
+    doing = "forward, and sending activations"
     micro: int
 
 
@@ -38,7 +42,7 @@ class SendForward:
 class RecvBackward:
     """Wait for its gradient, and run backward. ``last``: gradients are final then, and the exchange gets each span."""
 
-    doing = "backward"
+    doing = "waiting for a gradient, and backward"
     micro: int
     last: bool
 
@@ -68,27 +72,33 @@ class InFlight:
 
 
 class FrontStage(PipelineStage):
-    """Runs the iterations of a rank with images."""
+    """Runs the iterations of a rank in front. A rank without examples, a dedicated server, sends no message."""
 
-    def __init__(self, exchange: Pipeline, ops: Ops, feed: Feed, cut: BatchCut):
+    def __init__(self, exchange: PipelineFront, rank: int, ops: Ops, feed: Feed, cut: BatchCut):
         self._exchange, self._ops, self._feed = exchange, ops, feed
-        self._part, self._mail, self._place = exchange.part, exchange.mail, exchange.place
-        self._shape = exchange.part.shapes[exchange.part.output]
-        self._in_flight = [self._make_slot(cut.capacity) for _ in range(min(exchange.in_flight, cut.parts))]
+        self._part, self._mail, self._place = exchange.table.part, exchange.mail, exchange.facts.roles.part(rank)
+        self._shape = self._part.shapes[self._part.output]
+        self._in_flight: list[InFlight] = []
+        if self._place is not None:
+            behind = exchange.table.behind
+            self._headers = self._mail.header_to(behind, self._place)
+            depth = min(exchange.settings.config.fc_in_flight, cut.parts)
+            self._in_flight = [self._make_slot(behind, self._place, cut.capacity) for _ in range(depth)]
+        if exchange.apart:
+            exchange.serving.say_goodbye = self._say_goodbye
 
-    def _make_slot(self, capacity: int) -> InFlight:
-        peer, width = self._exchange.routes[1].ranks[0], element_count(self._shape)
-        activations = self._mail.forward(peer, self._place, capacity, width)
-        gradient = self._mail.back(peer, self._place, capacity, width)
-        return InFlight(Pass(self._ops, Workspace(self._ops)), activations, gradient)
+    def _make_slot(self, behind: Sequence[int], place: int, capacity: int) -> InFlight:
+        memory = behind, place, GroupRows(), capacity, element_count(self._shape)
+        return InFlight(Pass(self._ops, Workspace(self._ops)), self._mail.forward(*memory), self._mail.back(*memory))
 
     def begin(self, iteration: StageIteration) -> None:
-        self._iteration = iteration
+        self._iteration, self._sums = iteration, np.zeros(SUMS)
         for slot in self._in_flight:
-            slot.ctx.key, slot.ctx.total = iteration.ctx.key, iteration.batch.total
+            slot.ctx.key = iteration.ctx.key
 
     def instructions(self, micro_batches: int) -> tuple:
-        return front_instructions(micro_batches, len(self._in_flight))
+        found = front_instructions(micro_batches, len(self._in_flight))
+        return without_others(found) if self._exchange.facts.dynamic_batches else found
 
     def run(self, instruction: object) -> None:
         match instruction:
@@ -103,33 +113,57 @@ class FrontStage(PipelineStage):
     def _slot(self, micro: int) -> InFlight:
         return self._in_flight[micro % len(self._in_flight)]
 
-    def _id(self, micro: int) -> tuple[int, int, int]:
-        return self._iteration.batch.iteration, self._place, micro
+    def _header(self, micro: int) -> Header:
+        batch, (start, stop) = self._iteration.batch, self._iteration.micro[micro]
+        assert self._place is not None, "a rank that sends has a place"
+        return Header(batch.iteration, self._place, micro, stop - start, batch.total, batch.valid_total)
 
     def _send(self, micro: int, slot: InFlight) -> None:
         (start, stop), ops, message = self._iteration.micro[micro], self._ops, slot.activations
         count = stop - start
         x, labels, examples = self._feed.load(slot.ctx.space, self._iteration.batch, start, stop)
-        slot.ctx.examples = examples
+        slot.ctx.examples, slot.ctx.total = examples, self._iteration.ctx.total
         y, slot.tapes = self._part.forward(slot.ctx, x, need=self._exchange.before_read)
         self._mail.wait(message)
-        self._mail.address(message, self._id(micro))
-        ops.copy(examples, message.examples(count))
-        assert message.labels is not None, "a message forward has labels"
+        assert message.examples is not None and message.labels is not None, "a message forward"
+        ops.copy(examples, message.examples[:count])
         ops.copy(labels, message.labels[:count])
         ops.copy(y, message.array(count, self._shape))
         self._mail.expect(slot.gradient, count)
+        self._headers.send(self._header(micro))
         self._mail.send(message, count)
 
     def _recv(self, micro: int, slot: InFlight, last: bool) -> None:
-        start, stop = self._iteration.micro[micro]
-        self._mail.wait(slot.gradient)
-        self._mail.check(slot.gradient, self._id(micro))
+        header = self._header(micro)
+        self._await_gradient(slot.gradient, header)
+        self._mail.check(slot.gradient, header.id, header.count)
+        self._sums += slot.gradient.sums(header.count)
+        if last:
+            self._ops.upload(self._sums, self._iteration.totals)
         slot.ctx.accumulate = micro > 0
-        dy = slot.gradient.array(stop - start, self._shape)
+        dy = slot.gradient.array(header.count, self._shape)
+        # The loss was divided by the labels of the batch. A rank with weights of its own learns from the mean of its
+        # own examples.
+        if self._iteration.denominator != header.valid:
+            self._ops.scale(dy, header.valid / self._iteration.denominator)
         for span in self._part.backward(slot.ctx, dy, slot.tapes):
             if last:
                 self._exchange.grad_ready(span)
+
+    def _await_gradient(self, gradient: ActivationMessage, header: Header) -> None:
+        """Serve other ranks, if this one is a server, until the gradient has come."""
+
+        def come() -> bool:
+            self._exchange.serving.poll()
+            return gradient.has_come
+
+        self._mail.wait_until(come, lambda: describe_awaited(gradient.peers, header.id))
+
+    def _say_goodbye(self) -> None:
+        """Tell the ranks behind that no message comes until the next meeting is over."""
+        if self._place is not None:
+            self._headers.send(Header(0, self._place, 0, GOODBYE))
+            self._headers.wait()
 
 
 def stage_of(
@@ -139,22 +173,26 @@ def stage_of(
     loss: SoftmaxCrossEntropy,
     rate: Callable[[int], float],
     *,
+    rank: int,
+    seed: int,
     batch: int,
     accumulate: int,
     grain: int,
 ) -> PipelineStage | None:
-    """This rank's stage of the pipeline; None if each rank holds the whole network.
+    """The stage of rank ``rank`` of the pipeline; None if each rank holds the whole network.
 
     rate:       iteration → learning rate
+    seed:       of the run's random numbers
     batch:      the most examples of an iteration, over all ranks
     accumulate: micro-batches of a rank
     grain:      examples that stay together
     """
-    if not isinstance(exchange, Pipeline):
+    if not isinstance(exchange, PipelineFront | PipelineBehind):
         return None
-    places = len(exchange.routes[0].ranks)
+    places = len(exchange.facts.roles.trainers)
     capacity = largest_part(largest_part(batch, places, grain), accumulate, grain)
     cut = BatchCut(places, accumulate, grain, capacity)
-    if exchange.own == 0:
-        return FrontStage(exchange, ops, feed, cut)
-    return FcStage(exchange, ops, loss, rate, cut)
+    if isinstance(exchange, PipelineFront):
+        return FrontStage(exchange, rank, ops, feed, cut)
+    exchange.serving = stage = FcStage(exchange, ops, loss, rate, cut, seed)
+    return stage

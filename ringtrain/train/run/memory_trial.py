@@ -26,7 +26,7 @@ class MemoryNeed:
     @property
     def examples(self) -> int:
         """About how many fit if no other process uses the device."""
-        return max(0, int((USABLE * self.total - self.fixed) // self.each))
+        return max(0, int((USABLE * self.total - self.fixed) // self.each)) if self.each else 0
 
 
 def rehearse(run: Assembly, ops: Ops, batch: Batch) -> None:

@@ -13,6 +13,7 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
 from ringtrain.train.run.rank_stats import RankStatistics
+from ringtrain.train.run.share_size import FirstIterations
 from ringtrain.train.step.loss_sum import IterationLoss
 
 
@@ -26,6 +27,7 @@ class RunRecords:
     def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
         self._of, self._progress, self._sink, self._started = run, progress, sink, started
         self._rates, self._statistics = Rates(), RankStatistics(run)
+        self._first = FirstIterations(run)
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self.finished: Iteration | None = None
 
@@ -33,9 +35,10 @@ class RunRecords:
         """Count examples of all ranks, and their time."""
         self._statistics.training_s += seconds
         self._rates.add(examples, seconds)
+        self._first.tick(seconds)
 
     def iteration(self, outcome: IterationLoss) -> None:
-        """Record a finished iteration."""
+        """Record a finished iteration. Collective once, if the size of a rank's part is judged by the first ones."""
         self._note_skipped(outcome.iteration + 1)
         self.finished = Iteration(
             iteration=outcome.iteration + 1,
@@ -48,6 +51,9 @@ class RunRecords:
             seconds=self._now(),
         )
         self._sink.handle(self.finished)
+        note = self._first.note()
+        if note is not None:
+            self.note(note)
 
     def _note_skipped(self, iteration: int) -> None:
         scale = self._of.scale

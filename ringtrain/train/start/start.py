@@ -27,6 +27,7 @@ from ringtrain.train.options import RunOptions, read_options
 from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.rank_stats import forget_peak
 from ringtrain.train.run.run import Run
+from ringtrain.train.run.share_size import expected_note
 from ringtrain.train.run.tracing import Tracer, path_of, window_of
 from ringtrain.train.start.finished import report_finished
 from ringtrain.train.start.header import header, notes
@@ -157,7 +158,8 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
 def _equal_weights(run: Assembly, origin: Origin) -> Progress:
     """Broadcast rank 0's weights, new or of the checkpoint, and compare the hashes of all ranks."""
     if origin.place is None:
-        broadcast_array(run.transport, run.ops, run.arena.weights)
+        if not run.roles.parts:  # parts of the network are equal as they are drawn
+            broadcast_array(run.transport, run.ops, run.arena.weights)
         progress = Progress()
     else:
         progress = restore(run, run.ops, run.transport, origin.place, origin.found.checkpoint if origin.found else None)
@@ -177,5 +179,6 @@ def _compile(run: Assembly, sink: Sink, progress: Progress) -> None:
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))
-    for text in dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes()))):
+    of_ops = dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes())))
+    for text in filter(None, (*of_ops, expected_note(run))):
         sink.handle(Note(text=text))

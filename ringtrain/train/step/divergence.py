@@ -29,26 +29,30 @@ class Divergence:
 
     def raise_everywhere(self, outcome: IterationLoss, batch: RankBatch) -> None:
         """End every rank; the error names the first such layer of any rank. Collective."""
-        if self._in_parts:
+        if self._in_parts and not self._exchange.facts.max_iteration_lag:
             self._exchange.synchronize()  # the weights that other ranks hold
         # Slower ranks need service until they start this iteration's sum, and learn of the loss.
         for pending in self._losses.pending():
             wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
         everyone = self._transport.gather_json(self._place(batch))
-        places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
-        raise everywhere(self._error(outcome, *min(places, default=(None, None))))
+        places = [(*place, rank) for rank, place in enumerate(everyone) if place is not None]
+        _, layer, rank = min(places, default=(None, None, None))
+        raise everywhere(self._error(outcome, layer, rank))
 
     def raise_here(self, outcome: IterationLoss, batch: RankBatch) -> None:
         """End this rank alone; the error names its own first such layer."""
-        raise self._error(outcome, self._place(batch), self._transport.rank)
+        place = self._place(batch)
+        raise self._error(outcome, place[1] if place else None, self._transport.rank)
 
-    def _place(self, batch: RankBatch) -> int | None:
-        return self._passes.first_nonfinite(batch.batch, batch.micro)
+    def _place(self, batch: RankBatch) -> tuple[int, str] | None:
+        """(place in the plan, layer) of the first such layer; None if all values of this rank are finite."""
+        place = self._passes.first_nonfinite(batch.batch, batch.micro)
+        return None if place is None else (place, self._passes.graph.plan[place].name)
 
-    def _error(self, outcome: IterationLoss, place: int | None, rank: int | None) -> DivergedError:
+    def _error(self, outcome: IterationLoss, layer: str | None, rank: int | None) -> DivergedError:
         where = texts.ALL_FINITE()
-        if place is not None:
-            where = texts.FIRST_LAYER(layer=self._passes.graph.plan[place].name, rank=rank)
+        if layer is not None:
+            where = texts.FIRST_LAYER(layer=layer, rank=rank)
         return DivergedError(texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where))
 
     def _poll(self, pending: Handle) -> bool:

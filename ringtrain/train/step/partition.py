@@ -56,19 +56,19 @@ class BatchPartition:
         self._roles = exchange.facts.roles
 
     @property
-    def read_elsewhere(self) -> bool:
-        """Whether one rank reads for all."""
-        return self._roles.loader is not None
+    def scattered(self) -> bool:
+        """Whether one rank reads for all, and for this one."""
+        return self._roles.loader is not None and self._rank in self._roles.trainers
 
     def own(self, batch: Batch) -> Batch:
         """This rank's part of a batch. Collective if one rank reads for all."""
-        if self._roles.loader is None:
+        if not self.scattered:
             return batch
         return replace(batch, **self._exchange.batches.scatter(example_arrays(batch), self._cuts(batch.total)))
 
     def blank(self, batch: Batch) -> Batch:
         """A batch of the size of this rank's part, of zeros if another rank has read it. Not collective."""
-        if self._roles.loader is None:
+        if not self.scattered:
             return batch
         return blank_batch(batch, sum(stop - start for start, stop in self._cuts(batch.total)[self._rank]))
 
@@ -80,10 +80,11 @@ class BatchPartition:
         return micro_batches(count, self._accumulate, self._grain, empty)
 
     def _cuts(self, total: int) -> dict[int, list[Cut]]:
-        """The micro-batches of each trainer in a batch of ``total``."""
-        found = {}
+        """The micro-batches of each trainer in a batch of ``total``; also those without examples, if their passes are
+        made."""
+        found, empty = {}, self._exchange.facts.within_passes
         for part, rank in enumerate(self._roles.trainers):
             start, stop = batch_part(total, part, len(self._roles.trainers), self._grain)
-            micros = micro_batches(stop - start, self._accumulate, self._grain)
+            micros = micro_batches(stop - start, self._accumulate, self._grain, empty)
             found[rank] = [(start + a, start + b) for a, b in micros]
         return found

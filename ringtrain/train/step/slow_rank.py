@@ -5,7 +5,7 @@ meanwhile, so no other rank is slower.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
@@ -13,6 +13,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn.base import Workspace
 from ringtrain.train import texts
 from ringtrain.train.step.input import DeviceInput
+from ringtrain.transport.waiting import peers
 
 
 class SlowedInput:
@@ -44,13 +45,14 @@ class SlowedInput:
 Feed = DeviceInput | SlowedInput
 
 
-def slowed(feed: DeviceInput, slow: str | None, rank: int, size: int) -> Feed:
-    """The input of this rank; ``slow``: RANK:TIMES or None. Raises ConfigError."""
+def slowed(feed: DeviceInput, slow: str | None, rank: int, trainers: Sequence[int]) -> Feed:
+    """The input of this rank; ``slow``: RANK:TIMES or None. Raises ConfigError unless it names one of ``trainers``, the
+    ranks that have examples."""
     if slow is None:
         return feed
     which, times = _parsed(slow)
-    if not 0 <= which < size:
-        raise ConfigError(texts.NO_SUCH_RANK(slow=slow, rank=which, last=size - 1))
+    if which not in trainers:
+        raise ConfigError(texts.NOT_TRAINING(slow=slow, rank=which, ranks=peers(trainers)))
     return SlowedInput(feed, times) if which == rank else feed
 
 

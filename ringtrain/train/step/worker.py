@@ -2,6 +2,7 @@
 interface of the exchange."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ class Worker:
     ):
         self.passes, self.exchange, self.rate, self.activity = passes, exchange, rate, transport.activity
         self._partition, self._losses, self._stage = partition, losses, stage
-        self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, stage is not None)
+        self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, bool(exchange.facts.roles.parts))
         usual = independent if exchange.facts.dynamic_batches else instructions
         self._instructions = stage.instructions if stage else usual
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
@@ -101,7 +102,7 @@ class Worker:
         self.activity.iteration = batch.iteration + 1
         self.hooks.before_iteration(batch.iteration)
         batch = self._partition.own(batch)
-        self._begin(batch, no_batch if self._partition.read_elsewhere else following)
+        self._begin(batch, no_batch if self._partition.scattered else following)
         count = len(batch.labels)
         self.images += count
         self.updates += count > 0
@@ -120,23 +121,27 @@ class Worker:
         """Wait for the losses that :meth:`iterate` has not returned, and return them in order. Collective."""
         return [self._next_outcome() for _ in range(len(self._losses))]
 
-    def rehearse(self, batch: Batch) -> None:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights do not change. Not
-        collective."""
+    def rehearse(self, batch: Batch, clock: Callable[[], float] = time.perf_counter) -> list[dict[str, float]]:
+        """Run every kernel of an iteration, so that none is compiled inside one; weights do not change. Not collective.
+        Returns for each micro-batch the seconds of "forward" and "backward", by the host's clock."""
         ctx = self.passes.ctx
         reduction = ctx.add_over_ranks
         ctx.add_over_ranks = reduction and (lambda numbers: None)
         self._begin(self._partition.blank(batch))
+        seconds = []
         for micro in range(len(self._batch.micro)):
             self.run(Load(micro))
-            current = self.passes.micro_batch
+            current, began = self.passes.micro_batch, clock()
             current.dlogits = self.passes.loss_gradient(self._forward(), current.labels)
+            between = clock()
             for _ in self._backward(micro, last=False):
                 pass
+            seconds.append({"forward": between - began, "backward": clock() - between})
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
         ctx.add_over_ranks = reduction
+        return seconds
 
     def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> None:
         # If passes contain collectives, ranks without examples make these passes too.

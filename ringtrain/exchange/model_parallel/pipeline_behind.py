@@ -1,0 +1,112 @@
+"""A rank behind the front of a pipeline: it holds fully connected layers, or some of their columns, alone."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ringtrain.arrays import Array
+from ringtrain.exchange.base import ExchangeFacts, State, all_train
+from ringtrain.exchange.buckets.reducer import Reducers
+from ringtrain.exchange.buckets.subgroup import Subgroup
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel, GroupRows
+from ringtrain.exchange.model_parallel.hybrid_layers import divided
+from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
+from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part
+from ringtrain.exchange.model_parallel.part_update import PartUpdate
+from ringtrain.exchange.model_parallel.pipeline import Pipeline
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.owned_update import STEP, OwnedArray, check_names, check_sizes
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
+from ringtrain.nn.graph import Graph
+from ringtrain.optim.optimizers import Optimizer
+
+
+class PipelineBehind(Pipeline):
+    """Updates its part by the messages of the ranks in front. ``norm``: adds squares over all ranks, for clipping.
+
+    group:   the ranks that divide the columns of this rank's layers
+    part:    this rank's layers, with its columns alone
+    layouts: of the group; None if this rank has whole layers
+    """
+
+    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts, norm: SumOverRanks):
+        super().__init__(settings, mail, inner)
+        self._norm, self._left_out = norm, False
+        self.layouts: MicrobatchLayouts | None = None
+
+    def prepare(self, graph: Graph) -> Graph:
+        super().prepare(graph)
+        settings, self.part = self.settings, self.table.part
+        self.group = Subgroup(settings.transport, self.table.ranks, settings.config.deadline_s)
+        within = replace(settings, transport=self.group, guard=None, share=_row_share).with_options(accumulate=1)
+        if self.group.size > 1:
+            self.layouts = MicrobatchLayouts(within, all_train(self.group.size))
+            self.part = divided(self.part, 0, self.layouts, None)
+        self._within = within
+        return self.part
+
+    def _bind(self, arena: Arena, optimizer: Optimizer) -> tuple[list[str], int | None]:
+        self._arena = arena
+        self._update = PartUpdate(self._within, arena, optimizer, None if self.apart else self._norm)
+        self.owned_state = PartState(self._update, self._gather, arena, self.table.spans)
+        collectives = [self.layouts.collectives] if self.layouts is not None else []
+        self.reducers = Reducers({}, messages=[self.mail, *collectives])
+        return [], self._update.owned.nbytes
+
+    def rehearse(self) -> None:
+        self._update.rehearse()
+
+    def grad_ready(self, span: Span) -> None:
+        """Nothing to do: this gradient does not travel."""
+
+    def learn(self, lr: float, share: float, number: int, messages: int) -> None:
+        """Update by the gradient of message ``number`` of ``messages``: a batch of its own, this share of the whole."""
+        self._update.apply_micro_batch(lr, share, number, messages)
+
+    def finish(self, iteration: int, lr: float) -> None:
+        super().finish(iteration, lr)
+        self._update.finish(lr, self.updates_each_message or self._left_out)
+        self._left_out = False
+
+    def leave_out_update(self) -> None:
+        """Make no update at the end of this iteration: no message has come in it."""
+        self._left_out = True
+
+    def _weights(self) -> tuple[Array | None, Array | None]:
+        return self._arena.weights, None
+
+    def own_part(self, flat: np.ndarray) -> np.ndarray:
+        return own_part(self._arena, self.table.spans, flat)
+
+
+def _row_share(count: int, part: int, parts: int) -> tuple[int, int]:
+    return GroupRows(part, parts).cut(count)
+
+
+class PartState(State):
+    """The state on a rank behind. ``whole``: the spans of the whole network"""
+
+    def __init__(self, update: PartUpdate, gather: PartGather, arena: Arena, whole: Sequence[Span]):
+        self._update, self._gather, self._arena, self._whole = update, gather, arena, whole
+
+    def state(self) -> dict:
+        """Send this rank's part to the ranks in front, and return the step alone. Collective."""
+        for name in sorted(self._update.owned.slots):
+            self._gather.gather(self._update.owned.slots[name], None)
+        return {STEP: self._update.iterations}
+
+    def arrays(self) -> list[OwnedArray]:
+        return self._update.owned.arrays(False)
+
+    def check_names(self, names: Collection[str]) -> None:
+        check_names(names, self._update.owned.slots)
+
+    def restore(self, state: dict) -> None:
+        """Raises CheckpointError if the state is of another optimizer or of another arena."""
+        self.check_names(state)
+        check_sizes(state, self._whole[-1].stop)
+        parts = {name: own_part(self._arena, self._whole, flat) for name, flat in state.items() if name != STEP}
+        self._update.restore({STEP: state[STEP], **parts})
