@@ -14,6 +14,12 @@ PRECISION_OF_CHECKS = Template(
 )
 NO_ML_DTYPES = Template("--precision bfloat16 wants the package ml_dtypes: pip install ml_dtypes")
 
+# cpu/library
+NOT_COMPILED = Template("the kernels of this CPU are not there: {path}; install ringtrain again: pip install -e .")
+NO_FAMILY = Template("{setting}={wanted}: this CPU has {having}; unset it, or name one of these")
+NO_KERNELS = Template("ringtrain has no kernels for this CPU ({machine}); use --ops reference")
+NOT_THE_ARRAY = Template("wanted an array of {wanted} without gaps, got {got} with strides {strides}")
+
 # cpu/blas
 THREADS = Template(
     "--threads {count}: at most {most} on this machine, {per_core} for each core, or {least} where those are fewer"

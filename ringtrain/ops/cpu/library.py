@@ -1,0 +1,139 @@
+"""The compiled kernels of this CPU, called through ctypes. Their sources say which arguments each has."""
+
+import ctypes
+import os
+import platform
+import re
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.errors import ConfigError
+from ringtrain.ops import texts
+from ringtrain.ops.cpu.compile import FAMILIES, LIBRARIES, SOURCES, file_name
+
+FAMILY_SETTING = "RINGTRAIN_CPU_FAMILY"
+# The flags of /proc/cpuinfo that a family needs. Source: the x86-64 psABI, section 3.1.1.
+V2 = {"cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"}
+V3 = V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+NEEDS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V4, "aarch64": set()}
+
+C_NAMES = {"float32": "float", "float64": "double"}
+NUMBERS = {"Int": ctypes.c_int64, "bool": ctypes.c_bool, "double": ctypes.c_double, "uint64_t": ctypes.c_uint64}
+ELEMENTS = {
+    "double": "float64",
+    "float": "float32",
+    "int32_t": "int32",
+    "Int": "int64",
+    "uint8_t": "uint8",
+    "uint16_t": "uint16",
+    "uint32_t": "uint32",
+    "uint64_t": "uint64",
+}
+KERNEL = re.compile(r"^KERNEL\((\w+)\)\(([^)]*)\)", re.MULTILINE)
+PARAMETER = re.compile(r"(?:const )?(\w+)(\*| )\s*(\w+)$")
+
+
+class ArrayParameter:
+    """An array of one type, whose elements lie one after another; None is a null pointer."""
+
+    def __init__(self, dtype: str):
+        self.dtype = np.dtype(dtype)
+
+    def from_param(self, x: np.ndarray | None):
+        if x is None:
+            return None
+        if x.dtype != self.dtype or not x.flags.c_contiguous:
+            raise TypeError(texts.NOT_THE_ARRAY(wanted=self.dtype, got=x.dtype, strides=x.strides))
+        return x.ctypes
+
+
+class Kernels:
+    """The kernels of one floating-point type, as attributes by their names in the sources: ``kernels.add(…)``.
+
+    threads: of an operation; each has a workspace of its own. An object serves one thread of the program at a time.
+    """
+
+    def __init__(self, dtype: np.dtype, threads: int = 1):
+        self._library, self.family = open_library()
+        self._context = self._library.open_context(threads)
+        if not self._context:
+            raise MemoryError
+        self.threads = self._library.context_threads(self._context)
+        real = C_NAMES[dtype.name]
+        for name, parameters in signatures().items():
+            setattr(self, name, self._bind(f"{name}_{real}", parameters, real))
+
+    def __del__(self):
+        if getattr(self, "_context", None):
+            self._library.close_context(self._context)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._library.context_bytes(self._context)
+
+    def _bind(self, symbol: str, parameters: tuple[tuple[str, bool], ...], real: str):
+        function = self._library[symbol]  # an object of its own at each look
+        function.restype = None
+        function.argtypes = [_type(type, array, real) for type, array in parameters]
+        takes_context = bool(parameters) and parameters[0] == ("Context", True)
+        return partial(function, self._context) if takes_context else function
+
+
+def _type(type: str, array: bool, real: str):
+    if type == "Context":
+        return ctypes.c_void_p
+    type = real if type == "Real" else type
+    return ArrayParameter(ELEMENTS[type]) if array else NUMBERS[type]
+
+
+@cache
+def signatures() -> dict[str, tuple[tuple[str, bool], ...]]:
+    """Return the parameters of each kernel, (C type, whether it is an array) in their order, from the sources."""
+    found = {}
+    for path in sorted(SOURCES.glob("*.cpp")):
+        for name, written in KERNEL.findall(path.read_text()):
+            matches = [PARAMETER.match(" ".join(each.split())) for each in written.split(",")]
+            if not all(matches):
+                raise ValueError(f"{path.name}: cannot read the parameters of {name}: {written}")
+            found[name] = tuple((match[1], match[2] == "*") for match in matches if match)
+    return found
+
+
+@cache
+def open_library() -> tuple[ctypes.CDLL, str]:
+    """Return the library of the best family that this CPU has, and the family's name.
+
+    Raises: ConfigError if there is none, or ``RINGTRAIN_CPU_FAMILY`` names one that the CPU does not have.
+    """
+    family = choose_family(cpu_flags(), os.environ.get(FAMILY_SETTING, ""))
+    path = LIBRARIES / file_name(family)
+    if not path.exists():
+        raise ConfigError(texts.NOT_COMPILED(path=path))
+    library = ctypes.CDLL(str(path))
+    library.open_context.restype, library.open_context.argtypes = ctypes.c_void_p, [ctypes.c_int64]
+    for name, result in (("close_context", None), ("context_threads", ctypes.c_int64), ("context_bytes", ctypes.c_int64)):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, [ctypes.c_void_p]
+    return library, family
+
+
+def choose_family(flags: set[str], wanted: str = "") -> str:
+    """Return the best family that a CPU with these flags has, or the one that is wanted. Raises ConfigError."""
+    machine = platform.machine()
+    having = [family for family in FAMILIES.get(machine, ()) if NEEDS[family] <= flags]
+    if wanted and wanted not in having:
+        raise ConfigError(texts.NO_FAMILY(setting=FAMILY_SETTING, wanted=wanted, having=", ".join(having) or "none"))
+    if not having:
+        raise ConfigError(texts.NO_KERNELS(machine=machine))
+    return wanted or having[0]
+
+
+def cpu_flags() -> set[str]:
+    """Return the flags of the first CPU in /proc/cpuinfo."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return set(line.partition(":")[2].split())
+    return set()

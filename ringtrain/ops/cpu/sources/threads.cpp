@@ -1,0 +1,144 @@
+// Compiled once a library, not once a type.
+#include "threads.hpp"
+#include <pthread.h>
+
+constexpr Int LINE = 64;
+
+void Workspace::rewind() {
+  used = 0;
+  if (!chunk || !chunk->before) return;
+  Int size = total;
+  for (; chunk; ) { Chunk* before = chunk->before; free(chunk); chunk = before; }
+  total = 0;
+  bytes(size);
+  used = 0;
+}
+
+void* Workspace::bytes(Int count) {
+  count = up(count, LINE);
+  if (!chunk || used + count > chunk->size) {
+    Chunk* added = (Chunk*)aligned_alloc(LINE, count + LINE);
+    if (!added) abort();
+    *added = {chunk, count};
+    chunk = added;
+    total += count;
+    used = 0;
+  }
+  void* at = (char*)chunk + LINE + used;
+  used += count;
+  return at;
+}
+
+// A helper waits for the number of the next job, spinning first: operations follow one another closely.
+struct Pool {
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+  pthread_t threads[MOST_THREADS];
+  Int started, job, running;
+  bool ending;
+  Context* context;
+  Part part;
+  void* given;
+  Int count, grain;
+};
+
+constexpr Int SPINS = 4000;
+
+static void run_part(Context& context, Int index, Int count, Int grain, Part part, void* given) {
+  Int grains = parts_of(count, grain), each = grains / context.threads, more = grains % context.threads;
+  Int first = (index * each + least(index, more)) * grain, end = least(count, first + (each + (index < more)) * grain);
+  context.own[index].rewind();
+  if (first < end) part(given, first, end, context.own[index]);
+}
+
+static inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+struct Helper { Pool* pool; Int index; };
+
+static void* help(void* given) {
+  Helper helper = *(Helper*)given;
+  free(given);
+  Pool& pool = *helper.pool;
+  for (Int done = 0;;) {
+    for (Int i = 0; i < SPINS && __atomic_load_n(&pool.job, __ATOMIC_ACQUIRE) == done; i++) pause_cpu();
+    pthread_mutex_lock(&pool.lock);
+    while (pool.job == done && !pool.ending) pthread_cond_wait(&pool.wake, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    if (pool.ending) return 0;
+    done++;
+    run_part(*pool.context, helper.index, pool.count, pool.grain, pool.part, pool.given);
+    __atomic_sub_fetch(&pool.running, 1, __ATOMIC_ACQ_REL);
+  }
+}
+
+void run_parts(Context& context, Int count, Int grain, Part part, void* given) {
+  if (count <= 0) return;
+  Pool* pool = (Pool*)context.pool;
+  if (!pool || count <= grain) {
+    context.own[0].rewind();
+    part(given, 0, count, context.own[0]);
+    return;
+  }
+  pool->count = count; pool->grain = grain; pool->part = part; pool->given = given;
+  __atomic_store_n(&pool->running, context.threads - 1, __ATOMIC_RELEASE);
+  pthread_mutex_lock(&pool->lock);
+  __atomic_add_fetch(&pool->job, 1, __ATOMIC_ACQ_REL);
+  pthread_cond_broadcast(&pool->wake);
+  pthread_mutex_unlock(&pool->lock);
+  run_part(context, 0, count, grain, part, given);
+  for (Int i = 0; __atomic_load_n(&pool->running, __ATOMIC_ACQUIRE); i++) {
+    pause_cpu();
+    if (i > SPINS) sched_yield();
+  }
+}
+
+// Null if a thread could not be started.
+extern "C" Context* open_context(Int threads) {
+  Context* context = (Context*)calloc(1, sizeof(Context));
+  if (!context) return 0;
+  context->threads = most(1, least(threads, MOST_THREADS));
+  if (context->threads == 1) return context;
+  Pool* pool = (Pool*)calloc(1, sizeof(Pool));
+  pool->context = context;
+  context->pool = pool;
+  pthread_mutex_init(&pool->lock, 0);
+  pthread_cond_init(&pool->wake, 0);
+  for (; pool->started < context->threads - 1; pool->started++) {
+    Helper* helper = (Helper*)malloc(sizeof(Helper));
+    *helper = {pool, pool->started + 1};
+    if (pthread_create(&pool->threads[pool->started], 0, help, helper)) { free(helper); break; }
+  }
+  context->threads = pool->started + 1;
+  return context;
+}
+
+static void drop(Workspace& space) {
+  for (; space.chunk; ) { Workspace::Chunk* before = space.chunk->before; free(space.chunk); space.chunk = before; }
+}
+
+extern "C" void close_context(Context* context) {
+  if (Pool* pool = (Pool*)context->pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->ending = true;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (Int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], 0);
+    free(pool);
+  }
+  drop(context->shared);
+  for (Workspace& space : context->own) drop(space);
+  free(context);
+}
+
+extern "C" Int context_threads(const Context* context) { return context->threads; }
+
+// Bytes of all workspaces.
+extern "C" Int context_bytes(const Context* context) {
+  Int bytes = context->shared.total;
+  for (const Workspace& space : context->own) bytes += space.total;
+  return bytes;
+}

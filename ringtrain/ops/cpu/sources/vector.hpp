@@ -1,0 +1,83 @@
+// Vectors of as many elements as a register of the CPU family holds, and one multiply-add that is rounded once.
+//
+// Real is float or double: every source is compiled for both. What is added to what, and in which order, never depends
+// on LANES: all families with fused multiply-adds give the same bits.
+#pragma once
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+
+#if !defined(VECTOR_BYTES)
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+#endif
+
+typedef int64_t Int;
+constexpr Int LANES = VECTOR_BYTES / Int(sizeof(Real));
+typedef Real Vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(Real)), may_alias));
+
+// An operation: its name in the library ends with the type, as in conv_forward_float.
+#define JOIN_AGAIN(name, type) name##_##type
+#define JOIN(name, type) JOIN_AGAIN(name, type)
+#define KERNEL(name) extern "C" void JOIN(name, Real)
+
+INLINE Vec load(const Real* p) { return *(const Vec*)p; }
+INLINE void store(Real* p, Vec v) { *(Vec*)p = v; }
+INLINE Vec splat(Real a) { return a - (Vec){}; }
+// The first `count` elements, and zeros; the first `count` elements of v.
+INLINE Vec load_part(const Real* p, Int count) {
+  Vec v = {};
+  for (Int i = 0; i < count; i++) v[i] = p[i];
+  return v;
+}
+INLINE void store_part(Real* p, Vec v, Int count) {
+  for (Int i = 0; i < count; i++) p[i] = v[i];
+}
+
+INLINE float fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+INLINE double fma(double a, double b, double c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+INLINE Vec fma(Vec a, Vec b, Vec c) {
+#if !defined(__FMA__) && !defined(__aarch64__)
+  return a * b + c;
+#elif defined(__clang__)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  Vec y;
+  UNROLL for (Int i = 0; i < LANES; i++) y[i] = fma(Real(a[i]), Real(b[i]), Real(c[i]));
+  return y;
+#endif
+}
+
+// max(v, 0): a NaN stays, and there is no negative zero.
+INLINE Vec positive(Vec v) { return v <= 0 ? (Vec){} : v; }
+INLINE Real positive(Real v) { return v <= 0 ? Real(0) : v; }
+
+INLINE Int least(Int a, Int b) { return a < b ? a : b; }
+INLINE Int most(Int a, Int b) { return a > b ? a : b; }
+INLINE Int parts_of(Int a, Int by) { return (a + by - 1) / by; }
+INLINE Int up(Int a, Int by) { return parts_of(a, by) * by; }
