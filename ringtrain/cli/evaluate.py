@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
-@click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
+@click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
 def evaluate(target, split, best, as_json, **given):
     """Compute loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""

@@ -14,7 +14,7 @@ SECTIONS = {
     "weight_decay decay_bias_norm clip_norm",
     "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power",
     "Output and checkpoints": "out resume evaluate_every checkpoint_every keep stop_before_s",
-    "Device and precision": "device precision loss_scale dtype ops threads mpi_cuda",
+    "Device and precision": "device precision loss_scale dtype ops threads recompute mpi_cuda",
     "Strategy": "sync average_every average_momentum average_from outer_momentum outer_lr servers dedicated "
     "server_levels staleness asynchronous gossip_max_lag",
     "Model parallel": "fc fc_ranks fc_in_flight fc_update",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
-@click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
+@click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
 def predict(target, out, split, layer, best, force, **given):
     """Write the predictions of TARGET, a checkpoint or a run folder, for every example: classes and probabilities, or
     any layer's features."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--precision", help="Of --device cuda: float32, tf32, bfloat16 or float16. [float32]")
 @click.option("--ops", default="cpu", show_default=True, help="Kernels: cpu or reference.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]"
+)
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
 def time(model, batch, iterations, warm_up, json_path, **flags):
     """Time forward and backward of each layer of MODEL, a name or a TOML file.

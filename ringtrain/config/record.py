@@ -95,7 +95,10 @@ class TrainConfig:
         choices=("auto", "direct", "staged"),
     )
     ops: str = option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
-    threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if set, or 1]", low=1)
+    threads: int | None = option(None, "Threads of a rank's operations. [OMP_NUM_THREADS if set, or 1]", low=1)
+    recompute: bool = option(
+        False, "Keep few activations, and compute the others again in backward: less memory, a third more arithmetic."
+    )
 
     sync: str = option("allreduce", "How ranks stay in step: STRATEGIES.")  # ringtrain.exchange.catalogue has them
     fc: str = option(

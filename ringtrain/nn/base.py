@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 
 AddOverRanks = Callable[[np.ndarray], None]
@@ -81,36 +81,6 @@ class Parameter:
         own[rows[ours] * (columns.stop - columns.start) + places[ours] - columns.start] = values[ours]
 
 
-class Workspace:
-    """Named arrays, made once and reused: a steady iteration allocates nothing.
-
-    Their type is that of activations (``ops.active``) by default. The leading axis of an array may shrink from call
-    to call (a tail): the call then returns a slice of the same memory. ``replaced``: how often a larger array has
-    replaced one; as long as that stays, one name and shape is always the same memory.
-    """
-
-    def __init__(self, ops: Ops):
-        self._ops = ops
-        self._arrays: dict[str, Array] = {}
-        self.replaced = 0
-
-    def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
-        held = self._arrays.get(name)
-        if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
-            self.replaced += held is not None
-            held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
-        return held if held.shape[0] == shape[0] else held[: shape[0]]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.size * array.dtype.itemsize for array in self._arrays.values())
-
-    def clear(self) -> None:
-        """Free all memory."""
-        self.replaced += len(self._arrays)
-        self._arrays.clear()
-
-
 @dataclass(slots=True)
 class Pass:
     """The context of one forward and backward pass: passed in, never ambient.
@@ -126,6 +96,7 @@ class Pass:
                 every pass of this many examples, until ``space`` replaces an array
     waits:      names of spans before which forward is cut, since their weights may not have arrived yet
     cuts:       names of spans after which backward is cut, since their gradients start an exchange
+    recompute:  whether activations of blocks of layers are dropped, and computed again in backward
     layer:      the layer's name, for people; empty while a recorded pass is replayed
     """
 
@@ -140,6 +111,7 @@ class Pass:
     recorded: bool = False
     waits: frozenset[str] = frozenset()
     cuts: frozenset[str] = frozenset()
+    recompute: bool = False
     layer: str = ""
 
 

@@ -48,13 +48,13 @@ class Conv2D(Fusable):
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
-        y_NPQK = ctx.space(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
+        y_NPQK = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
         ctx.ops.conv2d(x_NHWC, weights["weight"], weights.get("bias"), y_NPQK, self.geometry, relu=self.relu)
         return y_NPQK, (x_NHWC, y_NPQK)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x_NHWC, y_NPQK = tape
-        dx_NHWC = ctx.space(f"{self.name}.dx", x_NHWC.shape) if wanted[0] else None
+        dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape) if wanted[0] else None
         ctx.ops.conv2d_back(
             x_NHWC,
             weights["weight"],

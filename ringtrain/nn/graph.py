@@ -3,12 +3,16 @@
 Forward visits the layers in order, backward in the reverse order, which makes a gradient final as soon as its
 layer has been visited: all readers of an output come after it in the file. So backward yields the spans of
 the arena exactly from last to first, and an exchange may start on each as it comes.
+
+An activation is needed until the last layer that reads it has run, backward if the pass has one. A pass that recomputes
+drops those within a block of layers, and runs the block forward again right before it runs it backward.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ringtrain.arrays import Array
@@ -19,6 +23,7 @@ from ringtrain.nn.base import Fusable, Parameter, Pass, Shape, Span, Views
 from ringtrain.nn.capture_segments import CaptureSegment
 from ringtrain.nn.fuse import fold_relus
 from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.nn.recompute import Block, make_blocks
 from ringtrain.ops.machine import Value
 
 
@@ -57,6 +62,9 @@ class Graph:
         self._needing = graph_checks.gradients_needed(self.plan, self.shapes, {INPUT} if wants_dx else ())
         self._views: dict[str, ArenaPart] = {}
         self._plans: dict[tuple, list[CaptureSegment]] = {}
+        self._blocks: dict[tuple, list[Block]] = {}
+        self._places = {node.name: i for i, node in enumerate(self.plan)}
+        self._last_reader = {source: i for i, node in enumerate(self.plan) for source in node.inputs}
 
     @property
     def input_shape(self) -> Shape:
@@ -90,17 +98,37 @@ class Graph:
         """Return the last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
         is called with each span before it is read.
         """
-        tapes, key = Tapes({INPUT: x}), ("forward", upto, ctx.waits)
-        plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, self._until(upto)))
+        tapes = Tapes({INPUT: x})
+        ctx.space.begin(_kind(ctx))
+        nodes = self._until(upto)
+        for number, block in enumerate(self._blocks_of(ctx, nodes)):
+            made = self._run(ctx, ("forward", upto, ctx.waits, number), block.nodes, tapes.outputs, need)
+            if block.recomputed:
+                tapes.outputs[block.output] = made.outputs[block.output]
+                ctx.space.keep(chain(tapes.outputs.values(), arrays_in(tapes.kept.values())))
+            else:
+                tapes.outputs.update(made.outputs)
+                tapes.kept.update(made.kept)
+        if not ctx.training:
+            ctx.space.end()
+        return tapes.outputs[nodes[-1].name], tapes
+
+    def _run(
+        self, ctx: Pass, key: tuple, nodes: tuple[Node, ...], before: Views, need: Callable[[Span], None] | None = None
+    ) -> Tapes:
+        """Return the outputs of these layers, from the outputs ``before`` them, and their tapes."""
+        made = Tapes()
+        plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, nodes))
         for number, segment in enumerate(plan):
             if need is not None:
                 for span in self._spans(segment):
                     need(span)
-            run = partial(self._through, ctx, segment, tapes.outputs)
-            made = self._recorded(ctx, (*key, number), segment, x.shape[0], run)
-            tapes.outputs.update(made.outputs)
-            tapes.kept.update(made.kept)
-        return tapes.outputs[plan[-1][-1].name], tapes
+            known = ChainMap(made.outputs, before)
+            run = partial(self._through, ctx, segment, known)
+            part = self._recorded(ctx, (*key, number), segment, before[INPUT].shape[0], run)
+            made.outputs.update(part.outputs)
+            made.kept.update(part.kept)
+        return made
 
     def _through(self, ctx: Pass, segment: CaptureSegment, before: Views) -> Tapes:
         """Return the outputs of a segment's layers, from the outputs ``before`` it."""
@@ -111,11 +139,30 @@ class Graph:
             xs = [known[source] for source in node.inputs]
             y, kept = node.layer.forward(ctx, self._views[node.name].weights, xs)
             made.outputs[node.name], made.kept[node.name] = y, kept
+            if not ctx.training and ctx.space.plans:
+                ctx.space.keep(self._still_read(known, node, y))
         return made
+
+    def _still_read(self, known: Mapping[str, Array], node: Node, y: Array) -> Iterator[Array]:
+        """The outputs that layers after this one read, in a pass that has no backward."""
+        place = self._places[node.name]
+        yield y
+        for name, output in known.items():
+            if self._last_reader.get(name, -1) > place:
+                yield output
+
+    def _blocks_of(self, ctx: Pass, nodes: tuple[Node, ...]) -> list[Block]:
+        """Return the blocks that a pass runs forward, and backward in the reverse order."""
+        if not (ctx.recompute and ctx.training):
+            return [Block(nodes)]
+        key = nodes[-1].name, ctx.add_over_ranks is None
+        if key not in self._blocks:
+            self._blocks[key] = make_blocks(ctx, nodes, self.shapes)
+        return self._blocks[key]
 
     def _segments(self, ctx: Pass, key: tuple, make: Callable[[], list[CaptureSegment]]) -> list[CaptureSegment]:
         """Return the segments of ``make()``, made once for all passes with the same cuts."""
-        alike = (*key, ctx.recorded and ctx.ops.records, ctx.training, ctx.add_over_ranks is None)
+        alike = (*key, ctx.recompute, ctx.recorded and ctx.ops.records, ctx.training, ctx.add_over_ranks is None)
         if alike not in self._plans:
             self._plans[alike] = make()
         return self._plans[alike]
@@ -146,30 +193,47 @@ class Graph:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
         may be overwritten. The pass must have been a training one.
         """
-        owed = {self.plan[-1].name: dlogits}
-        nodes = [node for node in reversed(self.plan) if node.name in self._needing]
-        key = "backward", ctx.cuts
-        plan = self._segments(ctx, key, lambda: capture_segments.backward_segments(ctx, nodes))
-        for number, segment in enumerate(plan):
-            run = partial(self._back, ctx, segment, owed, tapes.kept)
-            owed = self._recorded(ctx, (*key, number, ctx.total, ctx.accumulate), segment, dlogits.shape[0], run)
-            for node in segment:
-                yield from reversed(self._views[node.name].spans)
+        owed: Views = {self.plan[-1].name: dlogits}
+        for number, block in reversed(list(enumerate(self._blocks_of(ctx, self.plan)))):
+            if block.recomputed:
+                ctx.space.go_on(AGAIN)
+                tapes.kept.update(self._run(ctx, ("again", number), block.nodes, tapes.outputs).kept)
+                ctx.space.go_on(_kind(ctx))
+            nodes = [node for node in reversed(block.nodes) if node.name in self._needing]
+            key = "backward", ctx.cuts, number
+            plan = self._segments(ctx, key, lambda nodes=nodes: capture_segments.backward_segments(ctx, nodes))
+            for part, segment in enumerate(plan):
+                run = partial(self._back, ctx, segment, owed, tapes)
+                more = part, ctx.total, ctx.accumulate
+                owed = self._recorded(ctx, (*key, *more), segment, dlogits.shape[0], run)
+                for node in segment:
+                    yield from reversed(self._views[node.name].spans)
         tapes.dx = owed.get(INPUT)
+        ctx.space.end(AGAIN)
 
-    def _back(self, ctx: Pass, segment: CaptureSegment, before: Views, kept: dict[str, Any]) -> Views:
+    def _back(self, ctx: Pass, segment: CaptureSegment, before: Views, tapes: Tapes) -> Views:
         """Return the gradients of outputs that are still incomplete after a segment, from those ``before`` it."""
         owed = dict(before)
         for node in segment:
             ctx.layer = node.name
             views, dy = self._views[node.name], owed.pop(node.name)
             wanted = [source in self._needing for source in node.inputs]
-            dxs = node.layer.backward(ctx, views.weights, views.grads, dy, kept[node.name], wanted)
+            dxs = node.layer.backward(ctx, views.weights, views.grads, dy, tapes.kept[node.name], wanted)
             for source, dx in zip(node.inputs, dxs, strict=True):
                 if source in self._needing and dx is not None:
                     # Each array belongs to its receiver, so the second reader's gradient is added in place.
                     owed[source] = self._added(ctx, owed.get(source), dx)
+            if ctx.space.plans:
+                ctx.space.keep(chain(owed.values(), self._still_kept(ctx, tapes, node)))
         return owed
+
+    def _still_kept(self, ctx: Pass, tapes: Tapes, node: Node) -> Iterator[Array]:
+        """The arrays that backward needs for the layers before this one."""
+        place = self._places[node.name]
+        if ctx.recompute:  # blocks before this one run again, from the outputs that are left
+            yield from (y for name, y in tapes.outputs.items() if self._places.get(name, -1) < place)
+        for before in self.plan[:place]:
+            yield from arrays_in(tapes.kept.get(before.name))
 
     @staticmethod
     def _added(ctx: Pass, held: Array | None, dx: Array) -> Array:
@@ -188,3 +252,19 @@ class Graph:
         """Return one row a layer of the model file, for ``models show``."""
         folded = {node.folded_relu: node.name for node in self.plan if node.folded_relu}
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])
+
+
+AGAIN = "again"  # the kind of the passes that recompute
+
+
+def _kind(ctx: Pass) -> str:
+    return "training" if ctx.training else "evaluation"
+
+
+def arrays_in(tape: Any) -> Iterator[Array]:
+    """The arrays of a tape, which may be a tuple of tapes."""
+    if hasattr(tape, "reshape"):
+        yield tape
+    elif isinstance(tape, Iterable) and not isinstance(tape, str):
+        for each in tape:
+            yield from arrays_in(each)

@@ -33,13 +33,13 @@ class Linear(Fusable):
 
     def forward(self, ctx, weights, xs):
         (x_ND,) = xs
-        y_NK = ctx.space(f"{self.name}.y", (x_ND.shape[0], self.units))
+        y_NK = ctx.space.shared(f"{self.name}.y", (x_ND.shape[0], self.units))
         ctx.ops.linear(x_ND, weights["weight"], weights.get("bias"), y_NK, relu=self.relu)
         return y_NK, (x_ND, y_NK)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x_ND, y_NK = tape
-        dx_ND = ctx.space(f"{self.name}.dx", x_ND.shape) if wanted[0] else None
+        dx_ND = ctx.space.shared(f"{self.name}.dx", x_ND.shape) if wanted[0] else None
         ctx.ops.linear_back(
             x_ND,
             weights["weight"],
@@ -66,7 +66,7 @@ class ReLU(Layer):
 
     def forward(self, ctx, weights, xs):
         (x,) = xs
-        y = ctx.space(f"{self.name}.y", x.shape)
+        y = ctx.space.shared(f"{self.name}.y", x.shape)
         ctx.ops.relu(x, y)
         return y, y
 
@@ -90,7 +90,7 @@ class Dropout(Layer):
         return shapes.element_count(inputs[0])
 
     def _draw(self, ctx, x, array: str):
-        y = ctx.space(f"{self.name}.{array}", x.shape)
+        y = ctx.space.shared(f"{self.name}.{array}", x.shape)
         ctx.ops.dropout(x, y, ctx.examples, ctx.key, name_key(self.name), self.rate)
         return y
 
@@ -131,7 +131,7 @@ class Add(Fusable):
         return (len(inputs) - 1) * shapes.element_count(inputs[0])
 
     def forward(self, ctx, weights, xs):
-        y, total = ctx.space(f"{self.name}.y", xs[0].shape), xs[0]
+        y, total = ctx.space.shared(f"{self.name}.y", xs[0].shape), xs[0]
         for i, x in enumerate(xs[1:], 2):
             ctx.ops.add(total, x, y, relu=self.relu and i == len(xs))
             total = y
@@ -148,7 +148,7 @@ class Add(Fusable):
     def _part(self, ctx, dy, i: int, itself: bool):
         if itself:
             return dy
-        dx = ctx.space(f"{self.name}.dx{i}", dy.shape)
+        dx = ctx.space.shared(f"{self.name}.dx{i}", dy.shape)
         ctx.ops.copy(dy, dx)
         return dx
 
@@ -168,13 +168,13 @@ class Concat(Layer):
 
     def forward(self, ctx, weights, xs):
         widths = [x.shape[-1] for x in xs]
-        y = ctx.space(f"{self.name}.y", (*xs[0].shape[:-1], sum(widths)))
+        y = ctx.space.shared(f"{self.name}.y", (*xs[0].shape[:-1], sum(widths)))
         ctx.ops.concat(xs, y)
         return y, widths
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         # All parts are cut out, wanted or not: the operation derives the cuts from their widths.
         outer = dy.shape[:-1]
-        dxs = [ctx.space(f"{self.name}.dx{i}", (*outer, width)) for i, width in enumerate(tape)]
+        dxs = [ctx.space.shared(f"{self.name}.dx{i}", (*outer, width)) for i, width in enumerate(tape)]
         ctx.ops.concat_back(dy, dxs)
         return [dx if want else None for dx, want in zip(dxs, wanted, strict=True)]

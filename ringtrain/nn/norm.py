@@ -36,7 +36,7 @@ class LRN(Layer):
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
-        y_NHWC = ctx.space(f"{self.name}.y", x_NHWC.shape)
+        y_NHWC = ctx.space.shared(f"{self.name}.y", x_NHWC.shape)
         scale_NHWC = ctx.space(f"{self.name}.scale", x_NHWC.shape, ctx.ops.dtype)
         if self.region == "across":
             ctx.ops.lrn_across(x_NHWC, y_NHWC, scale_NHWC, self.size, self.alpha, self.beta, self.k)
@@ -46,7 +46,7 @@ class LRN(Layer):
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x_NHWC, y_NHWC, scale_NHWC = tape
-        dx_NHWC = ctx.space(f"{self.name}.dx", x_NHWC.shape)
+        dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape)
         back = ctx.ops.lrn_across_back if self.region == "across" else ctx.ops.lrn_within_back
         back(x_NHWC, y_NHWC, scale_NHWC, dy, dx_NHWC, self.size, self.alpha, self.beta)
         return (dx_NHWC,)
@@ -95,7 +95,7 @@ class BatchNorm(Fusable):
 
     def forward(self, ctx, weights, xs):
         (x,) = xs
-        y = ctx.space(f"{self.name}.y", x.shape)
+        y = ctx.space.shared(f"{self.name}.y", x.shape)
         gamma_C, beta_C = weights["gamma"], weights["beta"]
         if not ctx.training:
             mean_C, var_C = weights["mean"], weights["variance"]
@@ -113,7 +113,7 @@ class BatchNorm(Fusable):
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x, y, mean_GC, var_GC, found = tape
-        dx = ctx.space(f"{self.name}.dx", x.shape) if wanted[0] else None
+        dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
         if found is not None:
             self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
             return (dx,)

@@ -43,14 +43,14 @@ class MaxPool(WindowPool):
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
         out = (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]]))
-        y_NPQC = ctx.space(f"{self.name}.y", out)
+        y_NPQC = ctx.space.shared(f"{self.name}.y", out)
         where_NPQC = ctx.space(f"{self.name}.where", out, "uint8")
         ctx.ops.max_pool(x_NHWC, y_NPQC, where_NPQC, self.geometry)
         return y_NPQC, (where_NPQC, x_NHWC.shape)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         where_NPQC, shape = tape
-        dx_NHWC = ctx.space(f"{self.name}.dx", shape)
+        dx_NHWC = ctx.space.shared(f"{self.name}.dx", shape)
         ctx.ops.max_pool_back(dy, where_NPQC, dx_NHWC, self.geometry)
         return (dx_NHWC,)
 
@@ -61,12 +61,12 @@ class AvgPool(WindowPool):
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
-        y_NPQC = ctx.space(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
+        y_NPQC = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
         ctx.ops.avg_pool(x_NHWC, y_NPQC, self.geometry)
         return y_NPQC, x_NHWC.shape
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        dx_NHWC = ctx.space(f"{self.name}.dx", tape)
+        dx_NHWC = ctx.space.shared(f"{self.name}.dx", tape)
         ctx.ops.avg_pool_back(dy, dx_NHWC, self.geometry)
         return (dx_NHWC,)
 
@@ -86,11 +86,11 @@ class GlobalAvgPool(Layer):
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
-        y_NC = ctx.space(f"{self.name}.y", (x_NHWC.shape[0], x_NHWC.shape[3]))
+        y_NC = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], x_NHWC.shape[3]))
         ctx.ops.global_avg_pool(x_NHWC, y_NC)
         return y_NC, x_NHWC.shape
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        dx_NHWC = ctx.space(f"{self.name}.dx", tape)
+        dx_NHWC = ctx.space.shared(f"{self.name}.dx", tape)
         ctx.ops.global_avg_pool_back(dy, dx_NHWC)
         return (dx_NHWC,)

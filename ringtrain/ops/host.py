@@ -33,6 +33,9 @@ class HostOps(Ops):
     records = False
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
+    def address(self, x):
+        return x.ctypes.data
+
     def pinned(self, shape, dtype):
         return np.zeros(shape, dtype)
 

@@ -58,6 +58,10 @@ class MachineOps(ABC):
         """Return a new array, of ``self.dtype`` by default."""
 
     @abstractmethod
+    def address(self, x: Array) -> int:
+        """Return the address of the first element."""
+
+    @abstractmethod
     def pinned(self, shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
         """Return an uninitialised NumPy array in memory that a device copies by itself."""
 

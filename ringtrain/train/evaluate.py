@@ -8,9 +8,10 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.file.dataset import Split
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order

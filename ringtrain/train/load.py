@@ -9,10 +9,11 @@ from ringtrain.data.file.dataset import DataSet, Split
 from ringtrain.errors import DataError, everywhere
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder

@@ -30,8 +30,8 @@ NOT_ONE_FITS = Template("{error}. Not even one example fits beside weights, grad
 SMALLER = Template("{problem}: use smaller images or another model{precision}, or more memory")
 MORE_SHARDS = Template("{problem}. About {fit} fit: give --shards {shards}, or --batch {batch}")
 ACCUMULATE = Template(
-    "{problem}. About {fit} fit: give --accumulate {parts}, which computes the same in parts, or --batch "
-    "{batch}{precision}"
+    "{problem}. About {fit} fit: give --accumulate {parts}, which computes the same in parts, --recompute, which keeps "
+    "fewer activations, or --batch {batch}{precision}"
 )
 HALF_PRECISION = Template(", or --precision bfloat16, whose activations take half")
 

@@ -7,8 +7,9 @@ import pytest
 
 from ringtrain.nn import spec, subgraphs
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass
 from ringtrain.nn.initial import initialise
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.reference import ReferenceOps
 
 TEXT = """

@@ -40,7 +40,7 @@ def assert_close(got, wanted, tolerance, what):
 
 def test_the_table_names_every_operation():
     of_itself = {"describe", "numerics", "compile_stats", "threads"}
-    memory = {"empty", "pinned", "upload", "to_host", "download", "fetch", "memory"}
+    memory = {"empty", "address", "pinned", "upload", "to_host", "download", "fetch", "memory"}
     order = {"synchronize", "segment", "mark", "after", "beside"}
     tested_apart = {*memory, *order, "concat", "concat_back"}
     assert {call.operation for call in calls("float32", 2)} == Ops.__abstractmethods__ - of_itself - tested_apart

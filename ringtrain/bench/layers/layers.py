@@ -16,10 +16,11 @@ from ringtrain.bench import texts
 from ringtrain.errors import ModelError
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Layer, Pass, Workspace
+from ringtrain.nn.base import Layer, Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.base import Transport

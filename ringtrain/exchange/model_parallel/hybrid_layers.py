@@ -80,7 +80,7 @@ class ColumnParallelLinear(Layer):
         layout, edges = self.layouts.current, self.edges
         output = layout.own_rows(self.name, edges) if self.last else layout.all_columns(self.name, edges)
         ctx.ops.linear(x_BD, own["weight"], own.get("bias"), output.own, relu=self.whole.relu)
-        y = ctx.space(f"{self.name}.y", (layout.own if self.last else layout.total, units))
+        y = ctx.space.shared(f"{self.name}.y", (layout.own if self.last else layout.total, units))
         output.gather(y)
         return y, (x_BD, output)
 
@@ -88,7 +88,7 @@ class ColumnParallelLinear(Layer):
         x_BD, output = tape
         own = grads if self.columns is None else self.columns.grads[self.name]
         dy_Bk = output.scatter(dy)
-        dx_BD = ctx.space(f"{self.name}.dx", x_BD.shape) if wanted[0] else None
+        dx_BD = ctx.space.shared(f"{self.name}.dx", x_BD.shape) if wanted[0] else None
         ctx.ops.linear_back(
             x_BD,
             self._own_weights(weights)["weight"],

@@ -9,7 +9,7 @@ from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import tags
 from ringtrain.exchange.base import BatchSource, Cut
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.base import Workspace
+from ringtrain.nn.workspace import Workspace
 
 
 class RootBatches(BatchSource):

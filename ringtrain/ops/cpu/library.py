@@ -114,7 +114,11 @@ def open_library() -> tuple[ctypes.CDLL, str]:
         raise ConfigError(texts.NOT_COMPILED(path=path))
     library = ctypes.CDLL(str(path))
     library.open_context.restype, library.open_context.argtypes = ctypes.c_void_p, [ctypes.c_int64]
-    for name, result in (("close_context", None), ("context_threads", ctypes.c_int64), ("context_bytes", ctypes.c_int64)):
+    for name, result in (
+        ("close_context", None),
+        ("context_threads", ctypes.c_int64),
+        ("context_bytes", ctypes.c_int64),
+    ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, [ctypes.c_void_p]
     return library, family

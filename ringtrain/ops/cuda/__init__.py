@@ -92,6 +92,9 @@ class CudaOps(Ops):
     def empty(self, shape, dtype=None):
         return self.runtime.empty(shape, self.dtype if dtype is None else np.dtype(dtype))
 
+    def address(self, x):
+        return self.runtime.address(x)
+
     def pinned(self, shape, dtype):
         dtype, count = np.dtype(dtype), math.prod((shape,) if isinstance(shape, int) else shape)
         return self.runtime.pinned(count * dtype.itemsize).view(dtype).reshape(shape)

@@ -24,11 +24,12 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec, available
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.lr import LearningRate
 from ringtrain.optim.optimizers import make_optimizer
@@ -275,6 +276,7 @@ def _worker(
     whole = batch_norm.is_whole(config.batch_norm)
     reduction = TimedReduction(transport, config.deadline_s) if whole else None
     ctx = Pass(ops, Workspace(ops), add_over_ranks=reduction, recorded=stage is None, waits=waits)
+    ctx.recompute = config.recompute
     passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale)
     partition = BatchPartition(exchange, transport.rank, grain, config.accumulate, shards)
     rows = shards.count if shards else 1

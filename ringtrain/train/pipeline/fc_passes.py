@@ -8,9 +8,10 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.exchange.model_parallel.activation_messages import SUMS, GroupRows, Header, Id, describe_id
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import element_count
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import additive_key
 from ringtrain.train.pipeline.fc_messages import MessageSlot

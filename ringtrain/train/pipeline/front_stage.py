@@ -18,10 +18,11 @@ from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, SUMS, ActivationMessage, GroupRows, Header
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import element_count
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_messages import BatchCut, describe_awaited
 from ringtrain.train.pipeline.fc_stage import FcStage
@@ -89,7 +90,8 @@ class FrontStage(PipelineStage):
 
     def _make_slot(self, behind: Sequence[int], place: int, capacity: int) -> InFlight:
         memory = behind, place, GroupRows(), capacity, element_count(self._shape)
-        return InFlight(Pass(self._ops, Workspace(self._ops)), self._mail.forward(*memory), self._mail.back(*memory))
+        ctx = Pass(self._ops, Workspace(self._ops), recompute=self._exchange.settings.config.recompute)
+        return InFlight(ctx, self._mail.forward(*memory), self._mail.back(*memory))
 
     def begin(self, iteration: StageIteration) -> None:
         self._iteration, self._sums = iteration, np.zeros(SUMS)

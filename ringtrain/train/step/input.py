@@ -7,8 +7,8 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.data.file.dataset import DataSet
-from ringtrain.nn.base import Workspace
 from ringtrain.nn.spec import InputSpec
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.prefetch import RAW, Prefetcher
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
-from ringtrain.nn.base import Workspace
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark
 

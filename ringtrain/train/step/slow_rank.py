@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.errors import ConfigError
-from ringtrain.nn.base import Workspace
+from ringtrain.nn.workspace import Workspace
 from ringtrain.train import texts
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.waiting import peers

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.base import Exchange
-from ringtrain.nn.base import Span, Workspace
+from ringtrain.nn.base import Span
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.divergence import Divergence
 from ringtrain.train.step.instructions import (

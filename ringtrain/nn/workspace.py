@@ -1,0 +1,110 @@
+"""The memory of a pass: arrays by name, of which those that are not needed at the same time share memory."""
+
+from collections.abc import Iterable
+
+from numpy.typing import DTypeLike
+
+from ringtrain.arrays import Array
+from ringtrain.ops.base import Ops
+
+Shape = tuple[int, ...]
+
+
+class Workspace:
+    """Named arrays, made once and reused: a steady iteration allocates nothing.
+
+    Their type is that of activations (``ops.active``) by default. The leading axis of an array may shrink from call
+    to call (a tail): the call then returns a slice of the same memory. ``replaced``: how often a larger array has
+    replaced one; as long as that stays, one name and shape is always the same memory.
+
+    Activations and their gradients are many, and each is needed for a part of the pass. :meth:`shared` gives them slots
+    of memory. The first pass of each kind plans: :meth:`keep` tells which arrays are still needed, and the others'
+    slots are free for further names. Later passes of the kind have the same names at the same places.
+    """
+
+    def __init__(self, ops: Ops):
+        self._ops = ops
+        self._arrays: dict[str, Array] = {}
+        self._slots: list[Array] = []  # flat
+        self._places: dict[tuple[str, str], int] = {}  # (kind of pass, name) → slot
+        self._used: set[int] = set()  # slots, as far as the first pass of this kind has come
+        self._planned: set[str] = set()  # kinds of passes
+        self._kind = ""
+        self.replaced = 0
+
+    def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
+        """Return the array of this name, whose memory is its own."""
+        held = self._arrays.get(name)
+        if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
+            self.replaced += held is not None
+            held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
+        return held if held.shape[0] == shape[0] else held[: shape[0]]
+
+    # ── memory that is shared ─────────────────────────────────────────────────────────────────────────────
+    def begin(self, kind: str) -> None:
+        """Begin a pass of this kind: no array of :meth:`shared` is needed any more."""
+        self._kind = kind
+        self._used.clear()
+
+    def go_on(self, kind: str) -> None:
+        """Give further names of the pass places of their own kind: where a layer runs again, in another place."""
+        self._kind = kind
+
+    def end(self, *kinds: str) -> None:
+        """End a pass: its places stay."""
+        self._planned.update(kinds)
+
+    @property
+    def plans(self) -> bool:
+        """Whether :meth:`keep` has to be told what is needed."""
+        return self._kind not in self._planned
+
+    def shared(self, name: str, shape: Shape) -> Array:
+        """Return the array of this name in this kind of pass. Its memory is another name's as soon as it is not
+        kept."""
+        count = 1
+        for extent in shape:
+            count *= extent
+        place = self._places.get((self._kind, name))
+        if place is None:
+            place = self._places[self._kind, name] = self._place(count)
+        elif self._slots[place].size < count:
+            self._enlarge(place, count)
+        self._used.add(place)
+        return self._slots[place][:count].reshape(shape)
+
+    def keep(self, arrays: Iterable[Array]) -> None:
+        """Of all arrays of :meth:`shared` only these, or what they are views of, are still needed."""
+        if not self.plans:
+            return
+        addresses = [self._ops.address(array) for array in arrays if array.size]
+        self._used = {place for place, slot in enumerate(self._slots) if self._holds(slot, addresses)}
+
+    def _place(self, count: int) -> int:
+        """Return a slot for a new name: the smallest free one that is large enough, or a new one. Where the kind is
+        planned nobody knows what is free."""
+        free = [place for place in range(len(self._slots)) if place not in self._used] if self.plans else []
+        fitting = [place for place in free if self._slots[place].size >= count]
+        if fitting:
+            return min(fitting, key=lambda place: self._slots[place].size)
+        self._slots.append(self._ops.empty((count,), self._ops.active))
+        return len(self._slots) - 1
+
+    def _enlarge(self, place: int, count: int) -> None:
+        self.replaced += 1
+        self._slots[place] = self._ops.empty((count,), self._ops.active)
+
+    def _holds(self, slot: Array, addresses: list[int]) -> bool:
+        start = self._ops.address(slot)
+        return any(start <= address < start + slot.size * slot.dtype.itemsize for address in addresses)
+
+    # ── all of it ─────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def nbytes(self) -> int:
+        return sum(array.size * array.dtype.itemsize for array in (*self._arrays.values(), *self._slots))
+
+    def clear(self) -> None:
+        """Free all memory."""
+        self.replaced += len(self._arrays) + len(self._slots)
+        for held in (self._arrays, self._slots, self._places, self._used, self._planned):
+            held.clear()

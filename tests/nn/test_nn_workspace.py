@@ -1,0 +1,124 @@
+"""Activations that share memory, and those that are computed again, change no bit of a gradient."""
+
+import numpy as np
+import pytest
+
+from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
+from ringtrain.nn.norm import LRN, BatchNorm
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.workspace import Workspace
+from ringtrain.ops.catalogue import make_ops
+from tests.nn.nn_support import Net, make_pass
+
+
+class Apart(Workspace):
+    """No two arrays share memory."""
+
+    def shared(self, name, shape):
+        return self(f"{self._kind} {name}", shape)
+
+
+class Poisoned(Workspace):
+    """What is not kept is overwritten at once."""
+
+    def keep(self, arrays):
+        super().keep(arrays)
+        for place, slot in enumerate(self._slots):
+            if self.plans and place not in self._used:
+                self._ops.fill(slot, np.nan)
+
+
+def residual() -> list[Node]:
+    """Branches that join, layers that hand on their gradient, and one output that three layers read."""
+    return [
+        Node(Conv2D("conv1", kernel=3, channels=4, pad=1), (INPUT,)),
+        Node(BatchNorm("norm1", ghost=2), ("conv1",)),
+        Node(ReLU("relu1"), ("norm1",)),
+        Node(Conv2D("conv2", kernel=3, channels=4, pad=1), ("relu1",)),
+        Node(BatchNorm("norm2", ghost=2), ("conv2",)),
+        Node(Add("sum"), ("norm2", "relu1", "conv1")),
+        Node(ReLU("relu2"), ("sum",)),
+        Node(LRN("response", size=3), ("relu2",)),
+        Node(MaxPool("max", kernel=2, stride=2), ("response",)),
+        Node(AvgPool("average", kernel=2, stride=1, pad=1), ("max",)),
+        Node(Conv2D("conv3", kernel=1, channels=4), ("average",)),
+        Node(Concat("both"), ("average", "conv3")),
+        Node(Dropout("drop", rate=0.3), ("both",)),
+        Node(GlobalAvgPool("mean"), ("drop",)),
+        Node(Flatten("flat"), ("mean",)),
+        Node(Linear("fc1", units=6), ("flat",)),
+        Node(ReLU("relu3"), ("fc1",)),
+        Node(Linear("fc2", units=3), ("relu3",)),
+    ]
+
+
+def passes(net, space, recompute):
+    """Gradients and logits of several passes in one workspace: whole ones, a tail, an evaluation between."""
+    found = []
+    for rows in (slice(None), slice(None), slice(0, 2), slice(1, 5)):
+        ctx = make_pass(net.ops, len(net.x[rows]))
+        ctx.space, ctx.recompute = space, recompute
+        found.append(net.gradients(ctx=ctx, rows=rows))
+        evaluation = make_pass(net.ops, len(net.x))
+        evaluation.space, evaluation.training = space, False
+        logits, _ = net.graph.forward(evaluation, net.ops.from_host(net.x.astype(net.ops.dtype)))
+        found.append((net.ops.to_host(logits).sum(), net.ops.to_host(logits)))
+    return found
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("ops", ["cpu", "reference"])
+def test_shared_memory_changes_no_bit(ops, recompute, fused):
+    net = Net(residual(), (8, 8, 3), fused=fused, ops=make_ops(ops, "float64"))
+    wanted = passes(net, Apart(net.ops), recompute=False)
+    for make in (Workspace, Poisoned):
+        got = passes(net, make(net.ops), recompute)
+        for (loss, array), (other_loss, other) in zip(wanted, got, strict=True):
+            assert loss == other_loss and np.array_equal(array, other)
+
+
+def chain_of(count):
+    inner = [Node(Conv2D(f"conv{i}", kernel=3, channels=4, pad=1), (f"conv{i - 1}",)) for i in range(1, count)]
+    return [
+        Node(Conv2D("conv0", kernel=3, channels=4, pad=1), (INPUT,)),
+        *inner,
+        Node(Flatten("flat"), (f"conv{count - 1}",)),
+        Node(Linear("fc", units=3), ("flat",)),
+    ]
+
+
+def test_shared_memory_is_less_and_recomputing_less_still():
+    """Of 16 equal activations and 16 gradients: 16 and 2 more are needed, and about 4 + 4 of the roots."""
+    net = Net(chain_of(16), (8, 8, 4))
+    one = 5 * 8 * 8 * 4 * 8  # bytes
+
+    def used(space, recompute=False):
+        passes(net, space, recompute)
+        return space.nbytes / one
+
+    apart, shared, recomputed = used(Apart(net.ops)), used(Workspace(net.ops)), used(Workspace(net.ops), True)
+    assert apart > 31 and 16 < shared < 19.5 and recomputed < 11
+
+
+def test_a_larger_batch_than_the_first_gets_memory_and_the_count_of_replacements_grows():
+    net = Net(chain_of(3), (6, 6, 3))
+    space, ctxs = Workspace(net.ops), []
+    for rows in (slice(0, 2), slice(None)):
+        ctx = make_pass(net.ops, len(net.x[rows]))
+        ctx.space = space
+        ctxs.append((net.gradients(ctx=ctx, rows=rows), space.replaced))
+    assert ctxs[0][1] == 0 < ctxs[1][1]
+    assert np.array_equal(ctxs[1][0][1], net.gradients()[1])
+
+
+def test_clear_frees_all():
+    net = Net(chain_of(3), (6, 6, 3))
+    space = Workspace(net.ops)
+    passes(net, space, False)
+    before = space.replaced
+    space.clear()
+    assert space.nbytes == 0 and space.replaced > before
+    passes(net, space, False)
