@@ -1,19 +1,16 @@
-"""Count the arrays that NumPy and compiled kernels allocate.
+"""Count the arrays that NumPy allocates.
 
 NumPy lets the memory routines of new arrays be replaced (NEP 49). The counting ones here hand on to the C library. They
-hold for the calling thread; the data thread's work is therefore done in this thread while it is counted. Kernels ask
-numba's runtime, which counts by itself: :mod:`ringtrain.ops.cpu.kernels.watched`. Not seen: memory of libraries
-(OpenBLAS, the MPI, HDF5), and objects of Python that are no arrays.
+hold for the calling thread; the data thread's work is therefore done in this thread while it is counted. Not seen:
+memory of libraries (the MPI, HDF5), objects of Python that are no arrays, and workspaces of compiled kernels, which say
+themselves how large they are.
 """
 
 import ctypes
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from numpy._core import _multiarray_umath
-
-from ringtrain.ops.cpu.kernels.watched import watched
 
 SET_HANDLER = 304  # PyDataMem_SetHandler's place in NumPy's C API table, which only ever grows
 LEAST_BYTES = 64  # smaller ones are numbers in an array's clothes, such as the copy of a scalar
@@ -38,15 +35,9 @@ class _Handler(ctypes.Structure):
 
 @dataclass(slots=True)
 class Count:
-    """sizes: bytes of each array of NumPy's that was allocated, of LEAST_BYTES or more; kernels: how many arrays
-    compiled kernels allocated, of any size, by the kernel's name."""
+    """sizes: bytes of each array that was allocated, of LEAST_BYTES or more."""
 
     sizes: list[int] = field(default_factory=list)
-    kernels: Counter = field(default_factory=Counter)
-
-    @property
-    def arrays(self) -> int:
-        return len(self.sizes) + self.kernels.total()
 
     def note(self, nbytes: int) -> None:
         if nbytes >= LEAST_BYTES:
@@ -98,8 +89,7 @@ _kept: list = []
 
 @contextmanager
 def counted():
-    """Count the arrays that this thread and compiled kernels allocate inside. Kernels must have been compiled, and be
-    called by one thread at a time."""
+    """Count the arrays that this thread allocates inside."""
     count = Count()
     handler = _handler(count)
     capsule_new = ctypes.pythonapi.PyCapsule_New
@@ -108,8 +98,7 @@ def counted():
     _kept.append((handler, capsule))
     before = _set_handler()(capsule)
     try:
-        with watched(lambda name, arrays: count.kernels.update({name: arrays})):
-            yield count
+        yield count
     finally:
         _set_handler()(before)
 

@@ -26,6 +26,8 @@ from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.recompute import Block, make_blocks
 from ringtrain.ops.machine import Value
 
+TRAINING, EVALUATION, AGAIN = "training", "evaluation", "again"  # kinds of passes; again: a block in backward
+
 
 @dataclass(slots=True)
 class Tapes:
@@ -110,7 +112,7 @@ class Graph:
                 tapes.outputs.update(made.outputs)
                 tapes.kept.update(made.kept)
         if not ctx.training:
-            ctx.space.end()
+            ctx.space.end(EVALUATION)
         return tapes.outputs[nodes[-1].name], tapes
 
     def _run(
@@ -209,7 +211,7 @@ class Graph:
                 for node in segment:
                     yield from reversed(self._views[node.name].spans)
         tapes.dx = owed.get(INPUT)
-        ctx.space.end(AGAIN)
+        ctx.space.end(TRAINING, AGAIN)
 
     def _back(self, ctx: Pass, segment: CaptureSegment, before: Views, tapes: Tapes) -> Views:
         """Return the gradients of outputs that are still incomplete after a segment, from those ``before`` it."""
@@ -254,11 +256,8 @@ class Graph:
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])
 
 
-AGAIN = "again"  # the kind of the passes that recompute
-
-
 def _kind(ctx: Pass) -> str:
-    return "training" if ctx.training else "evaluation"
+    return TRAINING if ctx.training else EVALUATION
 
 
 def arrays_in(tape: Any) -> Iterator[Array]:

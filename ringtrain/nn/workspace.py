@@ -29,7 +29,7 @@ class Workspace:
         self._places: dict[tuple[str, str], int] = {}  # (kind of pass, name) → slot
         self._used: set[int] = set()  # slots, as far as the first pass of this kind has come
         self._planned: set[str] = set()  # kinds of passes
-        self._kind = ""
+        self._kind, self._whole = "", True
         self.replaced = 0
 
     def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
@@ -42,8 +42,13 @@ class Workspace:
 
     # ── memory that is shared ─────────────────────────────────────────────────────────────────────────────
     def begin(self, kind: str) -> None:
-        """Begin a pass of this kind: no array of :meth:`shared` is needed any more."""
-        self._kind = kind
+        """Begin a pass of this kind: no array of :meth:`shared` is needed any more. A plan that has not come to its
+        end is forgotten: what it takes for free might be needed later in the pass."""
+        unplanned = [key for key in self._places if key[0] not in self._planned]
+        self.replaced += bool(unplanned)
+        for key in unplanned:
+            del self._places[key]
+        self._kind, self._whole = kind, True
         self._used.clear()
 
     def go_on(self, kind: str) -> None:
@@ -51,8 +56,9 @@ class Workspace:
         self._kind = kind
 
     def end(self, *kinds: str) -> None:
-        """End a pass: its places stay."""
-        self._planned.update(kinds)
+        """End a pass of these kinds: its places stay, unless an array was empty, which has no place."""
+        if self._whole:
+            self._planned.update(kinds)
 
     @property
     def plans(self) -> bool:
@@ -65,6 +71,9 @@ class Workspace:
         count = 1
         for extent in shape:
             count *= extent
+        if not count:
+            self._whole = False
+            return self(name, shape)
         place = self._places.get((self._kind, name))
         if place is None:
             place = self._places[self._kind, name] = self._place(count)
@@ -77,7 +86,7 @@ class Workspace:
         """Of all arrays of :meth:`shared` only these, or what they are views of, are still needed."""
         if not self.plans:
             return
-        addresses = [self._ops.address(array) for array in arrays if array.size]
+        addresses = [self._ops.address(array) for array in arrays]
         self._used = {place for place, slot in enumerate(self._slots) if self._holds(slot, addresses)}
 
     def _place(self, count: int) -> int:

@@ -122,3 +122,15 @@ def test_clear_frees_all():
     space.clear()
     assert space.nbytes == 0 and space.replaced > before
     passes(net, space, False)
+
+
+def test_a_first_pass_without_examples_plans_nothing():
+    """Empty arrays have no place: what comes after them is planned by the first pass with examples."""
+    net = Net(chain_of(4), (6, 6, 3))
+    space, ctx = Poisoned(net.ops), make_pass(net.ops, 0, total=5)
+    ctx.space = space
+    net.gradients(ctx=ctx, rows=slice(0, 0))
+    for (loss, got), (wanted_loss, wanted) in zip(
+        passes(net, space, False), passes(net, Apart(net.ops), False), strict=True
+    ):
+        assert loss == wanted_loss and np.array_equal(got, wanted)

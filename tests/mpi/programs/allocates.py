@@ -1,7 +1,7 @@
 """Count the arrays that COUNTED steady iterations of the models in sys.argv allocate; exit with 1 if there is any.
 
-An iteration is whole: gather a batch, bring it to the device, forward, backward, exchange, update. Arrays of NumPy and
-of compiled kernels count; numba does not report the size of the second.
+An iteration is whole: gather a batch, bring it to the device, forward, backward, exchange, update. Arrays of NumPy
+count, and what the workspaces of compiled kernels grow by.
 """
 
 import sys
@@ -27,8 +27,8 @@ WAYS = {
 }
 
 
-def measure(transport, name: str, way: dict) -> Count:
-    """Count the arrays of COUNTED iterations."""
+def measure(transport, name: str, way: dict) -> tuple[Count, int]:
+    """Count the arrays of COUNTED iterations, and the bytes by which workspaces grow."""
     model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": BATCH * transport.size, "iterations": 100, **way}
     config = resolve(("recipe", model.recipe), ("flags", flags))
@@ -42,11 +42,12 @@ def measure(transport, name: str, way: dict) -> Count:
 
     for iteration in range(WARM_UP):
         iterate(iteration)
+    before = ops.workspace_bytes
     with counted() as count:
         for iteration in range(WARM_UP, WARM_UP + COUNTED):
             iterate(iteration)
     run.exchange.reducers.close()
-    return count
+    return count, ops.workspace_bytes - before
 
 
 def main() -> int:
@@ -54,10 +55,11 @@ def main() -> int:
     everything = 0
     for name in sys.argv[1:]:
         for way, flags in WAYS.items():
-            count = measure(transport, name, flags)
-            everything += count.arrays
-            if transport.rank == 0 or count.arrays:
-                found = f"{count.arrays} arrays, {sum(count.sizes):,} bytes {dict(count.kernels) or ''}"
+            count, grown = measure(transport, name, flags)
+            arrays = len(count.sizes)
+            everything += arrays + grown
+            if transport.rank == 0 or arrays or grown:
+                found = f"{arrays} arrays, {sum(count.sizes):,} bytes; workspaces grow by {grown:,}"
                 print(f"{name:14} {way:32} rank {transport.rank} of {transport.size} {found}", flush=True)
     transport.close()
     return 1 if everything else 0
