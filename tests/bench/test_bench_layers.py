@@ -22,7 +22,9 @@ from ringtrain.bench.layers.layers import (
 )
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec
+from ringtrain.nn.base import Pass
 from ringtrain.nn.layers import ReLU
+from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.tables import plain_lines
@@ -94,15 +96,7 @@ def test_a_device_is_waited_for(graph):
     layer = TimedLayer("relu", ReLU("relu"), watch)
     x = ops.from_host(np.ones((2, 3), np.float32))
 
-    class Space:
-        ops = None
-
-        def space(self, name, shape, dtype=None):
-            return ops.empty(shape, dtype)
-
-    ctx = Space()
-    ctx.ops = ops
-    layer.forward(ctx, {}, [x])
+    layer.forward(Pass(ops, Workspace(ops)), {}, [x])
     assert not ops.runtime.waiting()
     assert rig_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == rig_of(graph).iterate().keys()
 
