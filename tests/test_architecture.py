@@ -59,7 +59,8 @@ ORDER = {
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts base buckets whole_batch blocks settings shapes graph_checks arena initial conv layers loss norm "
     "pool capture_segments describe fuse catalogue graph subgraphs spec",
-    "ops": "texts compression geometry machine bfloat16 keys pairs precision base cuda host cpu reference catalogue",
+    "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision base cuda host cpu "
+    "reference catalogue",
     "optim": "texts lr optimizers",
     "report": "texts end_events events rates trace records sinks screen plots comparison",
     "storage": "texts files hdf5 checkpoint run_folder",

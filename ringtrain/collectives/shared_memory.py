@@ -10,7 +10,7 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan, one_pass_plan, two_shot_plan
-from ringtrain.collectives.execution.mapped import Mapped, on_host
+from ringtrain.collectives.execution.mapped import AT_ONCE, Mapped, on_host
 from ringtrain.collectives.execution.reduction import Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_pipeline, slice_segments
 from ringtrain.collectives.topology import Topology, topology_from_nodes
@@ -19,7 +19,6 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 MAPPED, ROUTED = "mapped", "routed"
-AT_ONCE = 8  # most arrays for a device's add_all
 OUTER = "ring"  # between nodes, unless it is named
 INSTEAD = {MAPPED: "sliced", ROUTED: "hierarchical"}  # over messages
 

@@ -1,5 +1,6 @@
 """Initial weights, from the seed and the parameter's name: the same on every rank and in any order."""
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -7,10 +8,11 @@ from numpy.typing import DTypeLike
 
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops import elementary
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import additive_key, name_key
 
-BLOCK = 1 << 20  # elements drawn at a time
+BLOCK = 1 << 14  # numbers drawn at a time: arithmetic on them stays in the cache
 PER_COUNT = 4  # numbers of a Philox counter
 
 Blocks = Iterator[tuple[int, np.ndarray]]  # (first element, values)
@@ -35,10 +37,10 @@ def normal_blocks(key: int, count: int) -> Blocks:
     Muller 1958"""
     half = -(-count // 2)
     for start, stop in _blocks(half):
-        radius = np.sqrt(-2 * np.log1p(-uniforms(key, start, stop)))
-        angle = 2 * np.pi * uniforms(key, half + start, half + stop)
-        yield start, radius * np.cos(angle)
-        yield half + start, (radius * np.sin(angle))[: count - half - start]
+        radius = np.sqrt(-2 * elementary.log(1 - uniforms(key, start, stop)))
+        cos, sin = elementary.cos_and_sin(uniforms(key, half + start, half + stop))
+        yield start, radius * cos
+        yield half + start, (radius * sin)[: count - half - start]
 
 
 def _gaussian(deviation: float, key: int, count: int) -> Blocks:
@@ -58,9 +60,9 @@ DRAWS: dict[str, Callable[[Fill, int, int], Blocks]] = {
     "gaussian": lambda fill, key, count: _gaussian(fill.value, key, count),
     "uniform": lambda fill, key, count: _spread(fill.value, key, count),
     # Caffe's: the variance is 1/fan_in. Glorot & Bengio 2010 average fan_in and fan_out.
-    "xavier": lambda fill, key, count: _spread((3 / fill.fan_in) ** 0.5, key, count),
+    "xavier": lambda fill, key, count: _spread(math.sqrt(3 / fill.fan_in), key, count),
     # He et al. 2015, equation 10
-    "he": lambda fill, key, count: _gaussian((2 / fill.fan_in) ** 0.5, key, count),
+    "he": lambda fill, key, count: _gaussian(math.sqrt(2 / fill.fan_in), key, count),
 }
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ringtrain import parsing
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.ops.elementary import half_cosine, power
 from ringtrain.optim import texts
 
 
@@ -78,23 +79,23 @@ def _constant(s: LearningRate, i: int) -> float:
 
 
 def _step(s: LearningRate, i: int) -> float:
-    return s.gamma ** (i // s.steps[0])
+    return power(s.gamma, i // s.steps[0])
 
 
 def _multistep(s: LearningRate, i: int) -> float:
-    return s.gamma ** bisect_right(s.steps, i)
+    return power(s.gamma, bisect_right(s.steps, i))
 
 
 def _poly(s: LearningRate, i: int) -> float:
-    return (1 - min(i / s.total, 1)) ** s.power
+    return power(1 - min(i / s.total, 1), s.power)
 
 
 def _inv(s: LearningRate, i: int) -> float:
-    return (1 + s.gamma * i) ** -s.power
+    return power(1 + s.gamma * i, -s.power)
 
 
 def _cosine(s: LearningRate, i: int) -> float:
-    return (1 + math.cos(math.pi * min(i / s.total, 1))) / 2
+    return half_cosine(min(i / s.total, 1))
 
 
 POLICIES = {

@@ -36,6 +36,38 @@ def share(rank, count, dtype):
     return np.random.default_rng([rank, count]).standard_normal(count).astype(dtype)
 
 
+class Adding(Host):
+    """A host that adds by itself."""
+
+    def __init__(self):
+        self.passes = 0
+
+    def add(self, a, b, y):
+        add(a, b, y)
+
+    def add_all(self, sources, targets):
+        self.passes += 1
+        super().add_all(sources, targets)
+
+
+@pytest.mark.parametrize(("size", "count", "passes"), [(2, 300_001, 1), (2, 9_999, 0), (9, 300_001, 0)])
+def test_a_long_chunk_is_added_in_one_pass_with_the_same_bits(size, count, passes):
+    def body(t):
+        device, buffers = Adding(), [t.allocate(count, "f4") for _ in range(2)]
+        runs = [
+            mapped(t, buffers[0], device.add, 0, device, segment_bytes=None),
+            mapped(t, buffers[1], tag=1, segment_bytes=None),
+        ]
+        for buffer, run in zip(buffers, runs, strict=True):
+            buffer[:] = share(t.rank, count, "f4")
+            run.start()
+            run.wait(20.0)
+        assert buffers[0].tobytes() == buffers[1].tobytes()
+        return device.passes
+
+    assert LoopbackWorld(size).run(body) == [passes] * size
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_the_same_bits_as_the_schedule_over_messages(size, dtype):

@@ -12,6 +12,8 @@ from ringtrain.errors import ConfigError
 from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
+from ringtrain.ops.cpu.library import ArrayParameter
+from ringtrain.ops.pairs import pair_bytes
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import calls, perform
 
@@ -243,6 +245,46 @@ def test_squares_are_summed_in_lanes_of_their_own(dtype):
         for lane in lanes:
             total += lane
         assert ops.square_sum(memory[3:]) == ops.square_sum(memory[3:].copy()) == total
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_threads_change_no_bit_of_flat_spans(dtype):
+    found = {}
+    for threads in (1, 2, 3):
+        ops, random = CpuOps(dtype, threads), np.random.default_rng(5)
+        w, g, m, v = (np.abs(random.standard_normal(300_001)).astype(dtype) for _ in range(4))
+        packed, pairs = np.zeros(w.size, np.float16), np.zeros(pair_bytes(3000, w.itemsize), np.uint8)
+        ops.sgd(w, g, m, 0.1, 0.9, 0.01, True)
+        ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
+        ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3)
+        ops.add(w, g, w)
+        ops.add(m, w, m, relu=True)
+        numbers = [ops.square_sum(w), ops.nonfinite(np.where(w > 1, np.inf, w).astype(dtype))]
+        ops.add_all([w, m, v], [v, g])
+        if dtype == "float32":
+            ops.pack(w, packed)
+            ops.unpack(packed, m, accumulate=True)
+        ops.take_largest(m, pairs, 3000)
+        found[threads] = [numbers, *(x.tobytes() for x in (w, g, m, v, packed, pairs))]
+    assert found[1] == found[2] == found[3]
+
+
+@pytest.mark.parametrize("count", [1, 31, 33, 1000])
+def test_additions_write_no_further_than_the_end(count):
+    ops, memory = CpuOps("float32"), np.ones((9, count + 2), np.float32)
+    rows = [row[1:-1] for row in memory]
+    ops.add_all(rows[:8], rows[1:])
+    ops.add(rows[0], rows[0], rows[0], relu=True)
+    assert all((row == 8).all() for row in rows[1:]) and (rows[0] == 2).all()
+    assert (memory[:, 0] == 1).all() and (memory[:, -1] == 1).all()
+
+
+def test_kernels_take_the_arrays_they_want_alone():
+    wants, x = ArrayParameter("float32"), np.zeros((4, 6), np.float32)
+    assert wants.from_param(x[1:]).value == x[1:].ctypes.data and wants.from_param(None) is None
+    for other in (x[:, 1:], x.astype(np.float64), np.float32(1)):
+        with pytest.raises(TypeError):
+            wants.from_param(other)
 
 
 def test_what_it_says_of_itself():

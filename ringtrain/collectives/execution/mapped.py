@@ -20,7 +20,8 @@ from ringtrain.transport.shared_arena import SignalCounter
 
 WORK_BYTES = 1 << 18  # of all views of a segment: the sum is then still in the cache when it is written to the others
 LEAST_BYTES = 1 << 14  # of each view: below that, calls cost more than the bytes that they move
-
+ONE_PASS_BYTES = 1 << 20  # of a chunk on all ranks: from here on a host's add_all is quicker than segments
+AT_ONCE = 8  # most arrays for a device's add_all
 
 Work = list[tuple[Callable[..., None], tuple]]  # functions with their arguments
 
@@ -54,7 +55,9 @@ class Mapped(NodeReduction):
         place = transport.neighbours.index(transport.rank)
         start, stop = spans(views[place].size, fused.chunks)[place]
         arrays, itemsize = [views, *inputs], views[place].dtype.itemsize
-        if on_host(views):
+        chunk_bytes = sum(fused.inputs_of) * (stop - start) * itemsize
+        one_pass = segment_bytes is None and adds_in_one_pass(fused, place, combine, device, chunk_bytes)
+        if on_host(views) and not one_pass:
             longest = (segment_bytes or segment_bytes_for(sum(fused.inputs_of))) // itemsize
             self._work = [
                 action
@@ -81,6 +84,14 @@ def run_operations(work: Work) -> None:
 def on_host(views: Sequence[Array]) -> bool:
     """Whether the views lie in host memory."""
     return isinstance(views[0], np.ndarray)
+
+
+def adds_in_one_pass(fused: TwoShotPlan, rank: int, combine: Combine, device: ReductionDevice, nbytes: int) -> bool:
+    """Whether a host adds a chunk, of ``nbytes`` on all ranks together, quicker by one call that writes the sum to all
+    buffers than by segments. The order of additions is the same.
+    """
+    added_by_device = combine == getattr(device, "add", None)
+    return added_by_device and nbytes >= ONE_PASS_BYTES and fused.chunks <= AT_ONCE and is_one_pass(fused, rank)
 
 
 def sum_into(device: ReductionDevice, sources: Sequence[Array], targets: Sequence[Array]) -> Work:

@@ -9,11 +9,16 @@ from ringtrain.ops import keys
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
 from ringtrain.ops.cpu.channels import CpuChannels
 from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.kernels import elementwise, largest, loss, orthonormal, pool, response, wire
+from ringtrain.ops.cpu.kernels import elementwise, loss, orthonormal, pool, response
 from ringtrain.ops.cpu.kernels.jit import compile_stats
+from ringtrain.ops.cpu.library import Kernels
 from ringtrain.ops.cpu.scratch import Scratch, address, aligned
+from ringtrain.ops.elementary import power
 from ringtrain.ops.host import HostOps
-from ringtrain.ops.pairs import INDEX, cut_pairs
+from ringtrain.ops.pairs import cut_pairs
+
+NONE = (None,) * 8  # of sources and targets of an addition
+WORTH_THREADS = 1 << 15  # elements of an addition
 
 
 class CpuOps(HostOps):
@@ -21,12 +26,14 @@ class CpuOps(HostOps):
 
     name = "cpu"
 
-    def __init__(self, dtype="float32"):
+    def __init__(self, dtype="float32", threads=1):
         super().__init__(dtype)
         self._blas = Blas(self.dtype)
         self._scratch = Scratch()
         self._channels = CpuChannels(self.dtype, self._scratch)
         self._convolution = CpuConvolution(self.dtype, self._blas, self._scratch, self._channels)
+        self._kernels = Kernels(self.dtype, threads)
+        self._sum, self._count = np.zeros(1), np.zeros(1, np.int64)
         self._zero = np.zeros((), self.dtype)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
@@ -57,16 +64,18 @@ class CpuOps(HostOps):
         np.copyto(y, x.reshape(y.shape))
 
     def add(self, a, b, y, relu=False):
-        if relu:
-            elementwise.add_relu(a.reshape(-1), b.reshape(-1), y.reshape(-1))
+        several = self._kernels.threads > 1 and y.size >= WORTH_THREADS and y.dtype == self.dtype
+        if relu or several:  # one thread of NumPy adds as fast, and is called sooner
+            self._kernels.add(a, b, y, y.size, relu)
         else:
             np.add(a, b, out=y)
 
     def add_all(self, sources, targets):
-        total = self._scratch("total", sources[0].size, sources[0].dtype)[: sources[0].size]
-        np.copyto(total, sources[0].reshape(-1))
-        for source in sources[1:]:
-            np.add(total, source.reshape(-1), out=total)
+        if sources[0].dtype == self.dtype:
+            several = (*sources, *NONE[len(sources) :], *targets, *NONE[len(targets) :])
+            self._kernels.add_all(*several, sources[0].size)
+            return
+        total = sum(sources[1:], sources[0])
         for target in targets:
             np.copyto(target, total.reshape(target.shape))
 
@@ -214,44 +223,36 @@ class CpuOps(HostOps):
 
     # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
     def sgd(self, w, g, v, lr, momentum, decay, nesterov):
-        elementwise.sgd(w, g, v, float(lr), float(momentum), float(decay), bool(nesterov))
+        self._kernels.sgd(w, g, v, w.size, lr, momentum, decay, nesterov)
 
     def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
-        corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
-        factors = (float(f) for f in (lr, beta1, beta2, eps, decay))
-        elementwise.adamw(w, g, m, v, *factors, *corrections)
+        corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
+        self._kernels.adamw(w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
 
     def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):
-        corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
-        factors = (float(f) for f in (beta1, beta2, eps, decay))
-        elementwise.adam_direction(w, g, m, v, *factors, *corrections)
+        corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
+        self._kernels.adam_direction(w, g, m, v, w.size, beta1, beta2, eps, decay, *corrections)
 
     def approach(self, w, g, rate):
         elementwise.approach(w, g, float(rate))
 
     # ── 16 bits for the wire ──────────────────────────────────────────────────────────────────────────────────
     def pack(self, x, packed):
-        kernel = wire.pack_half if packed.dtype == np.float16 else wire.pack_bfloat16
-        kernel(x.view(np.uint32), packed.view(np.uint16))
+        kernel = self._kernels.pack_half if packed.dtype == np.float16 else self._kernels.pack_bfloat16
+        kernel(x.view(np.uint32), packed.view(np.uint16), x.size)
 
     def unpack(self, packed, x, accumulate=False):
-        if packed.dtype == np.float16:
-            kernel = wire.add_half if accumulate else wire.unpack_half
-        else:
-            kernel = wire.add_bfloat16 if accumulate else wire.unpack_bfloat16
-        kernel(packed.view(np.uint16), x)
+        kernel = self._kernels.unpack_half if packed.dtype == np.float16 else self._kernels.unpack_bfloat16
+        kernel(packed.view(np.uint16), x, x.size, accumulate)
 
     # ── compressed gradients ──────────────────────────────────────────────────────────────────────────────────
     def take_largest(self, x, pairs, k):
-        bits, places = x.view(f"u{x.itemsize}"), self._scratch("places", x.size, INDEX)
-        counts = self._scratch("counts", largest.BINS, np.int64)
         values, indices = cut_pairs(pairs, k, x.dtype)
-        largest.find(bits, k, indices, places, counts)
-        largest.take(x, indices, values)
+        self._kernels.take_largest(x, values, indices, x.size, k)
 
     def add_pairs(self, pairs, y, k):
         values, indices = cut_pairs(pairs, k, y.dtype)
-        largest.add(values, indices, y)
+        self._kernels.add_pairs(values, indices, y, k)
 
     def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
         (m, n), k = y.shape, a.shape[0 if a_transposed else 1]
@@ -265,11 +266,12 @@ class CpuOps(HostOps):
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):
-        lanes = self._scratch("lanes", elementwise.LANES, np.float64)
-        return elementwise.square_sum(x.reshape(-1), lanes)
+        self._kernels.square_sum(x, x.size, self._sum)
+        return float(self._sum[0])
 
     def nonfinite(self, x):
-        return elementwise.nonfinite(x.reshape(-1))
+        self._kernels.nonfinite(x, x.size, self._count)
+        return int(self._count[0])
 
     def _image_and_line(self, x_NHWC, size):
         _, height, width, c = x_NHWC.shape
