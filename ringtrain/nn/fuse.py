@@ -1,9 +1,12 @@
-"""Fusion of each ReLU into the Conv2D, Linear, BatchNorm or Add before it, if no other layer reads that one's output.
+"""Fusion of each ReLU into the Conv2D, Linear, BatchNorm or Add before it, and of the sum of a residual block into the
+BatchNorm before it, if no other layer reads that one's output.
 
-    conv1 ─► relu1 ─► pool1        becomes        conv1 (relu) ─► pool1
+    conv1 ─► relu1 ─► pool1                       becomes        conv1 (relu) ─► pool1
+    norm2 ─► sum ─► relu2 ─► conv3                becomes        norm2 (sum, relu) ─► conv3
+    input ───┘                                                   input ┘
 
-This saves one pass over memory, and one array. Names keep their meaning for the user: the graph still lists
-both layers, features of ``relu1`` are the fused layer's output, and features of ``conv1`` are computed
+This saves a pass over memory each, and an array. Names keep their meaning for the user: the graph still lists
+all layers, features of ``relu1`` are the fused layer's output, and features of ``conv1`` are computed
 without the ReLU.
 """
 
@@ -11,14 +14,14 @@ from dataclasses import replace
 
 from ringtrain.nn.base import Fusable
 from ringtrain.nn.graph_checks import Node, reader_counts
-from ringtrain.nn.layers import ReLU
+from ringtrain.nn.layers import Add, ReLU
+from ringtrain.nn.norm import BatchNorm
 
 
-def fold_relus(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return the nodes with each foldable ReLU folded into the layer before it."""
-    into = foldable_relus(nodes)
-    relus = {producer: relu for relu, producer in into.items()}
-    return tuple(_rewire(node, into, relus) for node in nodes if node.name not in into)
+def fold_layers(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the nodes with each foldable ReLU and then each foldable sum folded into a layer before it."""
+    nodes = _folded(nodes, foldable_relus(nodes))
+    return _folded(nodes, foldable_sums(nodes))
 
 
 def foldable_relus(nodes: tuple[Node, ...]) -> dict[str, str]:
@@ -33,8 +36,42 @@ def foldable_relus(nodes: tuple[Node, ...]) -> dict[str, str]:
     }
 
 
-def _rewire(node: Node, into: dict[str, str], relus: dict[str, str]) -> Node:
-    inputs = tuple(into.get(source, source) for source in node.inputs)
-    if node.name in relus and isinstance(node.layer, Fusable):
-        return Node(replace(node.layer, relu=True), inputs, relus[node.name])
-    return Node(node.layer, inputs)
+def foldable_sums(nodes: tuple[Node, ...]) -> dict[str, str]:
+    """Return the name of each foldable sum of two inputs → the name of the BatchNorm that absorbs it: the later input,
+    so that the other is there before it, and no layer changes its place."""
+    layers, read = {node.name: node.layer for node in nodes}, reader_counts(nodes)
+    places, found = {name: place for place, name in enumerate(layers)}, {}
+    for node in nodes:
+        if isinstance(node.layer, Add) and len(node.inputs) == 2:
+            later = max(node.inputs, key=lambda source: places.get(source, -1))
+            layer = layers.get(later)
+            if isinstance(layer, BatchNorm) and not layer.relu and read[later] == 1:
+                found[node.name] = later
+    return found
+
+
+def as_far_as(node: Node, name: str) -> Node:
+    """Return the node with the layers after ``name`` left out, which is in it: as the model file has them."""
+    kept = (node.name, *node.folded).index(name)
+    if kept == len(node.folded):
+        return node
+    if kept == 0 and isinstance(node.layer, BatchNorm):
+        return Node(replace(node.layer, relu=False, adds=False), node.inputs[:1])
+    return Node(replace(node.layer, relu=False), node.inputs, node.folded[:kept])  # a ReLU is the last
+
+
+def _folded(nodes: tuple[Node, ...], into: dict[str, str]) -> tuple[Node, ...]:
+    absorbed = {into[node.name]: node for node in nodes if node.name in into}
+    return tuple(_rewire(node, into, absorbed.get(node.name)) for node in nodes if node.name not in into)
+
+
+def _rewire(node: Node, into: dict[str, str], absorbed: Node | None) -> Node:
+    layer, inputs, folded = node.layer, node.inputs, node.folded
+    if absorbed is not None:
+        folded += (absorbed.name, *absorbed.folded)
+        if isinstance(absorbed.layer, ReLU):
+            layer = replace(layer, relu=True)
+        else:
+            layer = replace(layer, adds=True, relu=absorbed.layer.relu)
+            inputs += tuple(source for source in absorbed.inputs if source != node.name)
+    return Node(layer, tuple(into.get(source, source) for source in inputs), folded)

@@ -10,7 +10,7 @@ drops those within a block of layers, and runs the block forward again right bef
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -19,9 +19,9 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ModelError, nearest
 from ringtrain.nn import capture_segments, describe, graph_checks, texts
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fusable, Parameter, Pass, Shape, Span, Views
+from ringtrain.nn.base import Parameter, Pass, Shape, Span, Views
 from ringtrain.nn.capture_segments import CaptureSegment
-from ringtrain.nn.fuse import fold_relus
+from ringtrain.nn.fuse import as_far_as, fold_layers
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.recompute import Block, make_blocks
 from ringtrain.ops.machine import Value
@@ -49,7 +49,7 @@ class ArenaPart:
 
 
 class Graph:
-    """A network. nodes: those of the model file, kept in ``.nodes``; ``.plan`` is computed, with ReLUs folded.
+    """A network. nodes: those of the model file, kept in ``.nodes``; ``.plan`` is computed, with ReLUs and sums folded.
     wants_dx: whether backward also computes the gradient of the input: for a part that follows others
 
     Raises: ModelError if names or shapes do not fit
@@ -59,7 +59,7 @@ class Graph:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         graph_checks.check_graph(self.nodes)
         self.shapes = graph_checks.infer_shapes(self.nodes, input_shape)
-        self.plan = fold_relus(self.nodes) if fused else self.nodes
+        self.plan = fold_layers(self.nodes) if fused else self.nodes
         self.output, self.wants_dx = self.nodes[-1].name, wants_dx
         self._needing = graph_checks.gradients_needed(self.plan, self.shapes, {INPUT} if wants_dx else ())
         self._views: dict[str, ArenaPart] = {}
@@ -184,10 +184,8 @@ class Graph:
         if upto is None:
             return self.plan
         for i, node in enumerate(self.plan):
-            if upto == (node.folded_relu or node.name):
-                return self.plan[: i + 1]
-            if upto == node.name and isinstance(node.layer, Fusable):  # it has no ReLU in the file
-                return (*self.plan[:i], Node(replace(node.layer, relu=False), node.inputs))
+            if upto in (node.name, *node.folded):
+                return (*self.plan[:i], as_far_as(node, upto))
         names = [node.name for node in self.nodes]
         raise ModelError(texts.UNKNOWN_LAYER(layer=upto, hint=nearest(upto, names)))
 
@@ -252,7 +250,7 @@ class Graph:
 
     def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.LayerRow]:
         """Return one row a layer of the model file, for ``models show``."""
-        folded = {node.folded_relu: node.name for node in self.plan if node.folded_relu}
+        folded = {name: node.name for node in self.plan for name in node.folded}
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])
 
 

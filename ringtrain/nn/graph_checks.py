@@ -15,16 +15,21 @@ MOST_NUMBERS = 1 << 48  # of one array: what a process can address
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A layer and the names of its inputs. ``folded_relu`` names the ReLU that is folded into it, if any."""
+    """A layer and the names of its inputs. ``folded`` names the layers that are folded into it, in their order."""
 
     layer: Layer
     inputs: tuple[str, ...]
-    folded_relu: str = ""
+    folded: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The layer's name."""
         return self.layer.name
+
+    @property
+    def last(self) -> str:
+        """The name of the layer whose output the node computes."""
+        return self.folded[-1] if self.folded else self.name
 
 
 def check_graph(nodes: tuple[Node, ...]) -> None:

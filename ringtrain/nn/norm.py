@@ -1,6 +1,6 @@
 """Normalisation: local response, and batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ringtrain.nn import shapes, texts, whole_batch
 from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
@@ -63,6 +63,8 @@ class BatchNorm(Fusable):
     The running averages are parameters of role statistic: their "gradient" is this rank's share of the
     batch's statistics, so one exchange sums it like any gradient.
 
+    adds: y = … + a, where a is a second input of the same shape; not a key of model files (:mod:`ringtrain.nn.fuse`)
+
     Shapes: x [N,H,W,C] or [N,C]; gamma, beta, mean, variance [C]
     Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017
     """
@@ -71,15 +73,19 @@ class BatchNorm(Fusable):
     eps: float = number(1e-5, least=0, open_least=True)
     rate: float = number(0.1, least=0, most=1, open_least=True)
     gamma: float = number(1.0)
+    adds: bool = field(default=False, kw_only=True)
+
+    def _input(self, inputs):
+        return shapes.single(self, inputs[:1] if self.adds else inputs)
 
     def shape(self, inputs):
-        shape = shapes.single(self, inputs)
+        shape = self._input(inputs)
         if len(shape) not in (1, 3):
             raise shapes.misfit(self, inputs, texts.IMAGE_OR_FEATURES())
         return shape
 
     def parameters(self, inputs):
-        C = shapes.single(self, inputs)[-1:]
+        C = self._input(inputs)[-1:]
         return (
             Parameter("gamma", C, Fill("constant", self.gamma), "norm"),
             Parameter("beta", C, Fill("constant", 0.0), "norm"),
@@ -94,30 +100,33 @@ class BatchNorm(Fusable):
         return ctx.add_over_ranks is None or not ctx.training
 
     def forward(self, ctx, weights, xs):
-        (x,) = xs
+        x = xs[0]
         y = ctx.space.shared(f"{self.name}.y", x.shape)
-        gamma_C, beta_C = weights["gamma"], weights["beta"]
+        given = x, weights["gamma"], weights["beta"], *xs[1:]
+        fixed = ctx.ops.batch_norm_fixed_add if self.adds else ctx.ops.batch_norm_fixed
         if not ctx.training:
-            mean_C, var_C = weights["mean"], weights["variance"]
-            ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
+            fixed(*given, weights["mean"], weights["variance"], y, self.eps, relu=self.relu)
             return y, None
         if ctx.add_over_ranks is not None:
             found = whole_batch.batch_statistics(ctx, self.name, x, ctx.add_over_ranks)
             mean_C, var_C = whole_batch.device_moments(ctx, self.name, found)
-            ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
+            fixed(*given, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, (x, y, mean_C, var_C, found)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
         mean_GC, var_GC = (ctx.space(f"{self.name}.{what}", groups, ctx.ops.dtype) for what in ("mean", "variance"))
-        ctx.ops.batch_norm(x, gamma_C, beta_C, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
+        forward = ctx.ops.batch_norm_add if self.adds else ctx.ops.batch_norm
+        forward(*given, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
         return y, (x, y, mean_GC, var_GC, None)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x, y, mean_GC, var_GC, found = tape
         dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
+        dxs = (dx, dy)[: len(wanted)]  # dy, by now masked, is the gradient of what is added
         if found is not None:
             self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
-            return (dx,)
-        ctx.ops.batch_norm_back(
+            return dxs
+        back = ctx.ops.batch_norm_add_back if self.adds else ctx.ops.batch_norm_back
+        back(
             x,
             weights["gamma"],
             y,
@@ -142,7 +151,7 @@ class BatchNorm(Fusable):
             grads["variance"],
             accumulate=ctx.accumulate,
         )
-        return (dx,)
+        return dxs
 
     def _backward_of_all(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
         x, y, mean_C, var_C, found = tape

@@ -175,6 +175,28 @@ class Ops(MachineOps, CompressionOps):
     ):  # fmt: skip
         """Gradients of :meth:`batch_norm`."""
 
+    # The sum of a residual block in the batch normalisation before it. These are the operations one after another,
+    # which a device may do in fewer passes over memory.
+    def batch_norm_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False) -> None:
+        """y = batch_norm(x) + a"""
+        self.batch_norm(x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps)
+        self.add(y_NHWC, a_NHWC, y_NHWC, relu)
+
+    def batch_norm_fixed_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC, eps, relu=False) -> None:
+        """y = batch_norm_fixed(x) + a"""
+        self.batch_norm_fixed(x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps)
+        self.add(y_NHWC, a_NHWC, y_NHWC, relu)
+
+    def batch_norm_add_back(
+        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
+        relu=False, accumulate=False,
+    ):  # fmt: skip
+        """Gradients of :meth:`batch_norm_add`: that of ``a`` is what ``dy`` becomes."""
+        if relu:
+            self.relu_back(y_NHWC, dy_NHWC, dy_NHWC)
+        given = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
+        self.batch_norm_back(*given, ghost, eps, accumulate=accumulate)
+
     @abstractmethod
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total: int, mean_C, var_C, accumulate=False) -> None:
         """This rank's contribution to the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g

@@ -102,7 +102,7 @@ def work(run, batch) -> Work:
     finally:
         del worker.passes.graph.forward  # the method is there again
     ops, (tapes,) = worker.ops, kept
-    names = {node.name: node.folded_relu or node.name for node in worker.passes.graph.plan}
+    names = {node.name: node.last for node in worker.passes.graph.plan}
     outputs = {names[key]: _host(ops, array[:EXAMPLES]) for key, array in tapes.outputs.items() if key in names}
     gradients = {
         span.name: _host(ops, run.arena.grad(span)) for span in run.arena.spans if span.parameter.role != "statistic"

@@ -31,7 +31,7 @@ from ringtrain.tables import plain_lines
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 
-# The pool before the first weights has no backward; ``sum`` has two readers' gradients to add behind ``relu``.
+# The pool before the first weights has no backward; ``relu`` has two readers' gradients to add; ``sum`` is in ``norm``.
 NET = """
 input = { shape = [8, 8, 3] }
 layers = [
@@ -123,7 +123,7 @@ def test_the_slowest_rank_counts(graph):
 def test_rows_are_medians_with_rates_and_shares(graph):
     samples = samples_of(graph, conv_forward=[4.0, 2.0, 9.0], conv_backward=[8.0, 8.0, 1.0], pool_backward=[0.0] * 3)
     rows = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32")}
-    assert list(rows) == ["pool", "conv", "next", "norm", "sum", "flat", "drop", "out", LOSS, UPDATE, BETWEEN]
+    assert list(rows) == ["pool", "conv", "next", "norm", "flat", "drop", "out", LOSS, UPDATE, BETWEEN]
     conv = rows["conv"]
     assert (conv["kind"], conv["forward_s"], conv["backward_s"]) == ("Conv2D+ReLU", 4.0, 8.0)
     # 4x4 pixels, 4 features of 3·3·3 products, a bias and a ReLU each; nothing before it is trained, so no dx
@@ -134,8 +134,9 @@ def test_rows_are_medians_with_rates_and_shares(graph):
     assert rows["pool"]["backward_s"] is None and rows["pool"]["backward_flops_per_s"] is None
     assert rows["norm"]["backward_flops_per_s"] is None and rows["flat"]["forward_flops_per_s"] is None
     assert conv["exchange_bytes"] == 4 * (27 * 4 + 4)
-    assert rows["norm"]["exchange_bytes"] == 4 * 16
-    whole = 12 + 1 + 6 * 2 + 3  # conv, pool, the other layers, loss and what is apart
+    assert (rows["norm"]["kind"], rows["norm"]["exchange_bytes"]) == ("BatchNorm+Add", 4 * 16)
+    assert rows["norm"]["flops"] == BATCH * 4 * 4 * 4 * (2 + 1)
+    whole = 12 + 1 + 5 * 2 + 3  # conv, pool, the other layers, loss and what is apart
     assert conv["share"] == pytest.approx(12 / whole)
     assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
     assert conv["forward_samples_s"] == [4.0, 2.0, 9.0]
@@ -145,7 +146,7 @@ def test_totals(graph):
     samples = samples_of(graph, iteration=[30.0, 20.0, 40.0], pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float64")
     total = totals(rows, samples, BATCH, ranks=4)
-    assert (total["forward_s"], total["backward_s"], total["iteration_s"]) == (8.0, 7.0, 30.0)
+    assert (total["forward_s"], total["backward_s"], total["iteration_s"]) == (7.0, 6.0, 30.0)
     assert total["images_per_s"] == BATCH / 30
     conv, following, norm, out = 27 * 4 + 4, 4 * 4, 4 * 4, 64 * 5 + 5
     assert total["exchange_bytes"] == 8 * (conv + following + norm + out)
@@ -160,7 +161,7 @@ def test_fully_connected_layers_have_their_shares_of_parameters_and_time(graph):
     assert [row["layer"] for row in rows if row["fully_connected"]] == ["out"]
     total = totals(rows, samples, BATCH, 1)
     conv, following, norm, out = 27 * 4 + 4, 4 * 4, 2 * 4, 64 * 5 + 5  # running statistics are not counted
-    parameters, time = out / (conv + following + norm + out), 6 / (6 + 1 + 6 * 2)  # out, pool, six others
+    parameters, time = out / (conv + following + norm + out), 6 / (6 + 1 + 5 * 2)  # out, pool, five others
     assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == (["out"], parameters, time)
     header = {"ranks": 1, "held_bytes": 0, "peak_bytes": 0}
     assert summary_lines(total, header)[0] == bench_texts.FULLY_CONNECTED(
@@ -196,8 +197,8 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "bytes"]
     assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1
     assert len(lines) == 2 + len(rows) + 1
-    assert lines[2].split() == ["pool", "MaxPool", "1000.000", "5.6", "0.0"]
-    assert lines[-1].startswith("all layers") and lines[-1].split()[2:4] == ["8000.000", "7000.000"]
+    assert lines[2].split() == ["pool", "MaxPool", "1000.000", "6.2", "0.0"]
+    assert lines[-1].startswith("all layers") and lines[-1].split()[2:4] == ["7000.000", "6000.000"]
 
 
 def test_the_last_lines_speak_of_the_exchange_where_there_is_one():

@@ -166,10 +166,15 @@ def _batch_norms(draw, n):
             moments = {"mean_GC": mean, "var_GC": var}
             inputs, rest = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(c)}, {**given, "relu": relu}
             yield Call("batch_norm", inputs, {"y_NHWC": y, **moments}, rest)
+            added = {**inputs, "a_NHWC": draw(*shape)}
+            yield Call("batch_norm_add", added, {"y_NHWC": y, **moments}, rest)
             back = {"x_NHWC": x, "gamma_C": gamma, "y_NHWC": y, **moments, "dy_NHWC": draw(*shape)}
             for dx in (draw(*shape), None):
                 outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), "dx_NHWC": dx}
                 yield Call("batch_norm_back", back, outputs, {**rest, "accumulate": relu})
+                dy = {"dy_NHWC": draw(*shape)}
+                without = {name: array for name, array in back.items() if name not in dy}
+                yield Call("batch_norm_add_back", without, {**outputs, **dy}, {**rest, "accumulate": not relu})
             shares = {"mean_C": draw(c), "var_C": draw(c)}
             rest = {"ghost": ghost, "total": 11, "accumulate": relu}
             yield Call("batch_norm_shares", {"x_NHWC": x, **moments}, shares, rest)
@@ -182,6 +187,8 @@ def _batch_norms(draw, n):
             yield Call("batch_norm_dx", inputs_C, {"dx_NHWC": draw(*shape)}, {"count": 700, "eps": 1e-3})
             fixed = {**inputs, "mean_C": draw(c), "var_C": np.abs(draw(c))}
             yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
+            fixed = {**added, "mean_C": draw(c), "var_C": np.abs(draw(c))}
+            yield Call("batch_norm_fixed_add", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
 
 
 def _layers(draw, n):

@@ -62,13 +62,13 @@ def _parameters(row: dict) -> int:
 
 
 def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: int) -> dict:
-    own, folded = told[node.name], told.get(node.folded_relu)
-    flops = batch * (own.flops + (folded.flops if folded else 0))
+    own, folded = told[node.name], [told[name] for name in node.folded]
+    flops = batch * (own.flops + sum(row.flops for row in folded))
     forward, backward = (statistics.median(samples[node.name, phase]) for phase in (FORWARD, BACKWARD))
     products = _products(node, graph, needing)
     return {
         "layer": node.name,
-        "kind": own.kind + ("+ReLU" if folded else ""),
+        "kind": "+".join(row.kind.partition(" ")[0] for row in (own, *folded)),
         "fully_connected": False,
         "parameters": own.parameters,
         "forward_s": forward,

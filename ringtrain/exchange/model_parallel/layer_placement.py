@@ -216,7 +216,7 @@ def describe(placement: LayerPlacement, graph: Graph, itemsize: int) -> list[str
 
 def _span(graph: Graph, start: int, stop: int) -> str:
     last = graph.plan[stop - 1]
-    return " to ".join(dict.fromkeys([graph.plan[start].name, last.folded_relu or last.name]))
+    return " to ".join(dict.fromkeys([graph.plan[start].name, last.last]))
 
 
 def _columns(graph: Graph, start: int, stop: int, place: int, among: int) -> str:

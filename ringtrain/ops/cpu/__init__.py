@@ -1,15 +1,16 @@
-"""The operations on the CPU: numba kernels, and OpenBLAS for products. One thread by default.
+"""The operations on the CPU: compiled and numba kernels, and OpenBLAS for products. One thread by default.
 
 An object keeps scratch memory, so it serves one thread of the program at a time.
 """
+
+import math
 
 import numpy as np
 
 from ringtrain.ops import keys
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
-from ringtrain.ops.cpu.channels import CpuChannels
 from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.kernels import elementwise, loss, orthonormal, pool, response
+from ringtrain.ops.cpu.kernels import loss, orthonormal, pool, response
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.library import Kernels
 from ringtrain.ops.cpu.scratch import Scratch, address, aligned
@@ -28,13 +29,11 @@ class CpuOps(HostOps):
 
     def __init__(self, dtype="float32", threads=1):
         super().__init__(dtype)
+        self._kernels = Kernels(self.dtype, threads)
         self._blas = Blas(self.dtype)
         self._scratch = Scratch()
-        self._channels = CpuChannels(self.dtype, self._scratch)
-        self._convolution = CpuConvolution(self.dtype, self._blas, self._scratch, self._channels)
-        self._kernels = Kernels(self.dtype, threads)
+        self._convolution = CpuConvolution(self.dtype, self._blas, self._scratch, self._kernels)
         self._sum, self._count = np.zeros(1), np.zeros(1, np.int64)
-        self._zero = np.zeros((), self.dtype)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def compile_stats(self) -> tuple[int, int]:
@@ -80,13 +79,13 @@ class CpuOps(HostOps):
             np.copyto(target, total.reshape(target.shape))
 
     def scale(self, x, factor):
-        elementwise.scale(x.reshape(-1), float(factor))
+        self._kernels.scale(x, factor, x.size)
 
     def relu(self, x, y):
-        np.maximum(x, self._zero, out=y)
+        self._kernels.relu(x, y, y.size)
 
     def relu_back(self, y, dy, dx):
-        elementwise.relu_back(y.reshape(-1), dy.reshape(-1), dx.reshape(-1))
+        self._kernels.relu_back(y, dy, dx, y.size)
 
     def concat(self, xs, y):
         start = 0
@@ -101,10 +100,9 @@ class CpuOps(HostOps):
             start += dx.shape[-1]
 
     def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
-        width = x_ND.size // max(1, len(x_ND))
-        key, threshold = np.uint64(keys.additive_key(int(key_1[0]), layer)), np.uint64(keys.dropout_threshold(rate))
-        factor = 1 / (1 - rate)
-        elementwise.dropout(x_ND.reshape(-1), y_ND.reshape(-1), examples_N, width, key, threshold, factor)
+        n, key = len(x_ND), keys.additive_key(int(key_1[0]), layer)
+        sizes = n, x_ND.size // max(1, n)
+        self._kernels.dropout(x_ND, y_ND, examples_N, *sizes, key, keys.dropout_threshold(rate), 1 / (1 - rate))
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
     def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
@@ -112,11 +110,11 @@ class CpuOps(HostOps):
         if n:
             x, w, y = address(x_ND), address(w_DK), address(y_NK)
             self._blas.gemm(n, k, d, x, d, PLAIN, w, k, PLAIN, y, k, 0.0)
-        self._channels.finish(y_NK.reshape(-1), b_K, relu)
+        self._kernels.finish(y_NK, b_K, y_NK.size, k, relu)
 
     def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
         (n, d), k = x_ND.shape, w_DK.shape[1]
-        self._channels.unfinish(dy_NK.reshape(-1), y_NK.reshape(-1), db_K, relu, accumulate)
+        self._kernels.unfinish(dy_NK, y_NK, db_K, y_NK.size, k, relu, accumulate)
         if n == 0:
             if not accumulate:
                 dw_DK.fill(0)
@@ -181,31 +179,40 @@ class CpuOps(HostOps):
         response.within_back(*arrays, *sums, *x_NHWC.shape, size, float(alpha), float(beta))
 
     def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
-        given = x_NHWC, gamma_C, beta_C
-        self._channels.batch_norm(*given, y_NHWC, mean_GC, var_GC, ghost, float(eps), relu)
+        self.batch_norm_add(x_NHWC, gamma_C, beta_C, None, y_NHWC, mean_GC, var_GC, ghost, eps, relu)
+
+    def batch_norm_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
+        given = x_NHWC, gamma_C, beta_C, a_NHWC
+        self._kernels.batch_norm(*given, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu)
 
     def batch_norm_back(
         self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
         relu=False, accumulate=False,
     ):  # fmt: skip
-        given, gradients = (x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC), (dy_NHWC, dgamma_C, dbeta_C, dx_NHWC)
-        self._channels.batch_norm_back(*given, *gradients, ghost, float(eps), relu, accumulate)
+        given = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
+        self._kernels.batch_norm_back(*given, *_rows(x_NHWC), ghost, eps, relu, accumulate)
+
+    batch_norm_add_back = batch_norm_back  # it masks dy in place
 
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
-        self._channels.batch_norm_shares(x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate)
+        self._kernels.batch_norm_shares(mean_GC, var_GC, *_rows(x_NHWC), ghost, total, mean_C, var_C, accumulate)
 
     def batch_moments(self, x_NHWC, moments_2C):
-        self._channels.batch_moments(x_NHWC, moments_2C)
+        self._kernels.batch_moments(x_NHWC, moments_2C, x_NHWC.size, x_NHWC.shape[-1])
 
     def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
-        self._channels.batch_norm_sums(x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu)
+        self._kernels.batch_norm_sums(x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, x_NHWC.size, mean_C.size, relu)
 
     def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, eps):
-        self._channels.batch_norm_dx(x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, float(eps))
+        given = x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C
+        self._kernels.batch_norm_dx(*given, count, dx_NHWC, x_NHWC.size, gamma_C.size, eps)
 
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False):
-        given = x_NHWC, gamma_C, beta_C, mean_C, var_C
-        self._channels.batch_norm_fixed(*given, y_NHWC, float(eps), relu)
+        self.batch_norm_fixed_add(x_NHWC, gamma_C, beta_C, None, mean_C, var_C, y_NHWC, eps, relu)
+
+    def batch_norm_fixed_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC, eps, relu=False):
+        given = x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC
+        self._kernels.batch_norm_fixed(*given, x_NHWC.size, gamma_C.size, eps, relu)
 
     def softmax(self, x_NK, y_NK):
         loss.softmax(x_NK.reshape(-1), y_NK.reshape(-1), *x_NK.shape)
@@ -217,9 +224,8 @@ class CpuOps(HostOps):
         loss.softmax_cross_entropy(x, labels_N, dx, wanted, totals_3, x_NK.shape[1], *factors)
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
-        flat = images_NHWC.reshape(-1), y_NPQC.reshape(-1), mean_HWC.reshape(-1)
-        extents = images_NHWC.shape[1:3] + y_NPQC.shape[1:3]
-        elementwise.prepare_images(*flat, scale_C, top_N, left_N, flip_N, *extents)
+        given = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
+        self._kernels.prepare_images(*given, *images_NHWC.shape, *y_NPQC.shape[1:3])
 
     # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
     def sgd(self, w, g, v, lr, momentum, decay, nesterov):
@@ -234,7 +240,7 @@ class CpuOps(HostOps):
         self._kernels.adam_direction(w, g, m, v, w.size, beta1, beta2, eps, decay, *corrections)
 
     def approach(self, w, g, rate):
-        elementwise.approach(w, g, float(rate))
+        self._kernels.approach(w, g, rate, w.size)
 
     # ── 16 bits for the wire ──────────────────────────────────────────────────────────────────────────────────
     def pack(self, x, packed):
@@ -284,3 +290,8 @@ class CpuOps(HostOps):
 def _pool_extents(x_NHWC, y_NPQC, geometry):
     p, q = y_NPQC.shape[1:3]
     return *x_NHWC.shape, p, q, geometry.kernel, geometry.stride, geometry.pad
+
+
+def _rows(x_NHWC):
+    """Return (examples, pixels of an example, channels); x may be [N, C]."""
+    return x_NHWC.shape[0], math.prod(x_NHWC.shape[1:-1]), x_NHWC.shape[-1]

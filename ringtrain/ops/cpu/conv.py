@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
-from ringtrain.ops.cpu.channels import CpuChannels
 from ringtrain.ops.cpu.kernels import columns as kernels
+from ringtrain.ops.cpu.library import Kernels
 from ringtrain.ops.cpu.scratch import Scratch, address
 
 TILE_BYTES = 512 * 1024
@@ -108,9 +108,9 @@ class Windows:
 class CpuConvolution:
     """Convolution on the CPU, and its gradients."""
 
-    def __init__(self, dtype, blas: Blas, scratch: Scratch, channels: CpuChannels):
+    def __init__(self, dtype, blas: Blas, scratch: Scratch, compiled: Kernels):
         self._dtype, self._item = dtype, dtype.itemsize
-        self._blas, self._scratch, self._channels = blas, scratch, channels
+        self._blas, self._scratch, self._compiled = blas, scratch, compiled
         self._plans: dict = {}
 
     def forward(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu):
@@ -129,11 +129,11 @@ class CpuConvolution:
                     pixels, plan.features, plan.depth,
                     a, lda, PLAIN, w_at + shift, k, PLAIN, y_tile, k, 0.0,
                 )  # fmt: skip
-            self._channels.finish(y[start * line : end * line], b_K, relu)
+            self._compiled.finish(y[start * line : end * line], b_K, (end - start) * line, k, relu)
 
     def back(self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate):
         plan = self._plan(x_NHWC, w_RSCK, y_NPQK, geometry)
-        self._channels.unfinish(dy_NPQK.reshape(-1), y_NPQK.reshape(-1), db_K, relu, accumulate)
+        self._compiled.unfinish(dy_NPQK, y_NPQK, db_K, y_NPQK.size, y_NPQK.shape[3], relu, accumulate)
         self._weights_back(plan, x_NHWC.reshape(-1), dy_NPQK, dw_RSCK, accumulate)
         if dx_NHWC is None:
             return

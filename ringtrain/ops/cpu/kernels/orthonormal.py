@@ -3,11 +3,18 @@
 import numpy as np
 
 from ringtrain.ops import keys
-from ringtrain.ops.cpu.kernels.elementwise import GOLDEN, scramble
 from ringtrain.ops.cpu.kernels.jit import kernel, u
 
+GOLDEN, FIRST, SECOND = np.uint64(keys.GOLDEN), np.uint64(keys.FIRST), np.uint64(keys.SECOND)
 NOTHING_LEFT = 16  # roundings: a column of which no more is left has no direction of its own
 DRAWN_BITS, DRAWN = np.uint64(64 - keys.DROPOUT_BITS), 1 << keys.DROPOUT_BITS
+
+
+@kernel
+def scramble(state):
+    state = (state ^ (state >> np.uint64(30))) * FIRST
+    state = (state ^ (state >> np.uint64(27))) * SECOND
+    return state ^ (state >> np.uint64(31))
 
 
 @kernel

@@ -1,7 +1,6 @@
 // The additions of layers and of the exchange.
 #include "threads.hpp"
 
-constexpr Int GRAIN = 16 * 1024;  // elements that are worth a thread
 constexpr Int MOST = 8;           // sources, and targets
 
 // Sets elements first .. end of every target to the sum of the sources, in their order; a target may be a source.

@@ -4,7 +4,6 @@
 // in what is left after them, and on every CPU.
 #include "threads.hpp"
 
-constexpr Int GRAIN = 8 * 1024;  // elements that are worth a thread
 
 INLINE Real root(Real a) { return sizeof(Real) == sizeof(float) ? __builtin_sqrtf(a) : __builtin_sqrt(a); }
 

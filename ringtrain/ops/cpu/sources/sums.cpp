@@ -3,7 +3,6 @@
 
 constexpr Int SUMS = 64;          // element i is added in sum i mod SUMS
 constexpr Int SHARE = 16;         // sums that are worth a thread: a cache line of float
-constexpr Int GRAIN = 64 * 1024;  // elements that are worth a thread
 constexpr Int WIDE = VECTOR_BYTES / 8;
 typedef Real Narrow __attribute__((vector_size(WIDE * sizeof(Real)), aligned(sizeof(Real)), may_alias));
 typedef double Wide __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));

@@ -47,6 +47,19 @@ INLINE void store_part(Real* p, Vec v, Int count) {
   for (Int i = 0; i < count; i++) p[i] = v[i];
 }
 
+// All of a vector, or its first `count` elements, which are rarely less: by a call, since code that is short counts.
+INLINE Vec load_up_to(const Real* p, Int count) {
+  Vec v = {};
+  if (count == LANES) v = load(p);
+  else memcpy(&v, p, count * sizeof(Real));
+  return v;
+}
+INLINE void store_up_to(Real* p, Vec v, Int count) {
+  asm("" : "+r"(p));  // clang makes a masked store of `*p = *p > 0 ? *p : 0`, which is slow on some CPUs
+  if (count == LANES) store(p, v);
+  else memcpy(p, &v, count * sizeof(Real));
+}
+
 INLINE float fma(float a, float b, float c) {
 #if defined(__FMA__) || defined(__aarch64__)
   return __builtin_fmaf(a, b, c);
@@ -76,8 +89,19 @@ INLINE Vec fma(Vec a, Vec b, Vec c) {
 // max(v, 0): a NaN stays, and there is no negative zero.
 INLINE Vec positive(Vec v) { return v <= 0 ? (Vec){} : v; }
 INLINE Real positive(Real v) { return v <= 0 ? Real(0) : v; }
+// The gradient of max(., 0), whose result is y.
+INLINE Vec masked(Vec dy, Vec y) { return y > 0 ? dy : (Vec){}; }
 
 INLINE Int least(Int a, Int b) { return a < b ? a : b; }
 INLINE Int most(Int a, Int b) { return a > b ? a : b; }
 INLINE Int parts_of(Int a, Int by) { return (a + by - 1) / by; }
 INLINE Int up(Int a, Int by) { return parts_of(a, by) * by; }
+
+constexpr Int GRAIN = 16 * 1024;  // elements that are worth a thread
+
+// run(place, count) for the elements first .. end: a vector's, then the rest's.
+template <class Run> INLINE void each_vector(Int first, Int end, Run run) {
+  Int i = first;
+  for (; i + LANES <= end; i += LANES) run(i, LANES);
+  if (i < end) run(i, end - i);
+}

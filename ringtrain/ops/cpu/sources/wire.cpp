@@ -6,7 +6,6 @@
 // What is carried on goes into the exponent, and is right there. Source: Giesen, float->half variants, 2012.
 #include "threads.hpp"
 
-constexpr Int GRAIN = 16 * 1024;  // elements that are worth a thread
 constexpr uint32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;  // all bits but the sign; float32's infinity
 constexpr uint32_t HALF_OVERFLOWS = 143 << 23, HALF_IS_NORMAL = 113 << 23;  // 2^16 and 2^-14
 constexpr uint32_t REBIAS = 112 << 23, HALF_EXPONENT = 0x7c00 << 13;  // where float32 has its own
