@@ -8,12 +8,12 @@ import math
 import numpy as np
 
 from ringtrain.ops import keys
-from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
+from ringtrain.ops.cpu.blas import Blas
 from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.kernels import loss, orthonormal, pool, response
+from ringtrain.ops.cpu.kernels import loss, pool, response
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.library import Kernels
-from ringtrain.ops.cpu.scratch import Scratch, address, aligned
+from ringtrain.ops.cpu.scratch import Scratch, aligned
 from ringtrain.ops.elementary import power
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import cut_pairs
@@ -106,23 +106,11 @@ class CpuOps(HostOps):
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
     def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
-        (n, d), k = x_ND.shape, w_DK.shape[1]
-        if n:
-            x, w, y = address(x_ND), address(w_DK), address(y_NK)
-            self._blas.gemm(n, k, d, x, d, PLAIN, w, k, PLAIN, y, k, 0.0)
-        self._kernels.finish(y_NK, b_K, y_NK.size, k, relu)
+        self._kernels.linear(x_ND, w_DK, b_K, y_NK, *x_ND.shape, w_DK.shape[1], relu)
 
     def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
-        (n, d), k = x_ND.shape, w_DK.shape[1]
-        self._kernels.unfinish(dy_NK, y_NK, db_K, y_NK.size, k, relu, accumulate)
-        if n == 0:
-            if not accumulate:
-                dw_DK.fill(0)
-            return
-        x, w, dy, dw = address(x_ND), address(w_DK), address(dy_NK), address(dw_DK)
-        self._blas.gemm(d, k, n, x, d, TRANSPOSED, dy, k, PLAIN, dw, k, 1.0 if accumulate else 0.0)
-        if dx_ND is not None:
-            self._blas.gemm(n, d, k, dy, k, PLAIN, w, k, TRANSPOSED, address(dx_ND), d, 0.0)
+        gradients = dy_NK, dw_DK, db_K, dx_ND
+        self._kernels.linear_back(x_ND, w_DK, y_NK, *gradients, *x_ND.shape, w_DK.shape[1], relu, accumulate)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
         self._convolution.forward(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu)
@@ -261,14 +249,11 @@ class CpuOps(HostOps):
         self._kernels.add_pairs(values, indices, y, k)
 
     def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
-        (m, n), k = y.shape, a.shape[0 if a_transposed else 1]
-        orders = [TRANSPOSED if transposed else PLAIN for transposed in (a_transposed, b_transposed)]
-        if y.size:
-            left, right = (address(a), a.shape[1], orders[0]), (address(b), b.shape[1], orders[1])
-            self._blas.gemm(m, n, k, *left, *right, address(y), n, 1.0 if accumulate else 0.0)
+        k = a.shape[0 if a_transposed else 1]
+        self._kernels.product(a, b, y, *y.shape, k, a_transposed, b_transposed, accumulate)
 
     def orthonormalise(self, x_MR):
-        orthonormal.orthonormalise(x_MR)
+        self._kernels.orthonormalise(x_MR, *x_MR.shape)
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):
