@@ -10,7 +10,6 @@ import numpy as np
 from ringtrain.ops import keys
 from ringtrain.ops.cpu.blas import Blas
 from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.kernels import loss, pool, response
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.library import Kernels
 from ringtrain.ops.cpu.scratch import Scratch, aligned
@@ -122,49 +121,37 @@ class CpuOps(HostOps):
         self._convolution.back(*given, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
 
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
-        extents = _pool_extents(x_NHWC, y_NPQC, geometry)
-        pool.max_pool(x_NHWC.reshape(-1), y_NPQC.reshape(-1), where_NPQC.reshape(-1), *extents)
+        self._kernels.max_pool(x_NHWC, y_NPQC, where_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry))
 
     def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
-        extents = _pool_extents(dx_NHWC, dy_NPQC, geometry)
-        pool.max_pool_back(dy_NPQC.reshape(-1), where_NPQC.reshape(-1), dx_NHWC.reshape(-1), *extents)
+        self._kernels.max_pool_back(dy_NPQC, where_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry))
 
     def avg_pool(self, x_NHWC, y_NPQC, geometry):
-        pool.avg_pool(x_NHWC.reshape(-1), y_NPQC.reshape(-1), *_pool_extents(x_NHWC, y_NPQC, geometry))
+        self._kernels.avg_pool(x_NHWC, y_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry))
 
     def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
-        extents = _pool_extents(dx_NHWC, dy_NPQC, geometry)
-        pool.avg_pool_back(dy_NPQC.reshape(-1), dx_NHWC.reshape(-1), *extents)
+        self._kernels.avg_pool_back(dy_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry))
 
     def global_avg_pool(self, x_NHWC, y_NC):
-        n, height, width, c = x_NHWC.shape
-        pool.global_avg_pool(x_NHWC.reshape(-1), y_NC.reshape(-1), n, height * width, c)
+        self._kernels.avg_pool(x_NHWC, y_NC, *_whole_image(x_NHWC))
 
     def global_avg_pool_back(self, dy_NC, dx_NHWC):
-        n, height, width, c = dx_NHWC.shape
-        pool.global_avg_pool_back(dy_NC.reshape(-1), dx_NHWC.reshape(-1), n, height * width, c)
+        self._kernels.avg_pool_back(dy_NC, dx_NHWC, *_whole_image(dx_NHWC))
 
     def lrn_across(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k):
         c = x_NHWC.shape[3]
-        arrays = x_NHWC.reshape(-1), y_NHWC.reshape(-1), scale_NHWC.reshape(-1)
-        line = self._line(c + size - 1)
-        response.across(*arrays, line, x_NHWC.size // c, c, size, float(alpha), float(beta), float(k))
+        self._kernels.lrn_across(x_NHWC, y_NHWC, scale_NHWC, x_NHWC.size // c, c, size, alpha, beta, k)
 
     def lrn_across_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-        c = x_NHWC.shape[3]
-        arrays = (a.reshape(-1) for a in (x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC))
-        line = self._line(c + size - 1)
-        response.across_back(*arrays, line, x_NHWC.size // c, c, size, float(alpha), float(beta))
+        c, arrays = x_NHWC.shape[3], (x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC)
+        self._kernels.lrn_across_back(*arrays, x_NHWC.size // c, c, size, alpha, beta)
 
     def lrn_within(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta):
-        arrays = x_NHWC.reshape(-1), y_NHWC.reshape(-1), scale_NHWC.reshape(-1)
-        sums = self._image_and_line(x_NHWC, size)
-        response.within(*arrays, *sums, *x_NHWC.shape, size, float(alpha), float(beta))
+        self._kernels.lrn_within(x_NHWC, y_NHWC, scale_NHWC, *x_NHWC.shape, size, alpha, beta)
 
     def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-        arrays = (a.reshape(-1) for a in (x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC))
-        sums = self._image_and_line(x_NHWC, size)
-        response.within_back(*arrays, *sums, *x_NHWC.shape, size, float(alpha), float(beta))
+        arrays = x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC
+        self._kernels.lrn_within_back(*arrays, *x_NHWC.shape, size, alpha, beta)
 
     def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
         self.batch_norm_add(x_NHWC, gamma_C, beta_C, None, y_NHWC, mean_GC, var_GC, ghost, eps, relu)
@@ -203,13 +190,11 @@ class CpuOps(HostOps):
         self._kernels.batch_norm_fixed(*given, x_NHWC.size, gamma_C.size, eps, relu)
 
     def softmax(self, x_NK, y_NK):
-        loss.softmax(x_NK.reshape(-1), y_NK.reshape(-1), *x_NK.shape)
+        self._kernels.softmax(x_NK, y_NK, *x_NK.shape)
 
     def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
-        x, wanted = x_NK.reshape(-1), dx_NK is not None
-        dx = dx_NK.reshape(-1) if wanted else x
-        factors = float(scale), float(smoothing), int(ignore)
-        loss.softmax_cross_entropy(x, labels_N, dx, wanted, totals_3, x_NK.shape[1], *factors)
+        given = x_NK, labels_N, dx_NK, totals_3
+        self._kernels.softmax_cross_entropy(*given, *x_NK.shape, scale, smoothing, ignore)
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
         given = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
@@ -264,13 +249,6 @@ class CpuOps(HostOps):
         self._kernels.nonfinite(x, x.size, self._count)
         return int(self._count[0])
 
-    def _image_and_line(self, x_NHWC, size):
-        _, height, width, c = x_NHWC.shape
-        return self._scratch("image", height * width * c, self.dtype), self._line((width + size - 1) * c)
-
-    def _line(self, count):
-        return self._scratch("line", count, self.dtype)[:count]
-
 
 def _pool_extents(x_NHWC, y_NPQC, geometry):
     p, q = y_NPQC.shape[1:3]
@@ -280,3 +258,8 @@ def _pool_extents(x_NHWC, y_NPQC, geometry):
 def _rows(x_NHWC):
     """Return (examples, pixels of an example, channels); x may be [N, C]."""
     return x_NHWC.shape[0], math.prod(x_NHWC.shape[1:-1]), x_NHWC.shape[-1]
+
+
+def _whole_image(x_NHWC):
+    """The extents of one window over all pixels."""
+    return *x_NHWC.shape, 1, 1, max(x_NHWC.shape[1:3]), 1, 0

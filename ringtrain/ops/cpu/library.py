@@ -32,14 +32,10 @@ ELEMENTS = {
     "uint32_t": "uint32",
     "uint64_t": "uint64",
 }
+AT = ctypes.c_char * 0  # the place of a buffer
 KERNEL = re.compile(r"^KERNEL\((\w+)\)\(([^)]*)\)", re.MULTILINE)
 PARAMETER = re.compile(r"(?:const )?(\w+)(\*| )\s*(\w+)$")
 
-
-# An array's address lies where NumPy's C API says, right behind what every object of Python begins with; ``x.ctypes``
-# would take longer to make than many kernels to run.
-ADDRESS = object.__basicsize__
-pointer_at = ctypes.c_void_p.from_address
 
 
 class ArrayParameter:
@@ -49,11 +45,14 @@ class ArrayParameter:
         self.dtype = np.dtype(dtype)
 
     def from_param(self, x: np.ndarray | None):
-        if isinstance(x, np.ndarray) and x.dtype == self.dtype and x.flags.c_contiguous:
-            return pointer_at(id(x) + ADDRESS)
         if x is None:
             return None
-        raise TypeError(texts.NOT_THE_ARRAY(wanted=self.dtype, got=x.dtype, strides=x.strides))
+        if x.dtype != self.dtype or not x.flags.c_contiguous:
+            raise TypeError(texts.NOT_THE_ARRAY(wanted=self.dtype, got=x.dtype, strides=x.strides))
+        try:
+            return AT.from_buffer(x)  # a fifth of the time of x.ctypes
+        except TypeError:  # it is read-only
+            return ctypes.c_void_p(x.ctypes.data)  # x.ctypes itself would leave cycles for the garbage collector
 
 
 class Kernels:

@@ -39,9 +39,9 @@ INLINE void store(Real* p, Vec v) { *(Vec*)p = v; }
 INLINE Vec splat(Real a) { return a - (Vec){}; }
 // The first `count` elements, and zeros; the first `count` elements of v.
 INLINE Vec load_part(const Real* p, Int count) {
-  Vec v = {};
-  for (Int i = 0; i < count; i++) v[i] = p[i];
-  return v;
+  Real held[LANES] = {};  // an element of a vector by a variable is slow to write
+  for (Int i = 0; i < count; i++) held[i] = p[i];
+  return load(held);
 }
 INLINE void store_part(Real* p, Vec v, Int count) {
   for (Int i = 0; i < count; i++) p[i] = v[i];

@@ -1,0 +1,177 @@
+"""Pooling, response normalisation and loss on the CPU: the same bits for any number of threads and any place in memory,
+NaN, ties and edges; and the errors of exponentials, logarithms and powers."""
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.base import PoolGeometry
+from ringtrain.ops.cpu import CpuOps
+from ringtrain.ops.reference import ReferenceOps
+from tests.ops.cases import POOLS, calls, perform, prepare, wide_calls
+
+OPERATIONS = ("max_pool", "avg_pool", "global_avg_pool", "lrn_", "softmax")
+
+
+def of_layers(calls):
+    return [call for call in calls if call.operation.startswith(OPERATIONS)]
+
+
+def bits(outputs):
+    return {name: x.tobytes() for name, x in outputs.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_same_bits_for_any_number_of_threads(dtype):
+    several = [CpuOps(dtype, threads) for threads in (1, 2, 3)]
+    for call in of_layers([*calls(dtype, 70), *wide_calls(dtype)]):
+        alone, *others = (bits(perform(ops, call)) for ops in several)
+        assert all(other == alone for other in others), str(call)
+
+
+class Misaligned(CpuOps):
+    """Its arrays start ``offset`` elements behind a cache line."""
+
+    offset = 0
+
+    def empty(self, shape, dtype=None):
+        return super().empty((self.offset + int(np.prod(shape)),), dtype)[self.offset :].reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_same_bits_wherever_an_array_lies(dtype):
+    ops, moved = CpuOps(dtype), Misaligned(dtype)
+    for call in of_layers([*calls(dtype, 3), *wide_calls(dtype)]):
+        wanted = bits(perform(ops, call))
+        for moved.offset in (1, 3):
+            assert bits(perform(moved, call)) == wanted, str(call)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("channels", [1, 5, 8, 13, 20, 37, 50, 96])
+def test_any_number_of_channels(dtype, channels):
+    """One vector is cut, or taken again, or four are taken at a time."""
+    cpu, reference, random = CpuOps(dtype), ReferenceOps(dtype), np.random.default_rng(channels)
+    tolerance = 1e-6 if dtype == "float32" else 1e-14
+    x = random.integers(-2, 3, (2, 6, 7, channels)).astype(dtype)  # with ties
+    for geometry in POOLS.values():
+        p, q = geometry.output(6), geometry.output(7)
+        outputs = [(np.empty((2, p, q, channels), dtype), np.empty((2, p, q, channels), np.uint8)) for _ in range(2)]
+        for ops, (y, where) in zip((cpu, reference), outputs, strict=True):
+            ops.max_pool(x, y, where, geometry)
+        (y, where), (wanted, places) = outputs
+        assert np.array_equal(y, wanted) and np.array_equal(where, places)
+        dx, expected = np.full_like(x, 7), np.full_like(x, 7)
+        for back in ("max_pool_back", "avg_pool_back"):
+            given = (y, where) if back == "max_pool_back" else (y,)
+            getattr(cpu, back)(*given, dx, geometry)
+            getattr(reference, back)(*given, expected, geometry)
+            assert np.abs(dx - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def test_the_first_of_equals_and_the_first_nan_are_the_greatest():
+    ops, nan = CpuOps("float32"), np.nan
+    windows = np.array([[1, 2, 2, 0], [nan, 9, nan, 1], [3, nan, 1, nan], [-np.inf] * 4, [-0.0, 0.0, 0.0, -0.0]])
+    x = np.repeat(windows.astype(np.float32).reshape(5, 2, 2, 1), 33, axis=3)
+    y, where = np.empty((5, 1, 1, 33), np.float32), np.empty((5, 1, 1, 33), np.uint8)
+    ops.max_pool(x, y, where, PoolGeometry(2, 2))
+    assert (where.reshape(5, 33) == np.array([[1], [0], [1], [0], [0]])).all()
+    assert np.array_equal(y[:, 0, 0, 5], [2, nan, nan, -np.inf, 0], equal_nan=True)
+
+
+def test_a_gradient_that_is_not_finite_stays_with_its_pixel():
+    ops = CpuOps("float32")
+    dy, where = np.zeros((1, 2, 2, 9), np.float32), np.full((1, 2, 2, 9), 3, np.uint8)
+    dy[0, 0, 0, 1], dy[0, 1, 1, 8] = np.nan, np.inf
+    dx = np.empty((1, 5, 5, 9), np.float32)
+    ops.max_pool_back(dy, where, dx, PoolGeometry(3, 2))
+    assert np.isnan(dx[0, 1, 0, 1]) and dx[0, 3, 2, 8] == np.inf and (~np.isfinite(dx)).sum() == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_scale_that_is_not_ordinary(dtype):
+    """0, infinities, NaN and tiny numbers, beside ordinary ones whose bits they must not change."""
+    ops, root = CpuOps(dtype), np.finfo(dtype).tiny ** 0.5
+    scales = np.array([1, 0, 1e-30, 1e30, np.inf, np.nan, root, 2, 3.5], dtype)
+    x = np.sqrt(scales).reshape(1, 1, 9, 1)
+    y, scale, alone = np.empty_like(x), np.empty_like(x), np.empty_like(x[:, :, :1])
+    ops.lrn_across(x, y, scale, 1, 1.0, 0.75, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = x.astype(np.longdouble) * scale.astype(np.longdouble) ** -0.75
+    assert np.allclose(y.astype(np.longdouble), wanted, rtol=8 * np.finfo(dtype).eps, atol=0, equal_nan=True)
+    for i in range(9):
+        ops.lrn_across(x[:, :, i : i + 1], alone, alone.copy(), 1, 1.0, 0.75, 0.0)
+        assert alone.tobytes() == y[:, :, i : i + 1].tobytes()
+
+
+def test_losses_are_added_row_by_row():
+    ops, random = CpuOps("float64"), np.random.default_rng(1)
+    x, labels = 3 * random.standard_normal((400, 10)), random.integers(-1, 10, 400).astype(np.int32)
+    together, apart = np.full(3, 0.1), np.full(3, 0.1)
+    ops.softmax_cross_entropy(x, labels, None, together, 1.0, 0.1)
+    for row in range(400):
+        ops.softmax_cross_entropy(x[row : row + 1], labels[row : row + 1], None, apart, 1.0, 0.1)
+    assert together.tolist() == apart.tolist()
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_the_first_of_the_greatest_is_the_answer(make):
+    nan = np.nan
+    x = np.array([[1, 2, 2], [1, 2, 2], [nan, 3, nan], [nan, 3, nan], [0, 3, nan], [np.inf, 1, np.inf]], np.float32)
+    totals, labels = np.zeros(3), np.array([1, 2, 0, 2, 1, 0], np.int32)
+    with np.errstate(invalid="ignore"):
+        make("float32").softmax_cross_entropy(x, labels, None, totals, 1.0)
+    assert totals[1:].tolist() == [3, 6]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_examples(dtype):
+    for call in of_layers(calls(dtype, 0)):
+        run, outputs = prepare(CpuOps(dtype, 2), call)
+        run()
+        assert all(x.size == 0 for name, x in outputs().items() if name != "totals_3")
+
+
+# ── numbers.hpp ───────────────────────────────────────────────────────────────────────────────────────────────
+KERNELS = CpuOps("float64")._kernels
+FUSED = KERNELS.family != "x86-64-v2"
+LESS = 1 if FUSED else 3  # bounds are wider without fused multiply-adds
+
+
+def units(got, wanted):
+    """The greatest error, in units in the last place of the wanted number."""
+    return float(np.max(np.abs(got.astype(np.longdouble) - wanted) / np.spacing(np.abs(wanted.astype(np.float64)))))
+
+
+def call(name, x, *given):
+    y = np.empty_like(x)
+    getattr(KERNELS, name)(x, *given, y, x.size)
+    return y
+
+
+def test_the_errors_of_exponentials_and_logarithms():
+    random = np.random.default_rng(5)
+    x = np.concatenate([random.uniform(-708, 709, 100_003), random.uniform(-1, 1, 100_000)])
+    assert units(call("exp", x), np.exp(x.astype(np.longdouble))) < LESS
+    x = np.concatenate([np.exp(random.uniform(-744, 709, 100_003)), random.uniform(0.5, 2, 100_000)])
+    assert units(call("log", x), np.log(x.astype(np.longdouble))) < 0.55 * LESS
+
+
+@pytest.mark.parametrize("exponent", [-0.75, -0.6, 0.5, 3.0, -7.25, 100.5])
+def test_the_error_of_powers(exponent):
+    random = np.random.default_rng(6)
+    x = np.exp(random.uniform(-700, 700, 100_003) / max(1, abs(exponent)))
+    size, wanted = np.abs(exponent * np.log(x)).max(), x.astype(np.longdouble) ** np.longdouble(exponent)
+    assert units(call("pow", x, exponent), wanted) < 1.2 * LESS + size * (1 / 256 if FUSED else 2)
+
+
+def test_special_values_are_those_of_c():
+    inf, nan, tiny = np.inf, np.nan, 5e-324
+    x = np.array([0.0, -0.0, 1, -1, inf, -inf, nan, 710, -746, -744.5, 0.5, -2, tiny, 1e308, 3, -3, 2.5])
+    with np.errstate(all="ignore"):
+        assert np.allclose(call("exp", x), np.exp(x), rtol=1e-15, atol=tiny, equal_nan=True)
+        assert np.allclose(call("log", x), np.log(x), rtol=1e-15, atol=0, equal_nan=True)
+        for exponent in (0.0, -0.0, 1, -1, 2, 3, -3, 0.5, -0.75, inf, -inf, nan, 2.0**53, 2.0**52 + 1, 1e300):
+            got, wanted = call("pow", x, exponent), np.power(x, np.full_like(x, exponent))
+            assert np.allclose(got, wanted, rtol=1e-13, atol=tiny, equal_nan=True), exponent
+            assert (np.signbit(got) == np.signbit(wanted))[~np.isnan(wanted)].all(), exponent
+    assert call("exp", np.zeros(1)) == 1 and call("log", np.ones(1)) == 0
