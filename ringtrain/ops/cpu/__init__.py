@@ -31,7 +31,7 @@ class CpuOps(HostOps):
         self._kernels = Kernels(self.dtype, threads)
         self._blas = Blas(self.dtype)
         self._scratch = Scratch()
-        self._convolution = CpuConvolution(self.dtype, self._blas, self._scratch, self._kernels)
+        self._convolution = CpuConvolution(self._kernels, self.dtype)
         self._sum, self._count = np.zeros(1), np.zeros(1, np.int64)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,6 @@
+// The sizes of a convolution, as base.py names them: n images of h · w pixels of c channels, k features of p · q
+// pixels, a window of r · s taps. Python hands them over as an array of int64.
+#pragma once
+#include "vector.hpp"
+
+struct Convolution { Int n, h, w, c, p, q, k, r, s, stride, pad, groups; };

@@ -1,0 +1,113 @@
+"""Convolution on the CPU by its compiled kernels: many shapes against float64, threads, and numbers that are none."""
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cpu.conv import CpuConvolution
+from ringtrain.ops.cpu.library import Kernels
+from ringtrain.ops.reference import ReferenceOps
+
+TOLERANCE = {"float32": 2e-6, "float64": 1e-13}  # of the largest element
+# n h w c k, kernel stride pad groups
+SHAPES = [
+    (2, 8, 8, 16, 32, 3, 1, 1, 1), (3, 7, 5, 3, 17, 3, 1, 1, 1), (1, 13, 13, 23, 20, 3, 1, 1, 1),
+    (2, 9, 11, 17, 50, 5, 1, 2, 1), (2, 12, 12, 20, 50, 5, 1, 0, 1), (3, 28, 28, 1, 20, 5, 1, 0, 1),
+    (2, 16, 16, 3, 64, 5, 1, 2, 1), (2, 6, 6, 8, 8, 3, 2, 1, 1), (2, 7, 9, 5, 10, 3, 2, 1, 1),
+    (2, 8, 8, 16, 33, 3, 2, 0, 1), (1, 15, 14, 3, 7, 7, 2, 3, 1), (1, 35, 27, 3, 96, 11, 4, 0, 1),
+    (2, 23, 23, 3, 12, 11, 4, 2, 1), (2, 10, 10, 4, 6, 3, 3, 1, 1), (1, 12, 13, 9, 3, 4, 3, 2, 1),
+    (2, 8, 8, 16, 24, 1, 1, 0, 1), (2, 8, 8, 17, 40, 1, 2, 0, 1), (3, 9, 7, 6, 5, 1, 3, 0, 1),
+    (2, 5, 6, 3, 1, 1, 1, 0, 1), (1, 9, 9, 10, 9, 1, 4, 0, 1), (2, 6, 6, 5, 4, 1, 1, 2, 1),
+    (2, 6, 5, 7, 9, 2, 1, 1, 1), (2, 9, 8, 3, 5, 2, 2, 0, 1), (1, 11, 10, 12, 13, 4, 2, 1, 1),
+    (1, 8, 8, 6, 8, 6, 1, 3, 1), (1, 9, 9, 8, 4, 7, 1, 3, 1), (1, 10, 10, 5, 18, 8, 2, 4, 1),
+    (1, 13, 12, 4, 6, 9, 3, 4, 1), (1, 12, 12, 3, 5, 10, 1, 5, 1), (1, 13, 13, 2, 3, 11, 1, 5, 1),
+    (2, 4, 4, 3, 5, 2, 1, 3, 1), (2, 3, 3, 2, 4, 3, 2, 4, 1), (1, 2, 3, 5, 6, 3, 1, 3, 1),
+    (2, 8, 8, 12, 20, 3, 1, 1, 2), (2, 9, 9, 12, 36, 5, 1, 2, 4), (3, 7, 7, 10, 30, 3, 2, 1, 5),
+    (2, 6, 6, 8, 8, 3, 1, 1, 8), (2, 8, 7, 6, 12, 1, 2, 0, 3), (2, 8, 8, 34, 46, 1, 1, 0, 2),
+    (2, 5, 5, 3, 6, 3, 1, 2, 3), (0, 8, 8, 5, 6, 3, 1, 1, 1), (9, 4, 4, 70, 100, 3, 1, 1, 1),
+    (1, 1, 1, 40, 90, 3, 1, 1, 1), (2, 40, 30, 3, 8, 3, 4, 1, 1), (5, 17, 17, 6, 150, 3, 1, 1, 1),
+]  # fmt: skip
+
+
+def arrays_of(shape, dtype, seed=0):
+    """x, w, b, dy, dw, db and the geometry; the two last are what is added to."""
+    n, h, w, c, k, kernel, stride, pad, groups = shape
+    geometry = ConvGeometry(kernel, stride, pad, groups)
+    p, q = geometry.output(h), geometry.output(w)
+    sizes = (n, h, w, c), (kernel, kernel, c // groups, k), (k,), (n, p, q, k), (kernel, kernel, c // groups, k), (k,)
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(size).astype(dtype) for size in sizes], geometry
+
+
+def own(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, given=None):
+    """y, dx, dw and db of the kernels."""
+    (x, w, b, dy, dw, db), geometry = given or arrays_of(shape, dtype, seed)
+    convolution = CpuConvolution(Kernels(np.dtype(dtype), threads))
+    y, dx, dy = np.full_like(dy, 7), np.full_like(x, 7), dy.copy()
+    dw, db = dw.copy(), db.copy()
+    convolution.forward(x, w, b, y, geometry, relu)
+    convolution.back(x, w, y, dy, dw, db, dx, geometry, relu, accumulate)
+    return {"y": y, "dx": dx, "dw": dw, "db": db}
+
+
+def wanted(shape, dtype, seed=0, relu=True, accumulate=True, y=None, given=None):
+    """The same in float64 of the same numbers; ``y``: whose signs are the ReLU's."""
+    arrays, geometry = given or arrays_of(shape, dtype, seed)
+    x, w, b, dy, dw, db = (each.astype(np.float64) for each in arrays)
+    reference = ReferenceOps("float64")
+    out, dx = np.zeros_like(dy), np.zeros_like(x)
+    reference.conv2d(x, w, b, out, geometry, relu)
+    signs = out if y is None else y.astype(np.float64)
+    reference.conv2d_back(x, w, signs, dy, dw, db, dx, geometry, relu, accumulate)
+    return {"y": out, "dx": dx, "dw": dw, "db": db}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape_agrees_with_float64(shape, dtype):
+    for relu, accumulate in ((True, True), (False, False)):
+        got = own(shape, dtype, 1, relu=relu, accumulate=accumulate)
+        expected = wanted(shape, dtype, relu=relu, accumulate=accumulate, y=got["y"])
+        for name, value in expected.items():
+            off = np.abs(got[name] - value).max(initial=0)
+            assert off <= TOLERANCE[dtype] * np.abs(value).max(initial=0), (name, relu, off)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_threads_do_not_change_a_bit(dtype):
+    for shape in SHAPES:
+        one = own(shape, dtype, 1)
+        for threads in (2, 3):
+            got = own(shape, dtype, threads)
+            assert all(got[name].tobytes() == one[name].tobytes() for name in one), (shape, threads)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [3, 9])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("index", [0, 1, 3], ids=["x", "w", "dy"])
+def test_what_is_no_number_goes_where_its_products_go_and_no_further(index, value, channels, stride):
+    given = arrays_of((2, 9, 9, channels, 20, 3, stride, 1, 1), "float32")
+    wrong = given[0][index]
+    wrong[tuple(extent // 2 for extent in wrong.shape)] = value  # the tap in the middle meets no padding
+    with np.errstate(invalid="ignore"):
+        got, expected = (each(None, "float32", relu=False, given=given) for each in (own, wanted))
+    for name, right in expected.items():
+        assert (np.isnan(got[name]) == np.isnan(right)).all(), name
+        assert (np.isinf(got[name]) == np.isinf(right)).all(), name
+        finite = np.isfinite(right)
+        assert np.allclose(got[name][finite], right[finite], atol=1e-4), name
+
+
+def test_the_workspace_grows_with_the_shape_alone():
+    kernels = Kernels(np.dtype("float32"), 2)
+    convolution = CpuConvolution(kernels)
+    held = []
+    for _ in range(3):
+        for shape in SHAPES[:6]:
+            (x, w, b, dy, dw, db), geometry = arrays_of(shape, "float32")
+            y = np.empty_like(dy)
+            convolution.forward(x, w, b, y, geometry, True)
+            convolution.back(x, w, y, dy, dw, db, np.empty_like(x), geometry, True, False)
+        held.append(kernels.workspace_bytes)
+    assert 0 < held[1] == held[2]
