@@ -188,9 +188,10 @@ def test_no_drawn_weight_switches_a_branch_off(own_side, model):
 
 
 def test_both_sides_are_told_the_same_threads_and_one_ghost_batch(own_side):
-    options = SimpleNamespace(device="cpu", precision="float64", batch=12, threads=3)
+    options = SimpleNamespace(device="cpu", precision="float64", batch=12, ranks=2, threads=3)
     _, config = own_side.config_of(options, "resnet20")
     assert (config.threads, config.dtype, config.batch_norm, config.optimizer) == (3, "float64", "ghost:12", "nesterov")
+    assert config.batch == 24
     _, config = own_side.config_of(options, "lenet")
     assert (config.batch_norm, config.optimizer) == ("model", "sgd")
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,43 @@ from ringtrain.ops.cpu import CpuOps
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
-FEW = ("--batch", "6", "--blocks", "1", "--iterations", "1", "--warm-up", "1")
+FEW = ("--batch", "6", "--seconds", "0")
+
+
+class InThisProcess:
+    """A side of one rank, whose kernels a test may change."""
+
+    def __init__(self, handlers):
+        self._handlers = handlers
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def ask(self, do, **arguments):
+        return [json.loads(json.dumps(self._handlers[do](**arguments)))]
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    """bench(arguments): what `scripts/bench pytorch` does; the modules are as in its process."""
+def sides(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
-    program = importlib.import_module("pytorch")
+    monkeypatch.setattr(importlib.import_module("peer_side"), "SEARCH_S", 0)
+    return importlib.import_module("own_side"), importlib.import_module("peer_side")
+
+
+@pytest.fixture
+def bench(monkeypatch, sides):
+    """bench(arguments): what `scripts/bench pytorch` does, in this process."""
+    program, (own_side, peer_side) = importlib.import_module("pytorch"), sides
+
+    def open_peer(options, variant):
+        given = SimpleNamespace(**{**vars(options), "variant": variant})
+        return InThisProcess(peer_side.handlers(given, 0))
+
+    monkeypatch.setattr(program, "open_own", lambda options: InThisProcess(own_side.handlers(options)))
+    monkeypatch.setattr(program, "open_peer", open_peer)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["pytorch.py", *arguments, *FEW])
@@ -32,8 +62,9 @@ def bench(monkeypatch):
 @pytest.mark.parametrize("model", ["resnet20", "lenet", "digits"])
 def test_nets_that_are_the_same_are_timed(bench, capsys, model, precision):
     assert bench(model, "--precision", precision) == 0
-    same, rates = capsys.readouterr().out.splitlines()
+    same, rates, *tables = capsys.readouterr().out.splitlines()
     assert same.split()[:2] == [model, "same:"] and "worst parameter" in same and "images/s: ringtrain" in rates
+    assert any(line.startswith(f"| {model}, 6 | 1 | ") for line in tables)
 
 
 def test_libraries_that_were_left_out_are_in_the_row(bench, monkeypatch, tmp_path):
@@ -102,25 +133,29 @@ def test_a_wrong_gradient_is_refused_by_its_parameter(bench, monkeypatch, times,
         bench("resnet20")
 
 
-def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, monkeypatch):
+def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, sides, monkeypatch, tmp_path):
     """A thousand times noise on a residual block's weights: the loss of the net's own first weights stays as it is."""
-    own_side, peer_net = importlib.import_module("own_side"), importlib.import_module("peer_net")
-    take = peer_net.take_weights
+    own_side, peer_side = sides
+    take = peer_side.take_weights
 
-    def noisy(net, arena, ops):
-        take(net, arena, ops)
+    def noisy(net, weights):
+        take(net, weights)
         (key,) = (key for name, _, key in net.plan if name == "stage1.2.conv2")
         with torch.no_grad():
             net.get_submodule(key).weight.mul_(0).add_(1000.0).cos_()
 
-    monkeypatch.setattr(importlib.import_module("peer_side"), "take_weights", noisy)
+    monkeypatch.setattr(peer_side, "take_weights", noisy)
+    told = {"model": "resnet20", "ranks": 1, "batch": 6, "device": "cpu", "precision": "float32", "threads": 1}
+    options = SimpleNamespace(**told, folder=str(tmp_path), variant="channels last, fused SGD")
     with monkeypatch.context() as before:
         before.setattr(own_side, "draw", lambda arena, ops, seed=0: None)
-        before.setattr(sys, "argv", ["pytorch.py", "resnet20", "--check", *FEW])
-        options = importlib.import_module("pytorch").parse()
-        run, batch = own_side.assembled(options, "resnet20")
-        peer = importlib.import_module("peer_side").Peer(options, run, batch, {})
-        own, theirs = own_side.work(run, batch), peer.work()
-        assert abs(own.loss - theirs.loss) < 1e-5  # what was compared once
+        own = own_side.handlers(options)
+        own["export"]()
+        own["work"]()
+        peer_side.handlers(options, 0)["work"]("float32")
+        losses = [
+            importlib.import_module("same_work").load(tmp_path / f"{side}-0.npz").loss for side in ("own", "peer")
+        ]
+        assert abs(losses[0] - losses[1]) < 1e-5  # what was compared once
     with pytest.raises(SystemExit, match=r"the output of layer 'stage1\.2\.conv2' is "):
         bench("resnet20")

@@ -61,6 +61,7 @@ FULLY_CONNECTED = Template(
 )
 ITERATION = Template("an iteration takes {iteration} ms without its exchange: {rate:.4g} images/s")
 MEMORY = Template("memory of a rank: {held} of weights, gradients and optimizer, {peak} at most in all")
+PEAKS = Template("peak of {ranks}: {flops} GFLOP/s in a large product, {copied} in a large copy")
 EXCHANGE = Template("to exchange {nbytes} a rank sends at least {sent}: it takes as long as all else at {rate}")
 
 # layers.py

@@ -42,6 +42,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
     from ringtrain.bench.layers.layers import keys_of, measure_layers
+    from ringtrain.bench.layers.peaks import measure_peaks
     from ringtrain.train.agree import agree, on_root, take_turns, together
     from ringtrain.train.assembly.device import open_device
 
@@ -56,11 +57,13 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
     take_turns(transport, rig.iterate)
+    peaks = measure_peaks(transport, ops)
     keys = keys_of(graph)
     measure_layers(transport, rig, keys, warm_up)
     samples = measure_layers(transport, rig, keys, iterations)
     header |= {"held_bytes": rig.held_bytes, "peak_bytes": max(transport.gather_json(_peak_bytes()))}
-    rows = layer_rows(graph, samples, config.batch, config.dtype)
+    header |= {"peak_flops_per_s": peaks.flops_per_s, "peak_bytes_per_s": peaks.bytes_per_s}
+    rows = layer_rows(graph, samples, config.batch, config.dtype, peaks, rig.ways)
     total = totals(rows, samples, config.batch, transport.size)
     if transport.rank == 0:
         _show(rows, total, header)

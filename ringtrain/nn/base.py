@@ -133,6 +133,10 @@ class Layer(ABC):
         """Return the multiplications and additions of a forward pass of one example."""
         return 0
 
+    def way(self, ops: Ops, count: int, inputs: Sequence[Shape]) -> str:
+        """Return the way that the operations take for ``count`` examples, in a word; nothing where there is one."""
+        return ""
+
     def repeats(self, ctx: Pass) -> bool:
         """Return whether every pass like this one, of training or not, adding over ranks or not, issues the same
         operations, and has no side effects on the host.

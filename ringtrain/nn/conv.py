@@ -46,6 +46,9 @@ class Conv2D(Fusable):
         per_output = 2 * self.kernel**2 * inputs[0][2] // self.groups
         return shapes.element_count(self.shape(inputs)) * (per_output + (self.bias is not None))
 
+    def way(self, ops, count, inputs):
+        return ops.conv2d_way((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)
+
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
         y_NPQK = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))

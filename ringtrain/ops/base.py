@@ -118,6 +118,11 @@ class Ops(MachineOps, CompressionOps):
     ):
         """Gradients of :meth:`conv2d`."""
 
+    def conv2d_way(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
+        """Return the way that :meth:`conv2d` and its gradients take for arrays of these shapes, in a word for people;
+        nothing where there is one alone, or where it is known only after a trial."""
+        return ""
+
     @abstractmethod
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry: PoolGeometry) -> None:
         """Maximum of each window, without padding; ``where`` (uint8) keeps the position of the maximum, row-major

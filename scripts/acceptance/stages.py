@@ -108,7 +108,7 @@ def program(name: str, *arguments: str) -> Callable[[Path], list]:
     return lambda folder: [*PYTHON, str(HERE / name), str(folder), *arguments]
 
 
-LARGE = ("--batch", "128", "--blocks", "5")
+LARGE = ("--batch", "128")
 SMALL = ("lenet", "cifar10_full", "resnet18", "mlp")
 MEASURED = "the same work as PyTorch's; no slower than this GPU was before"
 SAME = "those of the CPU, to what rounding makes of them"

@@ -1,11 +1,19 @@
-"""ringtrain's side of a comparison with PyTorch: a net on one rank, and the results of its training pass."""
+"""ringtrain's side of a comparison with PyTorch: a rank that trains a net, and the results of its training pass."""
 
+import json
 import math
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
-from same_work import Work
+from same_work import EXAMPLES, LOSS_SCALE, Work, save
+from side import proportional_set_size, serve, timed
 
+from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.config.resolve import recipe_layer, resolve
+from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.nn.initial import normal_blocks, uniforms
 from ringtrain.ops.keys import additive_key, name_key
@@ -13,8 +21,6 @@ from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.transport.world import connect
 
-LOSS_SCALE = 1024  # of float16, on both sides
-EXAMPLES = 4  # whose outputs are compared; all take part in gradients
 ENDLESS = 1_000_000  # longer than any warm-up
 AWAY = 3  # standard deviations, about
 RECORDED = 3  # iterations until a device replays its recorded graph
@@ -22,10 +28,11 @@ RECORDED = 3  # iterations until a device replays its recorded graph
 
 def config_of(options, name: str):
     """(the model, the configuration): one ghost batch, as PyTorch normalises by the whole batch; SGD that decays every
-    parameter, as one fused call of PyTorch's does."""
+    parameter, as one fused call of PyTorch's does. The batch is of all ranks, and each normalises by its own part."""
     model = spec.load_model(name)
-    flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": ENDLESS, "accumulate": 1}
-    flags |= {"augment": False, "check_collectives": False, "decay_bias_norm": True, **_of_device(options)}
+    batch = options.batch * options.ranks
+    flags = {"model": name, "synthetic": True, "batch": batch, "iterations": ENDLESS, "accumulate": 1}
+    flags |= {"augment": False, "decay_bias_norm": True, **_of_device(options)}
     if model.recipe.get("optimizer") != "nesterov":
         flags["optimizer"] = "sgd"
     if any(type(node.layer).__name__ == "BatchNorm" for node in model.graph().nodes):
@@ -41,15 +48,16 @@ def _of_device(options) -> dict:
 
 
 def assembled(options, name: str):
-    """(the run, its one batch) of a model on this one rank, with weights that switch nothing off. The learning rate is
-    0: all iterations compute the same."""
+    """(the run, its one batch) of a model on this rank, with weights that switch nothing off. The learning rate is 0:
+    all iterations compute the same."""
     model, config = config_of(options, name)
     opened = open_device(config, connect())
     data = open_data(config, model, opened.transport)
-    run = assemble(config, model, data, opened.transport, opened.ops, lambda: False)
+    tuning = find_tuning(opened.transport, None).table
+    run = assemble(config, model, data, opened.transport, opened.ops, lambda: False, tuning)
     run.worker.rate = lambda iteration: 0.0
     draw(run.arena, opened.ops)
-    with run.batches(opened.transport, 0, 1) as batches:
+    with run.batches(run.transport, 0, 1) as batches:
         batch = next(batches)
     return run, batch
 
@@ -125,7 +133,76 @@ def masks(run, batch) -> dict[str, np.ndarray]:
     return found
 
 
+def described(run) -> dict:
+    """Return the net and its optimizer in plain words, from which :mod:`peer_side` makes the same."""
+    config, shapes = run.config, run.graph.shapes
+    nodes = [
+        {
+            "name": node.name,
+            "kind": type(node.layer).__name__,
+            "inputs": node.inputs,
+            "settings": {key: value if _plain(value) else True for key, value in vars(node.layer).items()},
+            "shape": shapes[node.inputs[0]],
+        }
+        for node in run.graph.nodes
+    ]
+    sgd = {"momentum": config.momentum, "nesterov": config.optimizer == "nesterov", "weight_decay": config.weight_decay}
+    return {"nodes": nodes, "sgd": sgd, "label_smoothing": config.label_smoothing, "classes": len(run.data.classes)}
+
+
+def _plain(value) -> bool:
+    return value is None or isinstance(value, (int, float, str))
+
+
+def export(run, batch, folder: Path, rank: int) -> None:
+    """Write down the net, its weights, and this rank's batch and masks."""
+    worker = run.worker
+    if rank == 0:
+        (folder / "net.json").write_text(json.dumps(described(run)))
+        np.savez(
+            folder / "weights.npz", **{span.name: _host(worker.ops, run.arena.weight(span)) for span in run.arena.spans}
+        )
+    x, labels, _ = worker.passes.feed.load(worker.space, batch, 0, len(batch.labels))
+    np.savez(folder / f"batch-{rank}.npz", x=_host(worker.ops, x), labels=worker.ops.to_host(labels))
+    np.savez(folder / f"masks-{rank}.npz", **masks(run, batch))
+
+
 def _host(ops, array) -> np.ndarray:
     """Return a host array; 16 bits become float32, which every library of the host knows."""
     host = ops.to_host(array)
     return host.astype(np.float32) if host.dtype.itemsize == 2 else host.copy()
+
+
+def handlers(options) -> dict:
+    """Return what :func:`side.serve` does here. ``options``: model, ranks, batch (of a rank), folder, and those of
+    :mod:`pytorch`."""
+    run, batch = assembled(options, options.model)
+    worker, folder, rank = run.worker, Path(options.folder), run.transport.rank
+
+    def write_work() -> None:
+        save(folder / f"own-{rank}.npz", work(run, batch))
+
+    def about() -> dict:
+        return {"device": worker.ops.describe(), "left_out": "; ".join(worker.ops.notes())}
+
+    return {
+        "export": lambda: export(run, batch, folder, rank),
+        "work": write_work,
+        "about": about,
+        "block": lambda iterations: timed(lambda: worker.iterate(batch), worker.ops.synchronize, iterations),
+        "memory": proportional_set_size,
+    }
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    try:
+        done = handlers(SimpleNamespace(**told))
+    except RingtrainError as error:
+        raise SystemExit(f"bench pytorch: {error}") from None
+    rank = os.environ["OMPI_COMM_WORLD_RANK"] if told["ranks"] > 1 else os.environ["RANK"]
+    serve(told, int(rank), done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,12 @@
-"""A model file's net as a PyTorch module: layer for layer, with the same weights, so that timings are of one net."""
+"""A net that ringtrain has written down, as a PyTorch module: layer for layer, with the same weights, so that timings
+are of one net. Nothing of ringtrain is imported."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from ringtrain.nn.graph import Graph
-from ringtrain.nn.graph_checks import INPUT
 
 
 class LocalResponseWithin(nn.Module):
@@ -85,17 +85,16 @@ MAKERS = {
 
 
 class PeerNet(nn.Module):
-    """``graph``, as the model file has it. Shapes: x [N, C, H, W] → logits [N, K]"""
+    """``nodes``: of own_side.described. Shapes: x [N, C, H, W] → logits [N, K]"""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, nodes: list[dict]):
         super().__init__()
-        self.plan = [(node.name, node.inputs, f"m{i}") for i, node in enumerate(graph.nodes)]
-        for (_, inputs, key), node in zip(self.plan, graph.nodes, strict=True):
-            shape = graph.shapes[inputs[0]]
-            self.add_module(key, MAKERS[type(node.layer).__name__](node.layer, shape))
+        self.plan = [(node["name"], node["inputs"], f"m{i}") for i, node in enumerate(nodes)]
+        for (_, _, key), node in zip(self.plan, nodes, strict=True):
+            self.add_module(key, MAKERS[node["kind"]](SimpleNamespace(**node["settings"]), node["shape"]))
 
     def forward(self, x):
-        outputs = {INPUT: x}
+        outputs = {"input": x}
         for name, inputs, key in self.plan:
             outputs[name] = getattr(self, key)(*[outputs[source] for source in inputs])
         return outputs[self.plan[-1][0]]
@@ -106,31 +105,30 @@ NAMES = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": 
 AXES = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
 
 
-def _named(net: PeerNet, arena):
-    """Yield (span, its tensor in the module)."""
+def _named(net: PeerNet, names):
+    """Yield (ringtrain's name, the tensor in the module)."""
     keys = {name: key for name, _, key in net.plan}
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    for span in arena.spans:
-        layer, _, parameter = span.name.rpartition(".")
-        yield span, tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"]
+    for name in names:
+        layer, _, parameter = name.rpartition(".")
+        yield name, tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"]
 
 
-def take_weights(net: PeerNet, arena, ops) -> None:
-    """Give the module the weights of an arena of the same graph."""
-    host = ops.to_host(arena.weights)
+def take_weights(net: PeerNet, weights) -> None:
+    """Give the module weights by ringtrain's names, in ringtrain's layout."""
     with torch.no_grad():
-        for span, tensor in _named(net, arena):
-            array = host[span.start : span.start + span.count].reshape(span.shape).transpose(AXES[len(span.shape)])
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        for name, tensor in _named(net, weights):
+            array = weights[name]
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array.transpose(AXES[array.ndim]))))
 
 
-def gradients(net: PeerNet, arena) -> dict[str, np.ndarray]:
-    """Return the gradient of each parameter, by its name in the arena and in its layout."""
-    found = {}
-    for span, tensor in _named(net, arena):
-        if tensor.grad is not None:
-            found[span.name] = tensor.grad.detach().permute(np.argsort(AXES[len(span.shape)]).tolist()).cpu().numpy()
-    return found
+def gradients(net: PeerNet, names) -> dict[str, np.ndarray]:
+    """Return the gradient of each parameter, by ringtrain's name and in its layout."""
+    return {
+        name: tensor.grad.detach().permute(np.argsort(AXES[tensor.dim()]).tolist()).cpu().numpy()
+        for name, tensor in _named(net, names)
+        if tensor.grad is not None
+    }
 
 
 class Outputs:

@@ -1,44 +1,53 @@
-"""PyTorch's side of a comparison: the net of :mod:`peer_net`, and one iteration of it, at PyTorch's best settings."""
+"""PyTorch's side of a comparison: a rank that trains the net of :mod:`peer_net`. Nothing of ringtrain is imported.
+
+As a program: with options in JSON, it serves :mod:`side`; with ``first`` before them, it runs one iteration from
+weights and images of its own, and says so."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
-from own_side import EXAMPLES, LOSS_SCALE
 from peer_net import Outputs, PeerNet, gradients, take_weights
-from same_work import Work
-from side import Side
+from same_work import EXAMPLES, LOSS_SCALE, Work, save
+from side import proportional_set_size, serve, timed
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FIRST = 3  # iterations before one is captured, as PyTorch's own documentation has it
+# Ways that may be the fastest on a CPU: images last or first, and SGD as one kernel or as lists of tensors.
+VARIANTS = [f"{order}, {sgd} SGD" for order in ("channels last", "channels first") for sgd in ("fused", "foreach")]
+SEARCHED, SEARCH_S = 2, 2.0  # blocks of each, and about the seconds of all blocks of one
 
 
 class Peer:
-    """Channels last, fused SGD with the recipe's momentum and decay, cuDNN's own search. Where the loss is scaled the
-    factor is fixed, on both sides. ``masks``: of each Dropout, for a comparison."""
+    """SGD with the recipe's momentum and decay, cuDNN's own search. Where the loss is scaled the factor is fixed, on
+    both sides. Of several ranks by DDP over gloo, at its fastest settings."""
 
-    def __init__(self, options, run, batch, masks):
-        self._cuda, self._arena, config = options.device == "cuda", run.arena, run.config
-        torch.set_num_threads(options.threads)
+    def __init__(self, options, net: dict, x: np.ndarray, labels: np.ndarray, weights=None, masks=None):
+        self._cuda, self._weights = options.device == "cuda", weights
         allow = options.precision == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
         torch.backends.cudnn.benchmark = True
         self._real = torch.float64 if options.precision == "float64" else torch.float32
-        self.net = PeerNet(run.graph).to(self._real)
-        take_weights(self.net, run.arena, run.worker.ops)
-        self.net.to(options.device, memory_format=torch.channels_last)
-        self._masks = {name: self._placed(torch.from_numpy(mask)) for name, mask in masks.items()}
-        x, labels, _ = run.worker.passes.feed.load(run.worker.space, batch, 0, len(batch.labels))
-        images = run.worker.ops.to_host(x).astype(np.float64 if self._real is torch.float64 else np.float32)
+        last = options.variant.startswith("channels last")
+        self._order = torch.channels_last if last else torch.contiguous_format
+        self.net = PeerNet(net["nodes"]).to(self._real)
+        if weights is not None:
+            take_weights(self.net, weights)
+        self.net.to(options.device, memory_format=self._order)
+        self._model = _parallel(self.net) if options.ranks > 1 else self.net
+        self._masks = {name: self._placed(torch.from_numpy(mask)) for name, mask in (masks or {}).items()}
+        images = x.astype(np.float64 if self._real is torch.float64 else np.float32)
         self._x = self._placed(torch.from_numpy(images))
-        self._labels = torch.from_numpy(run.worker.ops.to_host(labels)).long().to(options.device)
-        self._smoothing = config.label_smoothing
-        self._optimizer = torch.optim.SGD(
-            self.net.parameters(),
-            0.0,
-            momentum=config.momentum,
-            nesterov=config.optimizer == "nesterov",
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        self._labels = torch.from_numpy(labels).long().to(options.device)
+        self._smoothing = net["label_smoothing"]
+        way = {"fused": True} if "fused" in options.variant else {"foreach": True}
+        self._optimizer = torch.optim.SGD(self.net.parameters(), 0.0, **net["sgd"], **way)
         self._half = HALVES.get(options.precision)
         scaled = self._half is torch.float16
         self._scaler = torch.amp.GradScaler(options.device, LOSS_SCALE, growth_interval=2**31 - 1, enabled=scaled)
@@ -47,48 +56,51 @@ class Peer:
         """Return N H W C images in torch's order, on the net's device."""
         device = "cuda" if self._cuda else "cpu"
         if tensor.dim() == 4:
-            return tensor.permute(0, 3, 1, 2).to(device, self._real, memory_format=torch.channels_last)
+            return tensor.permute(0, 3, 1, 2).to(device, self._real).contiguous(memory_format=self._order)
         return tensor.to(device, self._real)
 
-    def forward(self, net):
+    def forward(self, model):
         device = "cuda" if self._cuda else "cpu"
         with torch.autocast(device, dtype=self._half, enabled=self._half is not None):
-            logits = net(self._x)
+            logits = model(self._x)
             logits = logits if self._real is torch.float64 else logits.float()
             return torch.nn.functional.cross_entropy(logits, self._labels, label_smoothing=self._smoothing)
 
     def work(self) -> Work:
-        """Return the work of one training pass, with the given masks."""
+        """Return the work of one training pass, with the given masks; of several ranks, over all of them."""
         self._mask(self._masks)
         self.net.train()
         self._optimizer.zero_grad(set_to_none=True)
         with Outputs(self.net, EXAMPLES) as outputs:
-            loss = self.forward(self.net)
+            loss = self.forward(self._model)
         self._scaler.scale(loss).backward()
-        factor = self._scaler.get_scale()
-        found = {name: each / factor for name, each in gradients(self.net, self._arena).items()}
+        factor, loss = self._scaler.get_scale(), loss.detach().clone()
+        found = {name: each / factor for name, each in gradients(self.net, self._weights).items()}
+        if self._model is not self.net:
+            torch.distributed.all_reduce(loss)
+            loss /= torch.distributed.get_world_size()
         self._mask({})
-        return Work(outputs, float(loss.detach()), found)
+        return Work(outputs, float(loss), found)
 
     def _mask(self, masks) -> None:
         for name, _, key in self.net.plan:
             if hasattr(module := self.net.get_submodule(key), "mask"):
                 module.mask = masks.get(name)
 
-    def _iterate(self, net) -> None:
+    def iterate(self, model=None) -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(self.forward(net)).backward()
+        self._scaler.scale(self.forward(model or self._model)).backward()
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
-    def eager(self) -> Side:
-        return Side("eager", lambda: self._iterate(self.net), self._finish())
+    def way(self, name: str) -> Callable[[], None] | None:
+        """Return an iteration of a way, None where there is no such way."""
+        if name == "compile":
+            net = torch.compile(self.net)
+            return lambda: self.iterate(net)
+        return self._graph() if name == "graph" else self.iterate
 
-    def compiled(self) -> Side:
-        net = torch.compile(self.net)
-        return Side("compile", lambda: self._iterate(net), self._finish())
-
-    def graph(self) -> Side | None:
+    def _graph(self) -> Callable[[], None] | None:
         """The whole iteration as one CUDA graph; None on the CPU, and where the loss is scaled: what becomes of the
         update is asked for then."""
         if not self._cuda or self._scaler.is_enabled():
@@ -97,14 +109,102 @@ class Peer:
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(FIRST):
-                self._iterate(self.net)
+                self.iterate()
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         self._optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(graph):
             self.forward(self.net).backward()
             self._optimizer.step()
-        return Side("graph", graph.replay, self._finish())
+        return graph.replay
 
-    def _finish(self):
-        return torch.cuda.synchronize if self._cuda else lambda: None
+
+def _parallel(net):
+    """Running statistics stay each rank's own, which costs DDP nothing."""
+    settings = {"forward_sync_buffers": False, "gradient_as_bucket_view": True, "static_graph": True}
+    return torch.nn.parallel.DistributedDataParallel(net, **settings)
+
+
+def join(options, rank: int) -> None:
+    torch.set_num_threads(options.threads)
+    if options.ranks > 1:
+        method = f"file://{options.folder}/meet-{options.meeting}"
+        torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=options.ranks)
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def opened(options, rank: int) -> Peer:
+    """Return the net that ringtrain has written down."""
+    folder = Path(options.folder)
+    net = json.loads((folder / "net.json").read_text())
+    weights, masks = arrays_of(folder / "weights.npz"), arrays_of(folder / f"masks-{rank}.npz")
+    return Peer(options, net, **arrays_of(folder / f"batch-{rank}.npz"), weights=weights, masks=masks)
+
+
+def fastest(options) -> str:
+    """Return the variant whose best block is the shortest."""
+    peers = {name: opened(SimpleNamespace(**{**vars(options), "variant": name}), 0) for name in VARIANTS}
+    first = max(timed(peer.iterate, _no_wait, 1) for peer in peers.values())
+    length = max(1, int(SEARCH_S / SEARCHED / first))
+    best = dict.fromkeys(peers, float("inf"))
+    for _ in range(SEARCHED):
+        for name, peer in peers.items():
+            best[name] = min(best[name], timed(peer.iterate, _no_wait, length))
+    return min(best, key=best.get)
+
+
+def _no_wait() -> None:
+    """Nothing is under way on a CPU."""
+
+
+def handlers(options, rank: int) -> dict:
+    """Return what :func:`side.serve` does here. ``options``: variant, ranks, folder, and those of :mod:`pytorch`."""
+    join(options, rank)
+    if options.variant == "search":
+        return {"fastest": lambda: fastest(options)}
+    peer, ways = opened(options, rank), {}
+    finish = torch.cuda.synchronize if options.device == "cuda" else _no_wait
+
+    def write_work(precision: str) -> None:
+        exact = SimpleNamespace(**{**vars(options), "precision": precision})
+        worker = peer if precision == options.precision else opened(exact, rank)
+        save(Path(options.folder) / f"peer-{rank}.npz", worker.work())
+
+    def prepare(way: str) -> bool:
+        ways[way] = peer.way(way)
+        return ways[way] is not None
+
+    return {
+        "work": write_work,
+        "prepare": prepare,
+        "block": lambda iterations, way: timed(ways[way], finish, iterations),
+        "memory": proportional_set_size,
+    }
+
+
+def first(options, rank: int) -> None:
+    """Run one iteration, of weights and images of its own."""
+    join(options, rank)
+    net = json.loads((Path(options.folder) / "net.json").read_text())
+    x = np.zeros((options.batch, *net["nodes"][0]["shape"]), np.float32)
+    Peer(options, net, x, np.zeros(options.batch, np.int64)).iterate()
+    print("iteration 1", flush=True)
+
+
+def main() -> None:
+    rank, told = int(os.environ["RANK"]), json.loads(sys.argv[-1])
+    options = SimpleNamespace(**told)
+    if sys.argv[1] == "first":
+        first(options, rank)
+    else:
+        serve(told, rank, handlers(options, rank))
+    with suppress(Exception):
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

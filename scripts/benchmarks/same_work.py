@@ -9,8 +9,12 @@ alone.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+LOSS_SCALE = 1024  # of float16, on both sides
+EXAMPLES = 4  # whose outputs are compared; all take part in gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,23 @@ class Work:
     outputs: Mapping[str, np.ndarray]
     loss: float
     gradients: Mapping[str, np.ndarray]
+
+
+def save(path: Path, work: Work) -> None:
+    """Write the work of another process's side to a file, for :func:`load`."""
+    arrays = {f"output {name}": array for name, array in work.outputs.items()}
+    arrays |= {f"gradient {name}": array for name, array in work.gradients.items()}
+    np.savez(path, loss=work.loss, **arrays)
+
+
+def load(path: Path) -> Work:
+    with np.load(path) as arrays:
+        kinds = {"output": {}, "gradient": {}}
+        for key in arrays.files:
+            kind, _, name = key.partition(" ")
+            if name:
+                kinds[kind][name] = arrays[key]
+        return Work(kinds["output"], float(arrays["loss"]), kinds["gradient"])
 
 
 def apart(a: np.ndarray, b: np.ndarray, least: float = 0.0) -> float:

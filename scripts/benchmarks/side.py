@@ -1,35 +1,169 @@
-"""Contestants that are timed in turns."""
+"""Contestants of processes of their own, which do as they are told over a socket and are timed in turns."""
 
+import json
+import os
+import socket
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+FEWEST, MOST, BLOCK_S = 3, 50, 0.25  # rounds, and the least seconds of a block
+
+
+# ── a process ─────────────────────────────────────────────────────────────────────────────────────────────────
+def serve(options: dict, rank: int, handlers: dict[str, Callable]) -> None:
+    """Do what the program that started this process asks, until it hangs up."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(options["socket"])
+        with line.makefile("rw") as file:
+            told = {"rank": rank}
+            while True:
+                file.write(json.dumps(told) + "\n")
+                file.flush()
+                asked = file.readline()
+                if not asked:
+                    return
+                command = json.loads(asked)
+                told = handlers[command.pop("do")](**command)
+
+
+def timed(iterate: Callable[[], object], finish: Callable[[], None], iterations: int) -> float:
+    """Return the seconds of an iteration. ``finish`` waits for all issued ones."""
+    began = time.perf_counter()
+    for _ in range(iterations):
+        iterate()
+    finish()
+    return (time.perf_counter() - began) / iterations
+
+
+def proportional_set_size() -> int:
+    """Return the bytes of this process, of pages that it shares its part."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+# ── the program that starts them ──────────────────────────────────────────────────────────────────────────────
+class Processes:
+    """Processes of one contestant, ``commands`` with options that say where to call, ``ranks`` of them in all."""
+
+    def __init__(self, commands: Sequence[Sequence[str]], options: dict, ranks: int):
+        self._folder = tempfile.TemporaryDirectory()
+        path = f"{self._folder.name}/socket"
+        text = json.dumps(options | {"socket": path})
+        threads = {name: str(options["threads"]) for name in ONE_CORE}
+        self._lines, self._started = [], []
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(ranks)
+            listener.settimeout(0.2)
+            for number, words in enumerate(commands):
+                given = {**os.environ, **threads, "RANK": str(number)}
+                self._started.append(subprocess.Popen([*words, text], env=given))
+            while len(self._lines) < ranks:
+                try:
+                    line, _ = listener.accept()
+                except TimeoutError:
+                    self._check_alive()
+                    continue
+                line.settimeout(None)
+                self._lines.append(line.makefile("rw"))
+        ranked = [(json.loads(line.readline() or self._fail())["rank"], at) for at, line in enumerate(self._lines)]
+        self._lines = [self._lines[at] for _, at in sorted(ranked)]
+
+    def ask(self, do: str, **arguments) -> list:
+        """Return the answer of each rank; all work at once."""
+        for line in self._lines:
+            line.write(json.dumps({"do": do, **arguments}) + "\n")
+            line.flush()
+        return [json.loads(line.readline() or self._fail()) for line in self._lines]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        for line in self._lines:
+            line.close()
+        for process in self._started:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._folder.cleanup()
+
+    def _check_alive(self) -> None:
+        if any(process.poll() not in (None, 0) for process in self._started):
+            self._fail()
+
+    def _fail(self):
+        """End, since a process has: it has said why."""
+        for process in self._started:
+            process.kill()
+        sys.exit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One contestant. ``iterate`` issues an iteration, ``finish`` waits for all issued ones."""
+    """One contestant of a measurement. ``way``: arguments of its blocks."""
 
     name: str
-    iterate: Callable[[], None]
-    finish: Callable[[], None]
+    processes: Processes
+    way: dict = field(default_factory=dict)
+
+    def block(self, iterations: int) -> float:
+        """Return the seconds of an iteration, of the slowest rank."""
+        return max(self.processes.ask("block", iterations=iterations, **self.way))
 
 
-def block(side: Side, iterations: int) -> float:
-    """Return the seconds of an iteration."""
-    began = time.perf_counter()
-    for _ in range(iterations):
-        side.iterate()
-    side.finish()
-    return (time.perf_counter() - began) / iterations
-
-
-def interleaved(sides: list[Side], options) -> dict[str, float]:
-    """Return the median seconds of an iteration by side."""
+def interleaved(sides: list[Side], seconds: float) -> dict[str, list[float]]:
+    """Return the seconds of an iteration by side, one for each round, in which all take a turn. The rounds take about
+    so many seconds."""
+    lengths = {}
     for side in sides:
-        block(side, options.warm_up)
-    samples = {side.name: [] for side in sides}
-    for _ in range(options.blocks):
+        first = min(side.block(1), side.block(1))
+        lengths[side.name] = max(1, round(BLOCK_S / first)) if seconds else 1
+    began, samples = time.perf_counter(), {side.name: [] for side in sides}
+    for done in range(MOST):
+        if done >= FEWEST and (time.perf_counter() - began) * (done + 1) / done > seconds:
+            break
         for side in sides:
-            samples[side.name].append(block(side, options.iterations))
-    return {name: statistics.median(found) for name, found in samples.items()}
+            samples[side.name].append(side.block(lengths[side.name]))
+    return samples
+
+
+def ratio(samples: dict[str, list[float]], side: str, own: str) -> float:
+    """Return how many times as fast ``own`` is as ``side``: the median over the rounds."""
+    return statistics.median(there / here for there, here in zip(samples[side], samples[own], strict=True))
+
+
+# ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
+def first_iteration(commands: Sequence[Sequence[str]], folder: str, more: dict[str, str]) -> float:
+    """Return the seconds from the commands to the line in which the first of them tells of its first iteration."""
+    began, seconds, processes = time.perf_counter(), None, []
+    for number, words in enumerate(commands):
+        given = {**os.environ, **ONE_CORE, **more, "RANK": str(number)}
+        out = subprocess.DEVNULL if number else subprocess.PIPE
+        processes.append(subprocess.Popen(words, cwd=folder, env=given, stdout=out, text=True))
+    for line in processes[0].stdout:
+        if seconds is None and line.startswith("iteration 1"):
+            seconds = time.perf_counter() - began
+    codes = [process.wait() for process in processes]
+    if any(codes) or seconds is None:
+        raise SystemExit(f"no first iteration: {' '.join(commands[0])}")
+    return seconds
+
+
+def forget(folders: Sequence[str]) -> None:
+    """Ask the system to forget the content of files, as after a start of the machine: it keeps what others use."""
+    for folder in folders:
+        for path in Path(folder).rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.bench import texts as bench_texts
+from ringtrain.bench.layers import peaks
 from ringtrain.bench.layers.layer_rows import COLUMNS, layer_rows, layer_table, summary_lines, totals
 from ringtrain.bench.layers.layers import (
     BACKWARD,
@@ -20,6 +21,7 @@ from ringtrain.bench.layers.layers import (
     keys_of,
     measure_layers,
 )
+from ringtrain.bench.layers.peaks import Peaks, measure_peaks
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.nn.base import Pass
@@ -142,6 +144,47 @@ def test_rows_are_medians_with_rates_and_shares(graph):
     assert conv["forward_samples_s"] == [4.0, 2.0, 9.0]
 
 
+def test_the_share_of_the_peak_is_of_what_bounds_a_layer(graph):
+    """Products bound the convolution, where a copy takes no time; bytes bound the pool."""
+    samples = samples_of(graph, conv_backward=[3.0] * 3, pool_backward=[0.0] * 3)
+    conv, pixels = 4 * 4 * 4 * (2 * 27 + 1 + 1), 4 * 4
+    fast = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32", Peaks(BATCH * conv, 1e30))}
+    assert fast["conv"]["peak_share"] == pytest.approx(2 / 4)  # no dx: as many products backward as forward
+    assert fast["flat"]["peak_share"] is None and fast["loss"]["peak_share"] is None
+    slow = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32", Peaks(1e30, 4.0 * BATCH))}
+    assert slow["pool"]["peak_share"] == 8 * 8 * 3 + pixels * 3  # its backward never runs
+    forward, backward = pixels * (3 + 4) + (27 * 4 + 4) / BATCH, pixels * (3 + 4) + 2 * (27 * 4 + 4) / BATCH
+    assert slow["conv"]["peak_share"] == pytest.approx((forward + backward) / 4)
+
+
+def test_peaks_are_of_all_ranks_by_the_slowest(monkeypatch):
+    rates = {0: (5.0, 7.0), 1: (4.0, 8.0)}
+
+    def run(transport):
+        monkeypatch.setattr(peaks, "_product_rate", lambda rank: rates[rank][0])
+        monkeypatch.setattr(peaks, "_copy_rate", lambda rank: rates[rank][1])
+        return measure_peaks(transport, transport.rank)
+
+    assert LoopbackWorld(2).run(run) == [Peaks(8.0, 14.0)] * 2
+    assert Peaks(8.0, 14.0).least_seconds(16.0, 42.0) == 3
+
+
+def test_a_product_and_a_copy_are_measured(monkeypatch):
+    monkeypatch.setattr(peaks, "COPIED", 1 << 12)
+    monkeypatch.setattr(peaks, "SIDE", 16)
+    (found,) = LoopbackWorld(1).run(lambda transport: measure_peaks(transport, make_ops("reference", "float32")))
+    assert found.flops_per_s > 0 and found.bytes_per_s > 0
+
+
+def test_the_way_of_a_convolution_is_what_the_operations_say(graph):
+    ops = make_ops("reference", "float64")
+    ops.conv2d_way = lambda x, w, geometry: f"{x} {w} {geometry.kernel}"
+    rig = rig_of(graph, ops)
+    assert rig.ways["conv"] == f"{(BATCH, 4, 4, 3)} {(3, 3, 3, 4)} 3" and rig.ways["pool"] == ""
+    rows = layer_rows(graph, samples_of(graph), BATCH, "float64", ways=rig.ways)
+    assert [row["way"] for row in rows] == [rig.ways.get(row["layer"], "") for row in rows]
+
+
 def test_totals(graph):
     samples = samples_of(graph, iteration=[30.0, 20.0, 40.0], pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float64")
@@ -194,7 +237,7 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     total = totals(rows, samples, BATCH, 1)
     lines = plain_lines(layer_table(rows, total))
     assert lines[0].split() == [title for title, _, _ in COLUMNS]
-    assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "bytes"]
+    assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "%", "bytes"]
     assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1
     assert len(lines) == 2 + len(rows) + 1
     assert lines[2].split() == ["pool", "MaxPool", "1000.000", "6.2", "0.0"]

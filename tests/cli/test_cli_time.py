@@ -38,8 +38,9 @@ def test_plain_where_there_is_no_terminal(run):
     assert lines[1].startswith("medians of 3 iterations after 2; cores by rank: ")
     assert lines[2].split()[:2] == ["layer", "kind"]
     assert any(line.startswith("all layers") for line in lines)
-    assert re.search(bench_texts.ITERATION.pattern(), lines[-2]) and re.search(bench_texts.MEMORY.pattern(), lines[-1])
-    assert re.search(bench_texts.FULLY_CONNECTED.pattern(layers="fc1 to fc2"), lines[-3])
+    last = (bench_texts.ITERATION, bench_texts.MEMORY, bench_texts.PEAKS)
+    assert all(re.search(text.pattern(), line) for text, line in zip(last, lines[-3:], strict=True))
+    assert re.search(bench_texts.FULLY_CONNECTED.pattern(layers="fc1 to fc2"), lines[-4])
     assert "\x1b" not in done.output
 
 
@@ -51,6 +52,9 @@ def test_json_has_everything(run, tmp_path):
     assert (header["model"], header["batch"], header["dtype"], header["optimizer"]) == ("digits", 5, "float64", "adamw")
     assert header["ranks"] == 1 and header["peak_bytes"] > header["held_bytes"] == 4 * 8 * padded(told)
     assert all(len(row["forward_samples_s"]) == 3 for row in told["rows"] if row["kind"])
+    assert header["peak_flops_per_s"] > 0 and header["peak_bytes_per_s"] > 0
+    conv, flat = (next(row for row in told["rows"] if row["layer"] == name) for name in ("conv1", "flat"))
+    assert conv["peak_share"] > 0 and conv["way"] == "" and flat["peak_share"] is None
     assert told["totals"]["exchange_bytes"] == 8 * 76_522
     assert told["totals"]["images_per_s"] > 0
     assert told["totals"]["fc_parameter_share"] == (65_664 + 1_290) / 76_522
@@ -72,15 +76,26 @@ def padded(told) -> int:
 
 def test_the_table_of_a_terminal(capsys):
     row = {
-        "layer": "conv1", "kind": "Conv2D+ReLU", "forward_s": 0.25, "backward_s": 0.5, "share": 0.75,
-        "forward_flops_per_s": 3e9, "backward_flops_per_s": None, "exchange_bytes": 1234,
+        "layer": "conv1", "kind": "Conv2D+ReLU", "way": "direct", "forward_s": 0.25, "backward_s": 0.5, "share": 0.75,
+        "forward_flops_per_s": 3e9, "backward_flops_per_s": None, "peak_share": 0.625, "exchange_bytes": 1234,
     }  # fmt: skip
-    loss = row | {"layer": "loss", "kind": "", "forward_s": None, "share": 0.25, "exchange_bytes": 0}
+    loss = row | {"layer": "loss", "kind": "", "way": "", "forward_s": None, "share": 0.25, "exchange_bytes": 0}
     total = {"forward_s": 0.25, "backward_s": 0.5, "exchange_bytes": 1234}
     print_whole(layer_table([row, loss], total, framed=True))
     lines = capsys.readouterr().out.splitlines()
     conv, last = (next(line for line in lines if line.strip().startswith(name)) for name in ("conv1", "all layers"))
-    assert conv.split() == ["conv1", "Conv2D+ReLU", "250.000", "500.000", "75.0", "3.0", "1,234", "█" * 12]
+    assert conv.split() == [
+        "conv1",
+        "Conv2D+ReLU",
+        "direct",
+        "250.000",
+        "500.000",
+        "75.0",
+        "3.0",
+        "62",
+        "1,234",
+        "█" * 12,
+    ]
     assert next(line for line in lines if line.strip().startswith("loss")).split()[-1] == "█" * 4
     assert last.split() == ["all", "layers", "250.000", "500.000", "1,234"]
 

@@ -3,14 +3,16 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from ringtrain.bench import texts
 from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
-from ringtrain.humanize import format_bytes, format_rate
-from ringtrain.nn import graph_checks, subgraphs
+from ringtrain.bench.layers.peaks import Peaks
+from ringtrain.humanize import format_bytes, format_rate, plural
+from ringtrain.nn import graph_checks, shapes, subgraphs
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.tables import plain_table
@@ -19,14 +21,17 @@ from ringtrain.tables import plain_table
 COLUMNS = (
     ("layer", "", lambda row: row["layer"]),
     ("kind", "", lambda row: row["kind"]),
+    ("way", "", lambda row: row["way"]),
     ("forward", "ms", lambda row: _milli(row["forward_s"])),
     ("backward", "ms", lambda row: _milli(row["backward_s"])),
     ("share", "%", lambda row: f"{100 * row['share']:.1f}"),
     ("forward", "GFLOP/s", lambda row: _giga(row["forward_flops_per_s"])),
     ("backward", "GFLOP/s", lambda row: _giga(row["backward_flops_per_s"])),
+    ("peak", "%", lambda row: "" if row["peak_share"] is None else f"{100 * row['peak_share']:.0f}"),
     ("exchange", "bytes", lambda row: f"{row['exchange_bytes']:,}" if row["exchange_bytes"] else ""),
 )
 
+TEXT = 3  # columns of words, before those of figures
 BAR = 12  # characters of the largest share
 
 
@@ -38,14 +43,29 @@ def _giga(rate: float | None) -> str:
     return "" if rate is None else f"{rate / 1e9:.1f}"
 
 
-def layer_rows(graph: Graph, samples: Mapping[Key, Sequence[float]], batch: int, dtype: str) -> list[dict]:
+def layer_rows(
+    graph: Graph,
+    samples: Mapping[Key, Sequence[float]],
+    batch: int,
+    dtype: str,
+    peaks: Peaks | None = None,
+    ways: Mapping[str, str] | None = None,
+) -> list[dict]:
     """Return one row for each computed layer, then rows for the loss, the update and the work between layers. Units:
     seconds; bytes of an exchange's buffer, before any schedule. ``fully_connected``: the layers that --fc pipeline
-    gives ranks of their own.
+    gives ranks of their own. ``peak_share``: the least time of a layer by ``peaks``, over its own; None without. It
+    counts a convolution as a direct one, so that Winograd's may be above 1. ``ways``: by layer.
     """
     told = {row.layer: row for row in graph.describe(batch, dtype)}
     needing = graph_checks.gradients_needed(graph.plan, graph.shapes)
     rows = [_layer(node, graph, told, needing, samples, batch) for node in graph.plan]
+    rows = [row | {"way": (ways or {}).get(row["layer"], "")} for row in rows]
+    if peaks is not None:
+        item = np.dtype(dtype).itemsize
+        rows = [
+            row | {"peak_share": _peak_share(node, graph, row, needing, batch, item, peaks)}
+            for node, row in zip(graph.plan, rows, strict=True)
+        ]
     for start in subgraphs.fc_starts(graph)[:1]:
         rows[start:] = [{**row, "fully_connected": True} for row in rows[start:]]
     rows += [_apart(name, samples) for name in (LOSS, UPDATE, BETWEEN)]
@@ -76,6 +96,7 @@ def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: i
         "flops": flops,
         "forward_flops_per_s": flops / forward if flops and forward else None,
         "backward_flops_per_s": products * flops / backward if products and backward else None,
+        "peak_share": None,
         "exchange_bytes": own.gradient_bytes,
         "forward_samples_s": list(samples[node.name, FORWARD]),
         "backward_samples_s": list(samples[node.name, BACKWARD]),
@@ -92,11 +113,30 @@ def _products(node: Node, graph: Graph, needing: set) -> int:
     return 1 + bool(needing.intersection(node.inputs))
 
 
+def _peak_share(node: Node, graph: Graph, row: dict, needing: set, batch: int, item: int, peaks: Peaks) -> float | None:
+    """Every array moves once: forward reads inputs and weights, and writes the output; backward reads the output's
+    gradient, writes those of inputs and weights, and if there are weights reads them and the inputs. None for a layer
+    that only views its input."""
+    if not row["flops"]:
+        return None
+    inputs = item * batch * sum(map(shapes.element_count, graph_checks.input_shapes(node, graph.shapes)))
+    output, weights = item * batch * shapes.element_count(graph.shapes[node.name]), item * row["parameters"]
+    least, seconds = peaks.least_seconds(row["flops"], inputs + weights + output), row["forward_s"]
+    if row["backward_s"]:
+        written = inputs if needing.intersection(node.inputs) else 0
+        read = output + (inputs + weights if weights else 0)
+        flops = (_products(node, graph, needing) or 1) * row["flops"]
+        least += peaks.least_seconds(flops, read + written + weights)
+        seconds += row["backward_s"]
+    return least / seconds if seconds else None
+
+
 def _apart(name: str, samples) -> dict:
     """Return the figures of loss and update, which count as backward."""
     return {
         "layer": name,
         "kind": "",
+        "way": "",
         "fully_connected": False,
         "parameters": 0,
         "forward_s": None,
@@ -104,6 +144,7 @@ def _apart(name: str, samples) -> dict:
         "flops": 0,
         "forward_flops_per_s": None,
         "backward_flops_per_s": None,
+        "peak_share": None,
         "exchange_bytes": 0,
         "forward_samples_s": [],
         "backward_samples_s": list(samples[name, ""]),
@@ -143,7 +184,7 @@ def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Tabl
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False) if framed else plain_table()
     for i, (title, unit, _) in enumerate(COLUMNS):
         head = Text(title) + Text(f"\n{unit}", style="dim")
-        table.add_column(head, justify="left" if i < 2 else "right", no_wrap=True)
+        table.add_column(head, justify="left" if i < TEXT else "right", no_wrap=True)
     if framed:
         table.add_column("", no_wrap=True, min_width=BAR)
     most = max(row["share"] for row in rows)
@@ -152,18 +193,22 @@ def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Tabl
         cells = [Text(show(row)) for _, _, show in COLUMNS] + [bar] * framed
         table.add_row(*cells, style=None if row["kind"] else "dim", end_section=row is rows[-1])
     forward, backward = _milli(total["forward_s"]), _milli(total["backward_s"])
-    table.add_row("all layers", "", forward, backward, "", "", "", f"{total['exchange_bytes']:,}", style="bold")
+    sums = ["all layers", "", "", forward, backward, "", "", "", "", f"{total['exchange_bytes']:,}"]
+    table.add_row(*sums, style="bold")
     return table
 
 
 def summary_lines(total: dict, header: dict) -> list[str]:
-    """Return the summary. ``header``: batch, ranks, held_bytes and peak_bytes."""
+    """Return the summary. ``header``: batch, ranks, held_bytes and peak_bytes, and the machine's peaks."""
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
         *_fc_lines(total),
         texts.ITERATION(iteration=_milli(iteration), rate=total["images_per_s"]),
         texts.MEMORY(held=format_bytes(header["held_bytes"]), peak=format_bytes(header["peak_bytes"])),
     ]
+    if "peak_flops_per_s" in header:
+        flops, copied = header["peak_flops_per_s"], header["peak_bytes_per_s"]
+        lines.append(texts.PEAKS(flops=_giga(flops), copied=format_rate(copied), ranks=plural(ranks, "rank")))
     if ranks > 1:
         lines.append(
             texts.EXCHANGE(

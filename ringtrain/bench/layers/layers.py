@@ -14,7 +14,7 @@ import numpy as np
 
 from ringtrain.bench import texts
 from ringtrain.errors import ModelError
-from ringtrain.nn import shapes
+from ringtrain.nn import graph_checks, shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Layer, Pass
 from ringtrain.nn.graph import Graph
@@ -80,12 +80,15 @@ class Rig:
 
     count: examples of this rank; total: of all ranks
     make:  (spans) → optimizer
+    ways:  by layer, the way that its operations take
 
     Raises: ModelError if the net does not end in one vector
     """
 
     def __init__(self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], seed: int = 0):
         self._ops, self._total, self._watch = ops, total, Stopwatch(ops)
+        inputs = {node.name: graph_checks.input_shapes(node, graph.shapes) for node in graph.plan}
+        self.ways = {node.name: node.layer.way(ops, count, inputs[node.name]) for node in graph.plan}
         nodes = [replace(node, layer=TimedLayer(node.name, node.layer, self._watch)) for node in graph.plan]
         self._graph = Graph(nodes, graph.input_shape, fused=False)
         self._arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)

@@ -38,9 +38,9 @@ struct Tiles {
   }
 };
 
-// The first `count` elements, and zeros; none if it is 0 or less.
-INLINE Vec load_up_to(const Real* p, Int count) { return count >= LANES ? load(p) : load_part(p, count); }
-INLINE void store_up_to(Real* p, Vec v, Int count) { if (count >= LANES) store(p, v); else store_part(p, v, count); }
+// What is left of `count` elements, up to a vector, and zeros; none if it is 0 or less.
+INLINE Vec load_left(const Real* p, Int count) { return count >= LANES ? load(p) : load_part(p, count); }
+INLINE void store_left(Real* p, Vec v, Int count) { if (count >= LANES) store(p, v); else store_part(p, v, count); }
 
 // Elements of each point of `count` tiles: an odd number of cache lines, or the points of a tile would evict each other.
 INLINE Int points_apart(Int count) {
@@ -178,7 +178,7 @@ APART void gather(const Real* points, Int apart, const Tiles& t, Int first, Int 
     Real* to = y.at + ((row / t.high * y.h + p0) * y.w + q0) * y.pixel + k0;
     for (Int v = 0; v < NV && k0 + v * LANES < y.c; v++, to += LANES) {
       Int count = least(LANES, y.c - k0 - v * LANES);
-      Vec d[POINTS * M], b = bias ? load_up_to(bias + k0 + v * LANES, count) : (Vec){};
+      Vec d[POINTS * M], b = bias ? load_left(bias + k0 + v * LANES, count) : (Vec){};
       UNROLL for (int k = 0; k < POINTS; k++) {
         Vec column[POINTS];
         UNROLL for (int i = 0; i < POINTS; i++) column[i] = load(points + (i * POINTS + k) * apart + v * LANES);
@@ -192,7 +192,7 @@ APART void gather(const Real* points, Int apart, const Tiles& t, Int first, Int 
           if (k >= wide) break;
           Vec sum = o[k] + b;
           if (relu) sum = positive(sum);
-          store_up_to(to + (i * y.w + k) * y.pixel, sum, count);
+          store_left(to + (i * y.w + k) * y.pixel, sum, count);
         }
       }
     }
@@ -226,7 +226,7 @@ template <int R> APART void pack(const Weights& w, Int c0, Int channels, Int k0,
       else for (Int v = 0; v < PANEL; v += LANES) {
         const Real* at = from + c * w.row + v;
         __builtin_prefetch(at + AHEAD * w.row);
-        store(row + v, load_up_to(at, least(LANES, valid - v)));
+        store(row + v, load_left(at, least(LANES, valid - v)));
       }
     }
   }
@@ -274,7 +274,7 @@ template <int M> APART void gather_weights(const Real* u, Real* packed, const Gr
     Int count = least(LANES, dw.k - k0 - v * LANES);
     __builtin_prefetch(to + AHEAD * dw.row, 1);
     Vec sum = load(packed + i * apart + c * PANEL + v * LANES);
-    store_up_to(to, add ? load_up_to(to, count) + sum : sum, count);
+    store_left(to, add ? load_left(to, count) + sum : sum, count);
   }
 }
 
