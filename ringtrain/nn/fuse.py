@@ -53,7 +53,7 @@ def foldable_sums(nodes: tuple[Node, ...]) -> dict[str, str]:
 def as_far_as(node: Node, name: str) -> Node:
     """Return the node with the layers after ``name`` left out, which is in it: as the model file has them."""
     kept = (node.name, *node.folded).index(name)
-    if kept == len(node.folded):
+    if kept == len(node.folded) or not isinstance(node.layer, Fusable):
         return node
     if kept == 0 and isinstance(node.layer, BatchNorm):
         return Node(replace(node.layer, relu=False, adds=False), node.inputs[:1])
@@ -69,9 +69,9 @@ def _rewire(node: Node, into: dict[str, str], absorbed: Node | None) -> Node:
     layer, inputs, folded = node.layer, node.inputs, node.folded
     if absorbed is not None:
         folded += (absorbed.name, *absorbed.folded)
-        if isinstance(absorbed.layer, ReLU):
-            layer = replace(layer, relu=True)
-        else:
+        if isinstance(absorbed.layer, Add) and isinstance(layer, BatchNorm):
             layer = replace(layer, adds=True, relu=absorbed.layer.relu)
             inputs += tuple(source for source in absorbed.inputs if source != node.name)
+        elif isinstance(layer, Fusable):
+            layer = replace(layer, relu=True)
     return Node(layer, tuple(into.get(source, source) for source in inputs), folded)

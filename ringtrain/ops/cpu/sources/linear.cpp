@@ -1,7 +1,7 @@
 // Fully connected layers, and products of matrices.
 #include "gemm.hpp"
 
-constexpr Int COLUMNS = 128;
+constexpr Int COLUMNS = 512, SUMMED = 32;
 
 // dy = dy where y > 0, else 0.
 static void mask(const Real* y, Real* dy, Int rows, Int step, Int columns) {
@@ -12,10 +12,27 @@ static void mask(const Real* y, Real* dy, Int rows, Int step, Int columns) {
   }
 }
 
-// db = sum of dy over rows, or += with `add`; it is summed in double precision, in order.
+// sums[columns] = sum of dy over rows, in order.
+static void sum_few(const Real* dy, Real* sums, Int rows, Int step, Int columns) {
+  constexpr Int WIDE = 4 * LANES;
+  Int j = 0;
+  for (; j + WIDE <= columns; j += WIDE) {
+    Vec sum[4] = {};
+    for (Int i = 0; i < rows; i++) UNROLL for (Int v = 0; v < 4; v++) sum[v] += load(dy + i * step + j + v * LANES);
+    UNROLL for (Int v = 0; v < 4; v++) store(sums + j + v * LANES, sum[v]);
+  }
+  for (Int q = j; q < columns; q++) sums[q] = 0;
+  for (Int i = 0; i < rows; i++) for (Int q = j; q < columns; q++) sums[q] += dy[i * step + q];
+}
+
+// db = sum of dy over rows, or += with `add`: SUMMED rows at a time, whose sums are added in double precision.
 static void sum_rows(const Real* dy, Real* db, Int rows, Int step, Int columns, bool add) {
+  Real sums[COLUMNS];
   double total[COLUMNS] = {};
-  for (Int i = 0; i < rows; i++, dy += step) for (Int j = 0; j < columns; j++) total[j] += dy[j];
+  for (Int i = 0; i < rows; i += SUMMED) {
+    sum_few(dy + i * step, sums, least(SUMMED, rows - i), step, columns);
+    for (Int j = 0; j < columns; j++) total[j] += sums[j];
+  }
   for (Int j = 0; j < columns; j++) db[j] = Real(add ? total[j] + db[j] : total[j]);
 }
 
