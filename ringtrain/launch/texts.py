@@ -22,6 +22,13 @@ SHARED_MEMORY_USE = Template(
     "ranks of a node will send messages instead: use an MPI with shared windows, and give /dev/shm room"
 )
 SHARED_MEMORY_MORE = Template("gradients lie there: start the container with --shm-size=2g, or free space there")
+CPU_KERNELS = Template("{family}, compiled by {compiler}")
+COMPILER_UNKNOWN = "an unknown compiler"
+CPU_KERNELS_CHOSEN = Template("{kernels}; {setting} asks for them, the CPU has {best}")
+CPU_KERNELS_LACKING = Template("{kernels}; the CPU has {best}, which is not compiled: {why}")
+CPU_KERNELS_AGAIN = Template(
+    "training is slower than it could be: install ringtrain again with a newer CXX, or without"
+)
 KERNELS_KEPT = Template("are kept in {folder}")
 KERNELS_LOST = Template("are not kept")
 KERNELS_KEEP = Template("every run compiles them again: set {variable} to a writable folder")

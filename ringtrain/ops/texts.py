@@ -15,8 +15,12 @@ PRECISION_OF_CHECKS = Template(
 NO_ML_DTYPES = Template("--precision bfloat16 wants the package ml_dtypes: pip install ml_dtypes")
 
 # cpu/library
-NOT_COMPILED = Template("the kernels of this CPU are not there: {path}; install ringtrain again: pip install -e .")
-NO_FAMILY = Template("{setting}={wanted}: this CPU has {having}; unset it, or name one of these")
+NO_LIBRARIES = Template(
+    "{folder} has no kernels for this CPU that were compiled from the present sources; install ringtrain again: "
+    "scripts/quickstart, or pip install -e ."
+)
+NOT_LOADED = Template("the kernels of the CPU cannot be loaded: {path}: {error}; install ringtrain again")
+NO_FAMILY = Template("{setting}={wanted}: this machine can run {usable}; unset it, or name one of these")
 NO_KERNELS = Template("ringtrain has no kernels for this CPU ({machine}); use --ops reference")
 NOT_THE_ARRAY = Template("wanted an array of {wanted} without gaps, got {got} with strides {strides}")
 

@@ -20,6 +20,8 @@ from ringtrain.launch.doctor.doctor import (
     summary_line,
     worst_status,
 )
+from ringtrain.ops.cpu import compile as kernels
+from ringtrain.ops.cpu import library
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -210,12 +212,30 @@ def test_ranks_that_share_no_memory_are_warned(machine):
 def test_kernels_that_are_not_kept_are_a_warning(machine):
     full = machine() / "file"
     full.touch()
-    told = visits(machine(), environ={"NUMBA_CACHE_DIR": f"{full}/a", "CUPY_CACHE_DIR": f"{full}/b"})
-    for name, variable in (("CPU kernels", "NUMBA_CACHE_DIR"), ("CUDA kernels", "CUPY_CACHE_DIR")):
-        assert (told[name].status, told[name].advice) == (WARN, texts.KERNELS_KEEP(variable=variable))
-    kept = visits(machine(), environ={"NUMBA_CACHE_DIR": str(machine() / "a/b")})
-    assert kept["CPU kernels"].text == f"are kept in {machine() / 'a/b'}"
-    assert kept["CUDA kernels"].text == f"are kept in {machine() / '.cupy/kernel_cache'}"
+    line = visits(machine(), environ={"CUPY_CACHE_DIR": f"{full}/b"})["CUDA kernels"]
+    assert (line.status, line.advice) == (WARN, texts.KERNELS_KEEP(variable="CUPY_CACHE_DIR"))
+    kept = visits(machine())["CUDA kernels"]
+    assert kept.text == f"are kept in {machine() / '.cupy/kernel_cache'}"
+
+
+def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
+    built = {"compiler": "g++", "failed": {"x86-64-v4": "bad value"}}
+    monkeypatch.setattr(kernels, "read_built", lambda: built)
+    monkeypatch.setattr(library, "open_library", lambda: (None, "x86-64-v3"))
+    monkeypatch.setattr(library, "cpu_families", lambda: having)
+
+    def line(compiled):
+        monkeypatch.setattr(library, "compiled_families", lambda: compiled)
+        (found,) = host.cpu_kernels(None)
+        return found
+
+    used, having = texts.CPU_KERNELS(family="x86-64-v3", compiler="g++"), ["x86-64-v3", "x86-64-v2"]
+    assert line({"x86-64-v3"}) == Line(OK, "CPU kernels", used)
+    having = ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
+    chosen = texts.CPU_KERNELS_CHOSEN(kernels=used, setting="RINGTRAIN_CPU_FAMILY", best="x86-64-v4")
+    assert line({"x86-64-v3", "x86-64-v4"}) == Line(OK, "CPU kernels", chosen)
+    lacking = texts.CPU_KERNELS_LACKING(kernels=used, best="x86-64-v4", why="bad value")
+    assert line({"x86-64-v3"}) == Line(WARN, "CPU kernels", lacking, texts.CPU_KERNELS_AGAIN)
 
 
 def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):

@@ -10,6 +10,7 @@ CHECKS = (
     cores.cores,
     cores.quota,
     cores.blas,
+    host.cpu_kernels,
     cores.numa,
     memory.memory,
     memory.locked,
@@ -18,7 +19,7 @@ CHECKS = (
     ranks.one_sided,
     ranks.faults,
     disk.run_folder,
-    host.kernel_caches,
+    host.kernel_cache,
     devices.packages,
     devices.driver,
     devices.mpi_cuda,  # before the next, which opens the device

@@ -1,4 +1,4 @@
-"""Checks of this host: packages, MPI, shared memory, folders of compiled kernels."""
+"""Checks of this host: packages, MPI, shared memory, compiled kernels."""
 
 import os
 import platform
@@ -68,26 +68,33 @@ def shared_memory(context: DoctorContext) -> list[Line]:
     return [Line(OK, "shared memory", text)]
 
 
-def kernel_caches(context: DoctorContext) -> list[Line]:
-    """Check that compiled kernels are kept for the next run."""
+def cpu_kernels(context: DoctorContext) -> list[Line]:
+    """Show the family and the compiler of the kernels in use; check that they are those of the best family."""
+    from ringtrain.ops.cpu import compile, library
+
+    _, family = library.open_library()
+    built, best = compile.read_built(), library.cpu_families()[0]
+    text = texts.CPU_KERNELS(family=family, compiler=built.get("compiler", texts.COMPILER_UNKNOWN))
+    if family == best:
+        return [Line(OK, "CPU kernels", text)]
+    if best in library.compiled_families():
+        return [
+            Line(OK, "CPU kernels", texts.CPU_KERNELS_CHOSEN(kernels=text, setting=library.FAMILY_SETTING, best=best))
+        ]
+    lacking = texts.CPU_KERNELS_LACKING(kernels=text, best=best, why=built.get("failed", {}).get(best, "not compiled"))
+    return [Line(WARN, "CPU kernels", lacking, texts.CPU_KERNELS_AGAIN)]
+
+
+def kernel_cache(context: DoctorContext) -> list[Line]:
+    """Check that compiled kernels of CUDA are kept for the next run."""
     home = Path(context.environ.get("HOME") or os.path.expanduser("~"))
-    own = Path(ringtrain.__file__).parent / "ops/cpu/kernels/__pycache__"
-    reported = context.environ.get("NUMBA_CACHE_DIR")
-    host = _first_writable([Path(reported)] if reported else [own, home / ".cache/numba"])
-    device = _first_writable([Path(context.environ.get("CUPY_CACHE_DIR") or home / ".cupy/kernel_cache")])
-    return [_kept("CPU kernels", host, "NUMBA_CACHE_DIR"), _kept("CUDA kernels", device, "CUPY_CACHE_DIR")]
+    folder = Path(context.environ.get("CUPY_CACHE_DIR") or home / ".cupy/kernel_cache")
+    if not _writable(folder):
+        return [Line(WARN, "CUDA kernels", texts.KERNELS_LOST, texts.KERNELS_KEEP(variable="CUPY_CACHE_DIR"))]
+    return [Line(OK, "CUDA kernels", texts.KERNELS_KEPT(folder=folder))]
 
 
-def _kept(name: str, folder: Path | None, variable: str) -> Line:
-    if folder is None:
-        return Line(WARN, name, texts.KERNELS_LOST, texts.KERNELS_KEEP(variable=variable))
-    return Line(OK, name, texts.KERNELS_KEPT(folder=folder))
-
-
-def _first_writable(folders: list[Path]) -> Path | None:
-    """Return the first folder that exists, or can be made, and is writable."""
-    for folder in folders:
-        there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
-        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-            return folder
-    return None
+def _writable(folder: Path) -> bool:
+    """Whether the folder exists, or can be made, and is writable."""
+    there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

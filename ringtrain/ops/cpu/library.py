@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import re
+from collections.abc import Container, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -109,15 +110,20 @@ def signatures() -> dict[str, tuple[tuple[str, bool], ...]]:
 
 @cache
 def open_library() -> tuple[ctypes.CDLL, str]:
-    """Return the library of the best family that this CPU has, and the family's name.
+    """Return the library of the best family that this CPU has and that is compiled, and the family's name.
 
-    Raises: ConfigError if there is none, or ``RINGTRAIN_CPU_FAMILY`` names one that the CPU does not have.
+    Raises: ConfigError if there is none, or if ``RINGTRAIN_CPU_FAMILY`` names another.
     """
-    family = choose_family(cpu_flags(), os.environ.get(FAMILY_SETTING, ""))
-    path = LIBRARIES / file_name(family)
-    if not path.exists():
-        raise ConfigError(texts.NOT_COMPILED(path=path))
-    library = ctypes.CDLL(str(path))
+    family = choose_family(cpu_families(), compiled_families(), os.environ.get(FAMILY_SETTING, ""))
+    return load_library(LIBRARIES / file_name(family)), family
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """Load a library, and say what its functions take that are not kernels. Raises ConfigError."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ConfigError(texts.NOT_LOADED(path=path, error=error)) from None
     library.open_context.restype, library.open_context.argtypes = ctypes.c_void_p, [ctypes.c_int64]
     for name, result in (
         ("close_context", None),
@@ -126,23 +132,40 @@ def open_library() -> tuple[ctypes.CDLL, str]:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, [ctypes.c_void_p]
-    return library, family
+    return library
 
 
-def choose_family(flags: set[str], wanted: str = "") -> str:
-    """Return the best family that a CPU with these flags has, or the one that is wanted. Raises ConfigError."""
-    machine = platform.machine()
-    having = [family for family in FAMILIES.get(machine, ()) if NEEDS[family] <= flags]
-    if wanted and wanted not in having:
-        raise ConfigError(texts.NO_FAMILY(setting=FAMILY_SETTING, wanted=wanted, having=", ".join(having) or "none"))
+def choose_family(having: Sequence[str], compiled: Container[str], wanted: str = "") -> str:
+    """Return the best family that the CPU has and that is compiled, or the one that is wanted.
+
+    having: best first
+    Raises: ConfigError
+    """
+    usable = [family for family in having if family in compiled]
     if not having:
-        raise ConfigError(texts.NO_KERNELS(machine=machine))
-    return wanted or having[0]
+        raise ConfigError(texts.NO_KERNELS(machine=platform.machine()))
+    if not usable:
+        raise ConfigError(texts.NO_LIBRARIES(folder=LIBRARIES))
+    if wanted and wanted not in usable:
+        raise ConfigError(texts.NO_FAMILY(setting=FAMILY_SETTING, wanted=wanted, usable=", ".join(usable)))
+    return wanted or usable[0]
+
+
+def compiled_families() -> set[str]:
+    """Return the families for which there is a library of these sources."""
+    return {family for family in NEEDS if (LIBRARIES / file_name(family)).exists()}
+
+
+def cpu_families() -> list[str]:
+    """Return the families that this CPU has, best first."""
+    flags = cpu_flags()
+    return [family for family in FAMILIES.get(platform.machine(), ()) if NEEDS[family] <= flags]
 
 
 def cpu_flags() -> set[str]:
-    """Return the flags of the first CPU in /proc/cpuinfo."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
+    """Return the flags of the first CPU in /proc/cpuinfo; none if it cannot be read."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())

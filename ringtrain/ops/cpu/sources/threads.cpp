@@ -4,18 +4,45 @@
 
 constexpr Int LINE = 64;
 
+// A build with -fsanitize=address finds what lies beyond a piece, or in one that was given back, and what is read before
+// it is written: that is a NaN there.
+#if defined(__has_feature)
+#define SANITIZED __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+#if SANITIZED
+extern "C" void __asan_poison_memory_region(const volatile void*, size_t);
+extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t);
+constexpr Int GAP = LINE;
+static void close_all(char* at, Int count) { __asan_poison_memory_region(at, count); }
+static void open_piece(char* at, Int count, Int whole) {
+  __asan_unpoison_memory_region(at, whole);
+  memset(at, 255, whole);
+  __asan_poison_memory_region(at + count, whole - count);
+}
+#else
+constexpr Int GAP = 0;
+static void close_all(char*, Int) {}
+static void open_piece(char*, Int, Int) {}
+#endif
+
 void Workspace::rewind() {
+  if (chunk && chunk->before) {
+    Int size = total;
+    for (; chunk; ) { Chunk* before = chunk->before; free(chunk); chunk = before; }
+    total = 0;
+    bytes(size);
+  }
   used = 0;
-  if (!chunk || !chunk->before) return;
-  Int size = total;
-  for (; chunk; ) { Chunk* before = chunk->before; free(chunk); chunk = before; }
-  total = 0;
-  bytes(size);
-  used = 0;
+  if (chunk) close_all((char*)chunk + LINE, chunk->size);
 }
 
 void* Workspace::bytes(Int count) {
-  count = up(count, LINE);
+  Int asked = count;
+  count = up(count, LINE) + GAP;
   if (!chunk || used + count > chunk->size) {
     Chunk* added = (Chunk*)aligned_alloc(LINE, count + LINE);
     if (!added) abort();
@@ -24,8 +51,9 @@ void* Workspace::bytes(Int count) {
     total += count;
     used = 0;
   }
-  void* at = (char*)chunk + LINE + used;
+  char* at = (char*)chunk + LINE + used;
   used += count;
+  open_piece(at, asked, count);
   return at;
 }
 

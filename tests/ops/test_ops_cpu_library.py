@@ -1,0 +1,194 @@
+"""The library of a CPU: its family, its signatures, what it refuses, and the same bits from every build."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import ConfigError
+from ringtrain.ops import texts
+from ringtrain.ops.cpu import library
+from ringtrain.ops.cpu.compile import FAMILIES, SOURCES, Compiler, compile_family, compilers
+from ringtrain.ops.cpu.library import NEEDS, Kernels, choose_family, load_library, signatures
+from tests.ops.kernel_bits import all_calls, digests
+
+V4, V3, V2 = FAMILIES["x86_64"]
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine is no x86-64")
+
+
+@pytest.mark.parametrize(
+    ("flags", "families"),
+    [
+        (NEEDS[V4], [V4, V3, V2]),
+        (NEEDS[V4] - {"avx512bw"}, [V3, V2]),
+        (NEEDS[V3], [V3, V2]),
+        (NEEDS[V3] - {"fma"}, [V2]),
+        (NEEDS[V2], [V2]),
+        (NEEDS[V2] - {"sse4_2"}, []),
+        (set(), []),
+    ],
+)
+def test_the_families_of_a_cpu_are_read_from_its_flags(monkeypatch, flags, families):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(library, "cpu_flags", lambda: {*flags, "fpu", "sse2"})
+    assert library.cpu_families() == families
+
+
+def test_an_arm_needs_no_flags(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(library, "cpu_flags", set)
+    assert library.cpu_families() == ["aarch64"]
+
+
+def test_flags_that_cannot_be_read_are_none(monkeypatch):
+    monkeypatch.setattr(library, "Path", lambda path: PathThatIsNotThere())
+    assert library.cpu_flags() == set()
+
+
+class PathThatIsNotThere:
+    def read_text(self):
+        raise FileNotFoundError
+
+
+def test_the_best_family_that_is_compiled_is_taken():
+    assert choose_family([V4, V3, V2], {V4, V3, V2}) == V4
+    assert choose_family([V4, V3, V2], {V3, V2}) == V3
+    assert choose_family([V4, V3, V2], {V4, V3, V2}, wanted=V2) == V2
+
+
+@pytest.mark.parametrize(
+    ("having", "compiled", "wanted", "message"),
+    [
+        ([], {V3}, "", texts.NO_KERNELS(machine=platform.machine())),
+        ([V3, V2], {V4}, "", texts.NO_LIBRARIES(folder=library.LIBRARIES)),
+        ([V3, V2], {V4, V3, V2}, V4, texts.NO_FAMILY(setting="RINGTRAIN_CPU_FAMILY", wanted=V4, usable=f"{V3}, {V2}")),
+        ([V4, V3], {V3}, V4, texts.NO_FAMILY(setting="RINGTRAIN_CPU_FAMILY", wanted=V4, usable=V3)),
+        ([V3], {V3}, "avx", texts.NO_FAMILY(setting="RINGTRAIN_CPU_FAMILY", wanted="avx", usable=V3)),
+    ],
+)
+def test_a_family_that_cannot_be_had_is_refused(having, compiled, wanted, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        choose_family(having, compiled, wanted)
+
+
+def command(*given, **environment):
+    program = [sys.executable, "-m", "ringtrain", *given]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_line_refuses_a_family_without_a_traceback(tmp_path):
+    done = command("train", "--iterations", "1", "--out", str(tmp_path / "run"), RINGTRAIN_CPU_FAMILY="none")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.search(texts.NO_FAMILY.pattern(setting="RINGTRAIN_CPU_FAMILY", wanted="none"), done.stderr)
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path):
+    (tmp_path / "kernels.so").write_text("no ELF")
+    with pytest.raises(ConfigError, match=re.escape(f"cannot be loaded: {tmp_path / 'kernels.so'}: ")):
+        load_library(tmp_path / "kernels.so")
+
+
+def test_every_kernel_of_the_sources_is_in_the_library():
+    """Under both types, and none escapes the pattern that reads them."""
+    text = "".join(path.read_text() for path in SOURCES.iterdir() if path.name != "vector.hpp")
+    assert len(re.findall(r"\bKERNEL\b", text)) == len(signatures()) > 0
+    loaded, _ = library.open_library()
+    for name in signatures():
+        assert loaded[f"{name}_float"] and loaded[f"{name}_double"]
+
+
+def test_signatures_are_read_from_the_sources(tmp_path, monkeypatch):
+    text = (
+        "KERNEL(add)(Context* context, const Real* a,\n    uint8_t* y, Int count, bool relu) {\nKERNEL(one)(double x)"
+    )
+    (tmp_path / "some.cpp").write_text(text)
+    monkeypatch.setattr(library, "SOURCES", tmp_path)
+    read = signatures.__wrapped__
+    arrays, numbers = [("Context", True), ("Real", True), ("uint8_t", True)], [("Int", False), ("bool", False)]
+    assert read() == {"add": (*arrays, *numbers), "one": (("double", False),)}
+    (tmp_path / "some.cpp").write_text("KERNEL(add)(std::vector<Real> a) {")
+    with pytest.raises(ValueError, match=r"some.cpp: cannot read the parameters of add: std::vector<Real> a"):
+        read()
+
+
+def test_wrong_arguments_are_refused():
+    kernels, x = Kernels(np.dtype("float32")), np.ones(8, np.float32)
+    y = np.zeros_like(x)
+    kernels.add(x, x, y, 8, False)
+    assert y.tolist() == [2] * 8
+    wrong = [x.astype("f8"), x.astype("i4"), x.astype(">f4"), np.ones((8, 2), np.float32)[:, 0], x.tolist(), 8]
+    for each in wrong:
+        with pytest.raises((TypeError, library.ctypes.ArgumentError)):
+            kernels.add(x, each, y, 8, False)
+    for numbers in ((8.0, False), ("8", False), (None, False), (8,)):
+        with pytest.raises((TypeError, library.ctypes.ArgumentError)):
+            kernels.add(x, x, y, *numbers)
+    assert y.tolist() == [2] * 8
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """build(flags) → the library of this CPU's family with further flags of the compiler."""
+    folder, made = tmp_path_factory.mktemp("libraries"), {}
+    _, family = library.open_library()
+
+    def make(*more, by=None):
+        compiler = by or next((each for each in compilers() if isinstance(each, Compiler)), None)
+        if compiler is None:
+            pytest.skip("there is no compiler: neither ziglang, $CXX, g++ nor clang++")
+        out = folder / f"{len(made)}.so"
+        if (compiler, more) not in made:
+            compile_family(compiler, platform.machine(), family, out, more)
+            made[compiler, more] = load_library(out)
+        return made[compiler, more], family
+
+    return make
+
+
+def differing(monkeypatch, one, other) -> list[str]:
+    """The calls whose results differ between two libraries."""
+    found = []
+    for opened in (one, other):
+        monkeypatch.setattr(library, "open_library", lambda opened=opened: opened)
+        found.append(list(digests(all_calls())))
+    return [line for line, wanted in zip(*found, strict=True) if line != wanted]
+
+
+@X86
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", [64, 32, 16])
+def test_vectors_of_any_width_give_the_same_bits(build, monkeypatch, width):
+    assert not differing(monkeypatch, build(f"-DVECTOR_BYTES={width}"), library.open_library())
+
+
+@pytest.mark.thorough
+def test_every_compiler_gives_the_same_bits(build, monkeypatch):
+    own = library.open_library()
+    for compiler in compilers():
+        if isinstance(compiler, Compiler):
+            assert not differing(monkeypatch, build(by=compiler), own), compiler.name
+
+
+@pytest.mark.thorough
+def test_the_comparison_of_bits_itself_says_no(build, monkeypatch):
+    """Of a build whose compiler fuses what the sources write apart."""
+    assert differing(monkeypatch, build("-ffp-contract=fast"), library.open_library())
+
+
+@pytest.mark.thorough
+def test_the_bits_of_every_kernel_are_compared(monkeypatch):
+    reached, bind = set(), Kernels._bind
+
+    def note(self, symbol, parameters, real):
+        function = bind(self, symbol, parameters, real)
+        return lambda *given: (reached.add(symbol.removesuffix(f"_{real}")), function(*given))[1]
+
+    monkeypatch.setattr(Kernels, "_bind", note)
+    for _ in digests(all_calls()):
+        pass
+    assert set(signatures()) - reached == set()
