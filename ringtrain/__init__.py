@@ -1,6 +1,6 @@
 """ringtrain: data-parallel training under MPI, with its own gradient exchange.
 
-Importing this package imports neither MPI nor numba nor CuPy, nor NumPy: each room loads its libraries when it needs
+Importing this package imports neither MPI nor CuPy, nor NumPy: each room loads its libraries when it needs
 them, so that ``ringtrain --help`` is instant and works on a login node.
 """
 

@@ -242,7 +242,7 @@ FIXED_ON_RESUME = (
     "synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction", "reproducible", "shards"
 )  # fmt: skip
 # A reproducible run must keep these too: they decide the bits of a product.
-FIXED_WHERE_REPRODUCIBLE = ("device", "precision", "threads")
+FIXED_WHERE_REPRODUCIBLE = ("device", "precision")
 
 # The keys of a model file's recipe: how to train it, and not where.
 RECIPE_KEYS = (

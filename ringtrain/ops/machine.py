@@ -40,9 +40,9 @@ class MachineOps(ABC):
     def numerics(self) -> str:
         """Return the kernels and their processor: the conditions of the bits besides sizes and order."""
 
-    @abstractmethod
     def compile_stats(self) -> tuple[int, int]:
-        """Return (kernels compiled anew, kernels loaded from the disk cache) in this process."""
+        """Return (kernels compiled anew, kernels loaded from the disk cache) in this process: of a device."""
+        return 0, 0
 
     def notes(self) -> list[str]:
         """Return notes for the user about the computation so far."""
@@ -50,7 +50,7 @@ class MachineOps(ABC):
 
     @abstractmethod
     def threads(self, count: int) -> None:
-        """Let matrix products use ``count`` threads, in the whole process."""
+        """Let operations use ``count`` threads."""
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -24,10 +24,7 @@ NO_FAMILY = Template("{setting}={wanted}: this machine can run {usable}; unset i
 NO_KERNELS = Template("ringtrain has no kernels for this CPU ({machine}); use --ops reference")
 NOT_THE_ARRAY = Template("wanted an array of {wanted} without gaps, got {got} with strides {strides}")
 
-# cpu/blas
-THREADS = Template(
-    "--threads {count}: at most {most} on this machine, {per_core} for each core, or {least} where those are fewer"
-)
+THREADS = Template("--threads {count}: a rank has 1 to {most}")
 
 # cuda/checks
 INSTALL = Template("pip install 'ringtrain[cuda{major}]'")

@@ -184,10 +184,10 @@ GRADIENT_TOO = Template("; the last gradient is not finite either, {span!r} firs
 
 # reproducible
 OTHER_KERNELS = Template(
-    "--reproducible wants the same kernels on every rank, and there are {kernels}: use machines of one kind, or of "
-    "CPUs name the oldest core to all ranks (mpirun -x OPENBLAS_CORETYPE=Haswell)"
+    "--reproducible wants the same kernels on every rank, and there are {kernels}: install one ringtrain everywhere; "
+    "where a CPU has no fused multiply-adds, let all do without (mpirun -x RINGTRAIN_CPU_FAMILY=x86-64-v2)"
 )
-REPRODUCIBLE = Template("the same weights bit by bit on 1 to {shards} ranks: {shards} shards, {kernels}, {threads}")
+REPRODUCIBLE = Template("the same weights bit by bit on 1 to {shards} ranks: {shards} shards, {kernels}")
 MOVED = Template(
     "the checkpoint was computed by {former}, and this is {kernels}: from here on the bits are not those of a run that "
     "stayed there"

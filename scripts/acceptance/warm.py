@@ -6,7 +6,7 @@ from itertools import product
 from ringtrain.errors import RingtrainError
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.gemm import by_cores
-from ringtrain.ops.cuda.kernels import Kernels, whole_source
+from ringtrain.ops.cuda.kernels import CpuKernels, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
 from ringtrain.ops.cuda.tiles import able
 
@@ -16,7 +16,7 @@ SOURCES, TYPES = ("convolution", "gemm"), ("bfloat16", "float32")
 def jobs(runtime):
     """Yield (kernels, source, a function of it, defines), in the order of their first use."""
     for act, source in product(TYPES, SOURCES):
-        kernels = Kernels(runtime, "float32", act)
+        kernels = CpuKernels(runtime, "float32", act)
         for tile in able(kernels.act.itemsize):
             defines = {**tile.defines, "CORES": int(by_cores(True, kernels.act))}
             parameters = parse_signatures(whole_source(source), {"REAL": "float", "ACT": "float"})

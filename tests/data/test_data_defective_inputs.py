@@ -39,7 +39,6 @@ from ringtrain.parsing import LARGEST_NUMBER, parse_json, parse_toml, read_text,
 from ringtrain.report.events import record
 from ringtrain.report.records import parse_record, read_record
 from ringtrain.report.sinks import truncate_log
-from ringtrain.train.start.variants import Variant, same_threads
 from ringtrain.transport.launch_environment import ALONE, Launch, read_launch
 from tests.readers import EVENTS, PYTHON, data_sets
 
@@ -68,8 +67,6 @@ def test_numbers_of_variables_are_digits_of_a_number():
     assert [whole_number(text) for text in ("", "²", "٣", "-1", "9" * 5000, "9" * 30)] == [None] * 6
     assert whole_number("0012") == 12
     assert read_launch({"OMPI_COMM_WORLD_SIZE": "²", "OMPI_COMM_WORLD_RANK": "0"}) == ALONE
-    variants = [Variant("a", None, {"threads": 2}), Variant("b", None, {})]
-    assert same_threads(variants, {"OMP_NUM_THREADS": "²"})[1].flags == {"threads": 1}
 
 
 def test_a_rank_that_is_none_of_its_world_is_left_over():

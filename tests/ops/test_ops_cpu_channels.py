@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.cpu import CpuOps
-from ringtrain.ops.cpu.library import Kernels
+from ringtrain.ops.cpu.library import CpuKernels
 
 CHANNELS = [1, 3, 10, 16, 50, 127, 500, 513, 2049]
 PIXELS = 40_000  # about so many elements: more than one thread's
@@ -106,14 +106,14 @@ def test_rows_are_summed_in_the_order_that_is_written_down(channels, width, dtyp
             of_block += repeat
         total += of_block
     db = np.zeros(channels, dtype)
-    kernels = Kernels(np.dtype(dtype))
+    kernels = CpuKernels(np.dtype(dtype))
     kernels.unfinish(dy.copy(), dy, db, dy.size, channels, False, False)
     assert db.tobytes() == total.astype(dtype).tobytes()
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_bias_and_relu(channels):
-    kernels, (x, y, dy, _, b, before) = Kernels(np.dtype("float64")), batch(channels, "float64")
+    kernels, (x, y, dy, _, b, before) = CpuKernels(np.dtype("float64")), batch(channels, "float64")
     for relu in (False, True):
         for bias in (b, None):
             got = x.copy()

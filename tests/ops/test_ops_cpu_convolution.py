@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cpu import conv
 from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.library import Kernels
+from ringtrain.ops.cpu.library import CpuKernels
 from ringtrain.ops.reference import ReferenceOps
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13}  # of the largest element
@@ -29,6 +30,12 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def direct(monkeypatch):
+    """All shapes go the direct way: Winograd's is tested apart."""
+    monkeypatch.setattr(conv, "way", lambda *given: "direct")
+
+
 def arrays_of(shape, dtype, seed=0):
     """x, w, b, dy, dw, db and the geometry; the two last are what is added to."""
     n, h, w, c, k, kernel, stride, pad, groups = shape
@@ -42,7 +49,7 @@ def arrays_of(shape, dtype, seed=0):
 def own(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, given=None):
     """y, dx, dw and db of the kernels."""
     (x, w, b, dy, dw, db), geometry = given or arrays_of(shape, dtype, seed)
-    convolution = CpuConvolution(Kernels(np.dtype(dtype), threads))
+    convolution = CpuConvolution(CpuKernels(np.dtype(dtype), threads), np.dtype(dtype))
     y, dx, dy = np.full_like(dy, 7), np.full_like(x, 7), dy.copy()
     dw, db = dw.copy(), db.copy()
     convolution.forward(x, w, b, y, geometry, relu)
@@ -100,8 +107,8 @@ def test_what_is_no_number_goes_where_its_products_go_and_no_further(index, valu
 
 
 def test_the_workspace_grows_with_the_shape_alone():
-    kernels = Kernels(np.dtype("float32"), 2)
-    convolution = CpuConvolution(kernels)
+    kernels = CpuKernels(np.dtype("float32"), 2)
+    convolution = CpuConvolution(kernels, np.dtype("float32"))
     held = []
     for _ in range(3):
         for shape in SHAPES[:6]:

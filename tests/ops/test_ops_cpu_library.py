@@ -13,7 +13,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.ops import texts
 from ringtrain.ops.cpu import library
 from ringtrain.ops.cpu.compile import FAMILIES, SOURCES, Compiler, compile_family, compilers
-from ringtrain.ops.cpu.library import NEEDS, Kernels, choose_family, load_library, signatures
+from ringtrain.ops.cpu.library import NEEDS, CpuKernels, choose_family, load_library, signatures
 from tests.ops.kernel_bits import all_calls, digests
 
 V4, V3, V2 = FAMILIES["x86_64"]
@@ -117,7 +117,7 @@ def test_signatures_are_read_from_the_sources(tmp_path, monkeypatch):
 
 
 def test_wrong_arguments_are_refused():
-    kernels, x = Kernels(np.dtype("float32")), np.ones(8, np.float32)
+    kernels, x = CpuKernels(np.dtype("float32")), np.ones(8, np.float32)
     y = np.zeros_like(x)
     kernels.add(x, x, y, 8, False)
     assert y.tolist() == [2] * 8
@@ -182,13 +182,13 @@ def test_the_comparison_of_bits_itself_says_no(build, monkeypatch):
 
 @pytest.mark.thorough
 def test_the_bits_of_every_kernel_are_compared(monkeypatch):
-    reached, bind = set(), Kernels._bind
+    reached, bind = set(), CpuKernels._bind
 
     def note(self, symbol, parameters, real):
         function = bind(self, symbol, parameters, real)
         return lambda *given: (reached.add(symbol.removesuffix(f"_{real}")), function(*given))[1]
 
-    monkeypatch.setattr(Kernels, "_bind", note)
+    monkeypatch.setattr(CpuKernels, "_bind", note)
     for _ in digests(all_calls()):
         pass
     assert set(signatures()) - reached == set()

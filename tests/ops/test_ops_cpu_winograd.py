@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
-from ringtrain.ops.cpu.library import Kernels
+from ringtrain.ops.cpu.library import CpuKernels
 from ringtrain.ops.cpu.way import way
 from ringtrain.ops.reference import conv as reference
 
@@ -51,7 +51,7 @@ class Case:
 
     def run(self, threads=1):
         """(y, y with bias and ReLU, dx, dw, dw added to what was there)"""
-        kernels = Kernels(self.x.dtype, threads)
+        kernels = CpuKernels(self.x.dtype, threads)
         y, y_relu, dx = np.full_like(self.dy, 7), np.full_like(self.dy, 7), np.full_like(self.x, 7)
         dw, dw_added = np.full_like(self.w, 7), self.dw.copy()
         kernels.winograd_forward(self.x, self.w, None, y, self.sizes, False)
@@ -89,7 +89,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(shape):
 
 
 def test_a_second_call_allocates_nothing():
-    case, kernels = Case(SHAPES["5x5, groups"]), Kernels(np.dtype("float32"), 2)
+    case, kernels = Case(SHAPES["5x5, groups"]), CpuKernels(np.dtype("float32"), 2)
     y, dx, dw, held = np.empty_like(case.dy), np.empty_like(case.x), np.empty_like(case.w), []
     for _ in range(4):
         kernels.winograd_forward(case.x, case.w, None, y, case.sizes, False)
@@ -125,7 +125,7 @@ def test_arrays_are_neither_read_nor_written_beyond_their_ends():
         setattr(case, name, held)
     for got, expected in zip(case.run(), clean, strict=True):
         np.testing.assert_array_equal(got, expected)
-    kernels, dw, y = Kernels(case.x.dtype), case.dw, case.dy
+    kernels, dw, y = CpuKernels(case.x.dtype), case.dw, case.dy
     kernels.winograd_weights(case.x, case.dy, dw, case.sizes, True)
     np.testing.assert_array_equal(dw, clean[4])
     kernels.winograd_forward(case.x, case.w, case.b, y, case.sizes, True)

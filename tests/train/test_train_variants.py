@@ -14,7 +14,7 @@ from ringtrain.train import texts
 from ringtrain.train.options import read_options
 from ringtrain.train.start import variants as room
 from ringtrain.train.start.start import start
-from ringtrain.train.start.variants import Variant, check_variants, run_variants, same_threads
+from ringtrain.train.start.variants import Variant, check_variants, run_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -145,25 +145,6 @@ def test_good_ones_are_checked_on_data_that_are_read_once(monkeypatch):
     monkeypatch.setattr(room, "open_data", lambda *given: opened.append(given[0].data) or real(*given))
     check_variants(connect, [variant("a"), variant("b", sync="sharded"), variant("c", synthetic=True, data=None)])
     assert opened == ["digits", None]
-
-
-def test_threads_of_one_do_not_stay_for_the_others():
-    one, other = variant("a"), variant("b", threads=3)
-    assert same_threads([one], {"OMP_NUM_THREADS": "2"}) == [one]
-    found = [each.flags["threads"] for each in same_threads([one, other], {"OMP_NUM_THREADS": "2"})]
-    assert found == [2, 3]
-    assert same_threads([one, other], {})[0].flags["threads"] == 1
-    found = same_threads([one, variant("c", reproducible=True)], {"OMP_NUM_THREADS": "2"})
-    assert [each.flags["threads"] for each in found] == [2, 1]
-
-
-def test_threads_of_a_run_file_do_not_stay_either(tmp_path):
-    variants = [variant("a")]
-    for name, line in (("b", "reproducible = true"), ("c", "threads = 3")):
-        (tmp_path / name).write_text(line)
-        variants.append(Variant(name, str(tmp_path / name), {}))
-    found = same_threads(variants, {"OMP_NUM_THREADS": "2"})
-    assert [each.flags["threads"] for each in found] == [2, 1, 3]
 
 
 @pytest.mark.parametrize("flags", [{"sync": "server", "dedicated": True}, {"sync": "averaging", "average_every": 2}])

@@ -9,7 +9,7 @@ CHECKS = (
     scheduler.scheduler,
     cores.cores,
     cores.quota,
-    cores.blas,
+    cores.threads,
     host.cpu_kernels,
     cores.numa,
     memory.memory,

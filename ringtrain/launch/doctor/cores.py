@@ -1,4 +1,4 @@
-"""Checks of cores: enough of them, threads of matrix products, NUMA nodes."""
+"""Checks of cores: enough of them, threads of operations, NUMA nodes."""
 
 import os
 from collections.abc import Sequence
@@ -64,20 +64,17 @@ def quota(context: DoctorContext) -> list[Line]:
     return [Line(OK, "core quota", text)]
 
 
-def blas(context: DoctorContext) -> list[Line]:
-    """Show the library of matrix products, the core whose kernels it chose, and its threads on all
-    ranks; collective."""
-    from ringtrain.ops.cpu.blas import THREAD_SETTINGS, loaded_library
+def threads(context: DoctorContext) -> list[Line]:
+    """Check that the threads of all ranks have cores; collective."""
+    from ringtrain.ops.cpu.library import THREADS_SETTING, threads_wanted
 
-    found = loaded_library()
-    reported = context.transport.gather_json([context.host, sorted(os.sched_getaffinity(0)), found.threads])
-    text = texts.BLAS(version=found.version, core=found.core, threads=plural(found.threads, "thread"))
-    setting = next((f"{name}={context.environ[name]}" for name in THREAD_SETTINGS if name in context.environ), "")
+    own = threads_wanted()
+    reported = context.transport.gather_json([context.host, sorted(os.sched_getaffinity(0)), own])
     crowd = _crowd(reported)
     if crowd:
-        advice = texts.BLAS_FEWER(setting=setting or "no setting")
-        return [Line(WARN, "BLAS", texts.BLAS_CROWDED(blas=text, **crowd), advice)]
-    return [Line(OK, "BLAS", text)]
+        setting = f"{THREADS_SETTING}={context.environ.get(THREADS_SETTING, '')}"
+        return [Line(WARN, "threads", texts.THREADS_CROWDED(**crowd), texts.THREADS_FEWER(setting=setting))]
+    return [Line(OK, "threads", texts.THREADS(threads=plural(own, "thread")))]
 
 
 def _crowd(reported: Sequence[tuple[str, list[int], int]]) -> dict:

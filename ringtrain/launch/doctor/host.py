@@ -15,7 +15,7 @@ from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 
 # Packages that every run needs, by the names of their modules; without mpi4py a run has one rank.
-NEEDED = ("click", "h5py", "numba", "numpy", "rich", "scipy_openblas32", "tomli_w")
+NEEDED = ("click", "h5py", "numpy", "rich", "tomli_w")
 WANTED_BYTES = 64 << 20  # the default of containers, and too little for most models
 MIB = 1 << 20
 MOST_HOSTS = 8  # that are named

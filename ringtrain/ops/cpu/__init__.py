@@ -1,18 +1,17 @@
-"""The operations on the CPU: compiled and numba kernels, and OpenBLAS for products. One thread by default.
+"""The operations on the CPU, by the compiled kernels of ``sources``. One thread by default.
 
-An object keeps scratch memory, so it serves one thread of the program at a time.
+An object keeps workspaces, so it serves one thread of the program at a time.
 """
 
 import math
 
 import numpy as np
 
+from ringtrain.humanize import plural
 from ringtrain.ops import keys
-from ringtrain.ops.cpu.blas import Blas
 from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.kernels.jit import compile_stats
-from ringtrain.ops.cpu.library import Kernels
-from ringtrain.ops.cpu.scratch import Scratch, aligned
+from ringtrain.ops.cpu.library import open_kernels, threads_wanted
+from ringtrain.ops.cpu.way import way
 from ringtrain.ops.elementary import power
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import cut_pairs
@@ -21,34 +20,35 @@ NONE = (None,) * 8  # of sources and targets of an addition
 WORTH_THREADS = 1 << 15  # elements of an addition
 
 
+ALIGNMENT = 64
+
+
 class CpuOps(HostOps):
     """The operations on the CPU."""
 
     name = "cpu"
 
-    def __init__(self, dtype="float32", threads=1):
+    def __init__(self, dtype="float32", threads: int | None = None):
         super().__init__(dtype)
-        self._kernels = Kernels(self.dtype, threads)
-        self._blas = Blas(self.dtype)
-        self._scratch = Scratch()
-        self._convolution = CpuConvolution(self._kernels, self.dtype)
+        self.threads(threads_wanted() if threads is None else threads)
         self._sum, self._count = np.zeros(1), np.zeros(1, np.int64)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
-    def compile_stats(self) -> tuple[int, int]:
-        """Return (kernels compiled anew, kernels loaded from the disk cache) in this process."""
-        return compile_stats()
-
     def threads(self, count: int) -> None:
-        """Let matrix products use ``count`` threads, in the whole process."""
-        self._blas.threads(count)
+        self._kernels = open_kernels(self.dtype, count)
+        self._convolution = CpuConvolution(self._kernels, self.dtype)
 
     def describe(self) -> str:
-        """Return the matrix library, the core of its kernels, and its threads."""
-        return self._blas.describe()
+        """Return the family of the kernels, and their threads."""
+        return f"CPU {self._kernels.family}, {plural(self._kernels.threads, 'thread')}"
 
     def numerics(self) -> str:
-        return self._blas.numerics()
+        return self._kernels.numerics
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the memory that operations keep for themselves."""
+        return self._kernels.workspace_bytes
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
     def empty(self, shape, dtype=None):
@@ -110,6 +110,10 @@ class CpuOps(HostOps):
     def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
         gradients = dy_NK, dw_DK, db_K, dx_ND
         self._kernels.linear_back(x_ND, w_DK, y_NK, *gradients, *x_ND.shape, w_DK.shape[1], relu, accumulate)
+
+    def conv2d_way(self, x_shape, w_shape, geometry):
+        p, q = geometry.output(x_shape[1]), geometry.output(x_shape[2])
+        return way(geometry, x_shape, (x_shape[0], p, q, w_shape[3]), self.dtype)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
         self._convolution.forward(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu)
@@ -263,3 +267,12 @@ def _rows(x_NHWC):
 def _whole_image(x_NHWC):
     """The extents of one window over all pixels."""
     return *x_NHWC.shape, 1, 1, max(x_NHWC.shape[1:3]), 1, 0
+
+
+def aligned(shape, dtype):
+    """Return an uninitialised array that starts on a cache line, for wide vector loads."""
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes].view(dtype).reshape(shape)

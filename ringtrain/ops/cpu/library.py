@@ -4,15 +4,16 @@ import ctypes
 import os
 import platform
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ringtrain.errors import ConfigError
 from ringtrain.ops import texts
-from ringtrain.ops.cpu.compile import FAMILIES, LIBRARIES, SOURCES, file_name
+from ringtrain.ops.cpu.compile import FAMILIES, LIBRARIES, SOURCES, file_name, sources_digest
 
 FAMILY_SETTING = "RINGTRAIN_CPU_FAMILY"
 # The flags of /proc/cpuinfo that a family needs. Source: the x86-64 psABI, section 3.1.1.
@@ -20,6 +21,9 @@ V2 = {"cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"}
 V3 = V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 NEEDS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V4, "aarch64": set()}
+
+FUSED = ("x86-64-v4", "x86-64-v3", "aarch64")  # families with fused multiply-adds: they give the same bits
+THREADS_SETTING, MOST_THREADS = "OMP_NUM_THREADS", 64  # as in sources/threads.hpp
 
 C_NAMES = {"float32": "float", "float64": "double"}
 NUMBERS = {"Int": ctypes.c_int64, "bool": ctypes.c_bool, "double": ctypes.c_double, "uint64_t": ctypes.c_uint64}
@@ -38,7 +42,6 @@ KERNEL = re.compile(r"^KERNEL\((\w+)\)\(([^)]*)\)", re.MULTILINE)
 PARAMETER = re.compile(r"(?:const )?(\w+)(\*| )\s*(\w+)$")
 
 
-
 class ArrayParameter:
     """An array of one type, whose elements lie one after another; None is a null pointer."""
 
@@ -48,7 +51,7 @@ class ArrayParameter:
     def from_param(self, x: np.ndarray | None):
         if x is None:
             return None
-        if x.dtype != self.dtype or not x.flags.c_contiguous:
+        if not isinstance(x, np.ndarray) or x.dtype != self.dtype or not x.flags.c_contiguous:
             raise TypeError(texts.NOT_THE_ARRAY(wanted=self.dtype, got=x.dtype, strides=x.strides))
         try:
             return AT.from_buffer(x)  # a fifth of the time of x.ctypes
@@ -56,10 +59,11 @@ class ArrayParameter:
             return ctypes.c_void_p(x.ctypes.data)  # x.ctypes itself would leave cycles for the garbage collector
 
 
-class Kernels:
+class CpuKernels:
     """The kernels of one floating-point type, as attributes by their names in the sources: ``kernels.add(…)``.
 
-    threads: of an operation; each has a workspace of its own. An object serves one thread of the program at a time.
+    threads: of an operation; each has a workspace of its own. An object serves one thread of the program at a time, and
+             its kernels end with it.
     """
 
     def __init__(self, dtype: np.dtype, threads: int = 1):
@@ -75,6 +79,16 @@ class Kernels:
     def __del__(self):
         if getattr(self, "_context", None):
             self._library.close_context(self._context)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., None]: ...
+
+    @property
+    def numerics(self) -> str:
+        """The facts that decide the bits of results: the sources, and whether products are fused with sums."""
+        apart = "" if self.family in FUSED else ", products and sums rounded apart"
+        return f"kernels {sources_digest()[:8]}{apart}"
 
     @property
     def workspace_bytes(self) -> int:
@@ -93,6 +107,19 @@ def _type(type: str, array: bool, real: str):
         return ctypes.c_void_p
     type = real if type == "Real" else type
     return ArrayParameter(ELEMENTS[type]) if array else NUMBERS[type]
+
+
+def open_kernels(dtype: np.dtype, threads: int) -> CpuKernels:
+    """Return kernels of so many threads. Raises ConfigError for more than can be used."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise ConfigError(texts.THREADS(count=threads, most=MOST_THREADS))
+    return CpuKernels(dtype, threads)
+
+
+def threads_wanted() -> int:
+    """Return the threads that OMP_NUM_THREADS asks for, and 1 without it."""
+    first = os.environ.get(THREADS_SETTING, "").partition(",")[0].strip()
+    return min(int(first), MOST_THREADS) if first.isdecimal() and int(first) else 1
 
 
 @cache

@@ -10,7 +10,8 @@ TRANSFORM of them, forward and back alike:
 * 512 > 512 @ 4 takes 1.3 of it with one image, 0.8 with four: the weights' transform. 64 > 64 @ 2 is a draw: one
   tile has 4 outputs instead of 16.
 
-The gradient of the inputs has tiles of x, which are more where nothing is padded. float64 is for checks, which want exact results.
+The gradient of the inputs has tiles of x, which are more where nothing is padded. float64 is for checks, which want
+exact results.
 """
 
 from ringtrain.ops.geometry import ConvGeometry

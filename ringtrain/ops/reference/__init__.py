@@ -22,9 +22,6 @@ class ReferenceOps(HostOps):
     def numerics(self):
         return f"NumPy {np.__version__}"
 
-    def compile_stats(self):
-        return 0, 0
-
     def threads(self, count):
         """Do nothing: NumPy's BLAS reads OPENBLAS_NUM_THREADS when it is loaded, and cannot change later."""
 

@@ -13,7 +13,6 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.precision import active_dtype
 from ringtrain.train.agree import together
-from ringtrain.train.assembly.reproducible import threads_of
 from ringtrain.transport.base import Transport
 
 CPU, CUDA = "cpu", "cuda"
@@ -68,9 +67,8 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
 
 def _host_ops(config: TrainConfig) -> Ops:
     ops = make_ops(config.ops, config.dtype)
-    threads = threads_of(config)
-    if threads is not None:
-        ops.threads(threads)
+    if config.threads is not None:
+        ops.threads(config.threads)
     return ops
 
 

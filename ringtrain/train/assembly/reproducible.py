@@ -1,22 +1,16 @@
-"""``--reproducible``: fixes and checks kernels and threads, and describes them."""
+"""``--reproducible``: checks kernels, and describes them."""
 
 from ringtrain.config.record import FIXED_WHERE_REPRODUCIBLE, TrainConfig
 from ringtrain.errors import ConfigError, everywhere
-from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.train.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
 
 
-def threads_of(config: TrainConfig) -> int | None:
-    """The threads of a product, on which its bits may depend; None: the environment's."""
-    return 1 if config.reproducible and config.threads is None else config.threads
-
-
 def numerics_of(config: TrainConfig) -> dict:
     """The settings that a reproducible run keeps when it resumes."""
-    return {key: getattr(config, key) for key in FIXED_WHERE_REPRODUCIBLE} | {"threads": threads_of(config)}
+    return {key: getattr(config, key) for key in FIXED_WHERE_REPRODUCIBLE}
 
 
 def check_kernels(config: TrainConfig, transport: Transport, ops: Ops) -> None:
@@ -32,8 +26,7 @@ def describe_numerics(config: TrainConfig, ops: Ops) -> str | None:
     """The header's line on the bits of a run; None if nothing is fixed."""
     if not config.reproducible:
         return None
-    threads = plural(threads_of(config) or 1, "thread")
-    return texts.REPRODUCIBLE(shards=config.shards, kernels=ops.numerics(), threads=threads)
+    return texts.REPRODUCIBLE(shards=config.shards, kernels=ops.numerics())
 
 
 def moved(config: TrainConfig, ops: Ops, former: str | None) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.transport.base import Transport
 
-PACKAGES = ("numpy", "mpi4py", "numba", "h5py", "scipy-openblas32", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def provenance(transport: Transport) -> dict:

@@ -9,7 +9,6 @@ the others wait for that rank.
 """
 
 import gc
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,13 +16,12 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.parsing import whole_number
 from ringtrain.train import texts
 from ringtrain.train.agree import together
 from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.recipe import check_warmup
-from ringtrain.train.assembly.reproducible import check_kernels, threads_of
+from ringtrain.train.assembly.reproducible import check_kernels
 from ringtrain.train.checkpoints.resume import check_continuation, find_origin, resolve_run
 from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import tuning_of
@@ -94,19 +92,6 @@ def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: d
     return opened[key]
 
 
-def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
-    """The variants, each with a number of threads of its own if one has a number by its options, as a reproducible one
-    has: the number is the whole process's, and would stay."""
-    own = [threads_of(read_options(variant.run_file, variant.flags).checked()) for variant in variants]
-    if not any(own):
-        return list(variants)
-    others = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
-    return [
-        replace(variant, flags={**variant.flags, "threads": threads or others})
-        for variant, threads in zip(variants, own, strict=True)
-    ]
-
-
 # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def run_variants(
     transport: Transport,
@@ -126,7 +111,7 @@ def run_variants(
     if transport.size == 1:
         stop.end_all = remove_segments
     try:
-        for variant in same_threads(variants, os.environ):
+        for variant in variants:
             if any(transport.gather_json(stop())):
                 break
             begun(variant)

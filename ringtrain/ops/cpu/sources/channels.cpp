@@ -8,13 +8,16 @@
 constexpr Int LEAST_WIDTH = 128, MOST_WIDTH = 2048, WHOLE = 16;  // elements; WHOLE: a multiple of any LANES
 constexpr Int CHUNK = 32, BLOCK = 128;                           // wide rows
 
+namespace {
 template <bool B> struct Flag { static constexpr bool set = B; };
+}
 template <class Run> INLINE void by_flag(bool a, Run run) { if (a) run(Flag<true>()); else run(Flag<false>()); }
 template <class Run> INLINE void by_flags(bool a, bool b, Run run) {
   by_flag(a, [=](auto first) { by_flag(b, [=](auto second) { run(first, second); }); });
 }
 
 // An array of `size` elements, whose last axis are the channels.
+namespace {
 struct Rows {
   Int size, channels, width;
   Rows(Int size, Int channels) : size(size), channels(channels), width(channels) {
@@ -24,7 +27,9 @@ struct Rows {
   Int stride() const { return up(width, WHOLE); }
   Int blocks() const { return parts_of(size, BLOCK * width); }
 };
+}
 
+namespace {
 struct Scratch {
   Real* wide[4];    // values as a wide row
   double* totals;   // [2, channels]
@@ -36,6 +41,7 @@ struct Scratch {
     partial = context->shared.take<double>(most.blocks() * 2 * most.channels);
   }
 };
+}
 
 INLINE void widen(Rows rows, const Real* values, Real* wide) {
   for (Int at = 0; at < rows.width; at += rows.channels) memmove(wide + at, values, rows.channels * sizeof(Real));

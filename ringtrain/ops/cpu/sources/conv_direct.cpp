@@ -18,6 +18,7 @@ INLINE Int clamp(Int a, Int low, Int high) { return most(low, least(a, high)); }
 // ── features, a vector at a time ──────────────────────────────────────────────────────────────────────────
 // The last vector ends with the last feature, and may overlap the one before: whole vectors are loaded and stored. Less
 // features than LANES are a part of one vector.
+namespace {
 struct Features {
   Int count;
   Int vectors() const { return parts_of(count, LANES); }
@@ -26,6 +27,7 @@ struct Features {
   Int start(Int vector) const { return least(vector * LANES, most(0, count - LANES)); }
   Int wide(Int panel) const { return least(VECTORS, vectors() - panel * VECTORS); }  // vectors of a panel
 };
+}
 
 INLINE Vec load_lanes(const Real* p, Int lanes) {
   if (lanes == LANES) return load(p);
@@ -37,6 +39,7 @@ APART void store_lanes(Real* p, Vec v, Int lanes) { memcpy(p, &v, lanes * sizeof
 
 // ── forward and back ──────────────────────────────────────────────────────────────────────────────────────
 // Outputs (i, j) of an image, windows that start at pixel (i · step - top, j · step - left) of another.
+namespace {
 struct Pass {
   const Real* x;
   Int h, w, x_pixel;
@@ -50,9 +53,12 @@ struct Pass {
   Int depth() const { return r * s * channels; }
   Int packed() const { return Features{features}.vectors() * LANES * depth(); }  // weights of a group
 };
+}
 
 // Neighbouring outputs of an axis whose windows keep the same taps.
+namespace {
 struct Span { Int begin, end, first, taps; };
+}
 
 static Int make_spans(Int count, Int taps, Int step, Int before, Int size, Span* spans) {
   Int made = 0;
@@ -65,6 +71,7 @@ static Int make_spans(Int count, Int taps, Int step, Int before, Int size, Span*
   return made;
 }
 
+namespace {
 struct Pixel { const Real* x; Real* y; };
 struct Alike { Int first, count; Span rows, columns; };  // pixels whose windows keep the same taps
 
@@ -331,6 +338,7 @@ struct Tiles {
     each = parts_of(run, parts_of(run, INPUTS)); of_tap = parts_of(run, each); of_group = z.r * taps * of_tap;
   }
 };
+}
 
 // The gradients of pixels first .. first + count as panels, one after another, each as high as `room` pixels.
 static void pack_gradients(const Real* dy, Int k, const Features& features, Int count, Real* to, Int room) {
@@ -341,7 +349,9 @@ static void pack_gradients(const Real* dy, Int k, const Features& features, Int 
     }
 }
 
+namespace {
 struct Met { Int count, left, right; };
+}
 
 // The rows first .. end of pixels whose windows find the tap (r, s) in the image, and which pixels of a row do.
 // `dy` is that of the first row, `dy_step` elements a pixel.

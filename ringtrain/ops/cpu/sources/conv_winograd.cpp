@@ -13,8 +13,8 @@
 #include "threads.hpp"
 
 constexpr int POINTS = 6, SQUARE = POINTS * POINTS;
-constexpr Int BLOCK = 64;  // channels of a product: their weights for a panel of features stay in the L2 cache
-constexpr Int LINE = 64 / sizeof(Real);  // elements of a cache line
+constexpr Int BLOCK = 64;   // channels of a product: their weights for a panel of features stay in the L2 cache
+constexpr Int LINE = 64 / Int(sizeof(Real));  // elements of a cache line
 constexpr Int AHEAD = 8;    // rows of weights that are fetched ahead
 constexpr Int UNIT = 8;    // channels, with a panel of features, that are worth a thread
 constexpr Int SUMMED = 48;  // tiles of a product: theirs of one point stay in the L1 cache
@@ -42,10 +42,9 @@ struct Tiles {
 INLINE Vec load_left(const Real* p, Int count) { return count >= LANES ? load(p) : load_part(p, count); }
 INLINE void store_left(Real* p, Vec v, Int count) { if (count >= LANES) store(p, v); else store_part(p, v, count); }
 
-// Elements of each point of `count` tiles: an odd number of cache lines, or the points of a tile would evict each other.
-INLINE Int points_apart(Int count) {
-  return (parts_of(count, LINE) | 1) * LINE;
-}
+// Elements from point to point, `count` of them in use: an odd number of cache lines, or the points of a tile would
+// evict each other.
+INLINE Int points_apart(Int count) { return (parts_of(count, LINE) | 1) * LINE; }
 // Elements of the transformed weights of a panel of features: [point][channel][PANEL].
 INLINE Int weights_size(Int channels) { return SQUARE * points_apart(channels * PANEL); }
 // Transformed tiles: [block of `width` channels][point][tile][width].
@@ -58,6 +57,7 @@ struct Transformed {
   }
 };
 }  // namespace
+// Channels of a block. Sums are cut into blocks, so their width must not depend on LANES.
 INLINE Int even_block(Int channels) { return up(parts_of(channels, parts_of(channels, BLOCK)), 16); }
 
 // ── transforms of one line, elements s apart into elements t apart ────────────────────────────────────────
@@ -154,8 +154,8 @@ template <int M> INLINE Real* take_strip(Workspace& space, const Tiles& t, Int c
 
 // Rows first .. end of tiles into `to`, whose first row is `base`.
 template <int M, int T>
-APART void spread(const Images<const Real>& x, Int pad, const Tiles& t, Int first, Int end, Int base, const Transformed& to,
-                  Real* zeros) {
+APART void spread(const Images<const Real>& x, Int pad, const Tiles& t, Int first, Int end, Int base,
+                  const Transformed& to, Real* zeros) {
   Vec* strip = (Vec*)(zeros + up(x.c, LANES));
   for (Int row = first; row < end; row++) {
     Lines<T> lines(x, row / t.high, row % t.high * M - pad, pad, (t.wide - 1) * M + T, zeros);
@@ -253,7 +253,8 @@ template <int M> APART void spread_weights(const Weights& w, Int c0, Int channel
 }
 
 // dw = or += Gᵀ · u · G of `channels` channels from c0, and the panel of features from k0.
-template <int M> APART void gather_weights(const Real* u, Real* packed, const Gradients& dw, Int c0, Int channels, Int k0, bool add) {
+template <int M> APART void gather_weights(const Real* u, Real* packed, const Gradients& dw, Int c0, Int channels,
+                                           Int k0, bool add) {
   constexpr int R = 7 - M;
   Int apart = points_apart(channels * PANEL);
   for (Int i = 0; i < channels * PANEL; i += LANES) {
@@ -269,11 +270,12 @@ template <int M> APART void gather_weights(const Real* u, Real* packed, const Gr
       UNROLL for (int j = 0; j < R; j++) store(packed + (k * R + j) * apart + i, e[j]);
     }
   }
-  for (int i = 0; i < R * R; i++) for (Int c = 0; c < channels; c++) for (Int v = 0; v < NV && k0 + v * LANES < dw.k; v++) {
-    Real* to = dw.at + i * dw.tap + (c0 + c) * dw.row + k0 + v * LANES;
-    Int count = least(LANES, dw.k - k0 - v * LANES);
+  Int valid = least(PANEL, dw.k - k0);
+  for (int i = 0; i < R * R; i++) for (Int c = 0; c < channels; c++) for (Int v = 0; v < valid; v += LANES) {
+    Real* to = dw.at + i * dw.tap + (c0 + c) * dw.row + k0 + v;
+    Int count = least(LANES, valid - v);
     __builtin_prefetch(to + AHEAD * dw.row, 1);
-    Vec sum = load(packed + i * apart + c * PANEL + v * LANES);
+    Vec sum = load(packed + i * apart + c * PANEL + v);
     store_left(to, add ? load_left(to, count) + sum : sum, count);
   }
 }
@@ -301,10 +303,12 @@ INLINE void multiply(const Real* x, Int part, Int step, Int depth, const Real* u
     store(to, add ? load(to) + sum[i][v] : sum[i][v]);
   }
 }
-template <int T, int V> APART void multiply_tiles(const Real* x, Int width, Int depth, const Real* u, Real* m, bool add) {
+template <int T, int V>
+APART void multiply_tiles(const Real* x, Int width, Int depth, const Real* u, Real* m, bool add) {
   multiply<T, V>(x, width, 1, depth, u, m, add);
 }
-template <int T, int V> APART void multiply_channels(const Real* x, Int width, Int depth, const Real* u, Real* m, bool add) {
+template <int T, int V>
+APART void multiply_channels(const Real* x, Int width, Int depth, const Real* u, Real* m, bool add) {
   multiply<T, V>(x, 1, width, depth, u, m, add);
 }
 
@@ -315,13 +319,14 @@ template <int T, class Run> INLINE void with_number(Int count, Run run) {
 // run(first, Number of them) for parts of 0 .. count, of nearly equal size and MR at most.
 template <class Run> INLINE void even_parts(Int count, Run run) {
   Int parts = parts_of(count, MR), each = count / parts, more = count % parts, i = 0;
-  for (Int end = more * (each + 1); i < end; i += each + 1) with_number<MR>(each + 1, [&](auto number) { run(i, number); });
+  for (Int end = more * (each + 1); i < end; i += each + 1)
+    with_number<MR>(each + 1, [&](auto number) { run(i, number); });
   for (; i < count; i += each) with_number<MR>(each, [&](auto number) { run(i, number); });
 }
 
 // points[36][tile][PANEL] of `count` tiles = or += v · u, for one block of channels.
-APART void multiply_block(const Real* v, Int width, Int v_point, Int channels, const Real* u, Real* points, Int apart, Int count,
-                           bool narrow, bool add) {
+APART void multiply_block(const Real* v, Int width, Int v_point, Int channels, const Real* u, Real* points,
+                          Int apart, Int count, bool narrow, bool add) {
   for (int e = 0; e < SQUARE; e++, v += v_point, u += points_apart(channels * PANEL), points += apart)
     even_parts(count, [=](Int i, auto number) {
       constexpr int T = decltype(number)::value;
@@ -342,27 +347,32 @@ template <int M> struct Convolve {
   bool relu;
   Tiles t;
 
-  // The features of a panel in rows first .. first + rows of tiles. weights(first channel, channels): theirs, transformed.
-  template <class Transform> void panel(Int k0, Int first, Int rows, const Transformed& v, Real* points, Transform weights) const {
+  // The features of a panel in rows first .. first + rows of tiles. weights(first channel, channels) are transformed.
+  template <class Take>
+  void panel(Int k0, Int first, Int rows, const Transformed& v, Real* points, Take weights) const {
     Int apart = points_apart(rows * t.wide * PANEL);
     for (Int c = 0; c < x.c; c += v.width) {
       Int channels = least(v.width, x.c - c);
-      multiply_block(v.at + c / v.width * v.block, v.width, v.point, channels, weights(c, channels), points, apart, rows * t.wide,
-                     y.c - k0 <= LANES, c > 0);
+      multiply_block(v.at + c / v.width * v.block, v.width, v.point, channels, weights(c, channels), points,
+                     apart, rows * t.wide, y.c - k0 <= LANES, c > 0);
     }
     gather<M>(points, apart, t, first, first + rows, y, k0, bias, relu);
   }
-  Real* take_points(Workspace& space, Int rows) const { return space.take<Real>(SQUARE * points_apart(rows * t.wide * PANEL)); }
-  
+  Real* take_points(Workspace& space, Int rows) const {
+    return space.take<Real>(SQUARE * points_apart(rows * t.wide * PANEL));
+  }
+
   // All weights are transformed first; a thread has rows of tiles.
   void by_tiles(Context& context) const {
-    Int width = even_block(x.c), panels = parts_of(y.c, PANEL), block_size = weights_size(width), panel_size = parts_of(x.c, width) * block_size;
+    Int width = even_block(x.c), panels = parts_of(y.c, PANEL);
+    Int block_size = weights_size(width), panel_size = parts_of(x.c, width) * block_size;
     Int most_rows = least(t.at_once(x.c), parts_of(t.rows, context.threads));
     Real* u = context.shared.take<Real>(panels * panel_size);
+    auto held = [=](Int panel, Int c) { return u + panel * panel_size + c / width * block_size; };
     context.parts(panels, 1, [&](Int first, Int end, Workspace& space) {
       Real* packed = space.take<Real>(weights_size(width));
       for (; first < end; first++) for (Int c = 0; c < x.c; c += width)
-        spread_weights<M>(w, c, least(width, x.c - c), first * PANEL, u + first * panel_size + c / width * block_size, packed);
+        spread_weights<M>(w, c, least(width, x.c - c), first * PANEL, held(first, c), packed);
     });
     context.parts(t.rows, most_rows, [&](Int first, Int end, Workspace& space) {
       Transformed v(space, x.c, width, most_rows * t.wide);
@@ -371,7 +381,7 @@ template <int M> struct Convolve {
         Int rows = least(most_rows, end - first);
         spread<M, POINTS>(x, pad, t, first, first + rows, first, v, strip);
         for (Int k = 0; k < panels; k++)
-          panel(k * PANEL, first, rows, v, points, [&](Int c, Int) { return u + k * panel_size + c / width * block_size; });
+          panel(k * PANEL, first, rows, v, points, [&](Int c, Int) { return held(k, c); });
       }
     });
   }
@@ -386,7 +396,8 @@ template <int M> struct Convolve {
         spread<M, POINTS>(x, pad, t, first + a, first + b, first, v, take_strip<M>(space, t, x.c));
       });
       context.parts(parts_of(y.c, PANEL), 1, [&](Int a, Int b, Workspace& space) {
-        Real *points = take_points(space, rows), *u = space.take<Real>(weights_size(width)), *packed = space.take<Real>(weights_size(width));
+        Int size = weights_size(width);
+        Real *points = take_points(space, rows), *u = space.take<Real>(size), *packed = space.take<Real>(size);
         for (; a < b; a++) panel(a * PANEL, first, rows, v, points, [&](Int c, Int channels) {
           spread_weights<M>(w, c, channels, a * PANEL, u, packed);
           return u;
@@ -398,14 +409,16 @@ template <int M> struct Convolve {
 }  // namespace
 
 template <int M>
-static void convolve(Context& context, const Images<const Real>& x, const Weights& w, const Real* bias, const Images<Real>& y, Int n, Int pad, bool relu) {
+static void convolve(Context& context, const Images<const Real>& x, const Weights& w, const Real* bias,
+                     const Images<Real>& y, Int n, Int pad, bool relu) {
   Convolve<M> work = {x, w, bias, y, pad, relu, Tiles(n, y.h, y.w, M)};
   context.shared.rewind();
   if (SQUARE * x.c * y.c <= HELD_SIZE) work.by_tiles(context);
   else work.by_panels(context);
 }
 
-KERNEL(winograd_forward)(Context* context, const Real* x, const Real* w, const Real* bias, Real* y, const Int* shape, bool relu) {
+KERNEL(winograd_forward)(Context* context, const Real* x, const Real* w, const Real* bias, Real* y, const Int* shape,
+                         bool relu) {
   const Convolution& z = *(const Convolution*)shape;
   Int c = z.c / z.groups, k = z.k / z.groups;
   for (Int g = 0; g < z.groups; g++) {
@@ -429,7 +442,8 @@ KERNEL(winograd_back)(Context* context, const Real* dy, const Real* w, Real* dx,
 
 // ── back to the weights ───────────────────────────────────────────────────────────────────────────────────
 // u[36][channels][PANEL] = sum over `count` tiles of v · d.
-APART void multiply_gradients(const Real* v, Int width, Int v_point, Int channels, const Real* d, Int d_point, Int count, Real* u, bool narrow) {
+APART void multiply_gradients(const Real* v, Int width, Int v_point, Int channels, const Real* d, Int d_point,
+                              Int count, Real* u, bool narrow) {
   for (int e = 0; e < SQUARE; e++, v += v_point, d += d_point, u += points_apart(channels * PANEL))
     for (Int first = 0; first < count; first += SUMMED) {
       Int tiles = least(SUMMED, count - first);
@@ -444,7 +458,8 @@ APART void multiply_gradients(const Real* v, Int width, Int v_point, Int channel
 
 // dw of a range of channels and a panel of features. Tiles are summed in their order, a block of them at a time.
 template <int M>
-static void gradients(Context& context, const Images<const Real>& x, const Images<const Real>& dy, const Gradients& dw, Int n, Int pad, bool add) {
+static void gradients(Context& context, const Images<const Real>& x, const Images<const Real>& dy, const Gradients& dw,
+                      Int n, Int pad, bool add) {
   Tiles t(n, dy.h, dy.w, M);
   Int most_rows = t.at_once(x.c), units = parts_of(x.c, UNIT), width = even_block(x.c);
   context.shared.rewind();
@@ -460,8 +475,8 @@ static void gradients(Context& context, const Images<const Real>& x, const Image
       while (a < b) {
         Int panel = a / units, c = a % units * UNIT, in_block = c % width;
         Int end = least(x.c, least(c - in_block + width, c + (b - a) * UNIT)), channels = end - c;
-        multiply_gradients(v.at + c / width * v.block + in_block, width, v.point, channels, d.at + panel * d.block, d.point, rows * t.wide, u,
-                           dy.c - panel * PANEL <= LANES);
+        multiply_gradients(v.at + c / width * v.block + in_block, width, v.point, channels, d.at + panel * d.block,
+                           d.point, rows * t.wide, u, dy.c - panel * PANEL <= LANES);
         gather_weights<M>(u, packed, dw, c, channels, panel * PANEL, add);
         a += parts_of(channels, UNIT);
       }

@@ -18,17 +18,20 @@ constexpr Int WORTH_A_THREAD = 256 * 1024;                                      
 constexpr Int MOST_TURNED = 256, LEAST_TURNED = 32, TURNED_ROWS = 96;
 
 // Element (i, j) is at[i * row + j * column]; one of the steps is 1.
+namespace {
 struct Matrix {
   const Real* at;
   Int row, column;
   const Real* from(Int i, Int j) const { return at + i * row + j * column; }
 };
+}
 // `step`: elements from one line in memory to the next.
 INLINE Matrix matrix(const Real* at, Int step, bool transposed) {
   return transposed ? Matrix{at, 1, step} : Matrix{at, step, 1};
 }
 
 // c[m, n] = a[m, k] · b[k, n], plus c with `add`, plus bias[n] unless null, and max(·, 0) with `relu`.
+namespace {
 struct Product {
   Matrix a, b;
   Real* c;
@@ -37,10 +40,12 @@ struct Product {
   const Real* bias;
   bool relu;
 };
+}
 
 // ── tiles ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 // Some rows of c: rows of a times panels of b, [depth, PANEL] each, one behind the other. With `copy` b lies where it
 // was given, and these panels are made there.
+namespace {
 struct Strip {
   const Real* a;
   Int a_row, a_column;
@@ -55,6 +60,7 @@ struct Strip {
   const Real* bias;
   bool relu;
 };
+}
 
 template <int M, int V, bool COPY> INLINE void sum_tile(Strip& s, const Real* b, Real* copy, Vec (&sum)[M][V]) {
   constexpr int TRIPLES = (M + 2) / 3;
@@ -133,9 +139,11 @@ static void do_rows(Int rows, Strip s) {
 
 // ── packing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #if defined(__clang__)
+namespace {
 template <int... J> struct Lanes {};
 template <int N, int... J> struct UpTo : UpTo<N - 1, N - 1, J...> {};
 template <int... J> struct UpTo<0, J...> { typedef Lanes<J...> type; };
+}
 template <int S, int... J> INLINE void exchange(Vec& a, Vec& b, Lanes<J...>) {
   Vec low = __builtin_shufflevector(a, b, (J & S ? LANES + J - S : J)...);
   b = __builtin_shufflevector(a, b, (J & S ? LANES + J : J + S)...);
@@ -183,17 +191,20 @@ static void pack_panel(const Matrix& b, const Real* from, Int depth, Int count, 
 }
 
 // Rows as strips of nearly equal height.
+namespace {
 struct Strips {
   Int rows, count, each, more;
   Strips(Int rows) : rows(rows), count(parts_of(rows, MR)), each(rows / most(1, count)), more(rows % most(1, count)) {}
   Int first(Int i) const { return i * each + least(i, more); }
   Int height(Int i) const { return each + (i < more); }
 };
+}
 
 constexpr Int A_VECTORS = (MR + LANES - 1) / LANES;
 
 // A block of a: a plain one is copied row by row, a transposed one strip by strip, [depth, MR] each; or, without
 // memory for it, it stays as it is.
+namespace {
 struct PackedA {
   const Real* at;
   Int row, column, strip;  // strip: elements from one to the next, where it is not known by its first row
@@ -220,10 +231,13 @@ struct PackedA {
       UNROLL for (Int v = 0; v < A_VECTORS; v++) store(to + v * LANES, load(from + v * LANES));
   }
 };
+}
 
 // ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 // One group of panels of b, columns first … end, and rows p … p + depth.
+namespace {
 struct Group { Int p, depth, first, end; };
+}
 
 // Make the panels of a group, except for whole ones of a plain b, which the first strip packs as it reads them.
 INLINE Int pack_group(const Product& z, const Group& g, bool read, Real* panels) {

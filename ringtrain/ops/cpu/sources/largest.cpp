@@ -12,8 +12,10 @@ constexpr Int BINS = 1 << BITS;
 constexpr Int SAMPLE = 8 * 1024;  // elements, about
 constexpr Int CHUNK = 16 * 1024;  // elements that are worth a thread
 
+namespace {
 template <class T> struct WholeOf { typedef int32_t Type; };
 template <> struct WholeOf<double> { typedef int64_t Type; };
+}
 typedef WholeOf<Real>::Type __attribute__((may_alias)) Whole;
 typedef Whole Wholes __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(Real)), may_alias));
 typedef Int Words __attribute__((vector_size(VECTOR_BYTES)));

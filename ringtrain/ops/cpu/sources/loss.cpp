@@ -47,7 +47,9 @@ KERNEL(softmax)(Context* context, const Real* x, Real* y, Int rows, Int classes)
   });
 }
 
+namespace {
 struct Row { double loss; bool counts, correct; };
+}
 
 // A label that is no class makes the loss NaN. dx may be null.
 KERNEL(softmax_cross_entropy)(Context* context, const Real* x, const int32_t* labels, Real* dx, double* totals,

@@ -69,7 +69,9 @@ INLINE Eight exp(Eight x, Eight more = (Eight){}) {
   return p * power_of_two(half) * power_of_two(whole - half);
 }
 
+namespace {
 struct Parts { Eight high, low; };
+}
 
 // log(x) = high + low for x > 0, finite: x = 2^n · m, sqrt(1/2) <= m < sqrt(2), log(m) = 2 atanh(s), s = (m-1)/(m+1).
 INLINE Parts log_parts(Eight x) {

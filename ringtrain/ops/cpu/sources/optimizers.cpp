@@ -25,6 +25,7 @@ KERNEL(sgd)(Context* context, Real* w, const Real* g, Real* v, Int count, double
 }
 
 // Moments of the gradient and of its square, which move by 1 - beta. The corrections are 1/(1 - beta^step).
+namespace {
 struct Moments {
   Real beta1, beta2, correction2, eps;
   // factor · mean / (root of the mean square + eps)
@@ -34,6 +35,7 @@ struct Moments {
     return factor * m / (root(v * correction2) + eps);
   }
 };
+}
 
 KERNEL(adamw)(Context* context, Real* w, const Real* g, Real* m, Real* v, Int count, double lr, double beta1,
               double beta2, double eps, double decay, double correction1, double correction2) {

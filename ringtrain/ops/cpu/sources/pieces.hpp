@@ -3,7 +3,9 @@
 #include "vector.hpp"
 
 // V vectors, each of `count` elements: fewer than LANES only where V is 1.
+namespace {
 template <int V> struct Vectors { static constexpr int count = V; };
+}
 template <int V> INLINE Vec load_some(const Real* p, Int count) {
   return V > 1 || count == LANES ? load(p) : load_part(p, count);
 }

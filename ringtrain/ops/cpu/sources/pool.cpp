@@ -37,9 +37,12 @@ template <class Run> INLINE void each_row(Context* context, Int rows, Int elemen
   });
 }
 
+namespace {
 struct Range { Int first, end; };
+}
 
 // One axis: `count` windows over `length` pixels.
+namespace {
 struct Axis {
   Int length, count, size, stride, pad;
 
@@ -54,6 +57,7 @@ struct Axis {
   // Elements of a window with padding, but without what lies beyond it.
   Int extent(Int window) const { return least(start(window) + size, length + pad) - start(window); }
 };
+}
 
 // where: row-major within the kernel, the first among equals; the first NaN counts as greatest. Where a window is
 // outside the image, both are 0.

@@ -43,7 +43,9 @@ template <int SIZE> INLINE Vec sum_of(const Real* line, Int size, Int step) {
   return sum;
 }
 // run(SIZE): the usual sizes are known to the compiler.
+namespace {
 template <int SIZE> struct Size { static constexpr int value = SIZE; };
+}
 template <class Run> INLINE void with_size(Int size, Run run) {
   if (size == 3) run(Size<3>()); else if (size == 5) run(Size<5>()); else run(Size<0>());
 }

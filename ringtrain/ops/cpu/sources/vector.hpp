@@ -2,6 +2,9 @@
 //
 // Real is float or double: every source is compiled for both. What is added to what, and in which order, never depends
 // on LANES: all families with fused multiply-adds give the same bits.
+//
+// The two objects of a source are linked into one library. So structs are in unnamed namespaces, and functions static:
+// the linker takes two functions of one name for one.
 #pragma once
 #include <stdint.h>
 #include <stdlib.h>
