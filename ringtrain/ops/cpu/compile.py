@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 SOURCES = Path(__file__).parent / "sources"
 LIBRARIES = Path(__file__).parent / "libraries"
@@ -134,7 +135,11 @@ def compile_all(folder: Path, machine: str) -> dict:
         failed = _compile_families(compiler, machine, folder)
         families = [family for family in FAMILIES[machine] if family not in failed]
         if families:
-            built = {"digest": sources_digest(), "CXX": os.environ.get("CXX", ""), "compiler": compiler.name}
+            built: dict[str, Any] = {
+                "digest": sources_digest(),
+                "CXX": os.environ.get("CXX", ""),
+                "compiler": compiler.name,
+            }
             built |= {"families": families, "failed": failed}
             _put_in_place(folder / BUILT, (json.dumps(built, indent=1) + "\n").encode())
             _remove_others(folder, {BUILT, *map(file_name, families)})

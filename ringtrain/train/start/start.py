@@ -168,9 +168,17 @@ def _equal_weights(run: Assembly, origin: Origin) -> Progress:
 
 
 def _compile(run: Assembly, sink: Sink, progress: Progress) -> None:
-    """Compile kernels before the first iteration, and record the time."""
+    """Compile a device's kernels before the first iteration, and record the time. Those of the CPU are compiled."""
     if progress.iteration >= run.iterations:
         return
+    if run.ops.records:
+        _rehearse(run, sink)
+    note = expected_note(run)
+    if note:
+        sink.handle(Note(text=note))
+
+
+def _rehearse(run: Assembly, sink: Sink) -> None:
     ops, transport = run.ops, run.transport
     before = ops.compile_stats()  # which counts former runs of this process too
     with run.batches(transport, 0, 1) as batches, transport.activity.during("compiling kernels"):
@@ -179,6 +187,5 @@ def _compile(run: Assembly, sink: Sink, progress: Progress) -> None:
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))
-    of_ops = dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes())))
-    for text in filter(None, (*of_ops, expected_note(run))):
+    for text in dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes()))):
         sink.handle(Note(text=text))
