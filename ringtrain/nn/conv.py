@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Fusable
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
-from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.base import ConvGeometry, Ops
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Conv2D(Fusable):
         per_output = 2 * self.kernel**2 * inputs[0][2] // self.groups
         return shapes.element_count(self.shape(inputs)) * (per_output + (self.bias is not None))
 
-    def way(self, ops, count, inputs):
+    def way(self, ops: Ops, count, inputs):
         return ops.conv2d_way((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)
 
     def forward(self, ctx, weights, xs):

@@ -10,7 +10,7 @@ from ringtrain.ops.cpu.way import way
 
 
 @dataclass(frozen=True, slots=True)
-class ConvolutionPlan:
+class ConvolutionKernels:
     """The kernels of a convolution. ``shape``: its sizes, which they read as ``struct Convolution``."""
 
     shape: np.ndarray
@@ -24,7 +24,7 @@ class CpuConvolution:
 
     def __init__(self, kernels: CpuKernels, dtype: np.dtype):
         self._kernels, self._dtype = kernels, dtype
-        self._plans: dict[tuple, ConvolutionPlan] = {}
+        self._plans: dict[tuple, ConvolutionKernels] = {}
 
     def forward(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu):
         plan = self._plan(x_NHWC, w_RSCK, y_NPQK, geometry)
@@ -38,16 +38,16 @@ class CpuConvolution:
         if dx_NHWC is not None:
             plan.back(dy_NPQK, w_RSCK, dx_NHWC, plan.shape)
 
-    def _plan(self, x_NHWC, w_RSCK, y_NPQK, geometry) -> ConvolutionPlan:
+    def _plan(self, x_NHWC, w_RSCK, y_NPQK, geometry) -> ConvolutionKernels:
         key = (x_NHWC.shape, w_RSCK.shape, geometry)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._make(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
         return plan
 
-    def _make(self, x_shape, w_shape, y_shape, geometry) -> ConvolutionPlan:
+    def _make(self, x_shape, w_shape, y_shape, geometry) -> ConvolutionKernels:
         forth, back = (way(geometry, x_shape, y_shape, self._dtype, to_inputs) for to_inputs in (False, True))
         names = f"{forth}_forward", f"{back}_back", f"{forth}_weights"
         (r, s), (p, q, k) = w_shape[:2], y_shape[1:]
         extents = *x_shape, p, q, k, r, s, geometry.stride, geometry.pad, geometry.groups
-        return ConvolutionPlan(np.array(extents, np.int64), *(getattr(self._kernels, name) for name in names))
+        return ConvolutionKernels(np.array(extents, np.int64), *(getattr(self._kernels, name) for name in names))

@@ -1,6 +1,7 @@
 // Compiled once a library, not once a type.
 #include "threads.hpp"
 #include <pthread.h>
+#include <signal.h>
 
 constexpr Int LINE = 64;
 
@@ -135,11 +136,15 @@ extern "C" Context* open_context(Int threads) {
   context->pool = pool;
   pthread_mutex_init(&pool->lock, 0);
   pthread_cond_init(&pool->wake, 0);
+  sigset_t all, before;  // signals are the main thread's: a helper begins with them blocked
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   for (; pool->started < context->threads - 1; pool->started++) {
     Helper* helper = (Helper*)malloc(sizeof(Helper));
     *helper = {pool, pool->started + 1};
     if (pthread_create(&pool->threads[pool->started], 0, help, helper)) { free(helper); break; }
   }
+  pthread_sigmask(SIG_SETMASK, &before, 0);
   context->threads = pool->started + 1;
   return context;
 }
