@@ -34,7 +34,9 @@ class BuildWithKernels(build_py):
         if not COMPILED_HERE:
             compile_into(out)  # first: if it fails, its message is not below a thousand lines
         elif not self.editable_mode:
-            shutil.copytree(HERE / LIBRARIES, out)
+            out.mkdir(parents=True)
+            for name in (kernels.BUILT, *map(kernels.file_name, kernels.read_built(HERE / LIBRARIES)["families"])):
+                shutil.copy2(HERE / LIBRARIES / name, out / name)
         super().run()
 
 

@@ -11,7 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF
-CALLED = {"abort", "aligned_alloc", "calloc", "free", "malloc", "memcpy", "memmove", "memset", "sched_yield"}
+CALLED = {
+    "abort",
+    "aligned_alloc",
+    "calloc",
+    "free",
+    "malloc",
+    "memcpy",
+    "memmove",
+    "memset",
+    "sched_yield",
+    "getpid",
+    "sigfillset",
+    "sigdelset",
+}
 FOLDER = "ringtrain/ops/cpu/libraries/"
 DYNAMIC_SYMBOLS, DYNAMIC = 11, 6  # sh_type
 

@@ -17,12 +17,14 @@ NO_ML_DTYPES = Template("--precision bfloat16 wants the package ml_dtypes: pip i
 # cpu/library
 NO_LIBRARIES = Template(
     "{folder} has no kernels for this CPU that were compiled from the present sources; install ringtrain again: "
-    "scripts/quickstart, or pip install -e ."
+    "scripts/quickstart, or pip install as you did"
 )
 NOT_LOADED = Template("the kernels of the CPU cannot be loaded: {path}: {error}; install ringtrain again")
 NO_FAMILY = Template("{setting}={wanted}: this machine can run {usable}; unset it, or name one of these")
 NO_KERNELS = Template("ringtrain has no kernels for this CPU ({machine}); use --ops reference")
 NOT_THE_ARRAY = Template("wanted an array of {wanted} without gaps, got {got} with strides {strides}")
+
+READ_ONLY = Template("wanted an array of {wanted} to write into, got one that is read-only")
 
 THREADS = Template("--threads {count}: a rank has 1 to {most}")
 

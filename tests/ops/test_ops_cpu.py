@@ -281,10 +281,12 @@ def test_additions_write_no_further_than_the_end(count):
 
 
 def test_kernels_take_the_arrays_they_want_alone():
-    wants, x = ArrayParameter("float32"), np.zeros((4, 6), np.float32)
+    wants, x = ArrayParameter("float32", read=True), np.zeros((4, 6), np.float32)
     assert ctypes.addressof(wants.from_param(x[1:])) == x[1:].ctypes.data and wants.from_param(None) is None
     x.flags.writeable = False
     assert wants.from_param(x).value == x.ctypes.data
+    with pytest.raises(TypeError, match="read-only"):
+        ArrayParameter("float32").from_param(x)
     for other in (x[:, 1:], x.astype(np.float64), np.float32(1)):
         with pytest.raises(TypeError):
             wants.from_param(other)

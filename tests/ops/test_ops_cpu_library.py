@@ -13,7 +13,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.ops import texts
 from ringtrain.ops.cpu import library
 from ringtrain.ops.cpu.compile import FAMILIES, SOURCES, Compiler, compile_family, compilers
-from ringtrain.ops.cpu.library import NEEDS, CpuKernels, choose_family, load_library, signatures
+from ringtrain.ops.cpu.library import NEEDS, Argument, CpuKernels, choose_family, load_library, signatures
 from tests.ops.kernel_bits import all_calls, digests
 
 V4, V3, V2 = FAMILIES["x86_64"]
@@ -109,8 +109,9 @@ def test_signatures_are_read_from_the_sources(tmp_path, monkeypatch):
     (tmp_path / "some.cpp").write_text(text)
     monkeypatch.setattr(library, "SOURCES", tmp_path)
     read = signatures.__wrapped__
-    arrays, numbers = [("Context", True), ("Real", True), ("uint8_t", True)], [("Int", False), ("bool", False)]
-    assert read() == {"add": (*arrays, *numbers), "one": (("double", False),)}
+    arrays = Argument("Context", True, False), Argument("Real", True, True), Argument("uint8_t", True, False)
+    numbers = Argument("Int", False, False), Argument("bool", False, False)
+    assert read() == {"add": (*arrays, *numbers), "one": (Argument("double", False, False),)}
     (tmp_path / "some.cpp").write_text("KERNEL(add)(std::vector<Real> a) {")
     with pytest.raises(ValueError, match=r"some.cpp: cannot read the parameters of add: std::vector<Real> a"):
         read()
@@ -192,3 +193,20 @@ def test_the_bits_of_every_kernel_are_compared(monkeypatch):
     for _ in digests(all_calls()):
         pass
     assert set(signatures()) - reached == set()
+
+
+def test_a_forked_process_computes_without_helpers():
+    """They are threads of the first process."""
+    program = (
+        "import os, numpy as np\n"
+        "from ringtrain.ops.cpu import CpuOps\n"
+        "ops, x = CpuOps('float32', 2), np.ones(1 << 17, np.float32)\n"
+        "ops.scale(x, 2.0)\n"
+        "child = os.fork()\n"
+        "ops.scale(x, 2.0)\n"
+        "assert (x == 4).all()\n"
+        "if child == 0: os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -73,7 +73,7 @@ def compilers() -> Iterator[Compiler | str]:
     """The compilers of this machine, best first, or why one is not here. $CXX is the user's choice."""
     given = tuple(shlex.split(os.environ.get("CXX", "")))
     if given:
-        named = Compiler("CXX=" + shlex.join(given), given, zig=given[-1] == "c++" and len(given) > 1)
+        named = Compiler("CXX=" + shlex.join(given), given, zig=_is_zig(given))
         yield named if shutil.which(given[0]) else f"{named.name}: there is no such program"
     zig = (sys.executable, "-m", "ziglang")
     version = subprocess.run([*zig, "version"], capture_output=True, text=True)
@@ -83,6 +83,12 @@ def compilers() -> Iterator[Compiler | str]:
         yield Compiler(f"zig {version.stdout.strip()}", (*zig, "c++"), zig=True)
     for name in ("g++", "clang++"):
         yield Compiler(name, (name,)) if shutil.which(name) else f"{name}: not on PATH"
+
+
+def _is_zig(command: Sequence[str]) -> bool:
+    """Whether it is ``zig c++`` or ``python -m ziglang c++``, and not ``ccache c++``."""
+    *before, last = command
+    return last == "c++" and bool(before) and ("ziglang" in before or Path(before[-1]).name.startswith("zig"))
 
 
 @cache

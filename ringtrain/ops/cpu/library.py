@@ -5,6 +5,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,14 +40,14 @@ ELEMENTS = {
 }
 AT = ctypes.c_char * 0  # the place of a buffer
 KERNEL = re.compile(r"^KERNEL\((\w+)\)\(([^)]*)\)", re.MULTILINE)
-PARAMETER = re.compile(r"(?:const )?(\w+)(\*| )\s*(\w+)$")
+PARAMETER = re.compile(r"(const )?(\w+)(\*| )\s*(\w+)$")
 
 
 class ArrayParameter:
-    """An array of one type, whose elements lie one after another; None is a null pointer."""
+    """An array of one type, whose elements lie one after another; None is a null pointer. ``read``: only read."""
 
-    def __init__(self, dtype: str):
-        self.dtype = np.dtype(dtype)
+    def __init__(self, dtype: str, read: bool = False):
+        self.dtype, self.read = np.dtype(dtype), read
 
     def from_param(self, x: np.ndarray | None):
         if x is None:
@@ -56,7 +57,25 @@ class ArrayParameter:
         try:
             return AT.from_buffer(x)  # type: ignore[arg-type]  # a fifth of the time of x.ctypes
         except TypeError:  # it is read-only
+            if not self.read:
+                raise TypeError(texts.READ_ONLY(wanted=self.dtype)) from None
             return ctypes.c_void_p(x.ctypes.data)  # x.ctypes itself would leave cycles for the garbage collector
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a kernel. ``type``: in C, of an element if it is an array; ``const``: elements are only read."""
+
+    type: str
+    array: bool
+    const: bool
+
+    def ctype(self, real: str):
+        """Return what ctypes converts it by, where Real is ``real``."""
+        if self.type == "Context":
+            return ctypes.c_void_p
+        type = real if self.type == "Real" else self.type
+        return ArrayParameter(ELEMENTS[type], self.const) if self.array else NUMBERS[type]
 
 
 class CpuKernels:
@@ -94,19 +113,12 @@ class CpuKernels:
     def workspace_bytes(self) -> int:
         return self._library.context_bytes(self._context)
 
-    def _bind(self, symbol: str, parameters: tuple[tuple[str, bool], ...], real: str):
+    def _bind(self, symbol: str, parameters: Sequence[Argument], real: str):
         function = self._library[symbol]  # an object of its own at each look
         function.restype = None
-        function.argtypes = [_type(type, array, real) for type, array in parameters]
-        takes_context = bool(parameters) and parameters[0] == ("Context", True)
+        function.argtypes = [each.ctype(real) for each in parameters]
+        takes_context = bool(parameters) and parameters[0].type == "Context"
         return partial(function, self._context) if takes_context else function
-
-
-def _type(type: str, array: bool, real: str):
-    if type == "Context":
-        return ctypes.c_void_p
-    type = real if type == "Real" else type
-    return ArrayParameter(ELEMENTS[type]) if array else NUMBERS[type]
 
 
 def open_kernels(dtype: np.dtype, threads: int) -> CpuKernels:
@@ -123,15 +135,15 @@ def threads_wanted() -> int:
 
 
 @cache
-def signatures() -> dict[str, tuple[tuple[str, bool], ...]]:
-    """Return the parameters of each kernel, (C type, whether it is an array) in their order, from the sources."""
+def signatures() -> dict[str, tuple[Argument, ...]]:
+    """Return the arguments of each kernel in their order, from the sources."""
     found = {}
     for path in sorted(SOURCES.glob("*.cpp")):
         for name, written in KERNEL.findall(path.read_text()):
             matches = [PARAMETER.match(" ".join(each.split())) for each in written.split(",")]
             if not all(matches):
                 raise ValueError(f"{path.name}: cannot read the parameters of {name}: {written}")
-            found[name] = tuple((match[1], match[2] == "*") for match in matches if match)
+            found[name] = tuple(Argument(match[2], match[3] == "*", bool(match[1])) for match in matches if match)
     return found
 
 

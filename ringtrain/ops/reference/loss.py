@@ -12,7 +12,8 @@ def softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ign
     valid_N = labels_N != ignore
     log_NK = _log_softmax(x_NK)
     target_NK = _targets(labels_N, valid_N, x_NK.shape[1], smoothing)
-    losses_N = -(target_NK * log_NK).sum(axis=1)
+    weighted_NK = np.where(target_NK == 0, 0, target_NK * log_NK)  # a class of no share may be impossible: -inf
+    losses_N = -weighted_NK.sum(axis=1)
     totals_3[0] += losses_N[valid_N].sum()
     totals_3[1] += (x_NK.argmax(axis=1) == labels_N)[valid_N].sum()
     totals_3[2] += valid_N.sum()

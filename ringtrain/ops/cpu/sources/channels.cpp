@@ -100,21 +100,6 @@ INLINE void put(const double* from, Real* to, Int count, bool accumulate) {
   for (Int c = 0; c < count; c++) to[c] = Real(accumulate ? from[c] + double(to[c]) : from[c]);
 }
 
-// y += b, and max(., 0) with relu; b may be null. y: [.., channels]
-KERNEL(finish)(Context* context, Real* y, const Real* b, Int size, Int channels, bool relu) {
-  Rows rows(size, b ? channels : 1);
-  Scratch scratch(context, Rows(0, rows.channels));
-  Real* wide = scratch.wide[0];
-  if (b) widen(rows, b, wide);
-  by_flags(b, relu, [=](auto adds, auto positives) {
-    each_wide(context, rows, [=](Int i, Int j, Int n) {
-      Vec v = load_up_to(y + i, n);
-      if (adds.set) v += load(wide + j);
-      store_up_to(y + i, positives.set ? positive(v) : v, n);
-    });
-  });
-}
-
 // With relu dy becomes 0 where y is not positive. db = sum of dy over rows; it may be null.
 KERNEL(unfinish)(Context* context, Real* dy, const Real* y, Real* db, Int size, Int channels, bool relu, bool accumulate) {
   Rows rows(size, db ? channels : 1);

@@ -411,6 +411,17 @@ static void weight_tiles(const Convolution& z, const Real* x, const Real* dy, Re
 
 constexpr Int FEW_CHANNELS = 4;  // for so few an image is copied between its padding: then a row of a window is one tap
 
+// An image of h · w pixels of c inputs between zeros, as hp · wp pixels: its first one is at (pad, pad).
+static void pad_image(const Real* x, Real* y, Int h, Int w, Int c, Int pad, Int hp, Int wp) {
+  Int first = least(pad, wp), count = most(0, least(w, wp - pad));
+  for (Int i = 0; i < hp; i++, y += wp * c) {
+    if (i < pad || i >= pad + h) { memset(y, 0, wp * c * sizeof(Real)); continue; }
+    memset(y, 0, first * c * sizeof(Real));
+    memcpy(y + first * c, x + (i - pad) * w * c, count * c * sizeof(Real));
+    memset(y + (first + count) * c, 0, (wp - first - count) * c * sizeof(Real));
+  }
+}
+
 // dw = sum over pixels of x · dy; or dw += it.
 KERNEL(direct_weights)(Context* context, const Real* x, const Real* dy, Real* dw, const Int* shape, bool accumulate) {
   Convolution z = *(const Convolution*)shape;
@@ -420,7 +431,7 @@ KERNEL(direct_weights)(Context* context, const Real* x, const Real* dy, Real* dw
     Real* padded = context->shared.take<Real>(z.n * h * w * z.c);
     context->parts(z.n, 1, [&](Int first, Int end, Workspace&) {
       for (Int i = first; i < end; i++)
-        pad_image(x + i * z.h * z.w * z.c, padded + i * h * w * z.c, z.h, z.w, z.c, z.pad, z.pad, h, w, z.c);
+        pad_image(x + i * z.h * z.w * z.c, padded + i * h * w * z.c, z.h, z.w, z.c, z.pad, h, w);
     });
     x = padded; z.h = h; z.w = w; z.pad = 0;
   }

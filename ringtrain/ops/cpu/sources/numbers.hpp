@@ -50,10 +50,12 @@ INLINE double sum_eight(Eight v) {
 }
 
 constexpr int TERMS = 14;
+namespace {
 constexpr struct Series {
   double of[TERMS];  // 1/n!
   constexpr Series() : of() { of[0] = 1; for (int n = 1; n < TERMS; n++) of[n] = of[n - 1] / n; }
 } SERIES;
+}
 INLINE Eight power_of_two(Bits n) { return (Eight)((n + 1023) << 52); }
 
 // e^(x + more), where `more` is small beside x.

@@ -2,6 +2,7 @@
 #include "threads.hpp"
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 constexpr Int LINE = 64;
 
@@ -60,6 +61,7 @@ void* Workspace::bytes(Int count) {
 
 // A helper waits for the number of the next job, spinning first: operations follow one another closely.
 struct Pool {
+  pid_t process;
   pthread_mutex_t lock;
   pthread_cond_t wake;
   pthread_t threads[MOST_THREADS];
@@ -72,6 +74,7 @@ struct Pool {
 };
 
 constexpr Int SPINS = 4000;
+constexpr int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 
 static void run_part(Context& context, Int index, Int count, Int grain, Part part, void* given) {
   Int grains = parts_of(count, grain), each = grains / context.threads, more = grains % context.threads;
@@ -107,7 +110,7 @@ static void* help(void* given) {
 void run_parts(Context& context, Int count, Int grain, Part part, void* given) {
   if (count <= 0) return;
   Pool* pool = (Pool*)context.pool;
-  if (!pool || count <= grain) {
+  if (!pool || count <= grain || pool->process != getpid()) {  // a process that was forked has no helpers
     context.own[0].rewind();
     part(given, 0, count, context.own[0]);
     return;
@@ -125,22 +128,26 @@ void run_parts(Context& context, Int count, Int grain, Part part, void* given) {
   }
 }
 
-// Null if a thread could not be started.
+// Null without memory. With fewer threads if not all could be started.
 extern "C" Context* open_context(Int threads) {
   Context* context = (Context*)calloc(1, sizeof(Context));
   if (!context) return 0;
   context->threads = most(1, least(threads, MOST_THREADS));
   if (context->threads == 1) return context;
   Pool* pool = (Pool*)calloc(1, sizeof(Pool));
+  if (!pool) { free(context); return 0; }
+  pool->process = getpid();
   pool->context = context;
   context->pool = pool;
   pthread_mutex_init(&pool->lock, 0);
   pthread_cond_init(&pool->wake, 0);
-  sigset_t all, before;  // signals are the main thread's: a helper begins with them blocked
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigset_t others, before;  // signals are the main thread's, but for those of a fault: a helper begins with them blocked
+  sigfillset(&others);
+  for (int fault : FAULTS) sigdelset(&others, fault);
+  pthread_sigmask(SIG_SETMASK, &others, &before);
   for (; pool->started < context->threads - 1; pool->started++) {
     Helper* helper = (Helper*)malloc(sizeof(Helper));
+    if (!helper) break;
     *helper = {pool, pool->started + 1};
     if (pthread_create(&pool->threads[pool->started], 0, help, helper)) { free(helper); break; }
   }
