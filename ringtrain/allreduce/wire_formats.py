@@ -30,15 +30,9 @@ def make_wire(name: str, ops: Ops) -> WireFormat | None:
     return WireFormat(name, TYPES[name], ops.pack, ops.unpack, partial(ops.unpack, accumulate=True))
 
 
-def compiled_wire(name: str) -> WireFormat | None:
-    """Return :func:`make_wire` for arrays in host memory, compiled and ready to be timed."""
-    if name == NONE:
-        return None
-    ops = make_ops("cpu")
-    wire = make_wire(name, ops)
-    if wire is not None:
-        warm_up(wire, ops)
-    return wire
+def host_wire(name: str) -> WireFormat | None:
+    """Return :func:`make_wire` for arrays in host memory."""
+    return None if name == NONE else make_wire(name, make_ops("cpu"))
 
 
 def warm_up(wire: WireFormat, ops: Ops) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.tuning_table import Table
-from ringtrain.allreduce.wire_formats import compiled_wire
+from ringtrain.allreduce.wire_formats import host_wire
 from ringtrain.api.request import MEAN, Request
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.monitor.guard import Guard
@@ -68,7 +68,7 @@ class PlanBuilder:
 
     def _wire(self, name: str) -> WireFormat | None:
         if name not in self._wires:
-            self._wires[name] = compiled_wire(name)
+            self._wires[name] = host_wire(name)
         return self._wires[name]
 
     def release(self, prepared: PreparedReduction) -> None:

@@ -14,7 +14,7 @@ from ringtrain.humanize import plural
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport
 
-PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_")
+PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "RINGTRAIN_CPU_")
 LAUNCHERS_OWN = ("OMPI_MCA_PREFIXES", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir", "OMPI_MCA_cpu_type")
 
 

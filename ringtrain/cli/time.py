@@ -56,7 +56,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     header["device"] = ops.describe()
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
-    take_turns(transport, rig.iterate)
+    take_turns(transport, rig.iterate, compiles=ops.records)
     peaks = measure_peaks(transport, ops)
     keys = keys_of(graph)
     measure_layers(transport, rig, keys, warm_up)

@@ -145,6 +145,7 @@ RULES = (
     # statistics of the whole batch
     Rule("batch_norm", ("sync",), "accumulate", (1,), texts.WHOLE_BATCH),
     Rule("batch_norm", ("sync",), "fc", (DATA, "hybrid"), texts.SAME_LAYER),
+    Rule("batch_norm", ("sync",), "recompute", OFF, texts.WHOLE_AGAIN),
     # fully connected layers
     Rule("fc", ("hybrid",), "asynchronous", OFF, texts.SAME_BATCH),
     Rule("fc", ("hybrid",), "staleness", (0,), texts.HYBRID_APART),

@@ -141,7 +141,7 @@ class Graph:
             xs = [known[source] for source in node.inputs]
             y, kept = node.layer.forward(ctx, self._views[node.name].weights, xs)
             made.outputs[node.name], made.kept[node.name] = y, kept
-            if not ctx.training and ctx.space.plans:
+            if not ctx.training and ctx.space.planning:
                 ctx.space.keep(self._still_read(known, node, y))
         return made
 
@@ -196,9 +196,11 @@ class Graph:
         owed: Views = {self.plan[-1].name: dlogits}
         for number, block in reversed(list(enumerate(self._blocks_of(ctx, self.plan)))):
             if block.recomputed:
-                ctx.space.go_on(AGAIN)
+                del tapes.outputs[block.output]  # all layers that read it have run backward
+                ctx.space.keep(chain(owed.values(), self._still_kept(ctx, tapes, block.nodes[0])))
+                ctx.space.switch_kind(AGAIN)
                 tapes.kept.update(self._run(ctx, ("again", number), block.nodes, tapes.outputs).kept)
-                ctx.space.go_on(_kind(ctx))
+                ctx.space.switch_kind(_kind(ctx))
             nodes = [node for node in reversed(block.nodes) if node.name in self._needing]
             key = "backward", ctx.cuts, number
             plan = self._segments(ctx, key, partial(capture_segments.backward_segments, ctx, nodes))
@@ -223,7 +225,7 @@ class Graph:
                 if source in self._needing and dx is not None:
                     # Each array belongs to its receiver, so the second reader's gradient is added in place.
                     owed[source] = self._added(ctx, owed.get(source), dx)
-            if ctx.space.plans:
+            if ctx.space.planning:
                 ctx.space.keep(chain(owed.values(), self._still_kept(ctx, tapes, node)))
         return owed
 

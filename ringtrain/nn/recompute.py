@@ -27,16 +27,16 @@ class Block:
 
 def make_blocks(ctx: Pass, nodes: Sequence[Node], shapes: dict[str, Shape]) -> list[Block]:
     """Cut layers into blocks. The last one is not recomputed: backward begins with it. Nor is one whose layers do not
-    repeat: they exchange with other ranks."""
+    repeat: they exchange with other ranks. A block drops at least as much as it keeps."""
     ends = _possible_ends(nodes)
     sizes = [math.prod(shapes[node.name]) for node in nodes]
-    each, blocks, start, size = sum(sizes) / math.sqrt(max(1, len(ends))), list[Block](), 0, 0
-    for i, count in enumerate(sizes):
-        size += count
-        if i + 1 == len(nodes) or (i in ends and size >= each):
+    each, blocks, start = sum(sizes) / math.sqrt(max(1, len(ends))), list[Block](), 0
+    for i, kept in enumerate(sizes):
+        size = sum(sizes[start : i + 1])
+        if i + 1 == len(nodes) or (i in ends and size >= max(each, 2 * kept)):
             part = tuple(nodes[start : i + 1])
             blocks.append(Block(part, i + 1 < len(nodes) and all(node.layer.repeats(ctx) for node in part)))
-            start, size = i + 1, 0
+            start = i + 1
     return blocks
 
 

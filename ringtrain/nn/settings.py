@@ -12,7 +12,7 @@ from ringtrain.errors import ModelError, nearest
 from ringtrain.nn import texts
 from ringtrain.nn.base import Fill, Parameter
 
-MOST = (1 << 31) - 1  # kernels and BLAS take extents as C int
+MOST = (1 << 31) - 1  # kernels of devices take extents as C int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Workspace:
         self._places: dict[tuple[str, str], int] = {}  # (kind of pass, name) → slot
         self._used: set[int] = set()  # slots, as far as the first pass of this kind has come
         self._planned: set[str] = set()  # kinds of passes
-        self._kind, self._whole = "", True
+        self._kind, self._complete = "", True  # complete: without an empty array so far
         self.replaced = 0
 
     def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
@@ -48,20 +48,20 @@ class Workspace:
         self.replaced += bool(unplanned)
         for key in unplanned:
             del self._places[key]
-        self._kind, self._whole = kind, True
+        self._kind, self._complete = kind, True
         self._used.clear()
 
-    def go_on(self, kind: str) -> None:
+    def switch_kind(self, kind: str) -> None:
         """Give further names of the pass places of their own kind: where a layer runs again, in another place."""
         self._kind = kind
 
     def end(self, *kinds: str) -> None:
         """End a pass of these kinds: its places stay, unless an array was empty, which has no place."""
-        if self._whole:
+        if self._complete:
             self._planned.update(kinds)
 
     @property
-    def plans(self) -> bool:
+    def planning(self) -> bool:
         """Whether :meth:`keep` has to be told what is needed."""
         return self._kind not in self._planned
 
@@ -72,7 +72,7 @@ class Workspace:
         for extent in shape:
             count *= extent
         if not count:
-            self._whole = False
+            self._complete = False
             return self(name, shape)
         place = self._places.get((self._kind, name))
         if place is None:
@@ -84,7 +84,7 @@ class Workspace:
 
     def keep(self, arrays: Iterable[Array]) -> None:
         """Of all arrays of :meth:`shared` only these, or what they are views of, are still needed."""
-        if not self.plans:
+        if not self.planning:
             return
         addresses = [self._ops.address(array) for array in arrays]
         self._used = {place for place, slot in enumerate(self._slots) if self._holds(slot, addresses)}
@@ -92,7 +92,7 @@ class Workspace:
     def _place(self, count: int) -> int:
         """Return a slot for a new name: the smallest free one that is large enough, or a new one. Where the kind is
         planned nobody knows what is free."""
-        free = [place for place in range(len(self._slots)) if place not in self._used] if self.plans else []
+        free = [place for place in range(len(self._slots)) if place not in self._used] if self.planning else []
         fitting = [place for place in free if self._slots[place].size >= count]
         if fitting:
             return min(fitting, key=lambda place: self._slots[place].size)

@@ -120,7 +120,8 @@ class Ops(MachineOps, CompressionOps):
 
     def conv2d_way(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
         """Return the way that :meth:`conv2d` and its gradients take for arrays of these shapes, in a word for people;
-        nothing where there is one alone, or where it is known only after a trial."""
+        two if the gradient of x goes another way; nothing where there is one alone, or where it is known only after a
+        trial."""
         return ""
 
     @abstractmethod

@@ -97,12 +97,12 @@ def _raise_first(problems: list) -> None:
     raise everywhere(getattr(errors, kind)(message))
 
 
-def take_turns(transport: Transport, rehearse: Callable[[], None]) -> float:
-    """Call ``rehearse()``, which uses kernels, on one rank a node, which compiles them, then on the others, which load
-    them. Returns seconds; raises, on every rank, the error of the lowest rank that has one. Collective."""
+def take_turns(transport: Transport, rehearse: Callable[[], None], compiles: bool = True) -> float:
+    """Call ``rehearse()``, which uses kernels. If it compiles them, one rank of a node does, and the others load them
+    then. Returns seconds; raises, on every rank, the error of the lowest rank that has one. Collective."""
     started, problem = time.perf_counter(), None
     first = transport.local_rank == 0
-    for turn in (first, not first):
+    for turn in (first, not first) if compiles else (True,):
         if turn:
             _, problem = _attempt(rehearse)
         transport.node_barrier()

@@ -83,7 +83,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
         graph=graph,
         feed=DeviceInput(ops, model.input, data),
     )
-    take_turns(transport, lambda: _rehearse(trained))
+    take_turns(transport, lambda: _rehearse(trained), compiles=ops.records)
     return trained
 
 

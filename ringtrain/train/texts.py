@@ -27,12 +27,12 @@ DOES_NOT_FIT = Template(
     "{fixed}, and each example {each}"
 )
 NOT_ONE_FITS = Template("{error}. Not even one example fits beside weights, gradients and the optimizer's state")
-SMALLER = Template("{problem}: use smaller images or another model{precision}, or more memory")
-MORE_SHARDS = Template("{problem}. About {fit} fit: give --shards {shards}, or --batch {batch}")
+SMALLER = Template("{problem}: use smaller images or another model{less}, or more memory")
+MORE_SHARDS = Template("{problem}. About {fit} fit: give --shards {shards}, or --batch {batch}{less}")
 ACCUMULATE = Template(
-    "{problem}. About {fit} fit: give --accumulate {parts}, which computes the same in parts, --recompute, which keeps "
-    "fewer activations, or --batch {batch}{precision}"
+    "{problem}. About {fit} fit: give --accumulate {parts}, which computes the same in parts, or --batch {batch}{less}"
 )
+FEWER_ACTIVATIONS = Template(", or --recompute, which keeps fewer activations")
 HALF_PRECISION = Template(", or --precision bfloat16, whose activations take half")
 
 # share_size

@@ -49,7 +49,7 @@ def start(given, out: Path, *more) -> World:
 
 def unbroken(given, out: Path) -> tuple[float, dict[int, float]]:
     """Return (seconds until the first iteration, losses)."""
-    start(given, out.with_name("warm-up")).wait()  # compiles the kernels
+    start(given, out.with_name("warm-up")).wait()  # reads files into the page cache
     world = start(given, out)
     world.until(lambda: bool(losses(out)))
     begins_s = time.monotonic() - world.began

@@ -95,23 +95,22 @@ def drawn(span, key: int) -> np.ndarray | None:
 
 def work(run, batch) -> Work:
     """Return the work of a timed iteration: on a device, of a replayed one."""
-    worker, kept = run.worker, []
-    forward = worker.passes.graph.forward
+    worker, outputs = run.worker, {}
+    ops, forward = worker.ops, worker.passes.graph.forward
+    names = {node.name: node.last for node in worker.passes.graph.plan}
 
     def keeping(*arguments, **named):
         logits, tapes = forward(*arguments, **named)
-        kept[:] = [tapes]
+        for name in names.keys() & tapes.outputs.keys():  # backward takes their memory
+            outputs[names[name]] = _host(ops, tapes.outputs[name][:EXAMPLES])
         return logits, tapes
 
     worker.passes.graph.forward = keeping
     try:
-        for _ in range(RECORDED if worker.ops.records else 1):
+        for _ in range(RECORDED if ops.records else 1):
             outcome = worker.iterate(batch)
     finally:
         del worker.passes.graph.forward  # the method is there again
-    ops, (tapes,) = worker.ops, kept
-    names = {node.name: node.last for node in worker.passes.graph.plan}
-    outputs = {names[key]: _host(ops, array[:EXAMPLES]) for key, array in tapes.outputs.items() if key in names}
     gradients = {
         span.name: _host(ops, run.arena.grad(span)) for span in run.arena.spans if span.parameter.role != "statistic"
     }

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ringtrain.nn import spec
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
@@ -26,7 +27,7 @@ class Poisoned(Workspace):
     def keep(self, arrays):
         super().keep(arrays)
         for place, slot in enumerate(self._slots):
-            if self.plans and place not in self._used:
+            if self.planning and place not in self._used:
                 self._ops.fill(slot, np.nan)
 
 
@@ -134,3 +135,16 @@ def test_a_first_pass_without_examples_plans_nothing():
         passes(net, space, False), passes(net, Apart(net.ops), False), strict=True
     ):
         assert loss == wanted_loss and np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("name", ["digits", "mlp", "lenet", "cifar10_quick", "cifar10_full", "resnet20"])
+def test_recomputing_takes_no_more_memory_of_any_net(name):
+    model = spec.load_model(name)
+
+    def used(recompute):
+        net = Net(model.graph().nodes, model.graph().input_shape, count=4, ops=make_ops("cpu", "float32"))
+        ctx = make_pass(net.ops, 4, recompute=recompute)
+        net.gradients(ctx=ctx)
+        return ctx.space.nbytes
+
+    assert used(True) <= used(False) * (0.75 if name == "resnet20" else 1.0)

@@ -20,6 +20,8 @@ from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
 from tests.ops.cuda_support import needs_compiler
 
+LESS = texts.FEWER_ACTIVATIONS() + texts.HALF_PRECISION()
+
 
 def config_of(**flags):
     return resolve(("flags", flags))
@@ -114,7 +116,7 @@ def test_what_would_fit_is_said_on_every_rank_and_it_does_fit():
     assert re.match(texts.DOES_NOT_FIT.pattern(examples=700, total="2 MiB"), told)
     fit = int(told.split("About ")[1].split(" fit")[0])
     assert re.search(
-        texts.ACCUMULATE.pattern(fit=fit, parts=-(-700 // fit), batch=2 * fit, precision=texts.HALF_PRECISION) + "$",
+        texts.ACCUMULATE.pattern(fit=fit, parts=-(-700 // fit), batch=2 * fit, less=LESS) + "$",
         told,
     )
     assert 100 < fit < 700
@@ -127,7 +129,7 @@ def test_whole_ghost_batches_fit_and_none_may():
         everywhere(1, lambda t: rehearsed(t, 2 << 20, BATCH_NORM_NET, batch=1400))
     fit = int(str(error.value).split("About ")[1].split(" fit")[0])
     assert fit and fit % 8 == 0
-    with pytest.raises(DeviceFullError, match=texts.SMALLER.pattern(precision=texts.HALF_PRECISION)):
+    with pytest.raises(DeviceFullError, match=texts.SMALLER.pattern(less=LESS)):
         everywhere(1, lambda t: rehearsed(t, 60_000, BATCH_NORM_NET, batch=1400))
 
 

@@ -88,7 +88,7 @@ def test_a_run_has_its_files_opened_and_written_under_its_deadline(tmp_path, mon
     for what in ("making run folder {}", "opening {}/log.jsonl", "writing {}/log.jsonl", "preparing the run"):
         assert (what.format(tmp_path / "o"), True) in entered
     assert (f"writing checkpoint {tmp_path}/o/checkpoints/iteration-00000001.h5", True) in entered
-    assert ("evaluating", False) in entered and ("compiling kernels", False) in entered
+    assert ("evaluating", False) in entered and ("preparing the first iteration", False) in entered
 
 
 def test_all_reduces_of_gradients_name_their_spans():

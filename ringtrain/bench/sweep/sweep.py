@@ -8,7 +8,7 @@ from itertools import chain, product
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.dtypes import TYPES, NumberType
 from ringtrain.allreduce.tuning_table import Table
-from ringtrain.allreduce.wire_formats import NONE, compiled_wire
+from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.bench import texts
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
@@ -20,7 +20,6 @@ from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
-from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.topology import Topology, topology_from_nodes
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
@@ -157,16 +156,6 @@ def _protocol(asked: Sweep) -> dict:
     return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
 
 
-def _wires(transport: Transport, names: Sequence[str]) -> dict[str, WireFormat | None]:
-    """Return the wire formats. One rank of a node compiles kernels, then the others load them from its cache."""
-    made: dict[str, WireFormat | None] = {}
-    for turn in (transport.local_rank == 0, transport.local_rank != 0):
-        if turn:
-            made = {name: compiled_wire(name) for name in names}
-        transport.node_barrier()
-    return made
-
-
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A job, with an entry for each kind of memory of each contender that can run it, and a row for each that cannot.
@@ -199,7 +188,7 @@ class _Bench:
         self._crowded, self._watcher = crowded, watcher
         self._contenders = asked.contenders(buffers)
         self._segment_bytes = asked.segment_bytes or segment_for(buffers.transport)
-        self._wires = _wires(buffers.transport, asked.wires)
+        self._wires = {name: host_wire(name) for name in asked.wires}
         self.tested: list[list[str]] = []
         room, copies = _room(asked), 2 if asked.out_of_place else 1
         self._spans = {

@@ -91,7 +91,13 @@ def adds_in_one_pass(fused: TwoShotPlan, rank: int, combine: Combine, device: Re
     buffers than by segments. The order of additions is the same.
     """
     added_by_device = combine == getattr(device, "add", None)
-    return added_by_device and nbytes >= ONE_PASS_BYTES and fused.chunks <= AT_ONCE and is_one_pass(fused, rank)
+    return (
+        fused.size > 1
+        and added_by_device
+        and nbytes >= ONE_PASS_BYTES
+        and fused.chunks <= AT_ONCE
+        and is_one_pass(fused, rank)
+    )
 
 
 def sum_into(device: ReductionDevice, sources: Sequence[Array], targets: Sequence[Array]) -> Work:

@@ -10,7 +10,7 @@ from ringtrain.launch.doctor.doctor import OK, WARN, DoctorContext, Line, scarce
 
 MEMINFO = "proc/meminfo"
 GIB = 1 << 30
-LEAST_BYTES = GIB >> 1  # of a rank: Python, compiled kernels and the digits take 200 MiB
+LEAST_BYTES = GIB >> 1  # of a rank: Python and the digits take 100 MiB
 LEAST_LOCKED = GIB  # bytes that an InfiniBand adapter pins before it falls back, or fails
 FILES_BESIDE = 128  # open files of a rank beside a connection to each other one
 

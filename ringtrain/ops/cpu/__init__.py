@@ -113,7 +113,8 @@ class CpuOps(HostOps):
 
     def conv2d_way(self, x_shape, w_shape, geometry):
         p, q = geometry.output(x_shape[1]), geometry.output(x_shape[2])
-        return way(geometry, x_shape, (x_shape[0], p, q, w_shape[3]), self.dtype)
+        ways = (way(geometry, x_shape, (x_shape[0], p, q, w_shape[3]), self.dtype, back) for back in (False, True))
+        return "/".join(dict.fromkeys(ways))
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
         self._convolution.forward(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu)

@@ -9,6 +9,7 @@ from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
 from ringtrain.train import texts
+from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.step.partition import example_arrays
 
@@ -69,14 +70,17 @@ def advise(need: MemoryNeed, run: Assembly) -> str:
         return _smaller(problem, run)
     if config.reproducible:
         shards, batch = -(-config.batch // fit), fit * config.shards
-        return texts.MORE_SHARDS(problem=problem, fit=fit, shards=shards, batch=batch)
+        return texts.MORE_SHARDS(problem=problem, fit=fit, shards=shards, batch=batch, less=_less(run))
     parts, batch = -(-share // fit), fit * ranks
-    return texts.ACCUMULATE(problem=problem, fit=fit, parts=parts, batch=batch, precision=_less(run))
+    return texts.ACCUMULATE(problem=problem, fit=fit, parts=parts, batch=batch, less=_less(run))
 
 
 def _less(run: Assembly) -> str:
-    return texts.HALF_PRECISION() if run.config.precision == "float32" else ""
+    """What makes activations less, of the options that the run could take."""
+    again = run.config.recompute or batch_norm.is_whole(run.config.batch_norm)
+    half = run.config.precision == "float32"
+    return ("" if again else texts.FEWER_ACTIVATIONS()) + (texts.HALF_PRECISION() if half else "")
 
 
 def _smaller(problem: str, run: Assembly) -> str:
-    return texts.SMALLER(problem=problem, precision=_less(run))
+    return texts.SMALLER(problem=problem, less=_less(run))

@@ -88,7 +88,7 @@ def _make_run(
     """Make the run ready for its first iteration. Collective."""
     run, origin, transport = opened.run, opened.origin, opened.run.transport
     origin.found = recovery.origin = None  # frees the checkpoint's arrays: the run has their values
-    _compile(run, sink, progress)
+    _prepare(run, sink, progress)
     if not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
@@ -167,25 +167,19 @@ def _equal_weights(run: Assembly, origin: Origin) -> Progress:
     return progress
 
 
-def _compile(run: Assembly, sink: Sink, progress: Progress) -> None:
-    """Compile a device's kernels before the first iteration, and record the time. Those of the CPU are compiled."""
+def _prepare(run: Assembly, sink: Sink, progress: Progress) -> None:
+    """Run one iteration without data before the first: memory is there then, and a device's kernels are compiled, whose
+    time is recorded. Collective."""
     if progress.iteration >= run.iterations:
         return
-    if run.ops.records:
-        _rehearse(run, sink)
-    note = expected_note(run)
-    if note:
-        sink.handle(Note(text=note))
-
-
-def _rehearse(run: Assembly, sink: Sink) -> None:
     ops, transport = run.ops, run.transport
     before = ops.compile_stats()  # which counts former runs of this process too
-    with run.batches(transport, 0, 1) as batches, transport.activity.during("compiling kernels"):
+    with run.batches(transport, 0, 1) as batches, transport.activity.during("preparing the first iteration"):
         batch = next(batches)
-        seconds = take_turns(transport, lambda: rehearse(run, ops, batch))
+        seconds = take_turns(transport, lambda: rehearse(run, ops, batch), compiles=ops.records)
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))
-    for text in dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes()))):
+    of_ops = dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes())))
+    for text in filter(None, (*of_ops, expected_note(run))):
         sink.handle(Note(text=text))

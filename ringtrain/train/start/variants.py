@@ -1,7 +1,6 @@
 """Trains several variants, one after another, in one set of ranks.
 
-Each variant has a transport of its own, closed at its end, with its memory, windows, messages and guard. Compiled
-kernels stay.
+Each variant has a transport of its own, closed at its end, with its memory, windows, messages and guard.
 
 After an error that all ranks raise together the next variant begins. Messages of the failed one may still be under way,
 so its transport stays open and its memory allocated until the process ends. An error of one rank alone ends all, since

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -110,10 +110,12 @@ class ModelPasses:
     def first_nonfinite(self, batch: Batch, micro: list[tuple[int, int]]) -> int | None:
         """The place in ``graph.plan`` of the first layer that gives a non-finite value for these micro-batches."""
         order, found = [node.name for node in self.graph.plan], list[str | None]()
+        ctx = replace(self.ctx, recompute=False)  # all outputs are looked at
         for start, stop in micro:
             self.load(batch, start, stop)
-            _, tapes = self.graph.forward(self.ctx, self.micro_batch.x)
-            found.append(self.graph.first_nonfinite(self.ctx, tapes))
+            ctx.examples = self.ctx.examples
+            _, tapes = self.graph.forward(ctx, self.micro_batch.x)
+            found.append(self.graph.first_nonfinite(ctx, tapes))
         return min((order.index(name) for name in found if name), default=None)
 
     def forget(self) -> None:
