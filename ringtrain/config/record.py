@@ -97,7 +97,9 @@ class TrainConfig:
     ops: str = option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
     threads: int | None = option(None, "Threads of a rank's operations. [OMP_NUM_THREADS if set, or 1]", low=1)
     recompute: bool = option(
-        False, "Keep few activations, and compute the others again in backward: less memory, a third more arithmetic."
+        False,
+        "Activation checkpointing: keep few activations, and compute the others again in backward. Less memory, about a "
+        "third more arithmetic, the same bits.",
     )
 
     sync: str = option("allreduce", "How ranks stay in step: STRATEGIES.")  # ringtrain.exchange.catalogue has them
