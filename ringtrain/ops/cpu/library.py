@@ -1,6 +1,7 @@
 """The compiled kernels of this CPU, called through ctypes. Their sources say which arguments each has."""
 
 import ctypes
+import hashlib
 import os
 import platform
 import re
@@ -105,9 +106,10 @@ class CpuKernels:
 
     @property
     def numerics(self) -> str:
-        """The facts that decide the bits of results: the sources, and whether products are fused with sums."""
+        """The facts that decide the bits of results: the sources, the rule of convolutions' ways, and whether products
+        are fused with sums."""
         apart = "" if self.family in FUSED else ", products and sums rounded apart"
-        return f"kernels {sources_digest()[:8]}{apart}"
+        return f"kernels {_numerics_digest()[:8]}{apart}"
 
     @property
     def workspace_bytes(self) -> int:
@@ -119,6 +121,12 @@ class CpuKernels:
         function.argtypes = [each.ctype(real) for each in parameters]
         takes_context = bool(parameters) and parameters[0].type == "Context"
         return partial(function, self._context) if takes_context else function
+
+
+@cache
+def _numerics_digest() -> str:
+    rule = Path(__file__).with_name("way.py").read_bytes()
+    return hashlib.sha256(sources_digest().encode() + rule).hexdigest()
 
 
 def open_kernels(dtype: np.dtype, threads: int) -> CpuKernels:
