@@ -98,8 +98,8 @@ class TrainConfig:
     threads: int | None = option(None, "Threads of a rank's operations. [OMP_NUM_THREADS if set, or 1]", low=1)
     recompute: bool = option(
         False,
-        "Activation checkpointing: keep few activations, and compute the others again in backward. Less memory, a third "
-        "more arithmetic, the same bits.",
+        "Activation checkpointing: keep few activations, and compute the others again in backward. Less memory, a "
+        "third more arithmetic, the same bits.",
     )
 
     sync: str = option("allreduce", "How ranks stay in step: STRATEGIES.")  # ringtrain.exchange.catalogue has them
