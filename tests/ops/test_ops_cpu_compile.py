@@ -12,6 +12,7 @@ import pytest
 from ringtrain.ops.cpu import compile as kernels
 from ringtrain.ops.cpu.compile import FAMILIES, REMEDIES, CompileError, Compiler, compile_all, file_name, up_to_date
 
+SOURCES = kernels.SOURCES
 V4, V3, V2 = FAMILIES["x86_64"]
 FAKE = """#!{python}
 import pathlib, sys
@@ -22,7 +23,21 @@ pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("{name} " + " ".join
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def few(tmp_path, monkeypatch):
+    """Two of the sources: each is a call of a compiler for each type and family."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for path in (*SOURCES.glob("*.hpp"), SOURCES / "threads.cpp", SOURCES / "elementwise.cpp"):
+        shutil.copy(path, sources)
+    monkeypatch.setattr(kernels, "SOURCES", sources)
+    forget = kernels.sources_digest.cache_clear
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def folder(few, tmp_path, monkeypatch):
     """An empty PATH, and no zig."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

@@ -237,7 +237,7 @@ def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch
     def compiled(*given):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(start, "_compile", compiled)
+    monkeypatch.setattr(start, "_prepare", compiled)
     state = texts.CHECKPOINT_UNCHANGED(iteration=2)
     told = "^" + texts.STOPPED_BEFORE.pattern(why="by SIGTERM", state=state)
     with pytest.raises(Interrupted, match=told):
