@@ -20,3 +20,8 @@ class Array(Protocol):
     def __getitem__(self, index: Any, /) -> "Array": ...
 
     def reshape(self, shape: Any, /) -> "Array": ...
+
+
+def array_address(array: np.ndarray) -> int:
+    """Return the address of the first element."""
+    return array.__array_interface__["data"][0]

@@ -28,7 +28,7 @@ ARROWS = {
     "storage": LEAF,
     "data": READERS,
     "report": LEAF | {"tables"},
-    "collectives": LEAF | {"transport"},
+    "collectives": LEAF | {"ops", "transport"},
     "nn": LEAF | {"ops"},
     "monitor": LEAF | {"collectives", "transport"},
     "allreduce": LEAF | {"collectives", "transport", "monitor", "ops"},

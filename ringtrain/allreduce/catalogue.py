@@ -23,6 +23,7 @@ from ringtrain.collectives.shared_memory import (
     ROUTED,
     check_shared,
     is_shared,
+    not_added,
     prepare_shared,
     topology_of,
     unavailable,
@@ -74,17 +75,17 @@ def make_allreduce(
     dtype = dtype or np.dtype(buffer.dtype).name
     if wire is not None:
         _check_wire(wire, dtype, op)
-    how = (combine, op, tag, segment_bytes or segment_for(transport), device, wire)
+    how = (combine, op, dtype, tag, segment_bytes or segment_for(transport), device, wire)
     if algorithm == AUTO:
-        made = _chosen(transport, buffer, dtype, tuning, how)
+        made = _chosen(transport, buffer, tuning, how)
     else:
         made = _prepare(transport, buffer, algorithm, *how)
     return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size, of=of)
 
 
-def _chosen(transport: Transport, buffer: Array, dtype, tuning: Table | None, how: tuple) -> Reduction:
+def _chosen(transport: Transport, buffer: Array, tuning: Table | None, how: tuple) -> Reduction:
     """Return the reduction that auto chooses, with its name and reason."""
-    (_, op, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
+    (_, op, dtype, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
     choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
@@ -98,6 +99,7 @@ def _prepare(
     algorithm: str,
     combine: Combine,
     op: str,
+    dtype: str,
     tag: int,
     segment_bytes: int,
     device: ReductionDevice,
@@ -106,7 +108,7 @@ def _prepare(
     if algorithm == NATIVE:
         return NativeAllReduce(transport, buffer, op, device)
     if is_shared(algorithm):
-        return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, device, wire)
+        return prepare_shared(transport, buffer, algorithm, combine, op, dtype, tag, segment_bytes, device, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)
     return Execution(schedule, transport, buffer, combine, tag, segment_bytes, device, wire=wire)
 
@@ -187,6 +189,8 @@ def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None
         return texts.SEVERAL_NODES(nodes=layout.nodes)
     if name == NATIVE and dtype not in NATIVE_TYPES:
         return texts.NO_MPI_TYPE(dtype=dtype)
+    if name == MAPPED and (why := not_added(dtype)):
+        return why
     try:
         check_algorithm(name, wired)
     except UsageError as error:

@@ -13,6 +13,7 @@ Every call but ``rank`` and ``size`` is collective: all ranks make the same call
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from ringtrain.api.request import (
     copy_if_aliased,
     type_name,
 )
-from ringtrain.errors import UsageError
+from ringtrain.errors import UsageError, everywhere
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect
@@ -100,6 +101,7 @@ class Communicator:
         self._check_idle("close")
         self._closed = True
         self._plans.clear()
+        self._memory.close()
         if self._guard is not None:
             self._guard.close()
         if self._owned:
@@ -150,11 +152,11 @@ class Communicator:
         check_writable_array(host, texts.THE_ARRAY)
         request = Request(host.shape, given.dtype, op, algorithm, wire, self._memory.place(host))
         agree_on_call(self._transport, texts.PREPARE(request=request))
-        span = self._memory.allocate(host.size, numbers.storage) if request.place is None else host.reshape(-1)
+        ours = request.place is not None
+        span = host.reshape(-1) if ours else self._memory.allocate(host.size, numbers.storage)
         prepared = self._workshop.prepare(request, span)
-        return PersistentAllReduce(
-            prepared, array, lambda: lend(array), self._began, self._flying.discard, self._deadline_s
-        )
+        borrow = None if ours else partial(lend, array)
+        return PersistentAllReduce(prepared, array, borrow, self._began, self._flying.discard, self._deadline_s)
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
         """Return an array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without
@@ -170,6 +172,37 @@ class Communicator:
             raise UsageError(texts.NO_SHAPE(shape=list(shape)))
         agree_on_call(self._transport, texts.EMPTY(dtype=numbers.name, shape=list(shape)))
         return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
+
+    def register(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
+        """Make memory that exists the communicator's, as if it were of :meth:`empty`: contiguous arrays in it, of any
+        type, are reduced where they lie.
+
+        array:  contiguous and writable, of 16 bytes or more, as many on all ranks, in a shared mapping of a file
+        path:   the file, as the other ranks of this node can open it: ``/proc/PID/fd/N`` while descriptor N is open,
+                which it need not be afterwards
+        offset: of the array's first element in the file, in bytes
+
+        Returns whether all ranks could map the arrays of their node; if not, nothing has changed. The array's first
+        bytes change during the call, so nothing else may use it then. It is held until :meth:`unregister` or the
+        communicator's end.
+        """
+        self._check_open()
+        agree_on_call(self._transport, texts.REGISTER())
+        return self._memory.register(array, path, offset)
+
+    def unregister(self, array: np.ndarray) -> None:
+        """Give back an array of :meth:`register`. Its prepared all-reduces must not be started again.
+
+        Raises UsageError if it is not registered, and while a prepared reduction is in flight.
+        """
+        self._check_open()
+        number = self._memory.registered(array)
+        agree_on_call(self._transport, texts.UNREGISTER(number=number))
+        if number is None:
+            raise everywhere(UsageError(texts.NOT_REGISTERED(nbytes=array.nbytes)))
+        self._check_idle("unregister")
+        self._plans.drop(number)
+        self._memory.unregister(number)
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
         """Time and check the algorithms in turns on arrays of this one's size and type. Returns the rows of ``ringtrain
@@ -228,7 +261,8 @@ class Communicator:
         )
 
     def _began(self, started: PersistentAllReduce) -> None:
-        self._check_open()
+        if self._closed:
+            raise UsageError(texts.CLOSED)
         self._flying.add(started)
 
     def _check_idle(self, call: str) -> None:

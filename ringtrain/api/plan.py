@@ -102,8 +102,7 @@ class AllReducePlan:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""
         for start, stop, part in self.segments():
             np.copyto(part.span, source[start:stop])  # at once where they are the same memory
-            part.reduction.start()
-            part.reduction.wait(deadline_s)
+            part.reduction.run(deadline_s)
             part.finish()
             np.copyto(target[start:stop], part.span)
 
@@ -132,6 +131,11 @@ class PlanCache:
             self._kept[request] = make()
         self._kept.move_to_end(request)
         return self._kept[request]
+
+    def drop(self, number: int) -> None:
+        """Drop the plans in the communicator's memory of that number."""
+        for request in [request for request in self._kept if request.place and request.place[0] == number]:
+            self._drop(self._kept.pop(request))
 
     def clear(self) -> None:
         while self._kept:

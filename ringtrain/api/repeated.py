@@ -15,7 +15,8 @@ class PersistentAllReduce:
     rank; it holds the result when :meth:`test` returns True, or :meth:`wait` returns. Nothing runs in the background:
     tests make the progress. The array belongs to the reduction between the two.
 
-    lend:       returns the array as host memory; of the same shape and type each time
+    lend:       returns the array as host memory; of the same shape and type each time. None: it is the reduction's own
+                memory
     began:      called before each start
     ended:      called after each end
     deadline_s: how long to wait for ranks without progress
@@ -25,55 +26,58 @@ class PersistentAllReduce:
         self,
         prepared: PreparedReduction,
         array,
-        lend: Callable[[], BorrowedArray],
+        lend: Callable[[], BorrowedArray] | None,
         began: Callable,
         ended: Callable,
         deadline_s: float,
     ):
         self._prepared, self._array, self._lend, self._deadline_s = prepared, array, lend, deadline_s
+        self._reduction = prepared.reduction
         self._began, self._ended = began, ended
+        self._under_way = False
         self._loan: BorrowedArray | None = None
 
     @property
     def algorithm(self) -> str:
         """Name of the algorithm; auto:NAME if auto chose it."""
-        return self._prepared.reduction.algorithm
+        return self._reduction.algorithm
 
     @property
     def why(self) -> str:
         """Reason of that choice; "" without one."""
-        return self._prepared.reduction.why
+        return self._reduction.why
 
     def start(self) -> None:
         """Start. Raises UsageError if it is in flight. All ranks start their reductions in the same order."""
-        if self._loan is not None:
+        if self._under_way:
             raise UsageError(texts.STARTED_AGAIN)
         self._began(self)
-        self._loan = self._lend()
-        np.copyto(self._prepared.span.reshape(self._loan.host.shape), self._loan.host)
-        self._prepared.reduction.start()
+        self._under_way = True
+        if self._lend is not None:
+            self._loan = self._lend()
+            np.copyto(self._prepared.span.reshape(self._loan.host.shape), self._loan.host)
+        self._reduction.start()
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether it is done; True if it was never
         started.
         """
-        if self._loan is None:
-            return True
-        if not self._prepared.reduction.test():
-            return False
-        self._finish(self._loan)
-        return True
+        if self._under_way and self._reduction.test():
+            self._finish()
+        return not self._under_way
 
     def wait(self):
         """Wait for the result and return the array. Raises StalledError if others make no progress."""
-        if self._loan is not None:
-            self._prepared.reduction.wait(self._deadline_s)
-            self._finish(self._loan)
+        if self._under_way:
+            self._reduction.wait(self._deadline_s)
+            self._finish()
         return self._array
 
-    def _finish(self, loan: BorrowedArray) -> None:
+    def _finish(self) -> None:
         self._prepared.finish()
-        self._loan = None
-        np.copyto(loan.host, self._prepared.span.reshape(loan.host.shape))
-        loan.settle()
+        if self._loan is not None:
+            np.copyto(self._loan.host, self._prepared.span.reshape(self._loan.host.shape))
+            self._loan.settle()
+            self._loan = None
+        self._under_way = False
         self._ended(self)

@@ -10,11 +10,12 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan, one_pass_plan, two_shot_plan
-from ringtrain.collectives.execution.mapped import AT_ONCE, Mapped, on_host
+from ringtrain.collectives.execution.mapped import AT_ONCE, make_mapped, on_host
 from ringtrain.collectives.execution.reduction import Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_pipeline, slice_segments
 from ringtrain.collectives.topology import Topology, topology_from_nodes
 from ringtrain.errors import UsageError, nearest
+from ringtrain.ops.cpu.mapped import TYPES
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
@@ -49,6 +50,8 @@ def prepare_shared(
     buffer: Array,
     algorithm: str,
     combine: Combine,
+    op: str,
+    dtype: str,
     tag: int,
     segment_bytes: int,
     device: ReductionDevice,
@@ -63,7 +66,9 @@ def prepare_shared(
         raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
     fused = fused_plan(transport.local_size) if on_host(views) else one_pass_plan(transport.local_size)
     if transport.nodes == 1:
-        return Mapped(fused, transport, views, counter, combine, device)
+        if why := not_added(dtype):
+            raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
+        return make_mapped(fused, transport, views, counter, op, dtype, device)
     outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
     least = LEAST_BYTES // buffer.dtype.itemsize
     pipelines = [
@@ -83,6 +88,11 @@ def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Seque
     first = next(filter(None, lacking), None)
     alike = peers(rank for rank, what in enumerate(lacking) if what == first)
     return first and texts.ON_RANKS(why=first, peers=alike)
+
+
+def not_added(dtype: str) -> str | None:
+    """Return the reason why ``mapped`` does not take elements of this type; None if it does."""
+    return None if dtype in TYPES else texts.NOT_ADDED(known=", ".join(TYPES), dtype=dtype)
 
 
 def _lacking(transport: Transport, buffer: Array, tags: Sequence[int]) -> str | None:

@@ -29,6 +29,7 @@ Rules that every implementation keeps:
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -46,10 +47,12 @@ class Ops(MachineOps, CompressionOps):
     dtype:     the NumPy dtype of weights, gradients and statistics: float32, or float64 for checks
     precision: of :data:`ringtrain.ops.precision.PRECISIONS`
     active:    the NumPy dtype of activations and their gradients: ``dtype``, or the 16-bit type of the precision
+    helpers:   kernels of a host whose threads share the work of a compiled call; None without any
     records:   whether a segment may be recorded: then few long ones are better than many short ones
     """
 
     name: str
+    helpers: Any = None
     records: bool
 
     def __init__(self, dtype: DTypeLike = "float32", precision: str = "float32"):

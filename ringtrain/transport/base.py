@@ -177,9 +177,26 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
+        """Make memory that exists an arena, as :meth:`allocate` makes new memory: peer views then find it.
+
+        array:  contiguous and writable, of one size in bytes on all ranks of the node; in a shared mapping of a file
+        path:   the file, as this rank's neighbours can open it: /proc/PID/fd/N while the descriptor is open
+        offset: of the array's first element in the file, in bytes
+
+        Return whether all ranks of the node could map the arrays of all; if not, nothing has changed. The first bytes
+        of the array change during the call. Collective over the node.
+        """
+
+    @abstractmethod
+    def unshare_mapped(self, array: np.ndarray) -> None:
+        """End the effect of :meth:`share_mapped` on this rank. Peer views that were made before stay valid."""
+
+    @abstractmethod
     def peer_views(self, span: Array) -> list[Array] | None:
         """Return the elements of ``span`` in the memory of each of ``neighbours``, its own included, for this rank to
-        read and write; None if ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps.
+        read and write; None if ``span`` does not lie in memory of :meth:`allocate` or :meth:`share_mapped` that
+        the node shares, or has gaps.
         """
 
     @abstractmethod
@@ -256,6 +273,12 @@ class ForwardingTransport(Transport):
 
     def node_window(self, nbytes: int) -> np.ndarray | None:
         return self._inner.node_window(nbytes)
+
+    def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
+        return self._inner.share_mapped(array, path, offset)
+
+    def unshare_mapped(self, array: np.ndarray) -> None:
+        self._inner.unshare_mapped(array)
 
     def peer_views(self, span: Array) -> list[Array] | None:
         return self._inner.peer_views(span)

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.arrays import Array
+from ringtrain.arrays import Array, array_address
 
 LINE_BYTES = 64  # a cache line: ranks with counters on one line would invalidate one another's caches
 LANES_AT_ONCE = 64
+TOKEN_BYTES = 16  # by which a rank finds that it maps its neighbour's array, and nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,20 @@ def find_peer_views(arenas: Sequence[SharedArena], span: Array) -> list[Array] |
     return next((views for views in found if views is not None), None)
 
 
+def can_be_shared(array: np.ndarray) -> bool:
+    """Whether existing memory can become an arena, as far as its array tells."""
+    return bool(array.flags.c_contiguous and array.flags.writeable and array.nbytes >= TOKEN_BYTES)
+
+
+def without_arena(arenas: Sequence[SharedArena], array: np.ndarray) -> list[SharedArena]:
+    """Return the arenas but that of this rank's ``array``."""
+    at = array_address(array)
+    return [arena for arena in arenas if array_address(arena.arrays[arena.own]) != at]
+
+
 class SignalCounter:
     """One counter for every rank of the node. ``sync`` orders this rank's reads and writes of shared memory before it
-    and after it.
+    and after it. ``addresses``: of the counters, by place in the node, for compiled code.
     """
 
     def __init__(self, counters: Sequence[np.ndarray], own: int, sync: Callable[[], None]):
@@ -58,6 +70,7 @@ class SignalCounter:
         self._others = [counter.data for place, counter in enumerate(counters) if place != own]
         self._places = [place for place in range(len(counters)) if place != own]
         self._sync = sync
+        self.addresses = [array_address(counter) for counter in counters]
 
     @property
     def count(self) -> int:

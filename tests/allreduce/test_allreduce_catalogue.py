@@ -5,6 +5,7 @@ import pytest
 
 from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, make_allreduce, parse_algorithms
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
@@ -84,6 +85,21 @@ def refused(world, name, own=False):
 
     (message,) = set(world.run(body))
     return message
+
+
+def test_a_type_that_mapped_does_not_add_is_refused_and_auto_takes_another():
+    def body(t):
+        buffer = t.allocate(100_000, "u4")
+        with pytest.raises(Unavailable) as error:
+            make_allreduce(t, buffer, "mapped", add)
+        run = make_allreduce(t, buffer, "auto", add)
+        buffer[:] = t.rank + 1
+        run.run(20.0)
+        return str(error.value), run.algorithm, set(buffer.tolist())
+
+    why = collectives_texts.NOT_ADDED(known=", ".join(TYPES), dtype="uint32")
+    refusal = collectives_texts.CANNOT_RUN(algorithm="mapped", why=why)
+    assert LoopbackWorld(2).run(body) == [(refusal, "auto:sliced", {3})] * 2
 
 
 def test_what_cannot_run_here_is_refused_with_the_reason():

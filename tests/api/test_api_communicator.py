@@ -257,6 +257,58 @@ def test_own_memory_is_reduced_where_it_lies(monkeypatch):
     assert sorted(prepared, key=str) == sorted([(1, 40), None, (0, 20)] * 2, key=str)
 
 
+def test_memory_that_exists_is_reduced_where_it_lies(monkeypatch):
+    prepared = counting(monkeypatch)
+    spans, prepare = [], plan.PlanBuilder.prepare
+    monkeypatch.setattr(plan.PlanBuilder, "prepare", lambda self, request, span: prepare(self, request, note(span)))
+
+    def note(span):
+        spans.append(span)
+        return span
+
+    def body(communicator):
+        array = np.zeros(4000)
+        assert communicator.register(array, "any")
+        part = array[10:1000]
+        for turn in range(2):
+            part[:] = communicator.rank + turn
+            assert communicator.allreduce(part, out=part, algorithm="mapped") is part
+            assert (part == 3 + 3 * turn).all() and not array[1000:].any()
+        assert any(np.shares_memory(span, part) for span in spans)
+        reduction = communicator.prepare(array)
+        reduction.start()
+        with pytest.raises(UsageError, match=texts.UNDER_WAY.pattern(call="unregister")):
+            communicator.unregister(array)
+        reduction.wait()
+        communicator.unregister(array)
+        with pytest.raises(UsageError, match=re.escape(texts.NOT_REGISTERED(nbytes=32_000))):
+            communicator.unregister(array)
+        part[:] = 1
+        assert (communicator.allreduce(part, out=part) == 3).all()
+        assert communicator.register(array, "any")  # with another number
+        assert communicator._memory.place(array) == (1, 0)
+
+    together(3, body)
+    assert len(prepared) == 3 * 3  # in place, persistent, and through the staging memory
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_memory_that_one_rank_cannot_share_is_not_registered(shares):
+    """Nor on the nodes that could."""
+    frozen = np.zeros(100)
+    frozen.flags.writeable = False
+
+    def body(t):
+        with Communicator(t) as communicator:
+            for odd in (np.zeros(99), np.zeros((20, 10))[:, ::2], frozen, np.zeros(1)):
+                array = odd if t.rank == 3 else np.zeros(100)
+                assert not communicator.register(array, "any") and communicator._memory.place(array) is None
+                assert t.size == 1 or t.peer_views(array) is None
+            return communicator.register(np.zeros(100), "any")
+
+    assert LoopbackWorld(4, nodes=2, shares=shares).run(body) == [shares] * 4
+
+
 def test_own_memory_in_another_byte_order_is_anybodys():
     def body(communicator):
         swapped = communicator.empty(3).view(">f4")

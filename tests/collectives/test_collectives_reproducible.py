@@ -249,8 +249,8 @@ def test_the_same_bits_over_messages_and_in_shared_memory(size, shards):
                 t,
                 lanes[0],
                 t.signal_counter(tag),
-                add,
-                segment_bytes=64,
+                "sum",
+                "float32",
                 inputs=lanes[1:],
             )
             own = [np.zeros(count, "f4") for _ in partials(t.rank, size, shards)]

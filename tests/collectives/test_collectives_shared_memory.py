@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives import texts
-from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.execution import node_reduction
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import two_shot_plan
-from ringtrain.collectives.execution.mapped import Mapped, segment_bytes_for
-from ringtrain.collectives.execution.node_reduction import COMING, FINAL, LEAVING, WORKING
+from ringtrain.collectives.execution.mapped import Mapped, MappedOnDevice, spans
+from ringtrain.collectives.execution.node_reduction import FINAL, WORKING
 from ringtrain.collectives.execution.reduction import HOST, Host
+from ringtrain.collectives.shared_memory import fused_plan
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.ops.cpu.mapped import COMING, LEAVING
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
@@ -26,46 +28,63 @@ def add(a, b, y):
     np.add(a, b, out=y)
 
 
-def mapped(transport, buffer, combine=add, tag=0, device=HOST, segment_bytes=128):
-    fused = two_shot_plan("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
+def mapped(transport, buffer, op="sum", tag=0, dtype=None):
     twins, lane = transport.peer_views(buffer), transport.signal_counter(tag)
-    return Mapped(fused, transport, twins, lane, combine, device, segment_bytes)
+    return Mapped(fused_plan(transport.size), transport, twins, lane, op, dtype or buffer.dtype.name)
 
 
 def share(rank, count, dtype):
     return np.random.default_rng([rank, count]).standard_normal(count).astype(dtype)
 
 
-class Adding(Host):
-    """A host that adds by itself."""
-
-    def __init__(self):
-        self.passes = 0
-
-    def add(self, a, b, y):
-        add(a, b, y)
-
-    def add_all(self, sources, targets):
-        self.passes += 1
-        super().add_all(sources, targets)
+def any_bits(rank, count, numbers):
+    """Elements of any bits: NaNs with and without a sign, infinities, zeros of both signs, subnormal numbers."""
+    bits = np.random.default_rng([rank, count]).integers(0, 256, count * numbers.itemsize, np.uint8)
+    found = bits.view(numbers.storage).copy()
+    if not numbers.integral:
+        found[rank::7] = numbers.encode(np.float32(-0.0))
+        found[rank::5] = numbers.encode(np.float32(0.0))
+    return found
 
 
-@pytest.mark.parametrize(("size", "count", "passes"), [(2, 300_001, 1), (2, 9_999, 0), (9, 300_001, 0)])
-def test_a_long_chunk_is_added_in_one_pass_with_the_same_bits(size, count, passes):
-    def body(t):
-        device, buffers = Adding(), [t.allocate(count, "f4") for _ in range(2)]
-        runs = [
-            mapped(t, buffers[0], device.add, 0, device, segment_bytes=None),
-            mapped(t, buffers[1], tag=1, segment_bytes=None),
-        ]
-        for buffer, run in zip(buffers, runs, strict=True):
-            buffer[:] = share(t.rank, count, "f4")
-            run.start()
-            run.wait(20.0)
-        assert buffers[0].tobytes() == buffers[1].tobytes()
-        return device.passes
+def one_at_a_time(shares, combine):
+    """The plan's operations by NumPy."""
+    size, count = len(shares), shares[0].size
+    plan, held = fused_plan(size), [share.copy() for share in shares]
+    for own, (start, stop) in zip(plan.tasks, spans(count, plan.chunks), strict=True):
+        for task in own:
+            target, source = (held[place[0]][start:stop] for place in (task.target, task.source))
+            if task.add:
+                combine(target, source, target)
+            else:
+                np.copyto(target, source)
+    return held[0]
 
-    assert LoopbackWorld(size).run(body) == [passes] * size
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("name", TYPES)
+def test_every_type_and_operation_has_the_bits_of_numpy(name, size):
+    """Also of several pieces, and of lengths that do not fill a vector."""
+    numbers, counts = TYPES[name], (0, 1, size, 1009, 50_021)
+    for op in ("sum", "max", "min"):
+
+        def body(t, op=op):
+            bits = []
+            for tag, count in enumerate(counts):
+                buffer = t.allocate(count, numbers.storage)
+                run = mapped(t, buffer, op, tag, name)
+                for _ in range(2):
+                    buffer[:] = any_bits(t.rank, count, numbers)
+                    run.run(20.0)
+                bits.append(buffer.tobytes())
+            return bits
+
+        with np.errstate(all="ignore"):
+            wanted = [
+                one_at_a_time([any_bits(rank, count, numbers) for rank in range(size)], numbers.combine(op)).tobytes()
+                for count in counts
+            ]
+        assert LoopbackWorld(size).run(body) == [wanted] * size
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8])
@@ -93,32 +112,6 @@ def test_the_same_bits_as_the_schedule_over_messages(size, dtype):
 
     for reached, sent in LoopbackWorld(size).run(body):
         assert reached[-1] == pytest.approx(sent[-1], rel=0.02)
-
-
-def test_pieces_stay_in_the_cache_and_are_worth_a_call():
-    """Of 64 ranks' twins, more than a 64th part of the cache: a call costs as much as to move some KiB."""
-    assert [segment_bytes_for(ranks) >> 10 for ranks in (1, 2, 16, 17, 64, 1000)] == [256, 128, 16, 16, 16, 16]
-    added = []
-
-    def body(t):
-        run = mapped(t, t.allocate(2 * 20_000, "f8"), lambda a, b, y: added.append(a.nbytes), segment_bytes=None)
-        run.start()
-        run.wait(20.0)
-
-    LoopbackWorld(2).run(body)
-    assert sorted(added) == [160_000 - (128 << 10)] * 2 + [128 << 10] * 2
-
-
-def test_another_operation():
-    def body(t):
-        buffer = t.allocate(50, "i8")
-        run = mapped(t, buffer, lambda a, b, y: np.maximum(a, b, out=y))
-        buffer[:] = np.arange(50) * (1 if t.rank == 1 else -1)
-        run.start()
-        run.wait(20.0)
-        return buffer.tolist()
-
-    assert LoopbackWorld(3).run(body) == [list(range(50))] * 3
 
 
 def test_nobody_touches_a_buffer_before_all_have_come_or_leaves_before_all_are_done():
@@ -166,16 +159,19 @@ def test_a_rank_says_what_it_has_done_when_its_device_has():
     """Neither that its buffer is final, nor that its part is done, before the mark behind it is."""
     ends = _together(LoopbackWorld(2).run(lambda t: (t, t.allocate(4, "f4"))))
     gate = Gate()
-    runs = [mapped(t, buffer, device=[gate, HOST][t.rank]) for t, buffer in ends]
+    runs = [
+        MappedOnDevice(fused_plan(2), t, t.peer_views(buffer), t.signal_counter(0), [gate, HOST][t.rank])
+        for t, buffer in ends
+    ]
     for run in runs:
         run.start()
     assert (runs[0].test(), runs[0].moved) == (False, FINAL)
-    assert (runs[1].test(), runs[1].moved) == (False, COMING)
+    assert (runs[1].test(), runs[1].moved) == (False, node_reduction.COMING)
     with pytest.raises(StalledError, match=waiting(texts.AWAITED_START, texts.ITS_DEVICE, 0)):
         runs[0].wait(0.01)
     gate.open = 1
     assert (runs[0].test(), runs[0].moved) == (False, WORKING)
-    assert (runs[1].test(), runs[1].moved) == (False, LEAVING)
+    assert (runs[1].test(), runs[1].moved) == (False, node_reduction.LEAVING)
     with pytest.raises(StalledError, match=waiting(texts.AWAITED_END, texts.ITS_DEVICE, 0)):
         runs[0].wait(0.01)
     gate.open = 2

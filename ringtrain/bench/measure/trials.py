@@ -156,6 +156,7 @@ def _reduction(
             segment_bytes=segment_bytes,
             device=device,
             wire=wire,
+            dtype=job.numbers.name,
             guard=job.guard,
         )
     except RingtrainError as error:

@@ -4,7 +4,7 @@ own all-reduce.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,6 +41,11 @@ class Reduction(Handle):
         ``blocks``.
         """
 
+    def run(self, deadline_s: float) -> None:
+        """Start and wait."""
+        self.start()
+        self.wait(deadline_s)
+
     @property
     def moved(self) -> int:
         """Progress counter for a watchdog: grows during a run from 0, and means nothing when the run is done."""
@@ -76,6 +81,8 @@ class DeviceMark(Protocol):
 class ReductionDevice(Protocol):
     """The device that computes a reduction: part of :class:`ringtrain.ops.base.Ops`."""
 
+    helpers: Any
+
     def copy(self, x: Array, y: Array) -> None:
         """y = x"""
 
@@ -88,6 +95,8 @@ class ReductionDevice(Protocol):
 
 class Host:
     """The host as a device: every operation is done when it returns, so it is its own mark."""
+
+    helpers: Any = None
 
     def copy(self, x, y) -> None:
         np.copyto(y, x)

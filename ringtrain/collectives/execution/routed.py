@@ -18,20 +18,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import TwoShotPlan, addition_order
-from ringtrain.collectives.execution.mapped import (
-    Work,
-    host_operations,
-    on_host,
-    run_operations,
-    segments,
-    spans,
-    sum_into,
-)
+from ringtrain.collectives.execution.fused_plan import ChunkOperation, TwoShotPlan, addition_order
+from ringtrain.collectives.execution.mapped import Work, on_host, run_operations, spans, sum_into
 from ringtrain.collectives.execution.node_reduction import IDLE, MOVING, NodeReduction
 from ringtrain.collectives.execution.reduction import HOST, Combine, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
@@ -67,7 +61,8 @@ def slice_segments(topology: Topology, rank: int, count: int, least: int, tag: i
         carriers = tuple(ranks[number % len(ranks)] for ranks in topology.nodes)
         if rank in carriers:
             longest = max(-(-(stop - start) // SEGMENTS), least)
-            for index, (a, b) in enumerate(segments(start, stop, longest)):
+            for index, a in enumerate(range(start, stop, longest)):
+                b = min(a + longest, stop)
                 yield SliceSegment(number, a, b, carriers, first + number // smallest * SEGMENTS + index)
 
 
@@ -102,15 +97,13 @@ def make_pipeline(
     outer:      an all-reduce of one rank of each node, in their order
     peer_views: the buffer on every rank of the node, by place
     wire:       packs the messages between nodes
-    device:     as for :class:`ringtrain.collectives.execution.mapped.Mapped`
+    device:     adds, if the views lie outside host memory
     """
     place = transport.neighbours.index(transport.rank)
     views = [view[segment.start : segment.stop] for view in peer_views]
     if on_host(views):
         additions, copies = (
-            host_operations(
-                [task for task in fused.tasks[place] if task.add == adds], lambda home: views[home[0]], combine
-            )
+            host_operations([task for task in fused.tasks[place] if task.add == adds], views, combine)
             for adds in (True, False)
         )
     else:
@@ -121,6 +114,15 @@ def make_pipeline(
     schedule = embed(outer, segment.carriers, seats, transport.size, outer.chunks)
     messages = Execution(schedule, transport, views[place], combine, segment.tag, segment_bytes, device, wire=wire)
     return SegmentPipeline(additions, messages, copies)
+
+
+def host_operations(tasks: Sequence[ChunkOperation], views: Sequence[Array], combine: Combine) -> Work:
+    """Return the tasks on a segment, whose elements are ``views`` by rank."""
+    made: Work = []
+    for task in tasks:
+        a, b = views[task.target[0]], views[task.source[0]]
+        made.append((combine, (a, b, a)) if task.add else (np.copyto, (a, b)))
+    return made
 
 
 class Routed(NodeReduction):

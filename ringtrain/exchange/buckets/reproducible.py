@@ -12,13 +12,15 @@ schedule that the user names is taken if it is proved to add as the tree does. T
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
 from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
 from ringtrain.collectives.algorithms.shards import shard_range
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.fused_plan import canonical_plan
-from ringtrain.collectives.execution.mapped import Mapped
+from ringtrain.collectives.execution.mapped import make_mapped
 from ringtrain.collectives.execution.reduction import NATIVE, EmptyReduction, Reduction
 from ringtrain.collectives.proof.addition_order import prove, qualifying
 from ringtrain.collectives.schedule import Schedule
@@ -94,12 +96,13 @@ class ReproducibleAllReduce:
         guard = self._summing.guard
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, of=bucket.name)
 
-    def _in_place(self, parts: Sequence[Array], tag: int) -> Mapped:
+    def _in_place(self, parts: Sequence[Array], tag: int) -> Reduction:
         transport, own = self._transport, self._summing.streams.own
         plan, counter = canonical_plan(transport.size, self._count), transport.signal_counter(tag)
         views = [transport.peer_views(part) or [] for part in parts]
         assert counter is not None  # bind() has found shared memory
-        made = Mapped(plan, transport, views[0], counter, own.add, own, inputs=views[1:])
+        dtype = np.dtype(parts[0].dtype).name
+        made = make_mapped(plan, transport, views[0], counter, "sum", dtype, own, inputs=views[1:])
         made.algorithm = NAME
         return made
 

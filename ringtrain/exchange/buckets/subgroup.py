@@ -93,6 +93,9 @@ class Subgroup(ForwardingTransport):
     def node_window(self, nbytes: int) -> None:
         return None
 
+    def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
+        return False
+
     def peer_views(self, span: Array) -> None:
         return None
 

@@ -16,7 +16,6 @@ from ringtrain.ops.elementary import power
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import cut_pairs
 
-NONE = (None,) * 8  # of sources and targets of an addition
 WORTH_THREADS = 1 << 15  # elements of an addition
 
 
@@ -36,6 +35,7 @@ class CpuOps(HostOps):
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def threads(self, count: int) -> None:
         self._kernels = open_kernels(self.dtype, count)
+        self.helpers = self._kernels if self._kernels.threads > 1 else None
         self._convolution = CpuConvolution(self._kernels, self.dtype)
 
     def describe(self) -> str:
@@ -69,10 +69,6 @@ class CpuOps(HostOps):
             np.add(a, b, out=y)
 
     def add_all(self, sources, targets):
-        if sources[0].dtype == self.dtype:
-            several = (*sources, *NONE[len(sources) :], *targets, *NONE[len(targets) :])
-            self._kernels.add_all(*several, sources[0].size)
-            return
         total = sum(sources[1:], sources[0])
         for target in targets:
             np.copyto(target, total.reshape(target.shape))

@@ -25,7 +25,7 @@ from typing import Any
 SOURCES = Path(__file__).parent / "sources"
 LIBRARIES = Path(__file__).parent / "libraries"
 BUILT = "built.json"  # beside the libraries: what compiled them, and which families it could not
-ONCE = "threads.cpp"  # the source that has no Real
+ONCE = ("threads.cpp", "mapped.cpp")  # the sources that have no Real
 TYPES = ("float", "double")
 GLIBC = "2.28"  # the oldest that a library compiled by zig runs with
 # Best first. v4 has AVX-512, v3 AVX2 and fused multiply-adds, v2 SSE4.2.
@@ -200,7 +200,7 @@ def compile_family(
             run([*compiler.command, *flags, f"-DReal={type}", "-c", "-o", object_file, str(source)])
             return object_file
 
-        work = [(s, t) for s in sorted(SOURCES.glob("*.cpp")) for t in (types if s.name != ONCE else TYPES[:1])]
+        work = [(s, t) for s in sorted(SOURCES.glob("*.cpp")) for t in (types if s.name not in ONCE else TYPES[:1])]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as own:
             objects = list((pool or own).map(compile_one, work))
         linked = Path(scratch) / out.name

@@ -84,21 +84,22 @@ class CpuKernels:
 
     threads: of an operation; each has a workspace of its own. An object serves one thread of the program at a time, and
              its kernels end with it.
+    context: its address, for compiled calls that have helpers
     """
 
     def __init__(self, dtype: np.dtype, threads: int = 1):
         self._library, self.family = open_library()
-        self._context = self._library.open_context(threads)
-        if not self._context:
+        self.context = self._library.open_context(threads)
+        if not self.context:
             raise MemoryError
-        self.threads = self._library.context_threads(self._context)
+        self.threads = self._library.context_threads(self.context)
         real = C_NAMES[dtype.name]
         for name, parameters in signatures().items():
             setattr(self, name, self._bind(f"{name}_{real}", parameters, real))
 
     def __del__(self):
-        if getattr(self, "_context", None):
-            self._library.close_context(self._context)
+        if getattr(self, "context", None):
+            self._library.close_context(self.context)
 
     if TYPE_CHECKING:
 
@@ -113,14 +114,14 @@ class CpuKernels:
 
     @property
     def workspace_bytes(self) -> int:
-        return self._library.context_bytes(self._context)
+        return self._library.context_bytes(self.context)
 
     def _bind(self, symbol: str, parameters: Sequence[Argument], real: str):
         function = self._library[symbol]  # an object of its own at each look
         function.restype = None
         function.argtypes = [each.ctype(real) for each in parameters]
         takes_context = bool(parameters) and parameters[0].type == "Context"
-        return partial(function, self._context) if takes_context else function
+        return partial(function, self.context) if takes_context else function
 
 
 @cache
@@ -176,6 +177,8 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("close_context", None),
         ("context_threads", ctypes.c_int64),
         ("context_bytes", ctypes.c_int64),
+        ("mapped_test", ctypes.c_int64),
+        ("mapped_wait", ctypes.c_int64),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, [ctypes.c_void_p]

@@ -9,6 +9,8 @@ import os
 import secrets
 import threading
 
+import numpy as np
+
 TOKEN_BYTES = 16  # with which the memory begins, on a page of its own
 
 
@@ -45,19 +47,47 @@ def open_memfd(address: str, nbytes: int) -> Memfd | None:
     belongs to another process, as in a container.
     """
     path, token = address.split()
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:
+    opened = _open_map(path, 0, mmap.PAGESIZE + nbytes)
+    if opened is None:
         return None
-    try:
-        memory = mmap.mmap(descriptor, mmap.PAGESIZE + nbytes)
-    except (OSError, ValueError):
-        os.close(descriptor)
-        return None
+    descriptor, memory = opened
     if memory[:TOKEN_BYTES].hex() != token:
         os.close(descriptor)
         return None
     return Memfd(descriptor, memory)
+
+
+def open_bytes(path: str, start: int, nbytes: int, allocate: bool = False) -> np.ndarray | None:
+    """Return bytes of a file as memory that this process shares with all who map it; None if this process may not open
+    it, or if it is shorter. ``allocate``: also None if the system lacks space for those that were never written: an
+    access to such a page ends the process.
+    """
+    before = start % mmap.ALLOCATIONGRANULARITY
+    opened = _open_map(path, start - before, before + nbytes)
+    if opened is None:
+        return None
+    descriptor, memory = opened
+    try:
+        if allocate:
+            os.posix_fallocate(descriptor, start, nbytes)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return np.frombuffer(memory, np.uint8, nbytes, before)
+
+
+def _open_map(path: str, start: int, nbytes: int) -> tuple[int, mmap.mmap] | None:
+    """Return the descriptor of a file and a map of its bytes; None if it cannot be opened, or is shorter."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except (OSError, ValueError):
+        return None
+    try:
+        return descriptor, mmap.mmap(descriptor, nbytes, offset=start)
+    except (OSError, ValueError):
+        os.close(descriptor)
+        return None
 
 
 class Fence:

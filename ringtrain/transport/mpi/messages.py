@@ -124,6 +124,12 @@ class Messages(Transport):
     def node_window(self, nbytes: int) -> np.ndarray | None:
         return self._memory.window(nbytes)
 
+    def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
+        return self._memory.share_mapped(array, path, offset)
+
+    def unshare_mapped(self, array: np.ndarray) -> None:
+        self._memory.unshare_mapped(array)
+
     def peer_views(self, span: Array) -> list[Array] | None:
         return [span] if self.local_size == 1 else find_peer_views(self._memory.arenas, span)
 

@@ -3,8 +3,10 @@
 All ranks of a window free it together, and Open MPI makes its windows by calls that may wait forever after a death.
 """
 
+import json
 import mmap
 import os
+import secrets
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,12 +15,18 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.transport import texts
-from ringtrain.transport.buffers import aligned_zeros
+from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
-from ringtrain.transport.mpi.memfd import Fence, Memfd, create_memfd, open_memfd
+from ringtrain.transport.mpi.memfd import Fence, Memfd, create_memfd, open_bytes, open_memfd
 from ringtrain.transport.mpi.node import free, gather_text, shared_window, window_arrays
 from ringtrain.transport.mpi.requests import naming_peers
-from ringtrain.transport.shared_arena import SharedArena, SignalCounters
+from ringtrain.transport.shared_arena import (
+    TOKEN_BYTES,
+    SharedArena,
+    SignalCounters,
+    can_be_shared,
+    without_arena,
+)
 
 Allocate = Callable[[int, DTypeLike], Array]
 
@@ -46,6 +54,19 @@ class NodeSharedMemory:
             return self.scratch(count, dtype)
         self.arenas.append(SharedArena(arrays, place))
         return arrays[place].view(dtype)
+
+    def share_mapped(self, array: np.ndarray, path: str, offset: int) -> bool:
+        """As :meth:`ringtrain.transport.base.Transport.share_mapped`."""
+        with naming_peers(texts.SHARING_MEMORY, self._comm):
+            arrays = mapped_arrays(self._node_comm, array, path, offset, self._sync)
+        if arrays is None:
+            return False
+        self.arenas.append(SharedArena(arrays, self._node_comm.rank))
+        return True
+
+    def unshare_mapped(self, array: np.ndarray) -> None:
+        """As :meth:`ringtrain.transport.base.Transport.unshare_mapped`."""
+        self.arenas = without_arena(self.arenas, array)
 
     def window(self, nbytes: int) -> np.ndarray | None:
         """Return one zeroed array that all ranks share; None without shared memory. Collective."""
@@ -97,6 +118,35 @@ def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
     arrays[node_comm.rank][:] = 0  # touched first by its own rank, so that its pages lie where that one runs
     node_comm.Barrier()
     return arrays
+
+
+def mapped_arrays(
+    node_comm, array: np.ndarray, path: str, offset: int, sync: Callable[[], None]
+) -> list[np.ndarray] | None:
+    """Return the arrays of the node's ranks as bytes, by place in the node, each of which lies in a shared mapping of
+    the file ``path`` from byte ``offset`` on; None if any rank cannot map them all. Collective over ``node_comm``.
+
+    A path may name another file in another process, as /proc does in containers, and an array may lie in a private
+    mapping. So each rank writes a token into its own array, and all look for it in their maps.
+    """
+    own = as_bytes(array) if can_be_shared(array) else np.zeros(0, np.uint8)
+    offers = [json.loads(text) for text in gather_text(node_comm, json.dumps([path, offset, own.size]))]
+    maps: list[np.ndarray] = []
+    if own.size and {nbytes for _, _, nbytes in offers} == {own.size}:
+        opened = [
+            open_bytes(path, offset, own.size, allocate=place == node_comm.rank)
+            for place, (path, offset, _) in enumerate(offers)
+        ]
+        maps = [each for each in opened if each is not None]
+    kept, token = own[:TOKEN_BYTES].copy(), np.frombuffer(secrets.token_bytes(TOKEN_BYTES), np.uint8)
+    own[:TOKEN_BYTES] = token[: kept.size]
+    sync()
+    tokens = gather_text(node_comm, token.tobytes().hex())
+    sync()
+    everywhere = np.array([[each[:TOKEN_BYTES].tobytes().hex() for each in maps] == tokens], np.int64)
+    node_comm.Allreduce(MPI.IN_PLACE, everywhere, MPI.MIN)  # all have looked
+    own[:TOKEN_BYTES] = kept
+    return [own if place == node_comm.rank else each for place, each in enumerate(maps)] if everywhere[0] else None
 
 
 def _mapped(node_comm, nbytes: int) -> Memfd | None:

@@ -21,7 +21,14 @@ from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Moves, Seat, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, find_peer_views
+from ringtrain.transport.shared_arena import (
+    SharedArena,
+    SignalCounter,
+    SignalCounters,
+    can_be_shared,
+    find_peer_views,
+    without_arena,
+)
 from ringtrain.transport.threads.sums import LocalCounters, SumHandle, ThreadSum
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -230,6 +237,18 @@ class Loopback(Transport):
             return None
         own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
         return self._meet_node(own)[0]
+
+    def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
+        """Threads share all memory: the path is not needed."""
+        shares = self._world.shares and can_be_shared(array)
+        arrays = self._meet_node(as_bytes(array) if shares else None)
+        if len({None if each is None else each.size for each in arrays}) > 1 or not shares:
+            return False
+        self._arenas.append(SharedArena(arrays, self.local_rank))
+        return True
+
+    def unshare_mapped(self, array: np.ndarray) -> None:
+        self._arenas = without_arena(self._arenas, array)
 
     def peer_views(self, span: Array) -> list | None:
         return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)

@@ -1,10 +1,14 @@
 """Under mpirun at any number of ranks: what a program of others calls."""
 
+import mmap
+import os
+
 import numpy as np
 from mpi4py import MPI
 
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS
+from ringtrain.api import texts
 from ringtrain.errors import UsageError
 from ringtrain.transport import texts as transport_texts
 
@@ -49,6 +53,68 @@ def own_memory_and_prepared(communicator):
         for reduction in reversed(reductions):
             reduction.wait()
         assert (ours == world.size - 1 + turn).all() and (theirs == (world.size - 1) * turn).all()
+
+
+def shared_array(nbytes, before=0):
+    """Memory that this process shares: the array, its path, and the bytes before it in the file."""
+    descriptor = os.memfd_create("test")
+    os.truncate(descriptor, before + nbytes)
+    memory = mmap.mmap(descriptor, before + nbytes)
+    return np.frombuffer(memory, np.uint8, nbytes, before), f"/proc/{os.getpid()}/fd/{descriptor}", before
+
+
+def memory_that_exists(communicator):
+    """A page is no multiple of what is before the array; the neighbours' maps begin on one."""
+    last = world.size - 1
+    array, path, before = shared_array(400_000, before=4099 * 8)
+    array[:] = np.arange(array.size) % 251
+    assert communicator.register(array, path, before)
+    assert (array == np.arange(array.size) % 251).all()
+    os.close(int(path.rpartition("/")[2]))  # it is not needed any more
+    for turn in range(3):
+        for dtype, op, reduce in (("f4", "sum", np.sum), ("i8", "max", np.max), ("f8", "mean", np.mean)):
+            part = array.view(dtype)[turn : turn + 40_001]
+            part[:] = np.arange(part.size) % 13 + world.rank
+            shares = [np.arange(part.size) % 13 + rank for rank in range(world.size)]
+            assert communicator.allreduce(part, op, out=part, algorithm="mapped") is part
+            assert (part == reduce(shares, 0)).all()
+    reduction = communicator.prepare(array.view("f4"), algorithm="mapped")
+    for turn in range(3):
+        array.view("f4")[:] = turn
+        reduction.start()
+        assert (reduction.wait() == turn * world.size).all()
+    communicator.unregister(array)
+    refused(texts.NOT_REGISTERED(nbytes=array.nbytes), communicator.unregister, array)
+    mean = communicator.allreduce(array.view("f4"), "mean")
+    assert (mean == 2 * world.size).all()
+
+    # what cannot be: of another size, not there, another file, and not shared at all
+    array[:] = 7
+    wrong = np.full(400_000, 7, np.uint8)
+    other, other_path, _ = shared_array(400_000)
+    other[:] = 7
+    for given, at, start in (
+        (other[: 400_000 - 8 * (world.rank == last)], other_path, 0),
+        (other, "/proc/self/fd/none" if world.rank == last else other_path, 0),
+        (array if world.rank == last else other, other_path, 0),
+        (wrong if world.rank == last else other, other_path, 0),
+        (other, other_path, 8 * (world.rank == last)),
+        (other[::2], other_path, 0),
+    ):
+        registered = communicator.register(given, at, start)
+        assert not registered or world.size == 1, (given.size, at, start)
+        if registered:
+            communicator.unregister(given)
+        assert (given == 7).all()
+    assert communicator.register(other, other_path)  # and given back when the communicator is closed
+    # the system has no such memory left
+    fallocate, os.posix_fallocate = os.posix_fallocate, no_space if world.rank == last else os.posix_fallocate
+    assert not communicator.register(*shared_array(1000))
+    os.posix_fallocate = fallocate
+
+
+def no_space(*_):
+    raise OSError(28, "No space left on device")
 
 
 def own_memory_in_another_byte_order(communicator):
@@ -103,6 +169,7 @@ if __name__ == "__main__":
             every_algorithm_and_type,
             large_ones_in_pieces,
             own_memory_and_prepared,
+            memory_that_exists,
             own_memory_in_another_byte_order,
             more_kinds_than_are_kept,
             differences_are_told_and_forgiven,

@@ -1,5 +1,6 @@
 // Compiled once a library, not once a type.
 #include "threads.hpp"
+#include "waits.hpp"
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -81,12 +82,6 @@ static void run_part(Context& context, Int index, Int count, Int grain, Part par
   Int first = (index * each + least(index, more)) * grain, end = least(count, first + (each + (index < more)) * grain);
   context.own[index].rewind();
   if (first < end) part(given, first, end, context.own[index]);
-}
-
-static inline void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
 }
 
 struct Helper { Pool* pool; Int index; };
