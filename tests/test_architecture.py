@@ -40,21 +40,23 @@ ARROWS = {
     | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
     | {"launch", "data", "storage", "report", "optim"},
     "cli": {"*"},
+    "torch": LEAF | {"allreduce", "api", "cli", "launch", "transport"},
     "__main__": {"cli"},
     "__init__": {"api"},
 }
 # Within a room, sub-rooms and files from the lowest to the highest: each imports only what stands before it.
 ORDER = {
     "allreduce": "texts dtypes machine wire_formats tuning_table auto tuning_file catalogue",
-    "api": "texts memory borrow libraries request plan repeated communicator",
+    "api": "texts memory borrow libraries request plan streaming repeated work progress shards collective_runs "
+    "collectives messages communicator",
     "bench": "texts header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
-    "proof shared_memory",
+    "proof shared_memory stream",
     "config": "record texts resolve",
     "data": "texts content predictions file batches readers",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
-    "launch": "texts binding slurm doctor",
+    "launch": "texts binding python_script slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial conv layers loss "
@@ -64,9 +66,10 @@ ORDER = {
     "optim": "texts lr optimizers",
     "report": "texts end_events events rates trace records sinks screen plots comparison",
     "storage": "texts files hdf5 checkpoint run_folder",
+    "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict start",
-    "transport": "texts deadline activity counters rows shared_arena buffers traffic fault_tolerance "
-    "launch_environment waiting base cuda_aware device threads mpi world cuda_probe",
+    "transport": "texts deadline activity counters rows shared_arena buffers native_call traffic fault_tolerance "
+    "launch_environment waiting service_messages base cuda_aware device threads key_value mpi world cuda_probe",
 }
 CONFINED = {
     "mpi4py": {"transport"},
@@ -75,6 +78,7 @@ CONFINED = {
     "ml_dtypes": {"ops"},
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
+    "torch": {"torch"},
     "h5py": {"checkpoint", "data", "hdf5", "storage"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -29,15 +29,16 @@ SMALL_BYTES = 32 << 10
 NEAR = 0.03
 MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled", "usual"
 
-# Order without measurements: the first that runs here is taken. Small buffers are all latency, and the MPI in C has the
-# least.
+# Order without measurements: the first that runs here is taken. Small buffers between nodes are all latency, and the
+# MPI in C has the least.
 RING = "ring"
 SMALL = ("mpi",)
-ONE_NODE = ("mapped", "sliced", RING)
+ONE_NODE = ("mapped", "stream", "sliced", RING)
 SEVERAL_NODES = ("routed", "hierarchical", RING)
 BECAUSE = {
     "mpi": texts.LEAST_LATENCY,
     "mapped": texts.NO_MESSAGES,
+    "stream": texts.NO_MESSAGES,
     "sliced": texts.TWO_ROUNDS,
     "routed": texts.ONLY_BETWEEN_NODES,
     "hierarchical": texts.LEAST_BETWEEN_NODES,
@@ -77,8 +78,9 @@ class AlgorithmChoice:
 
 def usual_order(nbytes: int, layout: RankLayout, on_device: bool = False) -> tuple[str, ...]:
     """Return the names by preference without a measurement."""
-    large = ONE_NODE if layout.nodes == 1 else SEVERAL_NODES
-    return SMALL + large if nbytes <= SMALL_BYTES and not on_device else large
+    if layout.nodes == 1:
+        return ONE_NODE
+    return SMALL + SEVERAL_NODES if nbytes <= SMALL_BYTES and not on_device else SEVERAL_NODES
 
 
 def select_algorithm(nbytes: int, dtype: str, op: str, here: Candidates, table: Table | None) -> AlgorithmChoice:
@@ -161,7 +163,7 @@ def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -
     wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
     layout = here.layout
-    if here.on_device:
+    if here.on_device or layout.nodes == 1:
         why = texts.USUAL(reason=because, layout=layout.words())
     else:
         usual = texts.USUAL_UP_TO if nbytes <= SMALL_BYTES else texts.USUAL_ABOVE

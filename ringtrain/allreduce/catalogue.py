@@ -1,5 +1,6 @@
-"""The catalogue of all-reduces by name: the schedules over messages, the two-shot plans in shared memory, and the MPI's
-own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` selects for the buffer's size.
+"""The catalogue of all-reduces by name: the schedules over messages, the two-shot plans in shared memory, streams
+through shared memory, and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` selects
+for the buffer's size.
 
 Training, the benchmark and the Python API all use this catalogue, and so have the same names and the same algorithms.
 """
@@ -28,12 +29,13 @@ from ringtrain.collectives.shared_memory import (
     topology_of,
     unavailable,
 )
+from ringtrain.collectives.stream import STREAMS, cannot_stream, check_stream, is_stream, prepare_streamed
 from ringtrain.errors import RankLostError, TransportError, UsageError, nearest
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 AUTO = "auto"
-ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
+ALGORITHMS = (NATIVE, MAPPED, *STREAMS, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
@@ -107,6 +109,8 @@ def _prepare(
 ) -> Reduction:
     if algorithm == NATIVE:
         return NativeAllReduce(transport, buffer, op, device)
+    if is_stream(algorithm):
+        return prepare_streamed(transport, buffer, algorithm, op, dtype)
     if is_shared(algorithm):
         return prepare_shared(transport, buffer, algorithm, combine, op, dtype, tag, segment_bytes, device, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)
@@ -164,6 +168,8 @@ def find_candidates(transport: Transport, span, dtype: str, wired: bool = False,
     here = static_candidates(rank_layout(transport.gather_json(transport.node)), dtype, wired)
     here = replace(here, on_device=not isinstance(span, np.ndarray))
     apart = {name: unavailable(transport, span, name, [tag]) for name in here.candidates if is_shared(name)}
+    if any(map(is_stream, here.candidates)):
+        apart |= dict.fromkeys(STREAMS, cannot_stream(transport, span, dtype))
     return _without(here, {name: reason for name, reason in apart.items() if reason})
 
 
@@ -180,16 +186,15 @@ def _without(here: Candidates, refused: dict[str, str]) -> Candidates:
 
 def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None:
     """Return the reason why ``auto`` does not consider an algorithm; None if it may."""
-    shared_or_native = name == NATIVE or is_shared(name)
-    if layout.ranks == 1 and shared_or_native:
+    if layout.ranks == 1 and (name == NATIVE or is_shared(name) or is_stream(name)):
         return texts.SINGLE_RANK
     if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
         return texts.SINGLE_NODE
-    if layout.nodes > 1 and name == MAPPED:
+    if layout.nodes > 1 and (name == MAPPED or is_stream(name)):
         return texts.SEVERAL_NODES(nodes=layout.nodes)
     if name == NATIVE and dtype not in NATIVE_TYPES:
         return texts.NO_MPI_TYPE(dtype=dtype)
-    if name == MAPPED and (why := not_added(dtype)):
+    if (name == MAPPED or is_stream(name)) and (why := not_added(dtype)):
         return why
     try:
         check_algorithm(name, wired)
@@ -222,6 +227,8 @@ def check_algorithm(name: str, wired: bool = False) -> None:
         raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, known)))
     if is_shared(name):
         check_shared(name, wired)
+    elif is_stream(name):
+        check_stream(name, wired)
     elif name != NATIVE:
         check_name(name, wired)
     elif wired:

@@ -1,1 +1,1 @@
-"""The Python API: the all-reduce for other programs, on arrays of any library."""
+"""The Python API: collectives and messages for other programs, on arrays of any library."""

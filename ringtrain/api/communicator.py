@@ -1,4 +1,4 @@
-"""The API for other programs: the all-reduce of an array, in one line.
+"""The API for other programs: the all-reduce of an array, in one line, and the other collectives.
 
 ::
 
@@ -7,7 +7,7 @@
     with Communicator() as communicator:
         mean = communicator.allreduce(array, "mean")
 
-Every call but ``rank`` and ``size`` is collective: all ranks make the same calls in the same order.
+Every call but ``rank``, ``size``, ``send`` and ``recv`` is collective: all ranks make the same calls in the same order.
 """
 
 import math
@@ -23,19 +23,31 @@ from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
+from ringtrain.api.collective_runs import CollectiveRuns
+from ringtrain.api.collectives import CollectiveMethods
 from ringtrain.api.libraries import lend
 from ringtrain.api.memory import STAGING_BYTES, Memory
-from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
+from ringtrain.api.messages import MessageMethods
+from ringtrain.api.plan import (
+    AllReducePlan,
+    PlanBuilder,
+    PlanCache,
+    PreparedReduction,
+    StreamPlan,
+    make_allreduce_plan,
+)
+from ringtrain.api.progress import ProgressThread
 from ringtrain.api.repeated import PersistentAllReduce
 from ringtrain.api.request import (
+    Agreement,
     Request,
-    agree_on_call,
     check_request,
     check_result,
     check_writable_array,
     copy_if_aliased,
     type_name,
 )
+from ringtrain.api.streaming import SameArrays, StreamChoice
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
@@ -44,7 +56,7 @@ from ringtrain.transport.world import connect
 DEADLINE_S = 600.0
 
 
-class Communicator:
+class Communicator(CollectiveMethods, MessageMethods):
     """The ranks of an mpi4py communicator, by default of the world. Collective to make. A context manager.
 
     comm:              an mpi4py intracommunicator, which is duplicated; or a transport, which is used directly
@@ -53,11 +65,11 @@ class Communicator:
     wire:              default type of messages: none, float16, bfloat16
     tuning:            the file of ``ringtrain tune`` for auto; by default that of RINGTRAIN_TUNING, or in its usual
                        place
-    check_collectives: whether reductions are numbered and compared (docs/hangs.md): errors then name the ranks that
+    check_collectives: whether collectives are numbered and compared (docs/hangs.md): errors then name the ranks that
                        differ or do not come, and a rank that is stuck inside the MPI ends with all others
     deadline_s:        how long to wait for ranks without progress, before StalledError
 
-    Not thread-safe. Raises UsageError.
+    Not thread-safe: one thread at a time calls it. Any thread may test a Work and wait for it. Raises UsageError.
     """
 
     def __init__(
@@ -75,12 +87,23 @@ class Communicator:
         self._owned = not isinstance(comm, Transport)
         self._transport = connect(comm=comm) if self._owned else comm
         self._algorithm, self._wire, self._deadline_s = algorithm, wire, deadline_s
+        self._asked_tuning, self._checks = tuning, check_collectives
         self.rank, self.size = self._transport.rank, self._transport.size
         self._memory = Memory(self._transport)
         self._tuning = self._find_tuning(tuning)
         self._guard = Guard(self._transport, deadline_s) if check_collectives and self.size > 1 else None
+        self._agreement = Agreement(self._transport, self._guard, deadline_s)
         self._workshop = PlanBuilder(self._transport, self._tuning, self._guard)
-        self._plans = PlanCache(self._workshop.release)
+        # Making one of the first is collective, so all ranks drop the same. Streams are looked up by some ranks alone.
+        self._plans: PlanCache[Request, AllReducePlan] = PlanCache(self._workshop.release)
+        self._stream_plans: PlanCache[Request, StreamPlan] = PlanCache(self._workshop.release)
+        self._streams = StreamChoice(
+            self._transport, self._tuning, lambda request: self._agreement.on(texts.ALL_REDUCE(request=request))
+        )
+        self._same = SameArrays()
+        self._progress = ProgressThread(self._transport, deadline_s)
+        self._messages = self._transport.tag_space()
+        self._runs = CollectiveRuns(self._transport, self._memory, self._workshop, self._agreement)
         self._flying: set[PersistentAllReduce] = set()
         self._closed = False
 
@@ -90,24 +113,66 @@ class Communicator:
     def __exit__(self, kind, error, trace) -> None:
         if kind is None:  # closing is collective, and after an error the other ranks may not come
             self.close()
+        else:
+            self._progress.stop()
 
     def close(self) -> None:
-        """Release everything; collective. Arrays of :meth:`empty` must not be touched afterwards: their memory is gone.
+        """Release everything, when nothing is in flight any more; collective. Arrays of :meth:`empty` must not be
+        touched afterwards: their memory is gone.
 
-        Raises UsageError while a prepared reduction is in flight.
+        Raises UsageError while a prepared reduction is in flight, and the error of an operation that nobody has waited
+        for.
         """
         if self._closed:
             return
         self._check_idle("close")
+        self._progress.drain()
         self._closed = True
+        self._progress.close()
+        self._same.clear()
         self._plans.clear()
+        self._stream_plans.clear()
         self._memory.close()
+        self._runs.clear()
         if self._guard is not None:
             self._guard.close()
         if self._owned:
             self._transport.close()
 
-    def allreduce(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, wire: str | None = None):
+    def group(self, ranks: Sequence[int]) -> "Communicator | None":
+        """Return a communicator of these ranks of this one, in this order, with the settings of this one; None on a
+        rank that is not among them. Collective over these ranks alone. Close it before this one. Raises UsageError.
+        """
+        self._check_open()
+        self._progress.settle()
+        ranks = [int(rank) for rank in ranks]
+        if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.size)):
+            raise UsageError(texts.NO_RANKS(last=self.size - 1, ranks=ranks))
+        transport = self._transport.group(ranks)
+        if transport is None:
+            return None
+        made = Communicator(
+            transport,
+            self._algorithm,
+            wire=self._wire,
+            tuning=self._asked_tuning,
+            check_collectives=self._checks,
+            deadline_s=self._deadline_s,
+        )
+        made._owned = True
+        return made
+
+    def allreduce(
+        self,
+        array,
+        op: str = "sum",
+        *,
+        out=None,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        reproducible: bool = False,
+        async_op: bool = False,
+    ):
         """Return the elementwise ``op`` of every rank's array, with the same bits on all ranks: a new array of the same
         library, type and shape on the same device; or ``out``, which may be the array itself.
 
@@ -116,8 +181,25 @@ class Communicator:
                on all ranks
         op:    sum, mean, max, min
 
-        With ``out`` in memory of :meth:`empty` the reduction works in place; other arrays are copied into such memory
-        and out again, segment by segment. Raises UsageError, StalledError.
+        With ``reproducible`` the first axis of the array counts this rank's shards, as many on each rank; the result is
+        over all shards, of the shape of one, and has the same bits at any number of ranks that divides the shards.
+        ``mean`` divides by the shards.
+
+        With ``out`` in memory of :meth:`empty` the reduction works in place. Other arrays are streamed within a node;
+        between nodes they are copied into such memory and out again, segment by segment. With ``async_op`` it returns a
+        :class:`ringtrain.api.work.Work`, whose ``wait()`` returns the result. Raises UsageError, StalledError.
+        """
+        again = out is array and not (algorithm or wire or reproducible or async_op)
+        if again and (same := self._same.find(array, op)) is not None and self._progress.idle:
+            same.run(self._deadline_s)
+            return out
+        if reproducible:
+            return self._reduce_shards(array, op, out, algorithm, wire or self._wire, async_op)
+        return self._reduce_array(array, op, out, algorithm, wire, async_op, again)
+
+    def _reduce_array(self, array, op: str, out, algorithm: str | None, wire: str | None, async_op: bool, again: bool):
+        """As :meth:`allreduce`, which stays without inner functions: they make its short way twice as long. ``again``:
+        whether the next call of this kind on this array may take that way.
         """
         self._check_open()
         given = lend(array)
@@ -130,11 +212,18 @@ class Communicator:
             check_result(taken, given)
             target = taken.host
         request = Request(target.shape, given.dtype, op, algorithm, wire, self._memory.place(target))
-        self._reduce(request, copy_if_aliased(given.host, target), target)
-        if out is None:
-            return given.like(target)
-        taken.settle()
-        return out
+        source = copy_if_aliased(given.host, target)
+
+        def run():
+            plan = self._reduce(request, source, target)
+            if out is None:
+                return given.like(target)
+            taken.settle()
+            if again and isinstance(plan, StreamPlan):
+                self._same.keep(array, target, op, lambda: self._workshop.stream(request, plan.name))
+            return out
+
+        return self._progress.perform(request, run, async_op)
 
     def prepare(
         self, array, op: str = "sum", *, algorithm: str | None = None, wire: str | None = None
@@ -146,12 +235,13 @@ class Communicator:
         Raises UsageError.
         """
         self._check_open()
+        self._progress.settle()
         given = lend(array)
         host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
         numbers = check_request(given.dtype, op, algorithm, wire)
         check_writable_array(host, texts.THE_ARRAY)
         request = Request(host.shape, given.dtype, op, algorithm, wire, self._memory.place(host))
-        agree_on_call(self._transport, texts.PREPARE(request=request))
+        self._agreement.on(texts.PREPARE(request=request))
         ours = request.place is not None
         span = host.reshape(-1) if ours else self._memory.allocate(host.size, numbers.storage)
         prepared = self._workshop.prepare(request, span)
@@ -166,11 +256,12 @@ class Communicator:
         memory lasts until the communicator is closed. Raises UsageError.
         """
         self._check_open()
+        self._progress.settle()
         numbers = TYPES[type_name(dtype)]
         shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
         if min(shape, default=0) < 0:
             raise UsageError(texts.NO_SHAPE(shape=list(shape)))
-        agree_on_call(self._transport, texts.EMPTY(dtype=numbers.name, shape=list(shape)))
+        self._agreement.on(texts.EMPTY(dtype=numbers.name, shape=list(shape)))
         return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
 
     def register(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
@@ -187,7 +278,9 @@ class Communicator:
         communicator's end.
         """
         self._check_open()
-        agree_on_call(self._transport, texts.REGISTER())
+        self._progress.settle()
+        self._agreement.on(texts.REGISTER())
+        self._same.clear()  # what was streamed may now be reduced where it lies
         return self._memory.register(array, path, offset)
 
     def unregister(self, array: np.ndarray) -> None:
@@ -196,12 +289,13 @@ class Communicator:
         Raises UsageError if it is not registered, and while a prepared reduction is in flight.
         """
         self._check_open()
+        self._progress.settle()
         number = self._memory.registered(array)
-        agree_on_call(self._transport, texts.UNREGISTER(number=number))
+        self._agreement.on(texts.UNREGISTER(number=number))
         if number is None:
             raise everywhere(UsageError(texts.NOT_REGISTERED(nbytes=array.nbytes)))
         self._check_idle("unregister")
-        self._plans.drop(number)
+        self._plans.drop(lambda request: request.place is not None and request.place[0] == number)
         self._memory.unregister(number)
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
@@ -215,6 +309,7 @@ class Communicator:
         from ringtrain.bench.sweep.sweep import Sweep, sweep
 
         self._check_open()
+        self._progress.settle()
         given = lend(array)
         for algorithm in algorithms:
             check_request(given.dtype, op, algorithm)
@@ -222,7 +317,7 @@ class Communicator:
             raise UsageError(texts.NO_REPEATS(repeats=repeats))
         self._check_idle("bench")
         shape, names = list(given.host.shape), ", ".join(algorithms)
-        agree_on_call(self._transport, texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names))
+        self._agreement.on(texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names))
         asked = Sweep(
             [given.host.nbytes],
             algorithms,
@@ -241,15 +336,24 @@ class Communicator:
             warnings.warn(found.remark, stacklevel=3)
         return found.table
 
-    def _reduce(self, request: Request, source: np.ndarray, target: np.ndarray) -> None:
+    def _reduce(self, request: Request, source: np.ndarray, target: np.ndarray) -> AllReducePlan | StreamPlan:
         flat = target.reshape(-1) if target.flags.c_contiguous else np.empty(target.size, target.dtype)
-        plan = self._plans.get(request, lambda: self._make_plan(request, flat))
+        plan = self._plan_for(request, flat)
         plan.run(source.reshape(-1), flat, self._deadline_s)
         if not target.flags.c_contiguous:
             np.copyto(target, flat.reshape(target.shape))
+        return plan
+
+    def _plan_for(self, request: Request, flat: np.ndarray) -> AllReducePlan | StreamPlan:
+        plan = self._stream_plans.find(request) or self._plans.find(request)
+        if plan is not None:
+            return plan
+        if name := self._streams.name_for(request):
+            return self._stream_plans.get(request, lambda: self._workshop.stream(request, name))
+        return self._plans.get(request, lambda: self._make_plan(request, flat))
 
     def _make_plan(self, request: Request, flat: np.ndarray) -> AllReducePlan:
-        agree_on_call(self._transport, texts.ALL_REDUCE(request=request))
+        self._agreement.on(texts.ALL_REDUCE(request=request))
         storage = request.numbers.storage
 
         def part(count: int) -> PreparedReduction:
@@ -263,6 +367,8 @@ class Communicator:
     def _began(self, started: PersistentAllReduce) -> None:
         if self._closed:
             raise UsageError(texts.CLOSED)
+        if not self._progress.idle:
+            self._progress.settle()
         self._flying.add(started)
 
     def _check_idle(self, call: str) -> None:

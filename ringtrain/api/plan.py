@@ -1,9 +1,12 @@
 """Prepared all-reduces, and a cache of them: preparing one takes about as long as running it many times."""
 
+import math
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -13,6 +16,8 @@ from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import host_wire
 from ringtrain.api.request import MEAN, Request
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
+from ringtrain.collectives.execution.streamed import Streamed
+from ringtrain.collectives.stream import make_streamed
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
@@ -23,7 +28,7 @@ KEPT = 64
 class PreparedReduction:
     """A prepared reduction, which works in place on ``span``, flat; a mean is a sum until :meth:`finish`."""
 
-    request: Request
+    request: Request | None  # None: of another collective
     span: np.ndarray
     reduction: Reduction
     tag: int
@@ -31,7 +36,7 @@ class PreparedReduction:
 
     def finish(self) -> None:
         """Finish the result. Call it once, when the reduction is done."""
-        if self.request.op == MEAN:
+        if self.request is not None and self.request.op == MEAN:
             self.request.numbers.divide(self.span, self.size)
 
 
@@ -50,21 +55,40 @@ class PlanBuilder:
         """Prepare a reduction. Collective. Raises UsageError if the algorithm cannot do it."""
         if request.algorithm == catalogue.NATIVE:
             check_native(self._transport, request.numbers, request.reduction)
+
+        def make(tag: int) -> Reduction:
+            return catalogue.make_allreduce(
+                self._transport,
+                span,
+                request.algorithm,
+                request.numbers.combine(request.op),
+                op=request.reduction,
+                tag=tag,
+                wire=self._wire(request.wire),
+                dtype=request.dtype,
+                tuning=self._tuning,
+                guard=self._guard,
+            )
+
+        return self.hold(span, make, request)
+
+    def hold(
+        self, span: np.ndarray, make: Callable[[int], Reduction], request: Request | None = None
+    ) -> PreparedReduction:
+        """Prepare the reduction ``make(tag)`` on ``span``. Collective."""
         tag = next(tag for tag in count() if tag not in self._tags)
-        reduction = catalogue.make_allreduce(
-            self._transport,
-            span,
-            request.algorithm,
-            request.numbers.combine(request.op),
-            op=request.reduction,
-            tag=tag,
-            wire=self._wire(request.wire),
-            dtype=request.dtype,
-            tuning=self._tuning,
-            guard=self._guard,
-        )
+        reduction = make(tag)
         self._tags.add(tag)
         return PreparedReduction(request, span, reduction, tag, self._transport.size)
+
+    def stream(self, request: Request, name: str) -> "StreamPlan":
+        """Return the streamed all-reduce of that name. Not collective: the window is there already."""
+        numbers, count = request.numbers, math.prod(request.shape)
+        streamed = make_streamed(self._transport, name, request.op, request.dtype, count, numbers.itemsize)
+        watched: Reduction = streamed
+        if self._guard is not None:
+            watched = self._guard.watch(streamed, request.op, request.dtype, count)
+        return StreamPlan(streamed, watched, numbers.storage)
 
     def _wire(self, name: str) -> WireFormat | None:
         if name not in self._wires:
@@ -116,14 +140,56 @@ def make_allreduce_plan(prepare: Callable[[int], PreparedReduction], count: int,
     return AllReducePlan(count, length, whole, rest)
 
 
-class PlanCache:
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """A streamed all-reduce of ``count`` elements. reduction: watched by the guard, if there is one"""
+
+    streamed: Streamed
+    reduction: Reduction
+    storage: np.dtype
+    parts: Sequence[PreparedReduction] = ()
+
+    @property
+    def name(self) -> str:
+        return self.streamed.algorithm
+
+    def bind(self, array: weakref.ref, host: np.ndarray) -> Reduction:
+        """Return the reduction of one array in place, to be run again and again while it is there. ``host``: its
+        memory, contiguous and of the plan's type
+        """
+        self.streamed.bind(host, host, array)
+        return self.reduction
+
+    def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
+        """Reduce ``source`` into ``target``, as :meth:`AllReducePlan.run` does."""
+        given = np.require(source, self.storage, ("C", "ALIGNED"))
+        into = target if target.dtype.isnative and target.flags.aligned else np.empty(target.shape, self.storage)
+        self.streamed.bind(given, into)
+        self.reduction.run(deadline_s)
+        self.streamed.release()
+        if into is not target:
+            np.copyto(target, into)
+
+
+Key = TypeVar("Key", bound=Hashable)
+Plan = TypeVar("Plan", bound=AllReducePlan | StreamPlan)
+
+
+class PlanCache(Generic[Key, Plan]):
     """The :data:`KEPT` plans used last."""
 
     def __init__(self, release: Callable[[PreparedReduction], None]):
         self._release = release
-        self._kept: OrderedDict[Request, AllReducePlan] = OrderedDict()
+        self._kept: OrderedDict[Key, Plan] = OrderedDict()
 
-    def get(self, request: Request, make: Callable[[], AllReducePlan]) -> AllReducePlan:
+    def find(self, request: Key) -> Plan | None:
+        """Return the plan for a request; None if it is missing."""
+        plan = self._kept.get(request)
+        if plan is not None:
+            self._kept.move_to_end(request)
+        return plan
+
+    def get(self, request: Key, make: Callable[[], Plan]) -> Plan:
         """Return the plan for a request; if it is missing, make it and drop the plan not used for longest."""
         if request not in self._kept:
             while len(self._kept) >= KEPT:
@@ -132,15 +198,15 @@ class PlanCache:
         self._kept.move_to_end(request)
         return self._kept[request]
 
-    def drop(self, number: int) -> None:
-        """Drop the plans in the communicator's memory of that number."""
-        for request in [request for request in self._kept if request.place and request.place[0] == number]:
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+        """Drop the plans of all requests for which ``unwanted(request)`` is true."""
+        for request in filter(unwanted, list(self._kept)):
             self._drop(self._kept.pop(request))
 
     def clear(self) -> None:
         while self._kept:
             self._drop(self._kept.popitem()[1])
 
-    def _drop(self, plan: AllReducePlan) -> None:
+    def _drop(self, plan: AllReducePlan | StreamPlan) -> None:
         for part in plan.parts:
             self._release(part)

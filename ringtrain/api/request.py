@@ -1,5 +1,7 @@
 """The request of an all-reduce, and the check that all ranks make the same."""
 
+import hashlib
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +13,9 @@ from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
 from ringtrain.errors import UsageError, everywhere, nearest
-from ringtrain.transport.base import Transport
+from ringtrain.monitor.guard import Guard
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.native_call import ALL_GATHER, NativeCall
 from ringtrain.transport.waiting import peers
 
 MEAN = "mean"
@@ -41,8 +45,7 @@ class Request:
 
     @property
     def reduction(self) -> str:
-        """The operation in the MPI's terms: a mean is a sum that is divided afterwards."""
-        return "sum" if self.op == MEAN else self.op
+        return reduction_of(self.op)
 
     def __str__(self) -> str:
         wire = "" if self.wire == NONE else texts.OVER_WIRE(wire=self.wire)
@@ -52,19 +55,30 @@ class Request:
         )
 
 
+def reduction_of(op: str) -> str:
+    """Return the operation in the MPI's terms: a mean is a sum that is divided afterwards."""
+    return "sum" if op == MEAN else op
+
+
 @lru_cache(maxsize=256)
 def check_request(dtype: str, op: str, algorithm: str, wire: str = NONE) -> NumberType:
     """Return the type of that name. Raises UsageError for a request that no rank could make."""
+    numbers = check_operation(dtype, op)
+    check_wire(wire)
+    check_algorithm(algorithm, wire != NONE)
+    if wire != NONE and (dtype != "float32" or op not in ("sum", MEAN)):
+        raise UsageError(texts.WIRE_CARRIES(wire=wire, op=op, dtype=dtype))
+    return numbers
+
+
+def check_operation(dtype: str, op: str) -> NumberType:
+    """Return the type of that name. Raises UsageError if its elements are not reduced so."""
     check_type(dtype)
     numbers = TYPES[dtype]
     if op not in OPS:
         raise UsageError(texts.UNKNOWN_OPERATION(op=op, hint=nearest(op, OPS)))
     if op == MEAN and numbers.integral:
         raise UsageError(texts.MEAN_NOT_WHOLE(dtype=dtype))
-    check_wire(wire)
-    check_algorithm(algorithm, wire != NONE)
-    if wire != NONE and (dtype != "float32" or op not in ("sum", MEAN)):
-        raise UsageError(texts.WIRE_CARRIES(wire=wire, op=op, dtype=dtype))
     return numbers
 
 
@@ -109,13 +123,39 @@ def copy_if_aliased(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return source if same or not np.may_share_memory(source, target) else source.copy()
 
 
-def agree_on_call(transport: Transport, call: str) -> None:
-    """Check that all ranks make this call. Collective. Raises UsageError on all ranks if they do not."""
-    every = transport.gather_json(call)
-    if len(set(every)) == 1:
-        return
-    groups = [
-        texts.CALL_OF(ranks=peers(rank for rank, other in enumerate(every) if other == each), call=each)
-        for each in dict.fromkeys(every)
-    ]
-    raise everywhere(UsageError(texts.CALLS_DIFFER(calls="; ".join(groups))))
+_words = lru_cache(maxsize=256)(str)  # a text takes as long as a small message
+
+
+class Agreement:
+    """The check that all ranks make the same new call. It ends at the deadline, and under the guard with the names of
+    the ranks that do not come.
+    """
+
+    def __init__(self, transport: Transport, guard: Guard | None, deadline_s: float):
+        self._transport, self._guard, self._deadline_s = transport, guard, deadline_s
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a guard compares what ranks do."""
+        return self._guard is not None
+
+    def on(self, call: str) -> None:
+        """Check it. Collective. Raises UsageError on all ranks if they do not make the same call."""
+        own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
+        every = np.empty((self._transport.size, own.size), np.uint8)
+        self.wait(texts.AGREEMENT(call=call), lambda: self._transport.native_start(NativeCall(ALL_GATHER, own, every)))
+        if (every != own).any():
+            raise everywhere(self._difference(call))
+
+    def wait(self, call: Hashable, start: Callable[[], Handle]) -> None:
+        """Wait for the operation that ``start()`` begins, which the guard numbers as ``call``, a text or in words."""
+        handle = start() if self._guard is None else self._guard.started(self._guard.call(_words(call)), start)
+        handle.wait(self._deadline_s)
+
+    def _difference(self, call: str) -> UsageError:
+        every = self._transport.gather_json(call)
+        groups = [
+            texts.CALL_OF(ranks=peers(rank for rank, other in enumerate(every) if other == each), call=each)
+            for each in dict.fromkeys(every)
+        ]
+        return UsageError(texts.CALLS_DIFFER(calls="; ".join(groups)))

@@ -10,12 +10,60 @@ BENCH = Template("bench, {op} of {dtype} {shape} by {algorithms}")
 REGISTER = Template("register")
 UNREGISTER = Template("unregister, block {number}")
 NOT_REGISTERED = Template("this array of {nbytes} bytes is not registered: give the one that register() was given")
+COLLECTIVE = Template("{kind} of {op}{dtype} {shape}{root} by {algorithm}")
+OF_OP = Template("the {op} of ")
+OF_ROOT = Template(", root {root}")
+UNKNOWN_HALF = Template("unknown algorithm {name!r}: {hint}")
 NO_SHAPE = Template("an array cannot have the shape {shape}: lengths begin at 0")
 NO_REPEATS = Template("repeats={repeats} measures nothing: give 1 or more")
 UNDER_WAY = Template("{call}() while a prepared reduction is under way: wait() for it first")
 CLOSED = Template("this communicator is closed: make another")
 THE_ARRAY = Template("the array")
 OUT = Template("out")
+
+# collectives
+ROWS_FOR_RANKS = Template("the first axis of the array must have one row for each of {size} ranks: {call} got {shape}")
+NO_ROOT = Template("root={root}: ranks are 0 to {last}")
+NOT_SCATTERED = Template("scatter gets its array on rank {root}: the others give out=, which tells the shape and type")
+OBJECTS = Template("elements of type {dtype} are references to objects, whose bytes mean nothing on another rank")
+UNLIKE_SHAPE = Template("out is {out_dtype} {out_shape}, and must be {dtype} {shape}")
+NOT_EQUAL_PARTS = Template(
+    "{rows} rows are not equal parts for {size} ranks: give send_counts and recv_counts, or a multiple of {size}"
+)
+BOTH_COUNTS = Template("give send_counts and recv_counts, both or neither: a rank must be told what it gets")
+COUNTS_DO_NOT_FIT = Template(
+    "{name}={counts} do not fit: wanted {size} numbers from 0, one for each rank, of {rows} rows together"
+)
+COUNTS_DIFFER = Template(
+    "rank {source} sends {sent} bytes to rank {target}, which wants {expected}: send_counts of the one must be "
+    "recv_counts of the other"
+)
+NO_AXIS = Template("{call} needs an array with rows, and this one has the shape []")
+
+NO_SHARDS = Template(
+    "reproducible=True adds this rank's shards, the rows of the first axis, and the shape is {shape}: give one or more"
+)
+NOT_REPRODUCIBLE = Template(
+    "reproducible=True adds in one tree, and algorithm={algorithm!r} over wire={wire!r} does not: leave algorithm out, "
+    "and give wire='none'"
+)
+
+# messages
+NO_PEER = Template("peer={peer}: the other ranks are 0 to {last}, without this rank, {rank}")
+NO_TAG = Template("tag={tag}: a tag is 0 to {last}, since every MPI has these")
+SEND = Template("send to rank {peer} (tag {tag})")
+RECEIVE = Template("recv (tag {tag})")
+
+# group
+NO_RANKS = Template("a group needs ranks of this communicator, 0 to {last}, each once: got {ranks}")
+
+# work
+NOT_DONE = Template("{call} is not done after {seconds:g} s")
+NO_ASYNC = Template("async_op needs a thread that calls the MPI: {why}. Leave async_op out")
+FROM_CALLBACK = Template(
+    "a function of add_done_callback calls the communicator, whose thread runs it: call it outside"
+)
+THREAD_ENDS = Template("the program ends while operations are in flight: wait() for them first")
 
 # arrays
 NOT_AN_ARRAY = Template(
@@ -50,6 +98,7 @@ WIRE_CARRIES = Template(
 )
 NOT_REDUCED = Template("{dtype} elements are not reduced: convert the array to one of {known}")
 UNLIKE = Template("out is {out_dtype} {out_shape}, and the array {dtype} {shape}: they must be alike")
-READ_ONLY = Template("{name} cannot be written to: use the result of allreduce(array), which is a new array")
+READ_ONLY = Template("{name} cannot be written to: give an array that can, or leave out= out for a new one")
+AGREEMENT = Template("agreement on a new call, {call}")
 CALLS_DIFFER = Template("ranks make different calls: all must make the same. {calls}")
 CALL_OF = Template("{ranks}: {call}")

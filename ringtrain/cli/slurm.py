@@ -1,6 +1,7 @@
 """The command ``ringtrain slurm``."""
 
 import os
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -44,17 +45,20 @@ MANY = 1 << 40  # examples of a data set that is missing here: two steps in epoc
     "-o", "--output", type=click.Path(path_type=Path), help="Write the script to this file. [to the terminal]"
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@click.argument("words", metavar="[train|bench] [-- FLAGS...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="[train|bench|run] [-- FLAGS...]", nargs=-1, type=click.UNPROCESSED)
 def slurm(output, force, words, **given):
     """Write a batch script for Slurm, and submit nothing.
 
     \b
     ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 -- --model resnet20 --data cifar10.h5 --batch 256 --device cuda
     ringtrain slurm bench --nodes 2 --ranks-per-node 8 --output bench.sbatch -- --end 64M
+    ringtrain slurm run --nodes 2 --ranks-per-node 8 -- python -m ringtrain.torch train.py --epochs 90
 
     train (the default) makes a run that stops before the limit, is queued again and survives the death of a node;
     bench measures and tunes the all-reduce. FLAGS, after --, are those of `ringtrain train` or
     `ringtrain bench-allreduce`. They are checked now, and so is the data set if it is readable here.
+    run does as train with any command of ranks, after --, which gets SIGUSR1 before the limit, and ends with 75 once it
+    has saved a checkpoint.
     """
     from ringtrain.launch.slurm.script import BatchJob, SiteOptions, check_job, script
 
@@ -95,6 +99,8 @@ def _write(path: Path, text: str, force: bool) -> None:
 def _check_flags(job) -> tuple:
     """Return (the job with the launcher's flags that the run needs, notes on the flags). Raises UsageError and click's
     errors."""
+    if job.kind == "run":
+        return job, list(_missing(job))
     if job.kind == "bench":
         from ringtrain.cli.bench_allreduce import bench_allreduce
 
@@ -197,6 +203,16 @@ def _check_options(config, model):
     return batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
 
 
+def _missing(job):
+    """Yield a note for what this machine lacks of a command: the container, or its program, and its script."""
+    yield from _missing_container(job)
+    if job.site.container is None and job.site.venv is None and shutil.which(job.flags[0]) is None:
+        yield texts.NOT_HERE(path=job.flags[0])
+    script = next((word for word in job.flags[1:] if word.endswith(".py")), None)
+    if script is not None and not os.path.exists(script):
+        yield texts.NOT_HERE(path=script)
+
+
 def _remarks(job, config):
     if job.gpus is not None and config.device == "cpu":
         yield texts.GPUS_UNUSED
@@ -204,5 +220,9 @@ def _remarks(job, config):
         yield texts.NOT_HERE(path=config.data)
     if config.elastic is not None:
         yield texts.ELASTIC_NEEDS
+    yield from _missing_container(job)
+
+
+def _missing_container(job):
     if job.site.container is not None and not os.path.exists(job.site.container):
         yield texts.NOT_HERE(path=job.site.container)

@@ -147,5 +147,9 @@ FROM_RANK = Template("ringtrain: rank {rank}: {text}")
 FROM = Template("ringtrain: {text}")
 NOTE = Template("note: {note}")
 RANK_FAILED = Template("ringtrain: rank {rank} failed:\n{traceback}")
-NO_DEADLINE = Template("RINGTRAIN_DEADLINE_S is {value!r}: wanted a number of seconds above 0")
 SKIPPED = Template("ringtrain: passed over: {reason}")
+
+# python_script
+NO_SCRIPT = Template(
+    "there is no script to run: python -m ringtrain.torch script.py, or -m module; --help shows the options"
+)

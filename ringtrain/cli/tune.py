@@ -106,7 +106,7 @@ def _asked(transport: "Transport", flags: dict):
     from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.measure.timing import Protocol
     from ringtrain.bench.sweep.sizes import parse_names, swept
-    from ringtrain.bench.sweep.sweep import Sweep
+    from ringtrain.bench.sweep.sweep import STREAMED, Sweep
     from ringtrain.errors import UsageError
 
     dtypes, ops = parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation")
@@ -125,7 +125,7 @@ def _asked(transport: "Transport", flags: dict):
         ops=ops,
         protocol=protocol,
         passes=flags["passes"],
-        memories={},  # candidates work in the memory of the run alone
+        memories=STREAMED,  # the others work in the memory of the run alone
         segment_bytes=flags["segment_bytes"],
     )
 

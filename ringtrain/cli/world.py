@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
-from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, UsageError, naming_packages
+from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages
 from ringtrain.transport.launch_environment import read_launch
 
 if TYPE_CHECKING:
@@ -133,16 +133,10 @@ class Ender:
 
 def deadline_of(environ) -> float:
     """Return the deadline of commands that set none, and before a command sets its own. Raises UsageError."""
+    from ringtrain.launch.python_script import asked_deadline
     from ringtrain.transport.activity import DEADLINE_S
 
-    given = environ.get("RINGTRAIN_DEADLINE_S")
-    try:
-        seconds = DEADLINE_S if given is None else float(given)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise UsageError(texts.NO_DEADLINE(value=given))
-    return seconds
+    return asked_deadline(environ) or DEADLINE_S
 
 
 def end_with(error: RingtrainError, alone: bool = False) -> int:

@@ -63,6 +63,24 @@ def make_schedule(name: str, where: Topology | int, goal: str = ALL_REDUCE, roun
     return (_rounded(name) if rounded else _plain(name))(topology)
 
 
+def make_broadcast(name: str, size: int, root: int) -> Schedule:
+    """Return the broadcast of ``root``'s buffer by the second half of the schedule ``name``. Raises UsageError."""
+    half = _half(name, size, ALL_GATHER, rounded=False)
+    shift = root - half.owner(0)
+    return compose.from_root(compose.seated(half, [(rank + shift) % size for rank in range(size)]), root)
+
+
+def make_by_rank(name: str, size: int, goal: str) -> Schedule:
+    """Return the half of the schedule ``name`` whose chunk r is owned by rank r. Raises UsageError for one whose owners
+    have other numbers of chunks.
+    """
+    half = _half(name, size, goal, rounded=False)
+    owners = [half.owner(chunk) for chunk in range(half.chunks)]
+    if sorted(owners) != list(range(size)):
+        raise UsageError(texts.NOT_BY_RANK(name=name, size=size, goal=goal))
+    return compose.seated(half, [owners.index(rank) for rank in range(size)])
+
+
 def _plain(name: str) -> Callable[[Topology], Schedule]:
     if name in SCHEDULES:
         return SCHEDULES[name]

@@ -44,6 +44,31 @@ def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner: 
     return replace(parts[0], name=name, make=steps, max_chunks_sent=wire, goal=goal, owner=owner)
 
 
+def seated(part: Schedule, ranks: Sequence[int]) -> Schedule:
+    """Return the half of an all-reduce with its ranks renamed: rank r of ``part`` is rank ``ranks[r]``."""
+    places = [[(chunk, chunk + 1)] for chunk in range(part.chunks)]
+    made = embed(part, ranks, places, part.size, part.chunks)
+    return replace(made, goal=part.goal, owner=lambda chunk: ranks[part.owner(chunk)])
+
+
+def from_root(gather: Schedule, root: int) -> Schedule:
+    """Return an all-gather as a broadcast: first the root sends their chunks to the other owners."""
+
+    def steps(rank: int) -> Iterator[Step]:
+        given = [chunk for chunk in range(gather.chunks) if gather.owner(chunk) != root]
+        if rank == root and given:
+            yield Step(sends=tuple(Move(gather.owner(chunk), chunk, chunk + 1) for chunk in given))
+        taken = tuple(Move(root, chunk, chunk + 1) for chunk in given if gather.owner(chunk) == rank)
+        if taken:
+            yield Step(recvs=taken)
+
+    def wire(rank: int) -> int:
+        return sum(gather.owner(chunk) != root for chunk in range(gather.chunks)) if rank == root else 0
+
+    first = Schedule("dealing", gather.size, gather.chunks, steps, wire)
+    return concat(gather.name, [first, gather], ALL_GATHER, lambda chunk: root)
+
+
 def embed(part: Schedule, ranks: Sequence[int], places: Places, size: int, chunks: int) -> Schedule:
     """Return ``part``, run by ``ranks`` in a world of ``size`` ranks, whose buffer has ``chunks`` chunks. The other
     ranks take no part. Chunk c of ``part`` is the world's chunks ``places[c]``: one move becomes several if those are

@@ -16,6 +16,9 @@ NO_OWNERS = Template(
     "rounded one, so ranks end with different bits. Use an algorithm with owners: {owning}"
 )
 UNKNOWN_GOAL = Template("unknown goal {goal!r}: {hint}")
+NOT_BY_RANK = Template(
+    "{name} has no {goal} that gives each of {size} ranks one row: take ring, circulant, sliced or mpi"
+)
 NO_HALVES = Template("{name!r} is not made of two halves and has no {goal}. These have one: {halves}")
 
 # cost
@@ -123,3 +126,26 @@ NOT_SHARED_WHY = Template("the buffer is not in memory that the ranks of a node 
 TOO_MANY_BUFFERS = Template("a device adds up the buffers of {limit} ranks at once, and the node has {size}")
 NOT_ADDED = Template("it adds {known}, not {dtype}")
 NO_COUNTERS = Template("shared memory has no room for the counters that ranks wait on")
+
+# streamed
+STREAMED = Template("a streamed all-reduce")
+AWAITED_CHUNK = Template("{whom} for chunk {chunk} of {chunks} of {name} on rank {rank}")
+STREAM_CALLS_DIFFER = Template(
+    "ranks make different all-reduces: rank {rank} {op} of {count:,} {dtype} in chunks of {chunk:,} bytes, "
+    "rank {other} {other_op} of {other_count:,} {other_dtype} in chunks of {other_chunk:,} bytes: all ranks make the "
+    "same calls in the same order"
+)
+STREAM_ONE_NODE = Template("ranks are on {nodes} nodes, and it works within one")
+STREAM_ON_HOST = Template("the buffer is not in host memory")
+STREAM_TOO_MANY = Template("the node has {size} ranks, and it takes {most}")
+STREAM_NO_WINDOW = Template("the ranks of the node have no memory that they share")
+STREAM_NO_WINDOW_WHY = Template("the ranks of the node have no memory that they share: {why}")
+STREAM_WRONG_CHUNK = Template("rank {rank} reads chunk {found} in a slot of rank {source}, and wants chunk {wanted}")
+STREAM_RACE = Template(
+    "hazard: rank {rank} at chunk {chunk} and rank {other} use slot {slot} of rank {owner}, and nothing orders them"
+)
+STREAM_STUCK = Template("no rank goes on: {action} of chunk {chunk} waits for ever")
+STREAM_SUM = Template(
+    "rank {rank} ends with {found} in slice {part} of chunk {chunk}; wanted every contribution once, in the order of "
+    "ranks"
+)

@@ -128,7 +128,8 @@ TIMED_OUT = Template("the check of {name} has not ended after {seconds:g} s, in 
 HELD = Template("a call that keeps the interpreter")
 
 # slurm.py
-NO_SCRIPT = Template("there is no script {kind!r}; {hint}")
+NO_KIND = Template("there is no script {kind!r}; {hint}")
+NO_COMMAND = Template("run wants the command of each rank after --, as -- python -m ringtrain.torch train.py")
 TIME_MALFORMED = Template("--time {time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
 MEMORY_MALFORMED = Template("--mem {memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
 CONTAINER_AND_VENV = Template("--container and --venv both bring ringtrain: give one of them")
@@ -169,3 +170,6 @@ CORES_UNUSED = Template("a task has {cores}, but a rank runs on {used}")
 GIVE_CORES = Template("mpirun --map-by slot:PE={cores}, or srun --cpus-per-task={cores}")
 ENDS_SOON = Template("it ends soon")
 MORE_TIME = Template("ask for more time: --time of Slurm")
+
+# python_script
+NO_SECONDS = Template("{name} is {value!r}: wanted a number of seconds above 0")

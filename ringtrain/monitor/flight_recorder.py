@@ -65,6 +65,7 @@ class RankRecord:
     """The content of a rank's row.
 
     entries:   its last collectives by number
+    rank:      in the world, of which the ranks may be a group
     iteration: of training, from 1; 0 before it
     left:      whether it begins no more collectives
     doing:     its stage, for ``doing_s`` seconds now; ``limited``: the rank itself reports a stage that takes too long
@@ -91,6 +92,7 @@ class FlightRecorder:
     def __init__(self, transport: Transport):
         memory = transport.board(ROW_BYTES)
         self.rank, self.size, self.gap = transport.rank, transport.size, memory.gap
+        self._world_ranks = transport.world_ranks
         self._rows = memory.rows
         self._words = memory.rows.view(np.int64)  # [size, WORDS]
         self.history = self._words[:, ITERATION:DESCRIBED]  # changes when ranks make progress
@@ -167,6 +169,15 @@ class FlightRecorder:
         """Number of the collective that this rank began last."""
         return self._number
 
+    @property
+    def world_rank(self) -> int:
+        """The rank of this process in the world, of which this may be a group."""
+        return self._world_ranks[self.rank]
+
+    def place(self, world_rank: int) -> int:
+        """Return the row of a rank of the world."""
+        return self._world_ranks.index(world_rank)
+
     # ── this rank reads all ───────────────────────────────────────────────────────────────────────────────
     def inside(self) -> list[int]:
         """The words of the collectives that this rank has begun and not ended, oldest first."""
@@ -199,7 +210,7 @@ class FlightRecorder:
         entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
         by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
         return RankRecord(
-            rank,
+            self._world_ranks[rank],
             by_number,
             int(words[ITERATION]),
             bool(words[LEFT]),

@@ -200,7 +200,7 @@ class Guard:
 
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.recorder.read()
-        text = diagnosis.stall(rows, self.recorder.rank, self._silent_s, self.recorder.gap)
+        text = diagnosis.stall(rows, self.recorder.world_rank, self._silent_s, self.recorder.gap)
         number = diagnosis.first_open(rows, self._silent_s)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
         culprit = any(row.limited for row in rows if row.last < (number or 0) and self._silent_s(row.rank) is None)
@@ -219,7 +219,7 @@ class Guard:
 
     def _silent_s(self, rank: int) -> float | None:
         """Return the seconds since the rank's last sign of life; None if they are few."""
-        quiet_s = self.watchdog.quiet_s(rank)
+        quiet_s = self.watchdog.quiet_s(self.recorder.place(rank))
         return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +231,7 @@ class Guard:
         self._write_stage()
         if not self._election.taken and not self._shown and self._is_awaited(self.recorder.reported_number()):
             self._shown = True
-            stack_dump.write_stacks(self._activity, self.recorder.rank)
+            stack_dump.write_stacks(self._activity, self.recorder.world_rank)
         waiting = self.waiting  # read before `taken`: a main thread that reports takes first, and then waits no more
         error = None if self._election.taken else self._error(self.recorder.inside(), waiting)
         if error is not None:
@@ -250,10 +250,10 @@ class Guard:
         iteration is behind."""
         if reported != EVERYTHING:
             return self.recorder.last < reported
-        return self.recorder.rank in diagnosis.behind(self.recorder.read(), self._silent_s)
+        return self.recorder.world_rank in diagnosis.behind(self.recorder.read(), self._silent_s)
 
     def _rank_states(self) -> str:
-        lines = diagnosis.rank_states(self.recorder.read(), self._silent_s, self.recorder.gap, self.recorder.rank)
+        lines = diagnosis.rank_states(self.recorder.read(), self._silent_s, self.recorder.gap, self.recorder.world_rank)
         return "".join(f"\n{line}" for line in lines)
 
     def _open_collectives(self) -> str:
@@ -293,7 +293,7 @@ def _end_all(transport: Transport) -> Callable[[RingtrainError], None]:
     """Return the default ``end``."""
 
     def end(error: RingtrainError) -> None:
-        sys.stderr.write(texts.ENDING(rank=transport.rank, error=error) + "\n")
+        sys.stderr.write(texts.ENDING(rank=transport.world_ranks[transport.rank], error=error) + "\n")
         with suppress(SystemExit):  # ends a world of threads; nothing catches it in this one
             transport.abort(error.exit_code)
 

@@ -10,6 +10,7 @@ from ringtrain.monitor import texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import ForwardingTransport, Handle, Transport
+from ringtrain.transport.native_call import NativeCall
 
 
 class GuardedTransport(ForwardingTransport):
@@ -30,6 +31,10 @@ class GuardedTransport(ForwardingTransport):
     def native_allreduce_start(self, span: Array) -> Handle:
         call = self._guard.call(_all_reduce(span.size, span.dtype, "sum"))
         return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
+
+    def native_start(self, call: NativeCall) -> Handle:
+        text = texts.NATIVE(kind=call.kind, root=call.root)
+        return self._guard.started(self._guard.call(text), lambda: self._inner.native_start(call))
 
     def broadcast(self, span: Array, root: int = 0) -> None:
         self._run(_broadcast(span.size * span.dtype.itemsize, root), lambda: self._inner.broadcast(span, root))

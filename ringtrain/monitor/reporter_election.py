@@ -39,7 +39,7 @@ class ReporterElection:
         At the end there is time for the rank that the others wait for to show its stacks.
         """
         self.taken, heard = True, False
-        before = min(sum(rank < self._recorder.rank for rank in able) + itself, TURNS)
+        before = min(sum(rank < self._recorder.world_rank for rank in able) + itself, TURNS)
         until = self._clock() + before * self._turn_s
         while self._clock() < until or (not heard and self._recorder.reported_number()):
             if not heard and self._recorder.reported_number():

@@ -57,6 +57,7 @@ ENDING = Template("ringtrain: rank {rank}: {error}")
 
 # guarded
 BROADCAST = Template("broadcast of {nbytes:,} bytes from rank {root}")
+NATIVE = Template("{kind} by the MPI, root {root}")
 GATHER = Template("gather of values")
 BARRIER = Template("barrier")
 NODE_BARRIER = Template("barrier of a node")

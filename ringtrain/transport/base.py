@@ -17,10 +17,12 @@ from ringtrain.arrays import Array
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.buffers import Raw
 from ringtrain.transport.counters import Counters
+from ringtrain.transport.native_call import NativeCall
 from ringtrain.transport.rows import Rows
+from ringtrain.transport.service_messages import ServiceMessages
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.traffic import LinkTraffic
-from ringtrain.transport.waiting import Patience
+from ringtrain.transport.waiting import Patience, wait_for
 
 Moves = Sequence[tuple[int, Array | Raw]]  # (peer, span)
 
@@ -42,6 +44,36 @@ class Handle(ABC):
 
     def free(self) -> None:  # noqa: B027
         """Release its resources; do not start it again. ``Transport.close`` frees handles that are left."""
+
+
+class MessageHandle(Handle):
+    """One message of a :class:`TagSpace`, in flight. ``source``: the rank that sent it, when it has arrived."""
+
+    patience: Patience
+    source: int | None = None
+
+    @abstractmethod
+    def awaited(self) -> str:
+        """Return the peer that this rank waits for, in words."""
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, self.awaited, patience=self.patience)
+
+
+class TagSpace(ABC):
+    """Single messages whose tags are the caller's alone: none meets a message of a collective. Tags: 0 to 32767. The
+    messages of a sender, a receiver and a tag match first in, first out.
+    """
+
+    @abstractmethod
+    def send(self, span: np.ndarray, peer: int, tag: int) -> MessageHandle:
+        """Start to send the bytes of ``span``, which is contiguous."""
+
+    @abstractmethod
+    def receive(self, span: np.ndarray, peer: int | None, tag: int) -> MessageHandle:
+        """Start to receive as many bytes as ``span`` has, which is contiguous; ``peer`` None: from any rank. A test
+        raises TransportError for a message of another length.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +105,9 @@ class PointToPoint(Protocol):
     @property
     def nodes(self) -> int: ...
 
+    @property
+    def world_ranks(self) -> Sequence[int]: ...
+
     def scratch(self, count: int, dtype: DTypeLike) -> Array: ...
 
     def sends(self, moves: Moves, tag: int) -> Handle: ...
@@ -91,6 +126,8 @@ class Transport(ABC):
     why_not_fault_tolerant: str  # why the death of a rank ends the run, and what to do; empty if ranks can survive it
     activity: Activity  # this rank's current activity
     why_not_shared: str = ""  # why ranks of a node may lack peer views here, in words, if it is known
+    why_one_thread: str = ""  # why only one thread of this rank may call the transport, in words; empty if any may
+    world_ranks: Sequence[int]  # the rank of each rank in the first world, of which this may be a group
 
     @property
     def rank(self) -> int:
@@ -154,8 +191,23 @@ class Transport(ABC):
         """Start a non-blocking :meth:`native_allreduce` (sum): wait for the handle before reading ``span``."""
 
     @abstractmethod
+    def native_start(self, call: NativeCall) -> Handle:
+        """Start one of the MPI's own collectives on host memory, non-blocking, and return its handle."""
+
+    @abstractmethod
     def broadcast(self, span: Array, root: int = 0) -> None:
         """Copy the root's bytes to all ranks; blocking."""
+
+    @abstractmethod
+    def tag_space(self) -> TagSpace:
+        """Return a new space of single messages. Collective."""
+
+    # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def group(self, ranks: Sequence[int]) -> "Transport | None":
+        """Return a world of these ranks, in this order; None on a rank that is not among them. Collective over these
+        ranks alone. Close it before this one.
+        """
 
     # ── small control messages: JSON-able values, never pickles ───────────────────────────────────────────
     @abstractmethod
@@ -215,6 +267,10 @@ class Transport(ABC):
     def counters(self, count: int) -> Counters:
         """Return ``count`` numbers on rank 0 that every rank adds to; collective."""
 
+    @abstractmethod
+    def service_messages(self) -> ServiceMessages:
+        """Return messages of any length for a service; collective. The caller closes them."""
+
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def abort(self, code: int) -> None:
@@ -237,6 +293,7 @@ class ForwardingTransport(Transport):
         self.before_closing, self.before_leaving = inner.before_closing, inner.before_leaving
         self.why_not_fault_tolerant, self.why_not_shared = inner.why_not_fault_tolerant, inner.why_not_shared
         self.activity = inner.activity
+        self.why_one_thread, self.world_ranks = inner.why_one_thread, inner.world_ranks
 
     def has_lost(self) -> bool:
         return self._inner.has_lost()
@@ -259,8 +316,17 @@ class ForwardingTransport(Transport):
     def native_allreduce_start(self, span: Array) -> Handle:
         return self._inner.native_allreduce_start(span)
 
+    def native_start(self, call: NativeCall) -> Handle:
+        return self._inner.native_start(call)
+
     def broadcast(self, span: Array, root: int = 0) -> None:
         self._inner.broadcast(span, root)
+
+    def tag_space(self) -> TagSpace:
+        return self._inner.tag_space()
+
+    def group(self, ranks: Sequence[int]) -> Transport | None:
+        return self._inner.group(ranks)
 
     def gather_json(self, value: Any) -> list:
         return self._inner.gather_json(value)
@@ -291,6 +357,9 @@ class ForwardingTransport(Transport):
 
     def counters(self, count: int) -> Counters:
         return self._inner.counters(count)
+
+    def service_messages(self) -> ServiceMessages:
+        return self._inner.service_messages()
 
     def abort(self, code: int) -> None:
         self._inner.abort(code)

@@ -6,6 +6,10 @@ from ringtrain.template import Template
 NO_PROGRESS = Template("no progress for {seconds:g} s, waiting for {awaited}")
 AWAITED_PEERS = Template("{peers} to {verb} (tag {tag})")
 AWAITED_ALLREDUCE = Template("all ranks to all-reduce")
+AWAITED_NATIVE = Template("{peers} to join the {kind} (the MPI does not say which of them is late)")
+AWAITED_JOINING = Template("{peers} to join the {kind}")
+AWAITED_MESSAGE = Template("{peer} to {verb} (tag {tag})")
+ANY_RANK = Template("any rank")
 AWAITED_MEETING = Template("all ranks to meet")
 AWAITED_NEIGHBOURS = Template("{peers} to {step}")
 
@@ -62,9 +66,20 @@ TRIAL_STATUS_SAID = Template("a trial ended with status {status} ({said})")
 
 # board, messages
 FORGOTTEN_CALL = Template("a call whose text has left the flight recorder")
+ONE_THREAD = Template("this MPI gives thread level {level}, and two threads need multiple")
 NO_THREADS = Template(
     "ranks that share no memory with this rank: their rows need a thread, and this MPI gives thread level {level}"
 )
+
+# service_messages, key_value
+NO_SERVICE = Template(
+    "the keys and values that ranks share need a thread, and this MPI gives thread level {level}: use an MPI that is "
+    "built for threads (MPI_THREAD_MULTIPLE), and start it by ringtrain or mpi4py"
+)
+POSTING = Template("sending a request or an answer to rank {peer}")
+LOOKING_FOR_POST = Template("looking for requests and answers")
+KEYS_MISSING = Template("no rank has set {keys} within {seconds:g} s")
+NO_ANSWER = Template("rank {owner} does not answer the request to {request} {keys}: it has ended, or it hangs")
 
 # device, direct, staged, loopback
 DEVICE_MEMORY = Template("{transport}, device memory {way}")
@@ -84,6 +99,9 @@ MPI_FAILED_ADDING = Template("MPI failed while adding to rank 0's numbers: {erro
 ALLREDUCING = Template("all-reducing")
 BROADCASTING = Template("broadcasting from rank {root}")
 GATHERING = Template("gathering values")
+IN_NATIVE = Template("in the MPI's {kind}")
+IN_MESSAGE = Template("waiting for {awaited}")
+GROUPING = Template("making a group of ranks")
 IN_BARRIER = Template("waiting in a barrier")
 IN_NODE_BARRIER = Template("waiting in a barrier of this node")
 MEETING = Template("meeting the other ranks")
@@ -138,6 +156,7 @@ SOME_RANKS = Template("{count} of {local} ranks")
 # loopback
 OTHER_FAILED = Template("another rank failed: {error}")
 SIZES_DIFFER = Template("rank {source} sends {sent} bytes where rank {target} expects {expected} (tag {tag})")
+KINDS_DIFFER = Template("ranks make different collectives: {kinds}")
 NOT_MET = Template("rank {rank} waited {seconds:g} s for the other ranks to meet")
 
 # survival, tolerance

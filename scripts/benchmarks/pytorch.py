@@ -250,11 +250,11 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {name}, Linux {platform.release()}"
 
 
-def command_line(words: list[str]) -> str:
+def command_line(words: list[str], verb: str = "pytorch") -> str:
     """Return the command without the places of this machine."""
     places = ("--torch", "--json", "--page")
     kept = [word for at, word in enumerate(words) if word not in places and (at == 0 or words[at - 1] not in places)]
-    return " ".join(["scripts/bench pytorch", *kept])
+    return " ".join([f"scripts/bench {verb}", *kept])
 
 
 def write(path: str | None, text: str) -> None:

@@ -22,6 +22,7 @@ from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, read_tuning, 
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse_tuning
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
@@ -82,7 +83,7 @@ def test_between_sizes_on_a_line_of_logarithms():
     choice = taken(32 * KIB)
     assert choice.basis == "interpolated"
     assert choice.times_s == pytest.approx({"mpi": 200e-6, "ring": 200e-6, "star": 400e-6})
-    assert taken(30 * KIB).algorithm == "mpi" and taken(40 * KIB).algorithm == "ring"
+    assert taken(16 * KIB).algorithm == "mpi" and taken(40 * KIB).algorithm == "ring"
 
 
 def test_beyond_the_sizes_the_model_goes_on_from_the_last_row():
@@ -113,7 +114,7 @@ def test_one_wrong_row_bars_a_candidate_at_every_size():
     known = table(rows("mpi", {KIB: 1e-6, MIB: 1e-6}, wrong_at=KIB), rows("ring", {KIB: 1e-3, MIB: 1e-3}))
     assert [taken(nbytes, known).algorithm for nbytes in (KIB, 32 * KIB, MIB)] == ["ring"] * 3
     alone = taken(MIB, table(rows("ring", {MIB: 1e-3}, wrong_at=MIB)))
-    assert alone.basis == "usual" and re.match(texts.USUAL_ABOVE.pattern(reason=texts.NO_TIME), alone.why)
+    assert alone.basis == "usual" and re.match(texts.USUAL.pattern(reason=texts.NO_TIME), alone.why)
 
 
 def test_what_does_not_run_here_is_no_candidate():
@@ -139,15 +140,22 @@ def test_without_a_tuning_file_a_stated_order():
             nbytes, "float32", "sum", Candidates(RankLayout("", 4, nodes), candidates, {}), None
         ).algorithm
 
-    everything = ("star", "ring", "hierarchical", "mpi", "mapped", "routed")
-    assert usual(SMALL_BYTES, 1, *everything) == usual(SMALL_BYTES, 2, *everything) == "mpi"
-    assert usual(SMALL_BYTES + 1, 1, *everything) == "mapped" and usual(SMALL_BYTES + 1, 2, *everything) == "routed"
+    everything = ("star", "ring", "hierarchical", "mpi", "sliced", "stream", "mapped", "routed")
+    assert usual(SMALL_BYTES, 2, *everything) == "mpi" and usual(SMALL_BYTES + 1, 2, *everything) == "routed"
+    for nbytes in (4, SMALL_BYTES, MIB):
+        left = list(everything)
+        for name in ("mapped", "stream", "sliced", "ring"):
+            assert usual(nbytes, 1, *left) == name
+            left.remove(name)
     assert usual(MIB, 1, "star", "ring", "mpi") == "ring" and usual(MIB, 2, "ring", "hierarchical") == "hierarchical"
     assert usual(MIB, 2, "star", "tree") == "star"
-    where = {"reason": texts.NO_TUNING, "size": "32 KiB", "layout": "2 ranks on 1 node"}
     not_mapped = texts.PASSED_OVER(name="mapped", why="no shared windows")
-    assert taken(MIB, None).why == texts.USUAL_ABOVE(**where) + not_mapped
-    assert taken(KIB, None).why == texts.USUAL_UP_TO(**where) + texts.LEAST_LATENCY() + ring_messages(2)
+    on_one_node = texts.USUAL(reason=texts.NO_TUNING, layout="2 ranks on 1 node")
+    assert taken(MIB, None).why == taken(KIB, None).why == on_one_node + not_mapped
+    apart = Candidates(RankLayout("1x2", 2, 2), ("mpi", "ring"), {})
+    where = {"reason": texts.NO_TUNING, "size": "32 KiB", "layout": "2 ranks on 2 nodes"}
+    assert taken(MIB, None, apart).why == texts.USUAL_ABOVE(**where)
+    assert taken(KIB, None, apart).why == texts.USUAL_UP_TO(**where) + texts.LEAST_LATENCY() + ring_messages(2)
 
 
 def test_the_reason_says_what_the_ring_costs():
@@ -165,7 +173,8 @@ def test_the_reason_says_what_the_ring_costs():
     assert why(near, "mapped", "star", "ring").endswith(texts.NEXT(name="ring", time="3 s"))
     assert why(table(rows("mapped", {MIB: 1.0})), "mapped", "ring") == chosen("measured", "1 s") + ring_messages(4)
     assert why(three, "ring") == chosen("measured", "3 s")
-    assert why(None, "mapped", "ring").endswith(texts.NO_MESSAGES() + ring_messages(4))
+    for name in ("mapped", "stream"):
+        assert why(None, name, "ring").endswith(texts.NO_MESSAGES() + ring_messages(4))
     assert why(None, "hierarchical", "ring", nodes=2).endswith(texts.LEAST_BETWEEN_NODES() + ring_messages(4))
     for ranks in (2, 3, 8):
         ring = make_schedule("ring", ranks)
@@ -208,21 +217,23 @@ def test_a_chosen_reduction_says_so_and_sums():
     assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 1e-3, 3.0)] * 2
 
 
-def test_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
+def test_between_nodes_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
     def body(t):
         add = lambda a, b, y: np.add(a, b, out=y)  # noqa: E731
         whole = make_allreduce(t, np.ones(4, "i8"), "auto", add)
         kept_in_uint16 = make_allreduce(t, np.ones(4, "u2"), "auto", add, dtype="bfloat16")
         return whole.algorithm, kept_in_uint16.algorithm, kept_in_uint16.why
 
+    ((whole, half, why), _) = LoopbackWorld(2, nodes=2).run(body)
+    assert (whole, half) == ("auto:mpi", "auto:routed")
+    assert texts.PASSED_OVER(name="mpi", why=texts.NO_MPI_TYPE(dtype="bfloat16")) in why
     ((whole, half, why), _) = LoopbackWorld(2).run(body)
-    assert (whole, half) == ("auto:mpi", "auto:sliced")
-    not_mpi = texts.PASSED_OVER(name="mpi", why=texts.NO_MPI_TYPE(dtype="bfloat16"))
-    assert not_mpi + texts.PASSED_OVER(name="mapped", why=collectives_texts.NOT_SHARED) in why
+    assert (whole, half) == ("auto:stream", "auto:stream")
+    assert texts.PASSED_OVER(name="mapped", why=collectives_texts.NOT_SHARED) in why
 
 
 def test_training_says_which_buckets_were_given_what():
-    layers = [(f"{n}.weight", Parameter("weight", (n,), Fill("constant"))) for n in (64, 262144, 100_000, 524288)]
+    layers = [(f"{n}.weight", Parameter("weight", (n,), Fill("constant"))) for n in (128, 262144, 100_000, 524288)]
 
     def body(t, **options):
         arena = Arena(t.allocate, layers, "float32")
@@ -236,7 +247,7 @@ def test_training_says_which_buckets_were_given_what():
     assert seconds == pytest.approx(10e-6 + between + 1e-3 + 2e-3)
     assert remarks == [
         "auto: ring for 390.6 KiB, 1 MiB, 2 MiB (at 2 MiB: modelled 2 ms; mpi 4 ms)",
-        "auto: mpi for 256 B (modelled 10 µs; ring 10 µs)",
+        "auto: mpi for 512 B (modelled 10 µs; ring 20 µs)",
     ]
     assert LoopbackWorld(2).run(lambda t: body(t, algorithm="ring"))[0] == ([], None)
     assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == ([], None)
@@ -250,8 +261,9 @@ def test_nodes_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
     nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), texts.SINGLE_NODE)
     assert flat.refused == nodeless and "mapped" in flat.candidates
-    assert deep.refused == {"mapped": texts.SEVERAL_NODES(nodes=2)} and "routed" in deep.candidates
-    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {texts.SINGLE_RANK}
+    assert deep.refused == dict.fromkeys(("mapped", *STREAMS), texts.SEVERAL_NODES(nodes=2))
+    assert {*STREAMS} < {*flat.candidates} and "routed" in deep.candidates
+    assert {alone.refused[name] for name in ("mpi", "mapped", "routed", *STREAMS)} == {texts.SINGLE_RANK}
     for here in (flat, deep, alone):
         assert static_candidates(here.layout, "float32") == here
         assert {*here.candidates, *here.refused} == set(ALGORITHMS)

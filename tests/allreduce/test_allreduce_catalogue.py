@@ -148,12 +148,13 @@ def test_counters_are_needed_too():
     assert instead == "hierarchical"
 
 
-def test_auto_takes_messages_where_there_are_no_counters():
+def test_auto_streams_where_there_are_no_counters_and_takes_messages_where_nothing_is_shared():
     def body(t):
         without_counters(t, [7])
         return make_allreduce(t, t.allocate(9000, "f8"), "auto", add, tag=7).algorithm
 
-    assert set(LoopbackWorld(2).run(body)) == {"auto:sliced"}
+    assert set(LoopbackWorld(2).run(body)) == {"auto:stream"}
+    assert set(LoopbackWorld(2, shares=False).run(body)) == {"auto:sliced"}
 
 
 def test_the_plan_that_runs_is_proved():

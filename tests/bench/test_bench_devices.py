@@ -18,6 +18,7 @@ from ringtrain.bench.model.copies import Copies, mapped_bound_s
 from ringtrain.bench.sweep import files, plots, tables
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
@@ -272,5 +273,7 @@ def test_nccl_is_refused_where_it_cannot_run():
 def test_every_algorithm_has_a_row():
     found = swept(2, algorithms=ALGORITHMS, sizes=(64,)).rows
     refused = {row["algorithm"]: row["reason"] for row in by(found, status="refused")}
-    assert len(found) == len(ALGORITHMS) and refused == {}
+    on_host = collectives_texts.STREAM_ON_HOST()
+    assert len(found) == len(ALGORITHMS)
+    assert refused == {name: collectives_texts.CANNOT_RUN(algorithm=name, why=on_host) for name in STREAMS}
     assert issubclass(UsageError, RingtrainError)

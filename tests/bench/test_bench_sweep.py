@@ -17,13 +17,14 @@ from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.algorithms.ring import ring
+from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 QUICK = Protocol(repeats=3, warm_up=1)
-OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped"}  # on one node
+OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped", **dict.fromkeys(STREAMS, "streamed")}  # on one node
 
 
 def swept(size=3, nodes=1, watcher=None, **asked) -> Result:

@@ -16,12 +16,13 @@ from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
+from ringtrain.collectives.stream import STREAMS
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.tiers import thorough
 
 QUICK = Protocol(repeats=3, warm_up=1)
 ALL = ("none", "float16", "bfloat16")
-UNPACKED = ("mpi", "mapped", "routed", "recursive-doubling")  # on one node
+UNPACKED = ("mpi", "mapped", *STREAMS, "routed", "recursive-doubling")  # on one node
 
 
 def swept(size=3, **asked) -> Result:
@@ -101,10 +102,10 @@ def test_what_sends_no_messages_is_refused():
 
 
 def test_auto_chooses_among_those_that_can():
-    """Small buffers go to the MPI and others to shared memory, but for those that are to be rounded."""
+    """Buffers go to shared memory, but for those that are to be rounded."""
     plain, packed = swept(algorithms=("auto",), wires=("none", "bfloat16"), sizes=(64,)).rows
-    assert (label(plain), label(packed)) == ("auto:mpi", "auto:sliced (bfloat16)")
-    assert "mpi" in packed["reason"] and (packed["wire_dtype"], packed["wrong"]) == ("bfloat16", 0)
+    assert (label(plain), label(packed)) == ("auto:mapped", "auto:sliced (bfloat16)")
+    assert "stream" in packed["reason"] and (packed["wire_dtype"], packed["wrong"]) == ("bfloat16", 0)
     plain, packed = swept(algorithms=("auto",), wires=("none", "bfloat16"), sizes=(1 << 18,)).rows
     assert (label(plain), label(packed)) == ("auto:mapped", "auto:sliced (bfloat16)")
 

@@ -14,6 +14,7 @@ from ringtrain.cli.devices import BenchDevices
 from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import NEAREST, RingtrainError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.cuda_aware.decision import CudaDecision
@@ -66,7 +67,9 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     assert found["header"]["device"]["name"] == "host" and found["header"]["finished"]
     assert len(found["rows"]) == 2 * (len(ALGORITHMS) + 1) and {row["device"] for row in found["rows"]} == {"cuda"}
     refused = {row["algorithm"]: row["reason"] for row in found["rows"] if row["status"] != "ok"}
-    assert refused == {"nccl": bench_texts.NO_NCCL(error="there is no device")}
+    why = collectives_texts.STREAM_ON_HOST()
+    on_host = {name: collectives_texts.CANNOT_RUN(algorithm=name, why=why) for name in STREAMS}
+    assert refused == {"nccl": bench_texts.NO_NCCL(error="there is no device"), **on_host}
 
 
 def test_sizes_of_a_model(capfd, tmp_path):

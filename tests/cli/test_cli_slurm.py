@@ -67,6 +67,28 @@ def test_a_bench_is_not_queued_again(capsys):
     assert not any("requeue" in line or "signal" in line for line in found)
 
 
+def test_a_command_is_written_as_it_is_and_goes_on_as_a_run_does(capsys):
+    text = written(
+        capsys, "run", "-N2", "--venv", "env", "--", "python", "-m", "ringtrain.torch", "my job.py", "-t", "3"
+    )
+    assert "flags=(python -m ringtrain.torch 'my job.py' -t 3 \"$@\")" in text.splitlines()
+    directives = lines(text)
+    assert "#SBATCH --job-name=ringtrain-run" in directives
+    assert [line for line in lines(written(capsys)) if line not in directives] == [
+        "#SBATCH --job-name=ringtrain",
+        "#SBATCH --nodes=1",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("words", [["train"], ["bench"], ["run", "--", "hostname"]], ids=" ".join)
+def test_a_script_is_one_that_bash_reads_to_its_end(capsys, words):
+    text = written(capsys, *words)
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    told = subprocess.run(["bash", "-s"], input=text, text=True, capture_output=True, env={"PATH": os.environ["PATH"]})
+    assert told.returncode == 2 and "this is a job for Slurm" in told.stderr
+
+
 def test_what_a_site_needs_is_set(capsys):
     text = written(
         capsys, "--module", "gcc", "--module", "openmpi/5.0", "--venv", "/home/me/venv", "--launcher", "srun"
@@ -106,7 +128,8 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["trian"], launch_texts.NO_SCRIPT.pattern(kind="trian")),
+        (["trian"], launch_texts.NO_KIND.pattern(kind="trian")),
+        (["run"], launch_texts.NO_COMMAND.pattern()),
         (["--", "--modell", "x"], "No such option '--modell'"),
         (["bench", "--", "--endd", "1M"], "No such option '--endd'"),
         (["--", "--model", "lennet"], NEAREST.pattern(name="lenet")),
@@ -210,6 +233,9 @@ def test_a_schedule_that_may_be_right_is_left_to_the_run(flags):
         (["--", "--model", "lenet", "--data", "far.h5"], cli_texts.NOT_HERE.pattern(path="far.h5")),
         (["--", "--elastic"], cli_texts.ELASTIC_NEEDS.pattern()),
         (["--container", "far.sif"], cli_texts.NOT_HERE.pattern(path="far.sif")),
+        (["run", "--", "farprogram"], cli_texts.NOT_HERE.pattern(path="farprogram")),
+        (["run", "--", "sh", "far.py", "none.py"], cli_texts.NOT_HERE.pattern(path="far.py")),
+        (["run", "--container", "far.sif", "--", "farprogram"], cli_texts.NOT_HERE.pattern(path="far.sif")),
     ],
 )
 def test_what_may_be_right_on_the_nodes_is_only_said(capsys, words, told):

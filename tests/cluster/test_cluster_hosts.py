@@ -8,7 +8,7 @@ from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
 from ringtrain.collectives.topology import filled
-from tests.cluster.conftest import PATIENCE_S
+from tests.cluster.conftest import PATIENCE_S, ROOT
 from tests.runs import FC_NET, records
 from tests.tiers import thorough
 
@@ -76,6 +76,15 @@ def test_training_does_not_depend_on_where_ranks_are(cluster, tmp_path):
         ends.append(records(out)[-1])
     assert [(end["event"], end["ranks"]) for end in ends] == [("end", 4)] * 2
     assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
+
+
+@pytest.mark.thorough
+def test_scripts_of_pytorch_run_on_several_hosts(cluster):
+    """The store, groups, and every collective of PyTorch, between nodes too."""
+    pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
+    script = str(ROOT / "tests" / "mpi" / "programs" / "pytorch" / "collects.py")
+    ran = cluster((2, 1), ["-W", "ignore", "-m", "ringtrain.torch", script])
+    assert (ran.returncode, ran.stdout) == (0, "all is well on 3 ranks\n"), ran.stdout + ran.stderr
 
 
 def test_a_killed_host_ends_the_run(process, script, kept, launcher):

@@ -57,7 +57,7 @@ class Wrapping:
 
     def __init__(self, inner, wrap):
         self._inner, self._wrap = inner, wrap
-        self.rank, self.size, self.nodes = inner.rank, inner.size, inner.nodes
+        self.rank, self.size, self.nodes, self.world_ranks = inner.rank, inner.size, inner.nodes, inner.world_ranks
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
         self.gather_json = inner.gather_json
         self.native_allreduce_start = inner.native_allreduce_start

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from ringtrain.transport import waiting
 from ringtrain.transport.threads import loopback
+from ringtrain.transport.threads.local_counters import LocalCounters
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from ringtrain.transport.threads.sums import LocalCounters
 
 
 class Turns:

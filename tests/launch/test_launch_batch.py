@@ -15,8 +15,10 @@ from ringtrain.launch.slurm.script import NAMES, BatchJob, script
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+SUBMITTED = ("train", "bench")  # kinds of which scripts/ has one to submit as it is
 
-# What a start of `mpirun` does is the line of its number in the file `plan`: an outcome, a status, a checkpoint.
+# What a start of `mpirun` does is the line of its number in the file `plan`: an outcome, a status, a checkpoint. The
+# status `wait` is 75 after USR1, `wait2` is 2 then, and `deaf` heeds no USR1.
 MPIRUN = """#!/bin/bash
 [ "$1" != --version ] || { echo "mpirun (${MPIRUN_KIND:-Open MPI}) 5.0.8"; exit; }
 echo "mpirun $*${SLURM_OVERLAP:+ OVERLAP}" >>"$NOTES"
@@ -26,7 +28,11 @@ if [ -n "$checkpoint" ]; then
     : >"$RUN/checkpoints/iteration-$(printf %08d "$checkpoint").h5"
 fi
 [ "$outcome" = - ] || printf '{"outcome": "%s", "exit_code": %s}' "$outcome" "$status" >"$RUN/outcome.json"
-[ "$status" != wait ] || { trap 'echo "told USR1" >>"$NOTES"; exit 75' USR1; echo ready; while :; do sleep 0.02; done; }
+case "$status" in
+    wait*) code="${status#wait}"; trap 'echo "told USR1" >>"$NOTES"; exit ${code:-75}' USR1 ;;
+    deaf) trap '' USR1 ;;
+esac
+case "$status" in wait* | deaf | dies) echo ready; while :; do sleep 0.02; done ;; esac
 exit "${status:-0}"
 """
 SRUN = """#!/bin/bash
@@ -47,7 +53,7 @@ echo "sbcast $*" >>"$NOTES"
 """
 SQUEUE = """#!/bin/sh
 [ -z "$TOLD_EARLY" ] || kill -USR1 "$JOB"
-echo 2026-03-01T12:00:00
+echo "${END:-2100-03-01T12:00:00}"
 """
 RINGTRAIN = f"""#!/bin/sh
 [ "$1" != slurm ] || exec {sys.executable} -m ringtrain "$@"
@@ -125,7 +131,7 @@ def directives(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("#SBATCH")]
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", SUBMITTED)
 def test_the_scripts_ask_sbatch_for_the_same_as_those_that_ringtrain_slurm_writes(kind):
     path = ROOT / "scripts" / f"{kind}.sbatch"
     assert directives(path.read_text()) == directives(script(BatchJob(kind=kind)))
@@ -134,29 +140,29 @@ def test_the_scripts_ask_sbatch_for_the_same_as_those_that_ringtrain_slurm_write
 
 @pytest.mark.parametrize("name", [*NAMES, "slurm-cluster"])
 def test_the_scripts_are_sound(name, tmp_path):
-    paths = [ROOT / "scripts" / name]
+    paths = [ROOT / "scripts" / (f"{name}.sbatch" if name in SUBMITTED else name)]
     if name in NAMES:
-        paths = [ROOT / "scripts" / f"{name}.sbatch", tmp_path / name]
-        paths[1].write_text(script(BatchJob(kind=name)))
+        (tmp_path / name).write_text(script(BatchJob(kind=name)))
+        paths = [*filter(Path.exists, paths), tmp_path / name]
     checker = ["shellcheck"] if shutil.which("shellcheck") else ["bash", "-n"]
     for path in paths:
         done = subprocess.run([*checker, path], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", SUBMITTED)
 def test_the_scripts_run_the_commands_that_ringtrain_slurm_writes(job, kind):
     done = job(kind=kind, path=ROOT / "scripts" / f"{kind}.sbatch", flags=["--end", "1K"], plan=["done 0"] * 3)
     assert done.code == 0 and " ".join(done.notes).count(" --end 1K") == 1
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", SUBMITTED)
 def test_a_script_without_ringtrain_names_the_places_where_it_looked(job, kind, tmp_path):
     ran = job(path=ROOT / "scripts" / f"{kind}.sbatch", PATH="/usr/bin:/bin")
     assert ran.code == 2 and f"no ringtrain in RINGTRAIN_VENV, in {tmp_path}/.venv or on PATH" in ran.out
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", SUBMITTED)
 def test_a_script_starts_the_ringtrain_of_an_environment_by_its_whole_path(job, kind, tmp_path):
     (tmp_path / ".venv").symlink_to(tmp_path)
     ran = job(kind=kind, path=ROOT / "scripts" / f"{kind}.sbatch", plan=["done 0"] * 3)
@@ -374,6 +380,70 @@ def test_a_signal_while_nodes_are_asked_costs_none_of_them(job, plan, told, note
     ran = job(plan=[plan, "done 0"], TOLD_PROBING=told)
     assert ran.code == 75 and ran.notes[1:] == notes
     assert "told to stop by" in ran.out and "lost " not in ran.out
+
+
+# ── any command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+COMMAND = ("sh", "-c", "a command")
+
+
+def test_a_command_is_started_as_it_is(job, tmp_path):
+    (tmp_path / "image.sif").write_text("")
+    sh = shutil.which("sh")
+    assert job("run", plan=["- 0"], flags=COMMAND).notes == [f"mpirun --host n1:2,n2:2 -np 4 {sh} -c a command"]
+    note = job("run", plan=["- 0"], flags=COMMAND, RINGTRAIN_LAUNCHER="srun").notes[0]
+    assert note.startswith("srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 --nodes=2 ")
+    (note,) = job("run", plan=["- 0"], flags=COMMAND, RINGTRAIN_CONTAINER="image.sif").notes
+    assert note.endswith("apptainer exec image.sif sh -c a command")
+
+
+@pytest.mark.parametrize(("flags", "told"), [((), "no command: set flags"), (("farprogram",), "no farprogram found")])
+def test_a_command_that_is_not_there_ends_the_job(job, flags, told):
+    ran = job("run", flags=flags)
+    assert ran.code == 2 and told in ran.out and ran.notes == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "told", "code", "notes"),
+    [
+        ("- 0", None, 0, []),
+        ("- 3", None, 3, []),
+        ("- 137", None, 137, []),
+        ("- 75", None, 75, ["requeue 9"]),
+        ("- wait", signal.SIGUSR1, 75, ["told USR1", "requeue 9"]),
+        ("- wait0", signal.SIGUSR1, 0, ["told USR1"]),
+        ("- wait2", signal.SIGUSR1, 2, ["told USR1"]),
+        ("- dies", signal.SIGUSR1, 75, ["requeue 9"]),
+        ("- wait", signal.SIGTERM, 75, ["told USR1"]),
+    ],
+)
+def test_the_end_of_a_command_decides(job, plan, told, code, notes):
+    ran = job("run", plan=[plan], flags=COMMAND, told=told)
+    assert (ran.code, ran.notes[1:]) == (code, notes), ran.out
+
+
+@pytest.mark.parametrize("plan", ["- 0", "- 1", "- 4"])
+def test_a_command_starts_again_without_a_lost_node(job, plan):
+    ran = job("run", plan=[plan, "- 0"], flags=COMMAND, LOST="n2")
+    assert ran.code == 0 and ran.notes[1].startswith("mpirun --host n1:2 -np 2 ")
+    assert "lost n2: 1 of 2 nodes are left" in ran.out
+
+
+def test_a_command_that_runs_on_is_queued_again_before_the_limit(job):
+    ran = job("run", plan=["- deaf"], flags=COMMAND, END="2026-03-01T12:00:00")
+    assert ran.code == 75 and ran.notes[-1] == "requeue 9"
+    assert "still running 20 s before the limit" in ran.out
+
+
+def test_starts_of_a_command_that_saves_nothing_are_few(job):
+    """One that is told to stop and ends with 75 says that it has saved, and a new file shows it."""
+    few = {"RINGTRAIN_IDLE_STARTS": "1", "flags": COMMAND}
+    assert job("run", plan=["- 75"], **few).code == 75
+    ran = job("run", plan=["- 75"], **few)
+    assert ran.code == 1 and "no new checkpoint in 1 starts: this job gives up; it looked in no folder" in ran.out
+    told = {**few, "SLURM_JOB_ID": "10", "told": signal.SIGUSR1}
+    assert [job("run", plan=["- wait"], **told).code for _ in range(3)] == [75] * 3
+    shown = {**few, "SLURM_JOB_ID": "11", "RINGTRAIN_CHECKPOINTS": "runs/ringtrain-9/checkpoints/*.h5"}
+    assert [job("run", plan=[f"- 75 {number}"], **shown).code for number in range(3)] == [75] * 3
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from ringtrain.errors import TransportError
 from ringtrain.launch import texts
 from ringtrain.launch.doctor import ranks
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
-from ringtrain.transport.threads.sums import LocalCounters
+from ringtrain.transport.threads.local_counters import LocalCounters
 from tests.fakes.doctor_context import line_of, lines_of
 
 

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
+from ringtrain.collectives.stream import is_stream
 from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S
@@ -32,12 +33,13 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert len(rows) == len(ALGORITHMS) * 3 * 2 and {row["wrong"] for row in rows} == {0}
     assert {row["status"] for row in rows} == {"ok"}
     assert all(row["late_median_s"] >= 0.001 for row in rows)
-    assert {row["transport"] for row in rows} == {"mpi", "messages", "mapped"}
+    assert {row["transport"] for row in rows} == {"mpi", "messages", "mapped", "streamed"}
     assert all(row["same_on_ranks"] and row["same_over_repeats"] for row in rows if row["algorithm"] != "mpi")
     mpi = [row for row in rows if row["algorithm"] == "mpi"]
     other = {"shared": "ordinary", "ordinary": "shared"}
     assert all(row["reason"].endswith(f"as fast as in {other[row['memory']]} memory") for row in mpi)
-    assert {row["memory"] for row in rows if row["algorithm"] != "mpi"} == {"shared"}
+    for row in rows:
+        assert row["algorithm"] == "mpi" or row["memory"] == ("ordinary" if is_stream(row["algorithm"]) else "shared")
     assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in done.stdout
     assert done.stdout.count("# ringtrain ") == 1
     assert f"a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests" in done.stdout

@@ -64,3 +64,9 @@ def test_the_mpi_finds_its_text_on_an_abort(alone, tmp_path):
     )
     done = alone([path])
     assert done.returncode == 3 and "Sorry!" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("ranks", [3, *thorough(1, 2, 4, 5)])
+def test_collectives_messages_and_groups(mpirun, ranks):
+    done = mpirun(ranks, ["collects.py"])
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr

@@ -82,6 +82,12 @@ class Slurm:
         assert done.returncode == 0, done.stderr
         return Job(self, int(done.stdout))
 
+    def write(self, *words) -> Path:
+        """The script of `ringtrain slurm WORDS`, for two nodes."""
+        options = ["--nodes", "2", "--ranks-per-node", "1", "--time", "5", "--output", "own.sbatch", "--force"]
+        self.call("ringtrain", "slurm", *options, *words)
+        return self.work / "own.sbatch"
+
     def hold(self, iteration: int) -> None:
         """The next run stays there, counted from 0, until it is told to stop, or :meth:`let_go`."""
         (self.work / "held").write_text(str(iteration))

@@ -20,12 +20,14 @@ from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
+from ringtrain.collectives.stream import STREAMS
 from ringtrain.collectives.topology import Topology, topology_from_nodes
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 
 Contender = tuple[str, str, str]  # algorithm, wire, way
+STREAMED = dict.fromkeys(STREAMS, (ORDINARY,))  # the memory of arrays that are streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Sweep:
     tuning: Table | None = None
     guard: Guard | None = None
     wires: Sequence[str] = (NONE,)
-    memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: {NATIVE: (SHARED, ORDINARY)})
+    memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: {NATIVE: (SHARED, ORDINARY), **STREAMED})
 
     def contenders(self, buffers: Buffers) -> list[Contender]:
         """Return (algorithm, wire, way) of all contenders for a job."""

@@ -81,7 +81,8 @@ class Execution(Reduction):
         meanwhile: Callable[[], None] | None = None,
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
-        self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
+        self._name, self._tag = repr(schedule), tag
+        self._rank, self._world_ranks = transport.rank, transport.world_ranks
         self._patience = transport.patience if meanwhile is None else _with(transport.patience, meanwhile)
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
@@ -204,9 +205,11 @@ class Execution(Reduction):
         late = [channel for channel, in_flight in self._in_flight.items() if in_flight]
         ends = ((False, texts.TO_SEND), (True, texts.TO_RECEIVE))  # a rank that receives awaits a send, and vice versa
         named = {end: [peer for sending, peer in late if sending == own] for own, end in ends}
-        whom = " and ".join(end(ranks=peers(ranks)) for end, ranks in named.items() if ranks) or texts.ITS_DEVICE
+        told = {end: peers(self._world_ranks[rank] for rank in ranks) for end, ranks in named.items() if ranks}
+        whom = " and ".join(end(ranks=ranks) for end, ranks in told.items()) or texts.ITS_DEVICE
         done, total = len(self._tasks) - self._left, len(self._tasks)
-        return texts.AWAITED(whom=whom, rank=self._rank, schedule=self._name, tag=self._tag, done=done, total=total)
+        rank = self._world_ranks[self._rank]
+        return texts.AWAITED(whom=whom, rank=rank, schedule=self._name, tag=self._tag, done=done, total=total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class Mapped(Reduction):
     def _awaited(self) -> str:
         late = awaited_ranks(self._world, self._counter)
         awaited = texts.AWAITED_START if self._state[0] == COMING else texts.AWAITED_END
-        return awaited(whom=late, name=texts.SHARED, rank=self._world.rank)
+        return awaited(whom=late, name=texts.SHARED, rank=self._world.world_ranks[self._world.rank])
 
 
 class MappedOnDevice(NodeReduction):

@@ -67,9 +67,10 @@ class NodeReduction(Reduction):
         late = awaited_ranks(self._world, self._counter)
         awaited = texts.AWAITED_START if self._state in (FINAL, COMING) else texts.AWAITED_END
         whom = texts.ITS_DEVICE if self._state in (FINAL, WORKING) else late
-        return awaited(whom=whom, name=self._called, rank=self._world.rank)
+        return awaited(whom=whom, name=self._called, rank=self._world.world_ranks[self._world.rank])
 
 
 def awaited_ranks(transport: Transport, counter: SignalCounter) -> str:
     """Return the name of the ranks of the node that have not advanced as often as this one."""
-    return peers([transport.neighbours[place] for place in counter.late()])
+    names = transport.world_ranks
+    return peers([names[transport.neighbours[place]] for place in counter.late()])

@@ -23,7 +23,7 @@ class Reduction(Handle):
     algorithm:  name of the algorithm that runs; ``auto:NAME`` if auto chose it
     why:        reason of that choice; "" without one
     expected_s: seconds by the measurements of that choice; None without any
-    transport:  the carrier: "messages", "mapped", "routed", or "mpi"
+    transport:  the carrier: "messages", "mapped", "streamed", "routed", or "mpi"
     blocks:     whether a start is a blocking collective call of the MPI, which all ranks make in one order with all
                 others
     bytes_sent: bytes that this rank sends to others in a run; None if unknown

@@ -21,7 +21,7 @@ class Subgroup(ForwardingTransport):
     group's size, and moves nothing.
 
     Collectives go over messages between each two ranks, for the few numbers that a strategy exchanges besides buckets.
-    The group has no memory in common, and no broadcast, board or counters: NotImplementedError.
+    The group has no memory in common, and no broadcast, board, counters or service messages: NotImplementedError.
     """
 
     def __init__(self, transport: Transport, ranks: Sequence[int], deadline_s: float):
@@ -33,6 +33,7 @@ class Subgroup(ForwardingTransport):
         self.seat = replace(
             self.seat, rank=number, size=len(ranks), local_rank=local, local_size=len(near), neighbours=near
         )
+        self.world_ranks = [transport.world_ranks[rank] for rank in ranks]
         self._sums: dict[tuple[int, str], GroupSum] = {}
 
     def sends(self, moves: Moves, tag: int) -> Handle:
@@ -106,6 +107,9 @@ class Subgroup(ForwardingTransport):
         raise NotImplementedError
 
     def counters(self, count: int):
+        raise NotImplementedError
+
+    def service_messages(self):
         raise NotImplementedError
 
 

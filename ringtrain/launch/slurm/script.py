@@ -13,7 +13,8 @@ from ringtrain.errors import ConfigError, nearest
 from ringtrain.launch import texts
 
 BATCH = Path(__file__).with_name("batch")
-NAMES = {"train": "ringtrain", "bench": "ringtrain-bench"}
+NAMES = {"train": "ringtrain", "bench": "ringtrain-bench", "run": "ringtrain-run"}
+GOES_ON = ("train", "run")  # kinds that stop in time, are queued again, and start without a dead node
 WIDTH = 48  # where comments of settings begin
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
 _MEMORY = re.compile(r"\d+[KMGT]?")
@@ -44,8 +45,8 @@ class SiteOptions:
 class BatchJob:
     """The options of a job; None and empty mean unset.
 
-    kind:  train or bench
-    flags: of `ringtrain train`, or of `ringtrain bench-allreduce`
+    kind:  train, bench or run
+    flags: of `ringtrain train`, or of `ringtrain bench-allreduce`; the command of each rank, for run
     """
 
     kind: str = "train"
@@ -69,7 +70,9 @@ class BatchJob:
 def check_job(job: BatchJob) -> None:
     """Raise ConfigError for a value that sbatch refuses, or that a shell would not treat as a plain name."""
     if job.kind not in NAMES:
-        raise ConfigError(texts.NO_SCRIPT(kind=job.kind, hint=nearest(job.kind, NAMES)))
+        raise ConfigError(texts.NO_KIND(kind=job.kind, hint=nearest(job.kind, NAMES)))
+    if job.kind == "run" and not job.flags:
+        raise ConfigError(texts.NO_COMMAND)
     if job.time is not None and not _TIME.fullmatch(job.time):
         raise ConfigError(texts.TIME_MALFORMED(time=job.time))
     if job.memory is not None and not _MEMORY.fullmatch(job.memory):
@@ -88,20 +91,29 @@ def check_job(job: BatchJob) -> None:
 def script(job: BatchJob) -> str:
     """Return the whole script of a checked job."""
     parts = ["#!/usr/bin/env bash", *_about(job), *_directives(job), "", *_settings(job), "", *_flags(job), ""]
-    return "\n".join(parts) + (BATCH / "common.sh").read_text() + "\n" + (BATCH / f"{job.kind}.sh").read_text()
+    names = ["common", *(["starts"] if job.kind in GOES_ON else []), job.kind]
+    return "\n".join(parts) + "\n".join((BATCH / f"{name}.sh").read_text() for name in names)
 
 
 # ── its head ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 ABOUT = {
     "train": "Train under Slurm: stop before the limit, queue again, resume; survive the death of a node.",
     "bench": "Measure the all-reduce over the nodes of a job, and tune `--algorithm auto` for them.",
+    "run": "Run a command under Slurm: tell it to stop before the limit, queue again; survive the death of a node.",
+}
+
+FLAGS = {
+    "train": "Flags of `ringtrain train`",
+    "bench": "Flags of `ringtrain bench-allreduce`",
+    "run": "The words of the command of each rank",
 }
 
 
 def _about(job: BatchJob) -> list[str]:
+    program = "the command" if job.kind == "run" else "ringtrain"
     return [
         f"# {ABOUT[job.kind]}",
-        "# Options of sbatch win over the #SBATCH lines here, and flags after the script's name go to ringtrain.",
+        f"# Options of sbatch win over the #SBATCH lines here, and words after the script's name go to {program}.",
         "# Written by `ringtrain slurm`; docs/slurm.md explains it.",
         "",
     ]
@@ -122,7 +134,7 @@ def _directives(job: BatchJob) -> list[str]:
         "output": "%x-%j.log",
     }
     lines = [f"#SBATCH --{key}={value}" for key, value in given.items() if value is not None]
-    if job.kind == "train":
+    if job.kind in GOES_ON:
         lines += [
             "#SBATCH --open-mode=append   # one log for all starts",
             "#SBATCH --requeue",
@@ -145,20 +157,25 @@ def _settings(job: BatchJob) -> list[str]:
         ("srun_mpi", "pmix", "pmix for Open MPI, pmi2 for MPICH: srun --mpi=list"),
         ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),
     ]
-    train = [
-        ("stage", "", "a local disk of each node for a copy of --data: /scratch"),
-        ("runs", "runs", "run folders are RUNS/NAME-JOB without --out"),
+    train = [("stage", "", "a local disk of each node for a copy of --data: /scratch")]
+    goes_on = [
+        ("runs", "runs", "run folders are RUNS/NAME-JOB"),
         ("requeue", "scontrol", "how to queue a job again: scontrol; exit, by RequeueExit=75; no"),
         ("idle_starts", "3", "starts without a new checkpoint before a job gives up"),
         ("min_nodes", "1", "with fewer live nodes, the job is queued again for all"),
         ("probe_s", "30", "seconds in which a live node answers srun"),
     ]
+    run = [
+        ("checkpoints", "", "of the command: files, folders, patterns; new ones count as progress"),
+        ("last_s", "20", "a command that still runs so long before the limit is queued again"),
+    ]
     bench = [
         ("results", "bench", "results are in RESULTS/NAME-JOB"),
         ("tune", "yes", "whether to write tuning.json too"),
     ]
+    own = {"train": train + goes_on, "run": goes_on + run, "bench": bench}
     lines = ["# ── settings of the site: edit them, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 41]
-    return lines + [_setting(*each) for each in common + (train if job.kind == "train" else bench)]
+    return lines + [_setting(*each) for each in common + own[job.kind]]
 
 
 def _setting(name: str, value: str, comment: str) -> str:
@@ -167,9 +184,8 @@ def _setting(name: str, value: str, comment: str) -> str:
 
 
 def _flags(job: BatchJob) -> list[str]:
-    verb = "train" if job.kind == "train" else "bench-allreduce"
     words = shlex.join(job.flags)
     return [
-        f"# Flags of `ringtrain {verb}`; those on sbatch's command line come after them, and win.",
+        f"# {FLAGS[job.kind]}; those on sbatch's command line come after them{', and win' * (job.kind != 'run')}.",
         f'flags=({words + " " if words else ""}"$@")',
     ]

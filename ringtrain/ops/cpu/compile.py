@@ -25,7 +25,7 @@ from typing import Any
 SOURCES = Path(__file__).parent / "sources"
 LIBRARIES = Path(__file__).parent / "libraries"
 BUILT = "built.json"  # beside the libraries: what compiled them, and which families it could not
-ONCE = ("threads.cpp", "mapped.cpp")  # the sources that have no Real
+ONCE = ("threads.cpp", "mapped.cpp", "streamed.cpp")  # the sources that have no Real
 TYPES = ("float", "double")
 GLIBC = "2.28"  # the oldest that a library compiled by zig runs with
 # Best first. v4 has AVX-512, v3 AVX2 and fused multiply-adds, v2 SSE4.2.

@@ -8,6 +8,7 @@ TransportError that names the peers it concerns.
 import json
 import os
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,17 +19,22 @@ from numpy.typing import DTypeLike
 from ringtrain.arrays import Array
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Moves, Seat, Transport
+from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, as_bytes, message_bounds
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait_until_read, why_not_fault_tolerant
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
+from ringtrain.transport.mpi.native import OPS, NativeHandle
 from ringtrain.transport.mpi.node import gather_text, has_too_few_cores, leaders, split_by_node
 from ringtrain.transport.mpi.node_memory import Allocate, NodeSharedMemory
-from ringtrain.transport.mpi.requests import PersistentMessages, ReduceHandle, has_lost, naming_peers
+from ringtrain.transport.mpi.requests import PersistentMessages, has_lost, naming_peers
 from ringtrain.transport.mpi.rma_counters import RmaCounters
+from ringtrain.transport.mpi.service_messages import MpiServiceMessages
+from ringtrain.transport.mpi.single_messages import SingleMessages
+from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
 from ringtrain.transport.rows import Rows
+from ringtrain.transport.service_messages import ServiceMessages
 from ringtrain.transport.shared_arena import SignalCounter, find_peer_views
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import SPIN_S, Patience
@@ -40,7 +46,6 @@ THREAD_LEVELS = {
     MPI.THREAD_MULTIPLE: "multiple",
 }
 ABORT_S = 10.0
-OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 REDUCES_KEPT = 16  # more than are ever under way at once
 
 
@@ -49,6 +54,7 @@ class Messages(Transport):
 
     claims:        the launcher's variables for local ranks (:func:`local_claims`)
     message_bytes: longest message
+    world_ranks:   of a group's ranks; None for a world
     """
 
     def __init__(
@@ -57,20 +63,25 @@ class Messages(Transport):
         claims: dict[str, int],
         allocate: Allocate | None = None,
         message_bytes: int = MESSAGE_BYTES,
+        world_ranks: Sequence[int] | None = None,
     ):
-        self._comm = comm.Dup()
+        self._comm, self._claims = comm.Dup(), claims
         self._node_comm = split_by_node(self._comm)
         self._memory = NodeSharedMemory(self._comm, self._node_comm, allocate)
         self._relays: list[RowRelay] = []
-        self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
+        self._reduces: deque[Handle] = deque(maxlen=REDUCES_KEPT)
         self._counters: list[RmaCounters] = []
+        self._spaces: list[SingleMessages] = []
         self.before_closing, self.before_leaving = [], []
         self.activity = Activity()
         self.seat = self._find_seat(claims)
         self.links = LinkTraffic(self.neighbours)
+        self.world_ranks = range(self.size) if world_ranks is None else world_ranks
+        level = MPI.Query_thread()
+        self.why_one_thread = "" if level == MPI.THREAD_MULTIPLE else texts.ONE_THREAD(level=THREAD_LEVELS[level])
         self.why_not_fault_tolerant = why_not_fault_tolerant(os.environ, mpi_library())
         self.patience = Patience(0.0 if has_too_few_cores(self._node_comm) else SPIN_S, poll=self._poll)
-        self._requests = PersistentMessages(self._comm, self.patience, message_bytes)
+        self._requests = PersistentMessages(self._comm, self.patience, message_bytes, self.world_ranks)
 
     def _find_seat(self, claims: dict[str, int]) -> Seat:
         rank, node_of = self._comm.rank, number_nodes(leaders(self._comm, self._node_comm))
@@ -98,10 +109,36 @@ class Messages(Transport):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
 
     def native_allreduce_start(self, span: Array) -> Handle:
-        handle = ReduceHandle(self._comm, span)
+        host = np.asarray(span)
+        handle = self.native_start(NativeCall(ALL_REDUCE, host, host))
         self._reduces.append(handle)
+        return handle
+
+    def native_start(self, call: NativeCall) -> Handle:
+        handle = NativeHandle(self._comm, call, self._requests.limit, self.patience, self.world_ranks)
         handle.start()
         return handle
+
+    def tag_space(self) -> TagSpace:
+        self._spaces.append(SingleMessages(self._comm.Dup(), self._requests.limit, self.patience, self.world_ranks))
+        return self._spaces[-1]
+
+    def group(self, ranks: Sequence[int]) -> Transport | None:
+        if self.rank not in ranks:
+            return None
+        whole = self._comm.Get_group()
+        part = whole.Incl(ranks)
+        with naming_peers(texts.GROUPING, self._comm):
+            comm = self._comm.Create_group(part)
+            made = Messages(
+                comm,
+                self._claims,
+                message_bytes=self._requests.limit,
+                world_ranks=[self.world_ranks[rank] for rank in ranks],
+            )
+        for held in (comm, part, whole):
+            held.Free()
+        return made
 
     def broadcast(self, span: Array, root: int = 0) -> None:
         data = as_bytes(span)
@@ -160,6 +197,9 @@ class Messages(Transport):
         self._counters.append(RmaCounters(self._comm, count))
         return self._counters[-1]
 
+    def service_messages(self) -> ServiceMessages:
+        return MpiServiceMessages(self._comm, THREAD_LEVELS[MPI.Query_thread()])
+
     def _any(self, own: bool) -> bool:
         every = np.array([own], np.int64)
         self.native_allreduce(every, "max")
@@ -202,9 +242,11 @@ class Messages(Transport):
             relay.end()
         for counters in self._counters:
             counters.free()
+        for space in self._spaces:
+            space.free()
         self._requests.free()
         self._memory.free()
-        self._relays, self._counters = [], []
+        self._relays, self._counters, self._spaces = [], [], []
         self._node_comm.Free()
         self._comm.Free()
 

@@ -89,7 +89,10 @@ class _ToolVariable:
 def _tool_variable(library: Path, name: bytes) -> _ToolVariable | None:
     mpi = ctypes.CDLL(str(library))
     index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
-    begun = mpi.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int())) == 0
+    level = ctypes.c_int()
+    mpi.MPI_Query_thread(ctypes.byref(level))
+    # Open MPI takes the level that is asked for here as that of the whole MPI: less would forbid threads from now on.
+    begun = mpi.MPI_T_init_thread(level, ctypes.byref(ctypes.c_int())) == 0
     if not begun or mpi.MPI_T_cvar_get_index(name, ctypes.byref(index)) != 0:
         return None
     if mpi.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)) != 0:

@@ -4,7 +4,7 @@ if another rank has died.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -59,10 +59,12 @@ def naming_peers(what: str, comm):
 
 
 class PersistentMessages:
-    """The prepared messages of a world: ``message_bytes`` is the length of the longest."""
+    """The prepared messages of a world: ``message_bytes`` is the length of the longest, ``names`` are the ranks of the
+    peers for messages about them.
+    """
 
-    def __init__(self, comm: MPI.Intracomm, patience: Patience, message_bytes: int):
-        self._comm, self._patience, self.limit = comm, patience, message_bytes
+    def __init__(self, comm: MPI.Intracomm, patience: Patience, message_bytes: int, names: Sequence[int]):
+        self._comm, self._patience, self.limit, self._names = comm, patience, message_bytes, names
         self.handles: set[PersistentHandle] = set()
 
     def prepare(self, prepare: Callable[..., MPI.Prequest], moves: Moves, verb: str, tag: int) -> "PersistentHandle":
@@ -70,14 +72,18 @@ class PersistentMessages:
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with naming_peers(texts.PREPARING_MESSAGE(peer=peer, verb=verb, tag=tag), self._comm):
+            with naming_peers(texts.PREPARING_MESSAGE(peer=self._name(peer), verb=verb, tag=tag), self._comm):
                 requests += [
                     prepare([_as_mpi_buffer(data[a:b]), MPI.BYTE], peer, tag)
                     for a, b in message_bounds(data.size, self.limit)
                 ]
-        handle = PersistentHandle(requests, moves, verb, tag, self._patience, self.handles.discard, self._comm)
+        whom = peers(self._name(peer) for peer, _ in moves)
+        handle = PersistentHandle(requests, moves, whom, verb, tag, self._patience, self.handles.discard, self._comm)
         self.handles.add(handle)
         return handle
+
+    def _name(self, peer: int) -> int:
+        return self._names[peer] if 0 <= peer < len(self._names) else peer  # the MPI refuses it
 
     def free(self) -> None:
         for handle in list(self.handles):
@@ -99,13 +105,15 @@ class PersistentHandle(Handle):
         self,
         requests: list,
         moves: Moves,
+        whom: str,
         verb: str,
         tag: int,
         patience: Patience,
         freed: Callable[["PersistentHandle"], None],
         comm,
     ):
-        self._requests, self._moves, self._verb, self._tag, self._patience = requests, moves, verb, tag, patience
+        self._requests, self._moves, self._patience = requests, moves, patience
+        self._awaits = texts.AWAITED_PEERS(peers=whom, verb=verb, tag=tag)
         self._freed, self._comm = freed, comm
         one = requests[0] if len(requests) == 1 else None
         self.post = one.Start if one else partial(MPI.Prequest.Startall, requests)
@@ -138,26 +146,7 @@ class PersistentHandle(Handle):
         self._freed(self)
 
     def _awaited(self) -> str:
-        return texts.AWAITED_PEERS(peers=peers(peer for peer, _ in self._moves), verb=self._verb, tag=self._tag)
+        return self._awaits
 
     def _waiting(self) -> str:
         return f"waiting for {self._awaited()}"
-
-
-class ReduceHandle(Handle):
-    """The MPI's all-reduce of one span, in flight."""
-
-    def __init__(self, comm, span):
-        self._comm, self._span = comm, span
-        self._request = MPI.REQUEST_NULL
-
-    def start(self) -> None:
-        with naming_peers(texts.ALLREDUCING, self._comm):
-            self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
-
-    def test(self) -> bool:
-        with naming_peers(texts.ALLREDUCING, self._comm):
-            return self._request.Test()
-
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE)

@@ -7,7 +7,7 @@ receive has been posted (every send is synchronous), so that a schedule that rel
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +18,12 @@ from ringtrain.arrays import Array
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Moves, Seat, Transport
+from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
+from ringtrain.transport.launch_environment import number_nodes
+from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
 from ringtrain.transport.rows import Rows
+from ringtrain.transport.service_messages import ServiceMessages
 from ringtrain.transport.shared_arena import (
     SharedArena,
     SignalCounter,
@@ -29,12 +32,14 @@ from ringtrain.transport.shared_arena import (
     find_peer_views,
     without_arena,
 )
-from ringtrain.transport.threads.sums import LocalCounters, SumHandle, ThreadSum
+from ringtrain.transport.threads.local_counters import LocalCounters
+from ringtrain.transport.threads.native import REDUCE, ThreadCollective, ThreadCollectiveHandle
+from ringtrain.transport.threads.service_messages import ThreadServiceMessages
+from ringtrain.transport.threads.single_messages import ThreadMail, ThreadSpace
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
-REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class LoopbackWorld:
@@ -47,7 +52,9 @@ class LoopbackWorld:
         self.node_of = [rank * nodes // size for rank in range(size)] if isinstance(nodes, int) else list(nodes)
         self.lock = threading.Lock()
         self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
-        self.sums: dict[int, ThreadSum] = {}  # unfinished all-reduces, by number
+        self.collectives: dict[int, ThreadCollective] = {}  # those that not all ranks have joined, by number
+        self.mails: dict[int, ThreadMail] = {}  # by number
+        self.groups: dict[tuple, LoopbackWorld] = {}  # by ranks, and the number among groups of these
         self.failure: BaseException | None = None
         self.everyone = Rendezvous(size)
         self.neighbours = [Rendezvous(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
@@ -80,9 +87,20 @@ class LoopbackWorld:
             raise self.failure
         return values
 
+    def group(self, ranks: tuple[int, ...], number: int) -> "LoopbackWorld":
+        """Return the world of some ranks: the same for each of them."""
+        with self.lock:
+            if (ranks, number) not in self.groups:
+                homes = number_nodes([self.node_of[rank] for rank in ranks])
+                self.groups[ranks, number] = LoopbackWorld(len(ranks), homes, self.meet_s, self.shares)
+            return self.groups[ranks, number]
+
     def fail(self, error: BaseException) -> None:
         with self.lock:
             self.failure = self.failure or error
+            groups = list(self.groups.values())
+        for group in groups:
+            group.fail(error)
         for meeting in (self.everyone, *self.neighbours):
             meeting.barrier.abort()
 
@@ -111,10 +129,10 @@ class LoopbackMessage:
 class LoopbackHandle(Handle):
     """Prepared sends or receives of a loopback world."""
 
-    def __init__(self, world: LoopbackWorld, sending: bool, moves, keys):
+    def __init__(self, world: LoopbackWorld, sending: bool, moves, keys, names: Sequence[int]):
         self._world, self._sending = world, sending
         self._moves = [(key, LoopbackMessage(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
-        self._peers = [peer for peer, _ in moves]
+        self._peers = [names[peer] for peer, _ in moves]
         self._tag = keys[0][2] if keys else 0
         self.post = self._post
 
@@ -183,7 +201,9 @@ class Loopback(Transport):
         self.before_closing, self.before_leaving = [], []
         self.why_not_fault_tolerant = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
         self.activity = Activity()
-        self._sums_begun = 0
+        self._collectives_begun = self._mails_begun = 0
+        self._groups_begun: Counter = Counter()
+        self.world_ranks = range(world.size)
         self._signal_counters = SignalCounters(self.node_window, local_rank, len(neighbours), _in_order)
 
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
@@ -196,12 +216,15 @@ class Loopback(Transport):
         return self._allocate(count, dtype)
 
     def sends(self, moves: Moves, tag: int) -> Handle:
-        handle = LoopbackHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves])
+        handle = LoopbackHandle(
+            self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves], self.world_ranks
+        )
         handle.post = self.links.counting(handle.post, moves)
         return handle
 
     def recvs(self, moves: Moves, tag: int) -> Handle:
-        return LoopbackHandle(self._world, False, moves, [(peer, self.rank, tag) for peer, _ in moves])
+        keys = [(peer, self.rank, tag) for peer, _ in moves]
+        return LoopbackHandle(self._world, False, moves, keys, self.world_ranks)
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
         contributions = self._meet((span if source is None else source).copy())
@@ -211,13 +234,35 @@ class Loopback(Transport):
         span[...] = total
 
     def native_allreduce_start(self, span) -> Handle:
+        return self.native_start(NativeCall(ALL_REDUCE, span, span))
+
+    def native_start(self, call: NativeCall) -> Handle:
+        self._world.check()
+        call, number = call.flat(), self._collectives_begun
         with self._world.lock:
-            sum = self._world.sums.setdefault(self._sums_begun, ThreadSum(self.size))
-            sum.give(self.rank, span.copy())
-            if sum.whole:
-                del self._world.sums[self._sums_begun]
-        self._sums_begun += 1
-        return SumHandle(span, sum, self.patience, self._world.check)
+            shared = self._world.collectives.setdefault(number, ThreadCollective(self.size))
+            shared.give(self.rank, call)
+            if shared.whole:
+                del self._world.collectives[number]
+        self._collectives_begun += 1
+        return ThreadCollectiveHandle(call, self.rank, shared, self.patience, self._world.check, self.world_ranks)
+
+    def tag_space(self) -> TagSpace:
+        with self._world.lock:
+            mail = self._world.mails.setdefault(self._mails_begun, ThreadMail())
+        self._mails_begun += 1
+        return ThreadSpace(mail, self.rank, self.patience, self._world.check, self.world_ranks)
+
+    def group(self, ranks: Sequence[int]) -> Transport | None:
+        if self.rank not in ranks:
+            return None
+        key = tuple(ranks)
+        world = self._world.group(key, self._groups_begun[key])
+        self._groups_begun[key] += 1
+        made = world.transport(key.index(self.rank), self._allocate)
+        made.world_ranks = [self.world_ranks[rank] for rank in ranks]
+        self.before_leaving.append(made.abandon)
+        return made
 
     def broadcast(self, span, root: int = 0) -> None:
         contributions = self._meet(span.copy() if self.rank == root else None)
@@ -263,6 +308,10 @@ class Loopback(Transport):
     def counters(self, count: int) -> LocalCounters:
         numbers = self._meet(np.zeros(count) if self.rank == 0 else None)[0]
         return LocalCounters(numbers, self._world.lock, self.barrier, self.rank)
+
+    def service_messages(self) -> ServiceMessages:
+        boxes = self._meet([deque() for _ in range(self.size)] if self.rank == 0 else None)[0]
+        return ThreadServiceMessages(boxes, self.rank, self._world.lock)
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)

@@ -1,6 +1,7 @@
 # ── measuring ───────────────────────────────────────────────────────────────────────────────────────────────────────
 folder="$results/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$folder" || stop "the folder $folder for results cannot be made"
+find_program ringtrain
 tell_job_end
 mpi_command
 say "on ${nodes[*]}, results in $folder"
@@ -10,8 +11,8 @@ scontrol show job "$SLURM_JOB_ID" >"$folder/job.txt"
 measure() {
     local name="$1"
     shift
-    say "${mpi[*]} ${ringtrain[*]} $*"
-    "${mpi[@]}" "${ringtrain[@]}" "$@" 2>&1 | tee "$folder/$name.txt"
+    say "${mpi[*]} ${program[*]} $*"
+    "${mpi[@]}" "${program[@]}" "$@" 2>&1 | tee "$folder/$name.txt"
     status=${PIPESTATUS[0]}
 }
 

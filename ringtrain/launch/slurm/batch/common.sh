@@ -22,14 +22,21 @@ if [ -n "$container" ]; then
     apptainer="$(command -v apptainer || command -v singularity)" || stop "no apptainer here, which runs $container"
     [ -e "$container" ] || stop "there is no image $container (from $PWD)"
     [ -z "${SLURM_GPUS_ON_NODE:-}${SLURM_JOB_GPUS:-}" ] || container_flags+=(--nv)
-    ringtrain=("$apptainer" exec "${container_flags[@]}" "$container" ringtrain)
 else
     for beside in .venv venv; do
         [ -n "$venv" ] || command -v ringtrain >/dev/null || [ ! -x "$beside/bin/ringtrain" ] || venv="$beside"
     done
     [ -z "$venv" ] || PATH="$(cd "$venv/bin" && pwd):$PATH" || stop "there is no virtual environment $venv (from $PWD)"
-    ringtrain=("$(command -v ringtrain)") || stop "no ringtrain found: set venv, modules or container in this script"
 fi
+
+# find_program NAME: set `program` to what starts it, from PATH or in the container.
+find_program() {
+    if [ -n "$container" ]; then
+        program=("$apptainer" exec "${container_flags[@]}" "$container" "$1")
+    else
+        program=("$(command -v "$1")") || stop "no $1 found: set venv, modules or container in this script"
+    fi
+}
 
 if [ "$launcher" = auto ]; then
     launcher=srun
@@ -74,6 +81,7 @@ tell_job_end() {
     [ -z "$end" ] || export RINGTRAIN_JOB_END="$end"
 }
 
+bad_exit=(--kill-on-bad-exit=1)  # srun's
 # mpi_command: set `mpi` to the launcher and its flags.
 mpi_command() {
     local i total=0 hosts=() cores="${SLURM_CPUS_PER_TASK:-}"
@@ -98,7 +106,7 @@ mpi_command() {
             mpi=(mpirun -machinefile "$folder/hosts.$SLURM_JOB_ID" -n "$total")
             ;;
         srun)
-            mpi=(srun "--mpi=$srun_mpi" --kill-on-bad-exit=1 "--nodes=${#nodes[@]}" "--ntasks=$total")
+            mpi=(srun "--mpi=$srun_mpi" "${bad_exit[@]}" "--nodes=${#nodes[@]}" "--ntasks=$total")
             mpi+=("--nodelist=$(IFS=,; echo "${nodes[*]}")")
             [ "$(printf '%s\n' "${ranks[@]}" | sort -u | wc -l)" -gt 1 ] || mpi+=("--ntasks-per-node=${ranks[0]}")
             [ -z "$cores" ] || mpi+=("--cpus-per-task=$cores")  # needed by srun of Slurm 22.05 and later

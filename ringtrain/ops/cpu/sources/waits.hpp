@@ -20,14 +20,12 @@ INLINE void advance(Int* counter) { __atomic_store_n(counter, *counter + 1, __AT
 // yields its core.
 struct Patience { Int spins, yields; };
 
-// Whether all counters have reached `count`, after as much waiting as there may be.
-INLINE bool reached(const Int* const* counters, Int size, Int count, Patience patience) {
-  for (Int i = 0; i < size; i++) {
-    while (counted(counters[i]) < count) {
-      if (patience.spins-- > 0) pause_cpu();
-      else if (patience.yields-- > 0) sched_yield();
-      else return false;
-    }
+// Whether the counter has reached `count`, after as much waiting as there may be. What is waited for is taken off.
+INLINE bool reached(const Int* counter, Int count, Patience& patience) {
+  while (counted(counter) < count) {
+    if (patience.spins-- > 0) pause_cpu();
+    else if (patience.yields-- > 0) sched_yield();
+    else return false;
   }
   return true;
 }

@@ -1,0 +1,288 @@
+"""The collectives of host arrays, each of which blocks until it is done: schedules, and the MPI's own.
+
+A schedule runs in the communicator's staging memory, piece by piece, as an all-reduce of a foreign array does; its
+preparation is kept. The MPI's own work on the arrays themselves.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ringtrain.allreduce.catalogue import NATIVE_TYPES, check_native
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.api import texts
+from ringtrain.api.memory import STAGING_BYTES, Memory
+from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
+from ringtrain.api.request import MEAN, Agreement, reduction_of
+from ringtrain.api.shards import add_shards, canonical_reduction
+from ringtrain.arrays import Array
+from ringtrain.collectives.algorithms.canonical import canonical
+from ringtrain.collectives.algorithms.shards import shard_range
+from ringtrain.collectives.catalogue import HALVES, make_broadcast, make_by_rank
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.reduction import NATIVE, Combine
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule
+from ringtrain.errors import UsageError, everywhere, nearest
+from ringtrain.transport import native_call
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.buffers import MESSAGE_BYTES, message_bounds
+from ringtrain.transport.native_call import NativeCall
+
+AUTO = "auto"
+AGREED = 1024  # calls that are remembered as the same on all ranks
+BYTES = np.dtype(np.uint8)
+REDUCES = "reduce_scatter"
+# The schedule that is faster than the MPI's own on one node, and up to how many bytes: as measured (docs/python.md).
+# Between nodes the MPI's own know the nodes, and these schedules do not.
+FASTEST: dict[str, tuple[str, float]] = {
+    "broadcast": ("tree", 1 << 19),
+    "all_gather": ("sliced", 1 << 18),
+    REDUCES: ("sliced", math.inf),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedCall:
+    """A call, as all ranks must make it: ``shape`` and ``dtype`` of the array that has them on all ranks."""
+
+    kind: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    algorithm: str = NATIVE
+    op: str = ""
+    root: int | None = None
+
+    def __str__(self) -> str:
+        if self.kind == native_call.BARRIER:
+            return self.kind
+        op = texts.OF_OP(op=self.op) if self.op else ""
+        root = "" if self.root is None else texts.OF_ROOT(root=self.root)
+        return texts.COLLECTIVE(
+            kind=self.kind, op=op, dtype=self.dtype, shape=list(self.shape), root=root, algorithm=self.algorithm
+        )
+
+
+def choose_algorithm(asked: str | None, kind: str, dtype: str, nbytes: int, nodes: int) -> str:
+    """Return the name of the algorithm that runs on an array of ``nbytes`` for all ranks together. Raises UsageError
+    for an unknown name.
+    """
+    if asked not in (None, AUTO, NATIVE, *HALVES):
+        raise UsageError(texts.UNKNOWN_HALF(name=asked, hint=nearest(str(asked), [AUTO, NATIVE, *HALVES])))
+    if asked not in (None, AUTO):
+        return str(asked)
+    name, longest = FASTEST[kind]
+    fits = nodes == 1 and nbytes <= longest
+    return name if fits or (kind == REDUCES and dtype not in NATIVE_TYPES) else NATIVE
+
+
+class CollectiveRuns:
+    """Runs collectives over one transport. All ranks make the same calls in the same order."""
+
+    def __init__(self, transport: Transport, memory: Memory, workshop: PlanBuilder, agreement: Agreement):
+        self._transport, self._memory, self._workshop, self._agreement = transport, memory, workshop, agreement
+        self._rank, self._size = transport.rank, transport.size
+        self._plans: PlanCache[AgreedCall, AllReducePlan] = PlanCache(workshop.release)
+        self._agreed: OrderedDict[AgreedCall, None] = OrderedDict()
+
+    def choose(self, asked: str | None, kind: str, dtype: str, nbytes: int) -> str:
+        """Return the algorithm of :func:`choose_algorithm` for these ranks."""
+        return choose_algorithm(asked, kind, dtype, nbytes, self._transport.nodes)
+
+    def clear(self) -> None:
+        self._plans.clear()
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────
+    def barrier(self) -> None:
+        self._native(AgreedCall(native_call.BARRIER), NativeCall(native_call.BARRIER))
+
+    def broadcast(self, call: AgreedCall, array: np.ndarray) -> None:
+        """Overwrite the array by the root's, on all ranks."""
+        self._agree(call)
+        flat = contiguous(array)
+        if call.algorithm == NATIVE:
+            self._native(call, NativeCall(native_call.BROADCAST, recv=flat, root=call.root or 0))
+        else:
+            schedule = partial(make_broadcast, call.algorithm, self._size, call.root or 0)
+            self._broadcast_pieces(self._plan(call, flat.nbytes, 1, BYTES, schedule), call, _bytes(flat))
+        if flat is not array and self._rank != call.root:
+            np.copyto(array, flat.reshape(array.shape))
+
+    def all_gather(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Write every rank's ``source`` into a row of ``target``; both are contiguous."""
+        self._agree(call)
+        if call.algorithm == NATIVE:
+            self._native(call, NativeCall(native_call.ALL_GATHER, source, target))
+            return
+        schedule = partial(make_by_rank, call.algorithm, self._size, ALL_GATHER)
+        plan, own, every = self._plan(call, source.nbytes, self._size, BYTES, schedule), _bytes(source), _bytes(target)
+        every = every.reshape(self._size, -1)
+        for start, stop, part in plan.segments():
+            rows = part.span.reshape(self._size, -1)
+            rows[self._rank] = own[start:stop]
+            self._run(call, part)
+            every[:, start:stop] = rows
+
+    def reduce_scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Write the reduction of every rank's row for this rank into ``target``; both are contiguous."""
+        self._agree(call)
+        numbers = TYPES[call.dtype]
+        rows, flat = source.reshape(self._size, -1), target.reshape(-1)
+        if call.algorithm == NATIVE:
+            self._native_reduce_scatter(call, rows, flat)
+        else:
+            self._reduce_scatter_pieces(call, rows, flat)
+        if call.op == MEAN:
+            numbers.divide(target, self._size)
+
+    def gather(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Write every rank's ``source`` into a row of the root's ``target``."""
+        self._agree(call)
+        self._native(call, NativeCall(native_call.GATHER, source, target, call.root or 0))
+
+    def scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Write this rank's row of the root's ``source`` into ``target``."""
+        self._agree(call)
+        self._native(call, NativeCall(native_call.SCATTER, source, target, call.root or 0))
+
+    def all_to_all(
+        self,
+        call: AgreedCall,
+        source: np.ndarray,
+        target: np.ndarray,
+        send_counts: list[int],
+        recv_counts: list[int],
+    ) -> None:
+        """Write the rows of all ranks for this one into ``target``, one after the other; counts are in bytes. Under a
+        guard, all ranks compare their counts first.
+        """
+        self._agree(call)
+        if self._agreement.guarded:
+            self._compare(call, send_counts, recv_counts)
+        kind = native_call.ALL_TO_ALL
+        self._native(call, NativeCall(kind, source, target, send_counts=send_counts, recv_counts=recv_counts))
+
+    def _compare(self, call: AgreedCall, send_counts: list[int], recv_counts: list[int]) -> None:
+        """Raise UsageError on all ranks if one rank wants more or fewer bytes than another one has for it."""
+        own, every = np.array([send_counts, recv_counts]), np.empty((self._size, 2, self._size), np.int64)
+        self._native(call, NativeCall(native_call.ALL_GATHER, own, every))
+        sent, wanted = every[:, 0], every[:, 1].T
+        for source, target in np.argwhere(sent != wanted)[:1].tolist():
+            names = self._transport.world_ranks
+            ends = {"source": names[source], "target": names[target]}
+            counts = {"sent": sent[source, target], "expected": wanted[source, target]}
+            raise everywhere(UsageError(texts.COUNTS_DIFFER(**ends, **counts)))
+
+    # ── pieces ────────────────────────────────────────────────────────────────────────────────────────────
+    def _broadcast_pieces(self, plan: AllReducePlan, call: AgreedCall, data: np.ndarray) -> None:
+        for start, stop, part in plan.segments():
+            if self._rank == call.root:
+                part.span[...] = data[start:stop]
+            self._run(call, part)
+            if self._rank != call.root:
+                data[start:stop] = part.span
+
+    def _reduce_scatter_pieces(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
+        schedule = partial(make_by_rank, call.algorithm, self._size, REDUCE_SCATTER)
+        plan = self._plan(call, target.size, self._size, target.dtype, schedule)
+        for start, stop, part in plan.segments():
+            span = part.span.reshape(self._size, -1)
+            span[...] = rows[:, start:stop]
+            self._run(call, part)
+            target[start:stop] = span[self._rank]
+
+    def _native_reduce_scatter(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
+        """Run the MPI's own on as many columns at once as its counts allow."""
+        op, longest = reduction_of(call.op), max(MESSAGE_BYTES // (rows.itemsize * self._size), 1)
+        for start, stop in message_bounds(target.size, longest):
+            part = contiguous(rows[:, start:stop])
+            self._native(call, NativeCall(native_call.REDUCE_SCATTER, part, target[start:stop], op=op))
+
+    def _plan(
+        self, call: AgreedCall, count: int, rows: int, storage: np.dtype, schedule: Callable[[], Schedule]
+    ) -> AllReducePlan:
+        """Return the plan of pieces of ``count`` elements of each of ``rows`` rows."""
+
+        def part(length: int) -> PreparedReduction:
+            span = self._memory.staging(rows * length, storage)
+            combine = TYPES[call.dtype].combine(call.op) if call.op else _no_addition
+            transport, segment = self._transport, segment_for(self._transport)
+            return self._workshop.hold(span, lambda tag: Execution(schedule(), transport, span, combine, tag, segment))
+
+        return self._pieces(call, part, count, rows * storage.itemsize)
+
+    def _pieces(
+        self, call: AgreedCall, part: Callable[[int], PreparedReduction], count: int, nbytes: int
+    ) -> AllReducePlan:
+        """Return the plan of ``count`` columns of ``nbytes`` each; ``part(columns)`` prepares some of them."""
+        longest = max(STAGING_BYTES // nbytes, 1)
+        return self._plans.get(call, lambda: make_allreduce_plan(part, count, longest))
+
+    def _run(self, call: AgreedCall, part: PreparedReduction) -> None:
+        def start() -> Handle:
+            part.reduction.start()
+            return part.reduction
+
+        self._agreement.wait(call, start)
+
+    # ── shards ────────────────────────────────────────────────────────────────────────────────────────────
+    def reduce_shards(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
+        """Write the reduction of all ranks' rows into ``target``, in the order of the canonical tree
+        (:mod:`ringtrain.collectives.algorithms.shards`). Both are contiguous; a row of ``rows`` is a shard.
+        """
+        self._agree(call)
+        numbers, shards, flat = TYPES[call.dtype], self._size * len(rows), target.reshape(-1)
+        combine, rows = numbers.combine(call.op), rows.reshape(len(rows), -1)
+        for start, stop, part in self._shard_plan(call, shards, flat.size, combine).segments():
+            inputs = list(part.span.reshape(-1, stop - start))
+            add_shards(rows[:, start:stop], shard_range(self._rank, self._size, shards), shards, inputs, combine)
+            self._run(call, part)
+            flat[start:stop] = inputs[0]
+        if call.op == MEAN:
+            numbers.divide(flat, shards)
+
+    def _shard_plan(self, call: AgreedCall, shards: int, count: int, combine: Combine) -> AllReducePlan:
+        """Return the plan of ``count`` elements. A piece has all input arrays, and the first gets the sum."""
+        schedule, storage = canonical(self._size, shards), TYPES[call.dtype].storage
+        arrays = max(map(schedule.inputs_of, range(self._size)))
+
+        def part(length: int) -> PreparedReduction:
+            span = self._memory.staging(arrays * length, storage)
+            rows, kind = span.reshape(arrays, -1), (reduction_of(call.op), call.dtype)
+            return self._workshop.hold(
+                span, lambda tag: canonical_reduction(self._transport, shards, rows, *kind, combine, tag)
+            )
+
+        return self._pieces(call, part, count, arrays * storage.itemsize)
+
+    # ── one operation ─────────────────────────────────────────────────────────────────────────────────────
+    def _native(self, call: AgreedCall, native: NativeCall) -> None:
+        self._agreement.wait(call, lambda: self._transport.native_start(native))
+
+    def _agree(self, call: AgreedCall) -> None:
+        """Check, at a call that is new, that all ranks make it. Collective."""
+        if call in self._agreed:
+            self._agreed.move_to_end(call)
+            return
+        self._agreement.on(str(call))
+        if call.op and call.algorithm == NATIVE and call.dtype not in NATIVE_TYPES:
+            check_native(self._transport, TYPES[call.dtype], reduction_of(call.op))
+        if len(self._agreed) >= AGREED:
+            self._agreed.popitem(last=False)
+        self._agreed[call] = None
+
+
+def _no_addition(a: Array, b: Array, y: Array) -> None:
+    raise AssertionError("a schedule that moves elements adds none")
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """Return the array itself, or a copy of it without gaps."""
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(BYTES)

@@ -1,0 +1,233 @@
+"""The collectives of a communicator, on arrays of any library."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ringtrain.allreduce.wire_formats import NONE
+from ringtrain.api import texts
+from ringtrain.api.borrow import BorrowedArray
+from ringtrain.api.collective_runs import AUTO, AgreedCall, CollectiveRuns, contiguous
+from ringtrain.api.libraries import lend
+from ringtrain.api.progress import ProgressThread
+from ringtrain.api.request import check_operation, check_writable_array
+from ringtrain.collectives.algorithms.canonical import NAME
+from ringtrain.errors import UsageError
+from ringtrain.transport import native_call
+
+
+class CollectiveMethods:
+    """The collectives other than the all-reduce: :class:`ringtrain.Communicator` has them.
+
+    With ``async_op=True`` each returns a :class:`ringtrain.api.work.Work`, whose ``wait()`` returns the result. Arrays
+    are of the libraries of ``allreduce``, with any strides, and the result is of the library of the array. Those that
+    only move elements take all types of NumPy but objects. ``algorithm`` names a schedule that has two halves, or mpi;
+    None and auto take the fastest.
+    """
+
+    rank: int
+    size: int
+    _progress: ProgressThread
+    _runs: CollectiveRuns
+
+    @abstractmethod
+    def _check_open(self) -> None: ...
+
+    def barrier(self, *, async_op: bool = False):
+        """Wait for all ranks. Raises StalledError."""
+        self._check_open()
+        return self._progress.perform(native_call.BARRIER, self._runs.barrier, async_op)
+
+    def broadcast(self, array, root: int = 0, *, algorithm: str | None = None, async_op: bool = False):
+        """Overwrite the array by that of ``root`` on all ranks, and return it. Raises UsageError, StalledError."""
+        self._check_root(root)
+        given = lend_bytes(array)
+        if self.rank != root:
+            check_writable_array(given.host, texts.THE_ARRAY)
+        name = self._runs.choose(algorithm, "broadcast", given.dtype, given.host.nbytes)
+        call = AgreedCall("broadcast", given.dtype, given.host.shape, name, root=root)
+
+        def run():
+            self._runs.broadcast(call, given.host)
+            if self.rank != root:
+                given.settle()
+            return array
+
+        return self._progress.perform(call, run, async_op)
+
+    def all_gather(self, array, *, out=None, algorithm: str | None = None, async_op: bool = False):
+        """Return the arrays of all ranks, of shape (size, \\*shape), on all ranks. Raises UsageError, StalledError."""
+        self._check_open()
+        given = lend_bytes(array)
+        name = self._runs.choose(algorithm, "all_gather", given.dtype, self.size * given.host.nbytes)
+        call = AgreedCall("all_gather", given.dtype, given.host.shape, name)
+        result = CollectiveResult(given, (self.size, *given.host.shape), out)
+        source = result.apart(given.host)
+        return self._perform(call, lambda: self._runs.all_gather(call, source, result.host), result, async_op)
+
+    def reduce_scatter(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, async_op: bool = False):
+        """Return row ``rank`` of the elementwise ``op`` of every rank's array, whose first axis has a row for each
+        rank. Types and operations are those of ``allreduce``. Raises UsageError, StalledError.
+        """
+        self._check_open()
+        given = lend(array)
+        check_operation(given.dtype, op)
+        self._check_rows(given.host, "reduce_scatter")
+        name = self._runs.choose(algorithm, "reduce_scatter", given.dtype, given.host.nbytes)
+        call = AgreedCall("reduce_scatter", given.dtype, given.host.shape, name, op)
+        result = CollectiveResult(given, given.host.shape[1:], out)
+        source = result.apart(given.host)
+        return self._perform(call, lambda: self._runs.reduce_scatter(call, source, result.host), result, async_op)
+
+    def _reduce_shards(self, array, op: str, out, algorithm: str | None, wire: str, async_op: bool):
+        """Run ``allreduce`` with ``reproducible=True``."""
+        self._check_open()
+        given = lend(array)
+        check_operation(given.dtype, op)
+        if algorithm not in (None, AUTO, NAME) or wire != NONE:
+            raise UsageError(texts.NOT_REPRODUCIBLE(algorithm=algorithm or AUTO, wire=wire))
+        if not given.host.shape or not len(given.host):
+            raise UsageError(texts.NO_SHARDS(shape=list(given.host.shape)))
+        call = AgreedCall("reproducible allreduce", given.dtype, given.host.shape, NAME, op)
+        result = CollectiveResult(given, given.host.shape[1:], out)
+        rows = result.apart(given.host)
+        return self._perform(call, lambda: self._runs.reduce_shards(call, rows, result.host), result, async_op)
+
+    def gather(self, array, root: int = 0, *, out=None, async_op: bool = False):
+        """Return the arrays of all ranks, of shape (size, \\*shape), on ``root``, and None on the others. Raises
+        UsageError, StalledError.
+        """
+        self._check_root(root)
+        given = lend_bytes(array)
+        call = AgreedCall("gather", given.dtype, given.host.shape, root=root)
+        if self.rank != root:
+            source, nothing = contiguous(given.host), native_call.nothing()
+            return self._progress.perform(call, lambda: self._runs.gather(call, source, nothing), async_op)
+        result = CollectiveResult(given, (self.size, *given.host.shape), out)
+        own = result.apart(given.host)
+        return self._perform(call, lambda: self._runs.gather(call, own, result.host), result, async_op)
+
+    def scatter(self, array=None, root: int = 0, *, out=None, async_op: bool = False):
+        """Return row ``rank`` of the array of ``root``, whose first axis has a row for each rank. The other ranks give
+        None and ``out``, which tells the shape and type of a row. Raises UsageError, StalledError.
+        """
+        self._check_root(root)
+        if (array is None) == (self.rank == root) or (array is None and out is None):
+            raise UsageError(texts.NOT_SCATTERED(root=root))
+        given = lend_bytes(out if array is None else array)
+        if array is not None:
+            self._check_rows(given.host, "scatter")
+        shape = given.host.shape if array is None else given.host.shape[1:]
+        call = AgreedCall("scatter", given.dtype, shape, root=root)
+        result = CollectiveResult(given, shape, out)
+        rows = native_call.nothing() if array is None else result.apart(given.host)
+        return self._perform(call, lambda: self._runs.scatter(call, rows, result.host), result, async_op)
+
+    def all_to_all(
+        self,
+        array,
+        *,
+        out=None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        async_op: bool = False,
+    ):
+        """Return the rows that all ranks have for this one, in the order of ranks. The first axis of the array has the
+        rows for rank 0, then those for rank 1, and so on: equal parts, or ``send_counts`` rows for each rank and
+        ``recv_counts`` rows from each. Raises UsageError, StalledError.
+        """
+        self._check_open()
+        given = lend_bytes(array)
+        sent, received = self._counts(given.host, send_counts, recv_counts)
+        row = given.host.shape[1:]
+        shape = row if send_counts is not None else given.host.shape
+        call = AgreedCall("all_to_all" if send_counts is None else "all_to_all in parts", given.dtype, shape)
+        result = CollectiveResult(given, (sum(received), *row), out)
+        source, nbytes = result.apart(given.host), given.host.itemsize * int(np.prod(row, dtype=int))
+        parts = [[count * nbytes for count in counts] for counts in (sent, received)]
+        return self._perform(call, lambda: self._runs.all_to_all(call, source, result.host, *parts), result, async_op)
+
+    # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
+    def _check_root(self, root: int) -> None:
+        self._check_open()
+        if not 0 <= root < self.size:
+            raise UsageError(texts.NO_ROOT(root=root, last=self.size - 1))
+
+    def _check_rows(self, host: np.ndarray, call: str) -> None:
+        if host.shape[:1] != (self.size,):
+            raise UsageError(texts.ROWS_FOR_RANKS(size=self.size, call=call, shape=list(host.shape)))
+
+    def _counts(
+        self, host: np.ndarray, send_counts: Sequence[int] | None, recv_counts: Sequence[int] | None
+    ) -> tuple[list[int], list[int]]:
+        """Return the rows to each rank and from each rank."""
+        if host.ndim == 0:
+            raise UsageError(texts.NO_AXIS(call="all_to_all"))
+        if (send_counts is None) != (recv_counts is None):
+            raise UsageError(texts.BOTH_COUNTS)
+        rows = len(host)
+        if send_counts is None or recv_counts is None:
+            if rows % self.size:
+                raise UsageError(texts.NOT_EQUAL_PARTS(rows=rows, size=self.size))
+            return [rows // self.size] * self.size, [rows // self.size] * self.size
+        sent, received = [int(count) for count in send_counts], [int(count) for count in recv_counts]
+        for name, counts, wanted in (("send_counts", sent, rows), ("recv_counts", received, sum(received))):
+            if len(counts) != self.size or min(counts) < 0 or sum(counts) != wanted:
+                raise UsageError(texts.COUNTS_DO_NOT_FIT(name=name, counts=counts, size=self.size, rows=wanted))
+        return sent, received
+
+    def _perform(self, call: AgreedCall, run: Callable[[], None], result: "CollectiveResult", async_op: bool):
+        def action():
+            run()
+            return result.deliver()
+
+        return self._progress.perform(call, action, async_op)
+
+
+def lend_bytes(array) -> BorrowedArray:
+    """Return the array as host memory whose bytes can be moved. Raises UsageError."""
+    given = lend(array)
+    if given.host.dtype.hasobject:
+        raise UsageError(texts.OBJECTS(dtype=given.dtype))
+    return given
+
+
+class CollectiveResult:
+    """The result of a collective: contiguous host memory, which becomes ``out`` or a new array like the given one.
+
+    host: the memory; that of ``out`` if it has no gaps
+    """
+
+    def __init__(self, given: BorrowedArray, shape: tuple[int, ...], out):
+        self._given, self._out = given, out
+        self._taken = None if out is None else lend(out)
+        if self._taken is None:
+            self.host = np.empty(shape, given.host.dtype)
+            return
+        check_out(self._taken, given.dtype, shape)
+        target = self._taken.host
+        self.host = target if target.flags.c_contiguous else np.empty(shape, target.dtype)
+
+    def apart(self, source: np.ndarray) -> np.ndarray:
+        """Return the source without gaps and apart from the result: itself, or a copy."""
+        target = self.host if self._taken is None else self._taken.host
+        return source.copy() if np.may_share_memory(source, target) else contiguous(source)
+
+    def deliver(self) -> Any:
+        """Return the result, when the host memory has it."""
+        if self._taken is None:
+            return self._given.like(self.host)
+        if self._taken.host is not self.host:
+            np.copyto(self._taken.host, self.host)
+        self._taken.settle()
+        return self._out
+
+
+def check_out(out: BorrowedArray, dtype: str, shape: tuple[int, ...]) -> None:
+    """Raise UsageError if ``out`` cannot take a result of that type and shape."""
+    if (out.dtype, out.host.shape) != (dtype, shape):
+        told = {"out_dtype": out.dtype, "out_shape": list(out.host.shape), "dtype": dtype, "shape": list(shape)}
+        raise UsageError(texts.UNLIKE_SHAPE(**told))
+    check_writable_array(out.host, texts.OUT)

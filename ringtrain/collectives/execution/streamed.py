@@ -1,0 +1,220 @@
+"""Streamed all-reduce: of arrays that lie anywhere, among the ranks of a node, through a small window of memory that
+they share. Its program is :mod:`ringtrain.collectives.execution.stream_program`.
+
+The ranks' additions read the others' slots and write the array itself: nothing else is copied. Reductions share one
+window, so they run one after another in the order of their starts, which all ranks make alike.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+
+from ringtrain.arrays import Array, array_address
+from ringtrain.collectives import texts
+from ringtrain.collectives.execution.reduction import Reduction
+from ringtrain.collectives.execution.stream_program import SLICED, SLOTS, WHOLE
+from ringtrain.errors import MismatchError, TransportError
+from ringtrain.ops.cpu.streamed import COSTS, HEADER_BYTES, LINE_BYTES, PUBLISHED, SUMMED, StreamedCall
+from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers, wait_for
+
+SLOT_BYTES = 256 << 10
+MOST_BITS = 64  # of a size in bytes
+WINDOW_BYTES = 32 << 20  # of a node, at most: its ranks then have smaller slots
+LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can measure; below, the way to the others
+SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: below, a wait costs more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWay:
+    """How chunks go into slots. way: among :data:`ringtrain.ops.cpu.streamed.WAYS`; chunk_bytes: longest chunk"""
+
+    way: str
+    chunk_bytes: int
+
+
+class StreamWindow:
+    """The slots of the ranks of a node. Collective to make.
+
+    memory:  the memory of each rank of the node, by place; None if they share none
+    running: the reductions that are started, in their order
+    """
+
+    def __init__(self, transport: Transport):
+        fits = WINDOW_BYTES // (transport.local_size * SLOTS) // LINE_BYTES * LINE_BYTES
+        self.slot_bytes = min(SLOT_BYTES, fits)
+        own = transport.allocate(HEADER_BYTES + SLOTS * self.slot_bytes, np.uint8)
+        self.memory: Sequence[Array] | None = transport.peer_views(own) if isinstance(own, np.ndarray) else None
+        self._counts = np.asarray(own)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
+        self.running = deque[Streamed]()
+        self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
+        self._costs = np.zeros((MOST_BITS, COSTS))
+
+    def costs(self, nbytes: int) -> np.ndarray:
+        """Return what calls on arrays of about this size have cost on this rank."""
+        return self._costs[nbytes.bit_length()]
+
+    def move(self, last: "Streamed", patient: bool = False) -> None:
+        """Let the reductions go on that were started, up to ``last``. ``patient``: wait for some 10 µs"""
+        with self._moving:
+            while last.started and self.running[0].move(patient):
+                pass
+
+    def moved(self) -> int:
+        """Return a number that grows whenever this rank goes on."""
+        return int(self._counts[PUBLISHED] + self._counts[SUMMED])
+
+
+class Streamed(Reduction):
+    """All-reduces of ``count`` elements of one type, by one operation, of arrays of this rank.
+
+    name: of the algorithm
+    op:   sum, mean, max or min
+    """
+
+    transport = "streamed"
+
+    def __init__(
+        self,
+        transport: Transport,
+        window: StreamWindow,
+        name: str,
+        way: StreamWay,
+        op: str,
+        dtype: str,
+        count: int,
+        itemsize: int,
+    ):
+        self._window, self.algorithm = window, name
+        self._kind, self._count, self._world = (op, dtype), count, transport
+        nbytes, size = count * itemsize, transport.local_size
+        chunk_bytes = min(way.chunk_bytes, window.slot_bytes)
+        sliced = size > 2 and nbytes >= SLICED_BYTES
+        program = SLICED if sliced else WHOLE
+        assert window.memory is not None, "a window without memory reduces nothing"
+        memory = [np.asarray(each) for each in window.memory]
+        place = transport.neighbours.index(transport.rank)
+        chosen = "plain" if way.way == "faster" and nbytes < LEARNING_BYTES else way.way
+        spins = transport.patience.spin_s > 0
+        self._call = StreamedCall(
+            dtype,
+            op,
+            program,
+            memory,
+            place,
+            SLOTS,
+            window.slot_bytes,
+            chunk_bytes,
+            chosen,
+            window.costs(nbytes),
+            spins,
+        )
+        self._chunk_bytes, self._chunks, self._instructions = chunk_bytes, -(-nbytes // chunk_bytes), len(program)
+        # What it reads: the others' chunks; with slices, the contributions to its own and the sums of the others.
+        self.bytes_sent = nbytes * (size - 1) if not sliced else 2 * nbytes * (size - 1) // size
+        self.started = False
+        self._state, self._enter, self._running = self._call.state, self._call.wait, window.running
+        self._arrays: object = None  # kept: the call knows only their addresses
+        self._array: weakref.ref | None = None
+
+    def bind(self, source: np.ndarray, target: np.ndarray, array: weakref.ref | None = None) -> None:
+        """Set the arrays of the next run, of which each is contiguous: they may be the same one.
+
+        array: the array whose memory they are, which is kept only while a run needs it; None: both are kept
+        """
+        if self.started:
+            raise TransportError(texts.STARTED_AGAIN(name=texts.STREAMED))
+        self._arrays, self._array = None if array else (source, target), array
+        self._call.bind(array_address(source), array_address(target), self._count)
+
+    def release(self) -> None:
+        """Keep the arrays no longer: the next run has others."""
+        self._arrays = None
+
+    def start(self) -> None:
+        if self.started:
+            raise TransportError(texts.STARTED_AGAIN(name=texts.STREAMED))
+        self._begin()
+        self.test()
+
+    def test(self) -> bool:
+        if self.started:
+            self._window.move(self)
+        return not self.started
+
+    def wait(self, deadline_s: float) -> None:
+        if self.started:
+            self._window.move(self, patient=True)
+        if self.started:
+            wait_for(self.test, deadline_s, self._awaited, self._window.moved, self._world.patience)
+
+    def run(self, deadline_s: float) -> None:
+        if self._running:
+            super().run(deadline_s)
+            return
+        outcome = 0
+        try:
+            outcome = self._enter()
+        finally:  # also when the user interrupts it: others read what it has published, so the next waits for its end
+            if outcome != 1 and self._state[0]:
+                self._begin()
+        if self.started:
+            self.wait(deadline_s)
+
+    def _begin(self) -> None:
+        if self._array is not None:
+            self._arrays = self._array()
+        self.started = True
+        self._window.running.append(self)
+
+    def move(self, patient: bool) -> bool:
+        """Go on: the window's turn. Returns whether it is done."""
+        try:
+            outcome = self._call.wait() if patient else self._call.test()
+        finally:
+            if not self._state[0]:
+                self.started = False
+                self._window.running.popleft()
+                if self._array is not None:
+                    self._arrays = None
+        if outcome < 0:
+            raise self._mismatch(-1 - outcome)
+        return not self.started
+
+    def _mismatch(self, place: int) -> MismatchError:
+        names = self._world.world_ranks
+        (op, dtype), (other_dtype, other_op, other_count, other_chunk) = self._kind, self._call.call_of(place)
+        return MismatchError(
+            texts.STREAM_CALLS_DIFFER(
+                rank=names[self._world.rank],
+                op=op,
+                count=self._count,
+                dtype=dtype,
+                chunk=self._chunk_bytes,
+                other=names[self._world.neighbours[place]],
+                other_op=other_op,
+                other_count=other_count,
+                other_dtype=other_dtype,
+                other_chunk=other_chunk,
+            )
+        )
+
+    @property
+    def moved(self) -> int:
+        return self._state[0]
+
+    def _awaited(self) -> str:
+        return self._window.running[0].awaited()
+
+    def awaited(self) -> str:
+        """Return the ranks that it waits for, and the chunk."""
+        names = self._world.world_ranks
+        late = peers([names[self._world.neighbours[place]] for place in self._call.behind()])
+        chunk = max(self._state[0] // self._instructions, 1)
+        return texts.AWAITED_CHUNK(
+            whom=late, chunk=chunk, chunks=self._chunks, name=texts.STREAMED, rank=names[self._world.rank]
+        )

@@ -1,0 +1,78 @@
+"""Streamed all-reduces by name: ``stream``, and its ways that are faster on some machines."""
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ringtrain.arrays import Array
+from ringtrain.collectives import texts
+from ringtrain.collectives.execution.streamed import Streamed, StreamWay, StreamWindow
+from ringtrain.errors import UsageError, nearest
+from ringtrain.ops.cpu.mapped import TYPES
+from ringtrain.ops.cpu.streamed import MOST_RANKS
+from ringtrain.transport.base import Transport
+
+STREAM = "stream"
+# Plain stores are faster where ranks share a cache, those past the caches where they do not; shorter chunks, where the
+# nearest caches are small.
+STREAMS = {
+    STREAM: StreamWay("faster", 256 << 10),
+    "stream:plain": StreamWay("plain", 256 << 10),
+    "stream:past-caches": StreamWay("past caches", 256 << 10),
+    "stream:64K": StreamWay("faster", 64 << 10),
+}
+_WINDOWS: WeakKeyDictionary[Transport, StreamWindow] = WeakKeyDictionary()
+
+
+def is_stream(algorithm: str) -> bool:
+    """Whether the algorithm streams, in any way."""
+    return algorithm.partition(":")[0] == STREAM
+
+
+def check_stream(name: str, wired: bool) -> None:
+    """Check a name. Raises UsageError if it is unknown, or if ``wired``: it has no messages to round."""
+    if name not in STREAMS:
+        raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, STREAMS)))
+    if wired:
+        raise UsageError(texts.NO_MESSAGES(name=name))
+
+
+def stream_window(transport: Transport) -> StreamWindow:
+    """Return the window of this transport's ranks. Collective the first time."""
+    window = _WINDOWS.get(transport)
+    if window is None:
+        window = _WINDOWS[transport] = StreamWindow(transport)
+    return window
+
+
+def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None:
+    """Return the reason why such a buffer cannot be streamed here; None if it can. Collective the first time."""
+    if transport.nodes > 1:
+        return texts.STREAM_ONE_NODE(nodes=transport.nodes)
+    if dtype not in TYPES:
+        return texts.NOT_ADDED(known=", ".join(TYPES), dtype=dtype)
+    if not isinstance(buffer, np.ndarray):
+        return texts.STREAM_ON_HOST()
+    if transport.local_size > MOST_RANKS:
+        return texts.STREAM_TOO_MANY(size=transport.local_size, most=MOST_RANKS)
+    if stream_window(transport).memory is None:
+        why = transport.why_not_shared
+        return texts.STREAM_NO_WINDOW_WHY(why=why) if why else texts.STREAM_NO_WINDOW()
+    return None
+
+
+def make_streamed(transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int) -> Streamed:
+    """Return all-reduces of ``count`` elements where :func:`cannot_stream` finds no reason against it. ``op``: sum,
+    mean, max or min.
+    """
+    return Streamed(transport, stream_window(transport), name, STREAMS[name], op, dtype, count, itemsize)
+
+
+def prepare_streamed(transport: Transport, buffer: Array, name: str, op: str, dtype: str) -> Streamed:
+    """Return the all-reduce of one buffer in place. Collective the first time. Raises UsageError."""
+    if why := cannot_stream(transport, buffer, dtype):
+        raise UsageError(texts.CANNOT_RUN(algorithm=name, why=why))
+    made = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize)
+    flat = np.asarray(buffer).reshape(-1)
+    made.bind(flat, flat)
+    return made

@@ -1,0 +1,87 @@
+"""The script that ``python -m ringtrain.torch`` runs, and the variables by which launchers of PyTorch tell a script its
+place. Nothing here imports PyTorch.
+"""
+
+import math
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.errors import UsageError
+from ringtrain.launch import texts
+from ringtrain.transport.base import Seat
+
+PORT = "29500"  # torch's usual one. Nobody listens there
+DEADLINE = "RINGTRAIN_DEADLINE_S"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCommand:
+    """A Python script with its arguments, and how its collectives run.
+
+    name:              the file, or the module
+    is_module:         whether it is a module
+    arguments:         of the script, as given
+    deadline_s:        how long to wait for ranks without progress; None for the timeout that the script gives to torch
+    algorithm:         of all-reduces
+    check_collectives: whether errors name the ranks that differ or do not come
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    deadline_s: float | None = None
+    algorithm: str = AUTO
+    check_collectives: bool = True
+
+
+def asked_deadline(environ: Mapping[str, str]) -> float | None:
+    """Return the deadline that the environment sets for all of ringtrain; None without one. Raises UsageError."""
+    if DEADLINE not in environ:
+        return None
+    try:
+        seconds = float(environ[DEADLINE])
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < 1e9:
+        raise UsageError(texts.NO_SECONDS(name=DEADLINE, value=environ[DEADLINE]))
+    return seconds
+
+
+def torchrun_variables(seat: Seat, address: str) -> dict[str, str]:
+    """Return the variables that torchrun sets for a rank, by its place. ``address``: the host of rank 0.
+
+    Libraries (Lightning, accelerate) read them before Slurm's and the MPI's, which mean other things under mpirun.
+    """
+    return {
+        "RANK": str(seat.rank),
+        "WORLD_SIZE": str(seat.size),
+        "LOCAL_RANK": str(seat.local_rank),
+        "LOCAL_WORLD_SIZE": str(seat.local_size),
+        "GROUP_RANK": str(seat.node),
+        "GROUP_WORLD_SIZE": str(seat.nodes),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(seat.rank),
+        "ROLE_WORLD_SIZE": str(seat.size),
+        "TORCHELASTIC_RUN_ID": "ringtrain",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "MASTER_ADDR": address,
+        "MASTER_PORT": PORT,
+    }
+
+
+def set_variables(environ: MutableMapping[str, str], variables: Mapping[str, str]) -> None:
+    """Set them all: a variable of an outer launcher names another place. Address and port stay if they are there."""
+    kept = {name for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
+    environ.update({name: value for name, value in variables.items() if name not in kept})
+
+
+def fair_threads(own: Sequence[int], of_neighbours: Sequence[Sequence[int]]) -> int:
+    """Return the threads for a rank's operations: its cores, divided among the ranks of its node that may run on them.
+
+    own:           the cores of this rank
+    of_neighbours: those of each rank of the node, its own among them
+    """
+    sharing = sum(bool(set(own) & set(cores)) for cores in of_neighbours)
+    return max(1, len(own) // max(1, sharing))

@@ -1,0 +1,103 @@
+"""The all-reduce of arrays that lie anywhere, through a window of shared memory, as one compiled call:
+``sources/streamed.cpp``.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ringtrain.arrays import array_address
+from ringtrain.ops.cpu.library import open_library
+from ringtrain.ops.cpu.mapped import SPINS, TYPES, YIELDS
+
+# In the order of the source.
+ACTIONS = ("publish", "publish others", "sum", "sum own", "copy others")
+OPERATIONS = ("sum", "mean", "max", "min")
+WAYS = ("plain", "past caches", "faster")
+COSTS = 9
+LINE_BYTES = 128
+HEADER_BYTES = 2 * LINE_BYTES  # of a rank's memory in the window: its counters. Its slots follow
+MOST_RANKS = 1024
+CROWDED_YIELDS = 200  # of a wait on shared cores, in place of spins
+COUNT_BITS, CHUNK_BITS = 44, 12  # of the word that says which call a rank makes; its chunks are counted in lines
+PUBLISHED, SUMMED = 0, LINE_BYTES // 8  # words of a header. Behind the first are the calls of the chunks in the slots
+CALL, SOURCE, TARGET, COUNT = 7, 18, 19, 20  # words of the job
+
+
+class StreamedCall:
+    """All-reduces of one type and operation, as a call that goes on where the last one ended.
+
+    dtype:       one of :data:`ringtrain.ops.cpu.mapped.TYPES`
+    operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
+    program:     (action, ahead) of each instruction: actions are among :data:`ACTIONS`
+    memory:      the ranks' memory in the window, uint8, of which this rank's is at ``place``
+    slots:       of each rank, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
+    chunk_bytes: at most ``slot_bytes``, and a multiple of :data:`LINE_BYTES`
+    way:         how slots are written: one of :data:`WAYS`
+    costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
+                 ``faster``: it learns the faster way, and tries the other now and then
+    spins:       whether a wait spins first; not if ranks share cores
+    state:       its first element is how many instructions are done; 0 before a call and after it
+    test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - place if the
+                 rank of that place makes another call
+    wait:        wait() does the same, and waits for some 10 µs
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        operation: str,
+        program: Sequence[tuple[str, int]],
+        memory: Sequence[np.ndarray],
+        place: int,
+        slots: int,
+        slot_bytes: int,
+        chunk_bytes: int,
+        way: str,
+        costs: np.ndarray,
+        spins: bool = True,
+    ):
+        library, _ = open_library()
+        number = TYPES.index(dtype) * len(OPERATIONS) + OPERATIONS.index(operation)
+        self._kind = (number << CHUNK_BITS | chunk_bytes // LINE_BYTES) << COUNT_BITS
+        self._kept = memory, costs  # the call knows only their addresses
+        self._headers, self._slots = [array[:HEADER_BYTES].view(np.int64) for array in memory], slots
+        patience = (SPINS, YIELDS) if spins else (0, CROWDED_YIELDS)
+        chunk = chunk_bytes // _itemsize(dtype)
+        kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
+        asked = *kinds, array_address(costs), self._kind, chunk, slots, slot_bytes
+        made = [word for action, ahead in program for word in (ACTIONS.index(action), ahead)]
+        words = [0, *patience, *asked, len(memory), place, len(program), *[0] * 7]
+        words += [*map(array_address, memory), *made]
+        self.state = (ctypes.c_int64 * len(words))(*words)
+        at = ctypes.c_void_p(ctypes.addressof(self.state))
+        self.test, self.wait = partial(library.streamed_test, at), partial(library.streamed_wait, at)
+
+    def bind(self, source: int, target: int, count: int) -> None:
+        """Set the arrays of the next call: addresses, which may be the same, and the number of elements."""
+        self.state[CALL] = self._kind | count
+        self.state[SOURCE], self.state[TARGET], self.state[COUNT] = source, target, count
+
+    def behind(self) -> list[int]:
+        """Return the places of the ranks that are behind others in what they have published, or else in their sums."""
+        for counter in (PUBLISHED, SUMMED):
+            counts = [int(header[counter]) for header in self._headers]
+            if min(counts) < max(counts):
+                return [place for place, count in enumerate(counts) if count < max(counts)]
+        return []
+
+    def call_of(self, place: int) -> tuple[str, str, int, int]:
+        """Return (type, operation, elements, bytes of a chunk) of the call of the rank of that place, by the chunk
+        that it published last.
+        """
+        header = self._headers[place]
+        word = int(header[PUBLISHED + 1 + (int(header[PUBLISHED]) - 1) % self._slots])
+        kind, lines = divmod(word >> COUNT_BITS, 1 << CHUNK_BITS)
+        dtype, operation = divmod(kind, len(OPERATIONS))
+        return TYPES[dtype], OPERATIONS[operation], word & ((1 << COUNT_BITS) - 1), lines * LINE_BYTES
+
+
+def _itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

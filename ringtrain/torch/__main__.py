@@ -1,0 +1,129 @@
+"""The launcher: run a script of PyTorch on every rank of the MPI, and end every rank if one fails."""
+
+import os
+import runpy
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from ringtrain.cli.python_script import parse_script_command
+from ringtrain.cli.world import end_with, world_session
+from ringtrain.errors import Interrupted, RingtrainError, StalledError, UsageError
+from ringtrain.launch.python_script import (
+    DEADLINE,
+    ScriptCommand,
+    asked_deadline,
+    fair_threads,
+    set_variables,
+    torchrun_variables,
+)
+from ringtrain.torch import texts
+from ringtrain.torch.replacements import take_over
+from ringtrain.torch.world import TorchWorld
+from ringtrain.transport.base import Transport
+from ringtrain.transport.launch_environment import read_launch
+
+THREADS = "OMP_NUM_THREADS"
+STOPPING = (StalledError, Interrupted)  # batch scripts act on their exit codes
+IN_ORDER = (0, Interrupted.exit_code)  # every rank ends with it: another may still write its part of a checkpoint
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script, and return the exit code."""
+    try:
+        command = parse_script_command(arguments)
+        if isinstance(command, str):
+            if read_launch(os.environ).rank == 0:
+                print(command)
+            return 0
+        if not command.is_module and not Path(command.name).is_file():
+            raise UsageError(texts.NO_FILE(path=command.name))
+        if command.deadline_s is not None:
+            os.environ[DEADLINE] = str(command.deadline_s)
+        with world_session() as session:
+            session.code = _run(command, session.world.transport)
+        return session.code
+    except RingtrainError as error:
+        return end_with(error)
+
+
+def _run(command: ScriptCommand, transport: Transport) -> int:
+    """Run the script as the program of this rank, and return its exit code. A script that fails ends all ranks."""
+    hosts = transport.gather_json(socket.gethostname())
+    set_variables(os.environ, torchrun_variables(transport.seat, hosts[0]))
+    _set_threads(transport)
+    world = TorchWorld(transport, command.algorithm, asked_deadline(os.environ), command.check_collectives)
+    take_over(world)
+    code = 0
+    try:
+        _execute(command)
+    except SystemExit as end:
+        code = _code_of(end)
+        if code not in IN_ORDER and transport.size > 1:
+            _tell(texts.SCRIPT_EXITED(rank=transport.rank, host=hosts[transport.rank], code=code))
+            transport.abort(code)
+    except Exception as error:
+        shown = "".join(_traceback_of(error)).rstrip()
+        _tell(texts.SCRIPT_FAILED(rank=transport.rank, host=hosts[transport.rank], traceback=shown))
+        code = error.exit_code if isinstance(error, STOPPING) else 1
+        if transport.size > 1:
+            transport.abort(code)
+        return code
+    if code in IN_ORDER:
+        world.leave()
+    return code
+
+
+def _execute(command: ScriptCommand) -> None:
+    sys.argv = [command.name, *command.arguments]
+    if command.is_module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(command.name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(command.name).resolve().parent)
+        runpy.run_path(command.name, run_name="__main__")
+
+
+def _set_threads(transport: Transport) -> None:
+    """Divide the cores of a node among the threads of its ranks, unless the user has said how many each has."""
+    every = transport.gather_json(sorted(os.sched_getaffinity(0)))
+    if THREADS not in os.environ:
+        threads = fair_threads(every[transport.rank], [every[rank] for rank in transport.neighbours])
+        torch.set_num_threads(threads)
+        os.environ[THREADS] = str(threads)  # for the processes that the script starts
+
+
+def _code_of(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    _tell(str(end.code))
+    return 1
+
+
+def _traceback_of(error: Exception) -> list[str]:
+    """Return the lines of a traceback from the script's first line on; for an error that ringtrain raises for a known
+    reason, up to the call of ringtrain.
+    """
+    trace, own = error.__traceback__, {__file__, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in own:
+        trace = trace.tb_next
+    shown = traceback.TracebackException(type(error), error, trace)
+    if isinstance(error, RingtrainError):
+        shown.__suppress_context__, shown.__cause__ = True, None
+        while len(shown.stack) > 1 and shown.stack[-1].filename.startswith(PACKAGE):
+            shown.stack.pop()
+    return list(shown.format())
+
+
+def _tell(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,343 @@
+"""PyTorch's process group over a communicator of ringtrain."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ringtrain.errors import UsageError
+from ringtrain.torch import texts
+from ringtrain.torch.shared_buckets import SharedBuckets
+from ringtrain.torch.tensors import FOLDS, HostTensor, Operand, fold, operation, put
+from ringtrain.torch.work import CollectiveWork
+
+NAME = "ringtrain"
+
+
+def _runs_on(opts) -> bool:
+    """Return whether the caller goes on before the collective is done: PyTorch sets asyncOp, in its C++ code by
+    default."""
+    return getattr(opts, "asyncOp", True)
+
+
+class RingtrainGroup(dist.ProcessGroup):
+    """A process group whose collectives a :class:`ringtrain.Communicator` runs. Threads may share it.
+
+    A collective that its caller waits for runs in the caller's thread, unless others are in flight; an asynchronous one
+    in the communicator's progress thread. Where PyTorch has two names for a method, C++ calls one and Python the other.
+    """
+
+    def __init__(self, communicator):
+        super().__init__(communicator.rank, communicator.size)
+        self.communicator = communicator
+        self._name = self._description = ""
+        self.shared_buckets = SharedBuckets(communicator)
+        self.lock = threading.RLock()  # a communicator takes one caller at a time
+        self._coalesced: list[CollectiveWork] | None = None
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    # C++ would keep these in backends that it has, and there are none.
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> "RingtrainGroup":
+        return self
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def shutdown(self) -> None:
+        """Close the communicator; collective, as PyTorch's own destruction of a group. A second call does nothing."""
+        self.communicator.close()
+
+    # ── how all run ───────────────────────────────────────────────────────────────────────────────────────
+    def _run(self, opts, calls: Sequence[Callable], finish: Callable[[], None] | None, value) -> CollectiveWork:
+        """Return the work of these calls of the communicator, each a function of ``async_op``, then ``finish()``."""
+        runs_on = _runs_on(opts)
+        with self.lock:
+            flights = [call(async_op=runs_on) for call in calls]
+            work = CollectiveWork(flights if runs_on else (), finish, value)
+            if self._coalesced is not None:
+                self._coalesced.append(work)
+        return work
+
+    def _start_coalescing(self, device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device) -> CollectiveWork:
+        works, self._coalesced = self._coalesced or [], None
+
+        def finish() -> None:
+            for work in works:
+                work.wait()
+
+        return CollectiveWork([flight for work in works for flight in work.flights], finish, [])
+
+    # ── reductions ────────────────────────────────────────────────────────────────────────────────────────
+    def allreduce(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
+        opts = dist.AllreduceOptions() if opts is None else opts
+        op = operation(opts)
+        if op in FOLDS:
+            return self._fold_all(tensors, op, opts)
+        operands = [Operand(tensor, op) for tensor in tensors]
+        calls = [_call(self.communicator.allreduce, each.numbers, each.op, out=each.numbers) for each in operands]
+        return self._run(opts, calls, _settling(operands), tensors)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
+        return self.allreduce(tensors, opts)
+
+    def _fold_all(self, tensors, op: str, opts) -> CollectiveWork:
+        """All-reduce by the operands of all ranks, which each rank combines in rank order."""
+        gathered = [self._rows_of(tensor) for tensor in tensors]
+
+        def finish() -> None:
+            for tensor, (_, rows, like) in zip(tensors, gathered, strict=True):
+                folded = fold([_as_tensor(row, like) for row in rows], op)
+                tensor.detach().copy_(folded.reshape(tensor.shape))
+
+        return self._run(opts, [call for call, _, _ in gathered], finish, tensors)
+
+    def _rows_of(self, tensor: torch.Tensor) -> tuple[Callable, np.ndarray, torch.Tensor]:
+        """Return the all-gather of a tensor's bytes, the rows into which it gathers, and the host's tensor."""
+        host = HostTensor(tensor)
+        rows = np.empty((self.size(), host.bytes.size), np.uint8)
+        call = _call(self.communicator.all_gather, host.bytes, out=rows)
+        return call, rows, host.held
+
+    def reduce(self, tensors: list[torch.Tensor], opts) -> CollectiveWork:
+        """All-reduce a copy, of which the root keeps the result."""
+        copies = [tensor.detach().clone() for tensor in tensors]
+        alone = dist.AllreduceOptions()
+        alone.reduceOp, alone.asyncOp = opts.reduceOp, _runs_on(opts)
+        inner = self.allreduce(copies, alone)
+
+        def finish() -> None:
+            inner.wait()
+            if self.rank() == opts.rootRank:
+                for tensor, copy in zip(tensors, copies, strict=True):
+                    tensor.detach().copy_(copy)
+
+        return CollectiveWork(inner.flights, finish, tensors)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts=None) -> CollectiveWork:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
+        opts = dist.ReduceScatterOptions() if opts is None else opts
+        op = operation(opts)
+        parts = [self._scattering(output, given, op) for output, given in zip(outputs, inputs, strict=True)]
+        return self._run(opts, [call for call, _ in parts], _all_of([finish for _, finish in parts]), outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _scattering(self, output: torch.Tensor, given: torch.Tensor, op: str) -> tuple[Callable, Callable]:
+        """Return a reduce-scatter, and what finishes it."""
+        if given.numel() != self.size() * output.numel():
+            wanted = self.size() * output.numel() * output.element_size()
+            raise UsageError(
+                texts.UNEQUAL_SIZES(
+                    name="input", got=given.numel() * given.element_size(), wanted=wanted, rule=texts.RULE_SCATTER
+                )
+            )
+        if op in FOLDS:
+            call, rows, like = self._rows_of(given)
+
+            def finish() -> None:
+                every = [_as_tensor(row, like).reshape(self.size(), -1)[self.rank()] for row in rows]
+                output.detach().copy_(fold(every, op).reshape(output.shape))
+
+            return call, finish
+        operand = Operand(given.detach().contiguous().reshape(self.size(), -1), op)
+        numbers = operand.numbers
+        result = torch.empty(numbers.shape[1:], dtype=numbers.dtype, device=numbers.device)
+        call = _call(self.communicator.reduce_scatter, numbers, operand.op, out=result)
+        return call, lambda: put(result, output)
+
+    def reduce_scatter(self, outputs: list, inputs: list, opts=None) -> CollectiveWork:
+        for parts in inputs:
+            self._check_parts(parts, "input_list")
+        rows = [torch.stack([part.detach().reshape(-1) for part in parts]) for parts in inputs]
+        return self.reduce_scatter_single_coalesced(outputs, rows, opts)
+
+    # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────
+    def broadcast(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
+        opts = dist.BroadcastOptions() if opts is None else opts
+        hosts = [HostTensor(tensor, self.rank() == opts.rootRank) for tensor in tensors]
+        calls = [_call(self.communicator.broadcast, host.bytes, root=opts.rootRank) for host in hosts]
+        return self._run(opts, calls, _settling(hosts) if self.rank() != opts.rootRank else None, tensors)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:
+        for parts in outputs:
+            self._check_parts(parts, "tensor_list")
+        gathered = [self._rows_of(given) for given in inputs]
+
+        def finish() -> None:
+            for parts, (_, rows, like) in zip(outputs, gathered, strict=True):
+                for part, row in zip(parts, rows, strict=True):
+                    part.detach().copy_(_as_tensor(row, like).reshape(part.shape))
+
+        return self._run(opts, [call for call, _, _ in gathered], finish, outputs)
+
+    def allgather_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
+        return self.allgather(list(map(list, zip(*outputs, strict=True))), inputs, opts)
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts=None) -> CollectiveWork:
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
+        calls, hosts = [], []
+        for output, given in zip(outputs, inputs, strict=True):
+            into, out_of = HostTensor(output, reads=False), HostTensor(given).bytes
+            if into.bytes.size != self.size() * out_of.size:
+                wanted = self.size() * out_of.size
+                raise UsageError(
+                    texts.UNEQUAL_SIZES(name="output", got=into.bytes.size, wanted=wanted, rule=texts.RULE_GATHER)
+                )
+            rows = into.bytes.reshape(self.size(), out_of.size)
+            calls.append(_call(self.communicator.all_gather, out_of, out=rows))
+            hosts.append(into)
+        return self._run(opts, calls, _settling(hosts), outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts) -> CollectiveWork:
+        own, host = self.rank() == opts.rootRank, HostTensor(inputs[0])
+        rows = np.empty((self.size() if own else 0, host.bytes.size), np.uint8)
+        parts = outputs[0] if own else []
+        if own:
+            self._check_parts(parts, "gather_list")
+
+        def finish() -> None:
+            for part, row in zip(parts, rows, strict=True):
+                part.detach().copy_(_as_tensor(row, host.held).reshape(part.shape))
+
+        call = _call(self.communicator.gather, host.bytes, root=opts.rootRank, out=rows if own else None)
+        return self._run(opts, [call], finish, outputs)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts) -> CollectiveWork:
+        into, rows = HostTensor(outputs[0], reads=False), None
+        if self.rank() == opts.rootRank:
+            self._check_parts(inputs[0], "scatter_list")
+            rows = np.stack([HostTensor(part).bytes for part in inputs[0]])
+        call = _call(self.communicator.scatter, rows, root=opts.rootRank, out=into.bytes)
+        return self._run(opts, [call], into.settle, outputs)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, given: torch.Tensor, out_splits: list[int], in_splits: list[int], opts=None
+    ) -> CollectiveWork:
+        into, host = HostTensor(output, reads=False), HostTensor(given)
+        counts = {
+            "send_counts": self._byte_counts(host, in_splits, "input"),
+            "recv_counts": self._byte_counts(into, out_splits, "output"),
+        }
+        call = _call(self.communicator.all_to_all, host.bytes, out=into.bytes, **counts)
+        return self._run(opts, [call], into.settle, [output])
+
+    alltoall_base = all_to_all_single
+
+    def _byte_counts(self, host: HostTensor, splits: Sequence[int], name: str) -> list[int]:
+        """Return the bytes for each rank of a tensor that is split along its first dimension."""
+        nbytes, rows = host.bytes.size, host.held.shape[0] if host.held.dim() else 1
+        if not splits and rows % self.size() == 0:
+            return [nbytes // self.size()] * self.size()
+        if len(splits) != self.size():
+            raise UsageError(texts.UNEQUAL_PARTS(name=f"{name}_split_sizes", got=len(splits), size=self.size()))
+        row = nbytes // rows if rows else 0
+        if sum(splits) != rows:
+            wanted = sum(splits) * row
+            raise UsageError(texts.UNEQUAL_SIZES(name=name, got=nbytes, wanted=wanted, rule=texts.RULE_SPLITS))
+        return [split * row for split in splits]
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:
+        self._check_parts(outputs, "output_tensor_list")
+        self._check_parts(inputs, "input_tensor_list")
+        sent = [HostTensor(part).bytes for part in inputs]
+        into = [HostTensor(part, reads=False) for part in outputs]
+        counts = [host.bytes.size for host in into]
+        received = np.empty(sum(counts), np.uint8)
+
+        def finish() -> None:
+            for host, part in zip(into, np.split(received, np.cumsum(counts)[:-1]), strict=True):
+                host.bytes[:] = part
+                host.settle()
+
+        call = _call(
+            self.communicator.all_to_all,
+            np.concatenate(sent),
+            out=received,
+            send_counts=[part.size for part in sent],
+            recv_counts=counts,
+        )
+        return self._run(opts, [call], finish, outputs)
+
+    # ── messages and the barrier ──────────────────────────────────────────────────────────────────────────
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CollectiveWork:
+        host = HostTensor(tensors[0])
+        with self.lock:
+            return CollectiveWork([self.communicator.send(host.bytes, peer, tag, async_op=True)], None, tensors)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int | None, tag: int) -> CollectiveWork:
+        host = HostTensor(tensors[0], reads=False)
+        with self.lock:
+            flight = self.communicator.recv(host.bytes, peer, tag, async_op=True)
+        return CollectiveWork([flight], host.settle, tensors, lambda: flight.source)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> CollectiveWork:
+        return self.recv(tensors, None, tag)
+
+    def barrier(self, opts=None) -> CollectiveWork:
+        return self._run(opts, [self.communicator.barrier], None, [])
+
+    def _check_parts(self, parts: Sequence, name: str) -> None:
+        if len(parts) != self.size():
+            raise UsageError(texts.UNEQUAL_PARTS(name=name, got=len(parts), size=self.size()))
+
+
+def _call(method: Callable, *arguments: Any, **named: Any) -> Callable:
+    return lambda async_op: method(*arguments, **named, async_op=async_op)
+
+
+def _settling(hosts: Sequence) -> Callable[[], None]:
+    return _all_of([host.settle for host in hosts])
+
+
+def _all_of(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def finish() -> None:
+        for action in actions:
+            action()
+
+    return finish
+
+
+def _as_tensor(row: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """Return bytes as a flat tensor of that type."""
+    if not row.size:
+        return like.new_empty(0)  # NumPy's stride of no bytes is 0, and PyTorch views only a stride of 1
+    return torch.from_numpy(row).view(like.dtype)

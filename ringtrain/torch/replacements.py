@@ -1,0 +1,68 @@
+"""Names of PyTorch that this package replaces, all in one place.
+
+By ``import ringtrain.torch``:
+
+* a backend "ringtrain" joins PyTorch's registry;
+* the rendezvous of ``env://``, the default, is that of the MPI, unless another launcher has set RANK;
+* ``torch.distributed.Reducer``, which DDP makes, gets a process group of its own, if the model's is ringtrain's.
+
+By ``python -m ringtrain.torch``, for scripts that name another backend, also:
+
+* the names "gloo" and "mpi" mean "ringtrain", wherever PyTorch reads a backend's name, and so does the default of the
+  CPU. "nccl" stays NCCL;
+* the rendezvous of ``tcp://`` is the MPI's.
+"""
+
+import os
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlparse
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import _rendezvous_handlers as HANDLERS  # its function refuses a scheme that it has
+
+from ringtrain.errors import UsageError
+from ringtrain.torch import texts
+from ringtrain.torch.backend import NAME
+from ringtrain.torch.buckets import BucketReducer
+from ringtrain.torch.world import TorchWorld, current, enter
+
+REPLACED = ("gloo", "mpi")
+DEVICES = ["cpu", "cuda"]
+
+
+def register() -> None:
+    """Let PyTorch know the backend."""
+    dist.Backend.register_backend(NAME, lambda *options: current().group(*options), extended_api=True, devices=DEVICES)
+    torchs_own = HANDLERS["env"]
+
+    def of_environment(url: str, **named) -> Iterator:
+        if "RANK" in os.environ:
+            yield from torchs_own(url, **named)
+        else:
+            yield from _rendezvous(url, **named)
+
+    HANDLERS["env"] = of_environment
+    dist.Reducer = BucketReducer
+
+
+def take_over(world: TorchWorld) -> None:
+    """Give scripts ringtrain's process groups for those that they name."""
+    enter(world)
+    HANDLERS["env"] = HANDLERS["tcp"] = _rendezvous
+    read_name = dist.Backend.__new__
+
+    def read(cls, name: str) -> str:
+        found = read_name(cls, name)
+        return NAME if found in REPLACED else found
+
+    dist.Backend.__new__ = staticmethod(read)
+    dist.Backend.default_device_backend_map["cpu"] = NAME
+
+
+def _rendezvous(url: str, **_) -> Iterator:
+    """The MPI's rendezvous. Raises UsageError if the script takes other ranks than the MPI has."""
+    store, rank, size = current().rendezvous()
+    given = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
+    if (given.get("rank", rank), given.get("world_size", size)) != (rank, size):
+        raise UsageError(texts.OTHER_SIZE(rank=given.get("rank"), size=given.get("world_size"), own=rank, ranks=size))
+    yield store, rank, size

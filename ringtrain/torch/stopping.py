@@ -1,0 +1,42 @@
+"""Stop a script of PyTorch in time, on all ranks at the same step."""
+
+import signal
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+STOPPING = (signal.SIGUSR1, signal.SIGTERM)  # of a scheduler, before it ends the job
+
+_told: list[int] = []  # signals that this process got
+_watched = False
+
+
+def should_stop(group: dist.ProcessGroup | None = None) -> bool:
+    """Return whether a rank of the group got SIGUSR1 or SIGTERM: the same answer on all of its ranks. Collective.
+
+    Call it once a step, on the main thread; if it is true save a checkpoint and end by ``sys.exit(75)``. The first call
+    replaces the handlers of both signals, which would end the process. It costs an all-reduce of one number; before
+    ``init_process_group`` the answer is of this rank alone.
+
+    Raises: ValueError on a thread that is not the main one, at the first call
+    """
+    _watch()
+    if not dist.is_initialized():
+        return bool(_told)
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    told = torch.tensor([len(_told)], dtype=torch.int32, device=device)
+    dist.all_reduce(told, dist.ReduceOp.MAX, group)
+    return bool(told.item())
+
+
+def _watch() -> None:
+    global _watched
+    if not _watched:
+        for number in STOPPING:
+            signal.signal(number, _note)
+        _watched = True
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _told.append(number)

@@ -1,0 +1,118 @@
+"""Tensors of PyTorch as a communicator takes them: bytes to move, or numbers to reduce."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import numpy as np
+import torch
+
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.errors import UsageError
+from ringtrain.torch import texts
+
+OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max", "MIN": "min"}
+# Done from the operands of all ranks: there is no schedule for them.
+FOLDS: dict[str, Callable] = {
+    "PRODUCT": torch.mul,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+NUMBERS = {getattr(torch, name) for name in TYPES}
+SMALL = {torch.bool, torch.uint8, torch.int8, torch.int16}  # reduced as int32, and cut to their bits again
+
+
+def operation(opts) -> str:
+    """Return the name of the reduction in PyTorch's words. Raises UsageError for NCCL's own."""
+    op = opts.reduceOp
+    name = getattr(op, "op", op).name
+    if name == "PREMUL_SUM":
+        raise UsageError(texts.NO_PREMUL)
+    return name
+
+
+class HostTensor:
+    """A tensor as contiguous host memory: its own, if the host can reach it so, else a copy.
+
+    tensor: of any device and strides
+    reads:  whether its elements are wanted; else it is written alone
+    """
+
+    __slots__ = ("_given", "held")
+
+    def __init__(self, tensor: torch.Tensor, reads: bool = True):
+        if tensor.layout is not torch.strided:
+            raise UsageError(texts.SPARSE(layout=tensor.layout))
+        given = self._given = tensor.detach()
+        if given.device.type == "cpu" and given.is_contiguous():
+            self.held = given
+        elif reads:
+            _note_device(given.device)
+            self.held = given.to("cpu").contiguous()
+        else:
+            _note_device(given.device)
+            self.held = torch.empty(given.shape, dtype=given.dtype)
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """The memory, flat."""
+        return self.held.reshape(-1).view(torch.uint8).numpy()
+
+    def settle(self) -> None:
+        """Copy the memory back into the tensor, if it is a copy."""
+        if self.held is not self._given:
+            self._given.copy_(self.held)
+
+
+def _note_device(device: torch.device) -> None:
+    if device.type != "cpu":
+        warnings.warn(texts.ON_DEVICE(device=device.type), stacklevel=6)  # Python shows it once for each caller
+
+
+class Operand:
+    """A tensor as numbers that a communicator reduces; ``numbers`` may be the tensor itself.
+
+    tensor: of any device, strides and type
+    op:     in PyTorch's words
+    """
+
+    def __init__(self, tensor: torch.Tensor, op: str):
+        given = tensor.detach() if tensor.requires_grad else tensor  # the communicator knows the same object again
+        if given.layout is not torch.strided:
+            raise UsageError(texts.SPARSE(layout=given.layout))
+        _note_device(given.device)
+        self.op, self._given = OPS[op], given
+        if given.is_complex() and op in ("SUM", "AVG"):
+            given = torch.view_as_real(given)
+        if given.dtype in NUMBERS:
+            self.numbers, self._copied = given, False
+        elif given.dtype in SMALL and op != "AVG":
+            self.numbers, self._copied = given.to(torch.int32), True
+        else:
+            raise UsageError(texts.NOT_REDUCED(op=op, dtype=_name(given.dtype), known=", ".join(TYPES)))
+
+    def settle(self) -> None:
+        """Copy the result into the tensor, if ``numbers`` are a copy."""
+        if self._copied:
+            put(self.numbers, self._given)
+
+
+def put(result: torch.Tensor, output: torch.Tensor) -> None:
+    """Copy a result into a tensor of the user, whose shape and type it may have left."""
+    target = output.detach()
+    if target.is_complex():
+        target = torch.view_as_real(target)
+    found = result.reshape(target.shape)
+    target.copy_(found != 0 if target.dtype is torch.bool else found)
+
+
+def fold(every: Sequence[torch.Tensor], op: str) -> torch.Tensor:
+    """Return the reduction of one tensor of each rank, in rank order. Raises UsageError."""
+    if op != "PRODUCT" and (every[0].is_floating_point() or every[0].is_complex()):
+        raise UsageError(texts.NO_BITS(op=op, dtype=_name(every[0].dtype)))
+    return reduce(FOLDS[op], every)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

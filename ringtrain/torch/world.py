@@ -1,0 +1,116 @@
+"""The world of this process for PyTorch: one transport, its store, and the communicators of its process groups."""
+
+import atexit
+import os
+import sys
+
+import torch.distributed as dist
+
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.api.communicator import Communicator
+from ringtrain.errors import UsageError
+from ringtrain.launch.python_script import asked_deadline
+from ringtrain.torch import texts
+from ringtrain.torch.backend import RingtrainGroup
+from ringtrain.torch.store import WorldStore
+from ringtrain.transport.base import Transport
+from ringtrain.transport.key_value import KeyValueStore
+from ringtrain.transport.world import connect
+
+
+class TorchWorld:
+    """The ranks of the MPI as PyTorch uses them.
+
+    algorithm, check_collectives: of the communicators
+    deadline_s: of the communicators; None for the timeout that a script gives to PyTorch
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        algorithm: str = AUTO,
+        deadline_s: float | None = None,
+        check_collectives: bool = True,
+    ):
+        self.transport = transport
+        self._algorithm, self._deadline_s, self._check = algorithm, deadline_s, check_collectives
+        self._keys: KeyValueStore | None = None
+        self._store: WorldStore | None = None
+        self._communicator: Communicator | None = None
+        self._starts = 0
+        self._process = os.getpid()
+
+    def rendezvous(self) -> tuple[dist.Store, int, int]:
+        """Return the store, the rank and the size, for one start of process groups. Collective."""
+        self._check_process()
+        if self._store is None:
+            self._keys = KeyValueStore(self.transport)
+            self._store = WorldStore(self._keys)
+        self._starts += 1  # the keys of an earlier start are still there
+        return dist.PrefixStore(f"start {self._starts}", self._store), self.transport.rank, self.transport.size
+
+    def group(self, options, _) -> RingtrainGroup:
+        """Return a process group, as PyTorch's registry of backends asks for it. Collective over its ranks."""
+        self._check_process()
+        ranks = list(options.global_ranks_in_group)
+        if ranks:
+            assert self._communicator is not None, "PyTorch makes the group of all ranks first"
+            communicator = self._communicator.group(ranks)
+        else:
+            communicator = self._communicator = self._whole(options)
+        return RingtrainGroup(communicator)
+
+    def _whole(self, options) -> Communicator:
+        """Return the communicator of all ranks."""
+        given, own = (options.group_rank, options.group_size), (self.transport.rank, self.transport.size)
+        if given != own:
+            raise UsageError(texts.OTHER_SIZE(rank=given[0], size=given[1], own=own[0], ranks=own[1]))
+        deadline_s = self._deadline_s or options.timeout.total_seconds()
+        return Communicator(self.transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
+
+    def leave(self) -> None:
+        """End the process groups that the script has left, and the store. Collective."""
+        if not self.is_of_this_process:
+            return
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if self._keys is not None:
+            self._keys.close()
+            self._keys = self._store = None
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this is the process of the rank, and not one that it has forked."""
+        return os.getpid() == self._process
+
+    def _check_process(self) -> None:
+        if not self.is_of_this_process:
+            raise UsageError(texts.OTHER_PROCESS(rank=self.transport.rank))
+
+
+_current: TorchWorld | None = None
+
+
+def current() -> TorchWorld:
+    """Return the world of this process; connect it at the first call, which is collective then."""
+    if _current is None:
+        enter(TorchWorld(connect(), deadline_s=asked_deadline(os.environ)))
+        atexit.register(_leave_at_exit)
+    assert _current is not None
+    return _current
+
+
+def enter(world: TorchWorld) -> None:
+    """Make it the world of this process."""
+    global _current
+    _current = world
+
+
+def _leave_at_exit() -> None:
+    world = current()
+    if not world.is_of_this_process:
+        return
+    if getattr(sys, "last_value", None) is not None and world.transport.size > 1:
+        world.transport.abort(1)  # the script has ended by an exception, and the other ranks may wait for it
+    world.leave()
+    world.transport.close()

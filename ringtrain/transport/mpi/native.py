@@ -1,0 +1,139 @@
+"""The MPI's own collectives, non-blocking.
+
+Counts of many MPIs are 32-bit. A message longer than the limit, or the rows of one collective together, become one
+element of a type of their own, which has blocks of a fixed length and a rest.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from mpi4py import MPI
+
+from ringtrain.transport import native_call, texts
+from ringtrain.transport.base import Handle
+from ringtrain.transport.buffers import message_bounds
+from ringtrain.transport.mpi.requests import naming_peers
+from ringtrain.transport.native_call import NativeCall, starts
+from ringtrain.transport.waiting import Patience, peers, wait_for
+
+OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+BLOCK_BYTES = 1 << 20  # of a long type, at most
+
+
+class NativeHandle(Handle):
+    """One call, in flight once started. ``limit``: the most bytes that are counted one by one; ``names``: the ranks of
+    the peers for messages about them.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, call: NativeCall, limit: int, patience: Patience, names: Sequence[int]):
+        self._comm, self._call, self._limit, self._patience = comm, call.flat(), limit, patience
+        self._names = names
+        self._requests: list[MPI.Request] = []
+
+    def start(self) -> None:
+        with naming_peers(self._doing(), self._comm):
+            self._requests = START[self._call.kind](self._comm, self._call, self._limit)
+
+    def test(self) -> bool:
+        with naming_peers(self._doing(), self._comm):
+            return MPI.Request.Testall(self._requests)
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
+
+    def _doing(self) -> str:
+        return texts.IN_NATIVE(kind=self._call.kind)
+
+    def _awaited(self) -> str:
+        others = peers(name for rank, name in enumerate(self._names) if rank != self._comm.rank)
+        return texts.AWAITED_NATIVE(peers=others, kind=self._call.kind)
+
+
+def _barrier(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    return [comm.Ibarrier()]
+
+
+def _broadcast(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    with _row_type(call.recv.size, limit) as (count, row):
+        return [comm.Ibcast([call.recv, count, row], call.root)]
+
+
+def _all_gather(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    with _row_type(call.send.size, limit) as (count, row):
+        return [comm.Iallgather([call.send, count, row], [call.recv, count, row])]
+
+
+def _gather(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    with _row_type(call.send.size, limit) as (count, row):
+        into = [call.recv, count, row] if comm.rank == call.root else None
+        return [comm.Igather([call.send, count, row], into, call.root)]
+
+
+def _scatter(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    with _row_type(call.recv.size, limit) as (count, row):
+        out = [call.send, count, row] if comm.rank == call.root else None
+        return [comm.Iscatter(out, [call.recv, count, row], call.root)]
+
+
+def _all_to_all(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    sent, received = starts(call.send_counts), starts(call.recv_counts)
+    if max(sent[-1], received[-1]) <= limit:
+        out = [call.send, call.send_counts, sent[:-1], MPI.BYTE]
+        return [comm.Ialltoallv(out, [call.recv, call.recv_counts, received[:-1], MPI.BYTE])]
+    ends = [[_long_type(a, b) for a, b in pairwise(bounds)] for bounds in (sent, received)]
+    each, at = [1] * comm.size, [0] * comm.size  # the types hold the places, which may be far
+    try:
+        return [comm.Ialltoallw([call.send, each, at, ends[0]], [call.recv, each, at, ends[1]])]
+    finally:
+        for made in (*ends[0], *ends[1]):
+            made.Free()
+
+
+def _all_reduce(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    in_place, op = call.send is call.recv, OPS[call.op]
+    return [
+        comm.Iallreduce(MPI.IN_PLACE if in_place else call.send[a:b], call.recv[a:b], op)
+        for a, b in message_bounds(call.recv.size, max(limit // call.recv.itemsize, 1))
+    ]
+
+
+def _reduce_scatter(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    return [comm.Ireduce_scatter_block(call.send, call.recv, OPS[call.op])]
+
+
+START: dict[str, Callable[[MPI.Intracomm, NativeCall, int], list[MPI.Request]]] = {
+    native_call.BARRIER: _barrier,
+    native_call.BROADCAST: _broadcast,
+    native_call.ALL_GATHER: _all_gather,
+    native_call.GATHER: _gather,
+    native_call.SCATTER: _scatter,
+    native_call.ALL_TO_ALL: _all_to_all,
+    native_call.ALL_REDUCE: _all_reduce,
+    native_call.REDUCE_SCATTER: _reduce_scatter,
+}
+
+
+@contextmanager
+def _row_type(nbytes: int, limit: int) -> Iterator[tuple[int, MPI.Datatype]]:
+    """Yield the number and the type of elements that a row of so many bytes has. The MPI keeps a type that is in use
+    until the call is done.
+    """
+    if nbytes <= limit:
+        yield nbytes, MPI.BYTE
+        return
+    made = _long_type(0, nbytes)
+    try:
+        yield 1, made
+    finally:
+        made.Free()
+
+
+def _long_type(start: int, stop: int) -> MPI.Datatype:
+    """Return a type of the bytes ``start:stop`` of an array; its extent is their length."""
+    blocks, rest = divmod(stop - start, BLOCK_BYTES)
+    block = MPI.BYTE.Create_contiguous(BLOCK_BYTES)
+    at = [start, start + blocks * BLOCK_BYTES]
+    made = MPI.Datatype.Create_struct([blocks, rest], at, [block, MPI.BYTE]).Commit()
+    block.Free()
+    return made

@@ -1,0 +1,100 @@
+"""A rank of one side of `scripts/bench ddp`: a script of PyTorch, which knows nothing of ringtrain. Its argument is
+options in JSON; it serves :mod:`side`. ``python -m ringtrain.torch`` starts it, or, for gloo, Python itself."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from ddp_nets import NETS, batch_of
+from side import serve, timed
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+SETTINGS = {"broadcast_buffers": False, "gradient_as_bucket_view": True, "static_graph": True}
+
+
+class Net:
+    """A net under DDP with fused SGD. The learning rate is 0: all iterations compute the same."""
+
+    def __init__(self, name: str):
+        torch.manual_seed(0)
+        self._model = DistributedDataParallel(NETS[name](), **SETTINGS)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), 0.0, momentum=0.9, fused=True)
+        self._x, self._labels = batch_of(name, dist.get_rank())
+
+    def iterate(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        cross_entropy(self._model(self._x), self._labels).backward()
+        self._optimizer.step()
+
+    def gradients(self) -> np.ndarray:
+        """Return the mean over ranks of all gradients, as one row."""
+        return torch.cat([each.grad.flatten() for each in self._model.parameters()]).numpy()
+
+
+class Reduction:
+    """All-reduces of one float32 tensor, written anew before each."""
+
+    def __init__(self, nbytes: int):
+        self._tensor, self._calls = torch.zeros(nbytes // 4), 0
+
+    def __call__(self) -> float:
+        """Return the seconds of a call, without those of writing. Raises ValueError for a wrong sum."""
+        self._calls = self._calls % 1000 + 1
+        self._tensor.fill_(self._calls + dist.get_rank())
+        began = time.perf_counter()
+        dist.all_reduce(self._tensor)
+        seconds = time.perf_counter() - began
+        size = dist.get_world_size()
+        wanted = size * self._calls + size * (size - 1) // 2
+        looked_at = self._tensor if self._calls == 1 else self._tensor[-1]
+        if not (looked_at == wanted).all():
+            raise ValueError(f"an all-reduce of {self._tensor.numel()} numbers is not {wanted} throughout")
+        return seconds
+
+
+def handlers(options) -> dict[str, Callable]:
+    """Return what :func:`side.serve` does here. ``options``: folder, side"""
+    here: dict = {}
+
+    def make(name: str) -> None:
+        here.clear()  # one net is in memory at a time
+        here[name] = Net(name)
+
+    def work(name: str) -> None:
+        here[name].iterate()
+        if dist.get_rank() == 0:
+            np.save(Path(options.folder) / f"{options.side}.npy", here[name].gradients())
+
+    def block(name: str, iterations: int) -> float:
+        return timed(here[name].iterate, lambda: None, iterations)
+
+    def reduce(nbytes: int, iterations: int) -> float:
+        reduction = here.setdefault(nbytes, Reduction(nbytes))
+        return sum(reduction() for _ in range(iterations)) / iterations
+
+    return {"make": make, "work": work, "block": block, "reduce": reduce}
+
+
+def main() -> None:
+    told = json.loads(sys.argv[-1])
+    options = SimpleNamespace(**told)
+    torch.set_num_threads(options.threads)
+    if options.side == "gloo":
+        method = f"file://{options.folder}/meet"
+        dist.init_process_group("gloo", init_method=method, rank=int(os.environ["RANK"]), world_size=options.ranks)
+    else:
+        dist.init_process_group()
+    serve(told, dist.get_rank(), handlers(options))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

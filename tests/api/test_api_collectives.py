@@ -1,0 +1,342 @@
+"""The collectives of the communicator on a loopback world: results, arrays and refusals."""
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from ringtrain import Communicator
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.api import collective_runs, communicator, texts
+from ringtrain.api.collective_runs import choose_algorithm
+from ringtrain.collectives.catalogue import HALVES
+from ringtrain.errors import MismatchError, StalledError, UsageError
+from ringtrain.monitor.guard import Guard
+from ringtrain.transport import texts as transport_texts
+from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.api.test_api_communicator import together
+from tests.fakes.arrays import halves
+from tests.fakes.clock import Clock
+
+COUNTS = (0, 1, 7, 301)
+BY_RANK = ("auto", "mpi", "ring", "circulant", "sliced")
+TYPES_MOVED = ("bool", "uint8", "complex128", ">i2", "datetime64[s]", "V3", "float16")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Of 800 bytes of all rows."""
+    for place in ("collective_runs", "memory"):
+        monkeypatch.setattr(f"ringtrain.api.{place}.STAGING_BYTES", 800)
+    monkeypatch.setattr("ringtrain.api.collective_runs.MESSAGE_BYTES", 800)
+
+
+def rows_of(size, count, dtype="f8"):
+    """A row for each rank."""
+    numbers = np.arange(size)[:, None] + np.arange(count) % 50
+    return numbers.astype("u1").repeat(3, axis=1).view(dtype) if dtype == "V3" else numbers.astype(dtype)
+
+
+def finished(result, async_op):
+    return result.wait() if async_op else result
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+class TestEveryCollective:
+    @pytest.mark.parametrize("algorithm", ["auto", "mpi", *HALVES])
+    def test_broadcast(self, small_pieces, size, async_op, algorithm):
+        def body(communicator):
+            for count in COUNTS:
+                for root in {0, size - 1}:
+                    rows = rows_of(size, count, "f4")
+                    array = rows[communicator.rank].copy()
+                    given = communicator.broadcast(array, root, algorithm=algorithm, async_op=async_op)
+                    assert finished(given, async_op) is array and (array == rows[root]).all()
+
+        together(size, body)
+
+    @pytest.mark.parametrize("algorithm", BY_RANK)
+    def test_all_gather(self, small_pieces, size, async_op, algorithm):
+        def body(communicator):
+            for count in COUNTS:
+                rows = rows_of(size, count, "u2")
+                got = communicator.all_gather(rows[communicator.rank], algorithm=algorithm, async_op=async_op)
+                assert finished(got, async_op).tolist() == rows.tolist()
+
+        together(size, body)
+
+    @pytest.mark.parametrize("algorithm", BY_RANK)
+    def test_reduce_scatter(self, small_pieces, size, async_op, algorithm):
+        def body(communicator):
+            rank = communicator.rank
+            for count in COUNTS:
+                for dtype, op in (("f4", "sum"), ("f8", "mean"), ("i4", "max"), ("i8", "min")):
+                    rows = rows_of(size, count, dtype)
+                    given = communicator.reduce_scatter(rows + rank, op, algorithm=algorithm, async_op=async_op)
+                    every = np.array([rows[rank] + other for other in range(size)])
+                    wanted = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}[op](every, 0)
+                    got = finished(given, async_op)
+                    assert got.tolist() == wanted.tolist() and got.dtype == dtype
+
+        together(size, body)
+
+    def test_gather_scatter_and_all_to_all(self, size, async_op):
+        def body(communicator):
+            rank, last = communicator.rank, size - 1
+            for count in COUNTS:
+                for dtype in TYPES_MOVED:
+                    rows = rows_of(size, count, dtype)
+                    every = finished(communicator.gather(rows[rank], last, async_op=async_op), async_op)
+                    assert every is None if rank < last else every.tolist() == rows.tolist()
+                    out = np.empty(count, dtype)
+                    own = communicator.scatter(rows if rank == 0 else None, out=out, async_op=async_op)
+                    assert finished(own, async_op) is out and out.tolist() == rows[rank].tolist()
+                    own = finished(communicator.all_to_all(rows, async_op=async_op), async_op)
+                    assert own.dtype == dtype and own.tolist() == [rows[rank].tolist()] * size
+
+        together(size, body)
+
+    def test_uneven_parts(self, size, async_op):
+        def body(communicator):
+            rank = communicator.rank
+            counts = [(rank + other) % 3 for other in range(size)]  # the same there and back
+            rows = np.repeat(np.arange(size), counts)[:, None] * [1, 10] + 100 * rank
+            options = {"send_counts": counts, "recv_counts": counts, "async_op": async_op}
+            got = finished(communicator.all_to_all(rows, **options), async_op)
+            assert got.tolist() == (np.repeat(np.arange(size), counts)[:, None] * 100 + [rank, 10 * rank]).tolist()
+
+        together(size, body)
+
+    def test_barrier(self, size, async_op):
+        came = []
+
+        def body(communicator):
+            came.append(communicator.rank)
+            assert finished(communicator.barrier(async_op=async_op), async_op) is None
+            assert len(came) == size
+
+        together(size, body)
+
+
+def test_strides_overlaps_and_out():
+    def body(communicator):
+        rank = communicator.rank
+        square = np.arange(12.0).reshape(3, 4) + 100 * rank
+        communicator.broadcast(square[:, 1::2], 1)
+        assert square[:, 1::2].tolist() == (np.arange(12.0).reshape(3, 4)[:, 1::2] + 100).tolist()
+        assert square[0, 0] == 100 * rank
+        every = np.zeros((4, 3)).T  # with strides
+        assert communicator.all_gather(square[0, :].copy(), out=every) is every and every[1, 1] == square[0, 1]
+        own = np.arange(9.0).reshape(3, 3) * (rank + 1)
+        communicator.all_gather(own[rank], out=own)  # the row lies in the result
+        assert own.tolist() == (np.arange(9.0).reshape(3, 3) * [[1], [2], [3]]).tolist()
+        table = np.arange(6.0).reshape(3, 2)
+        assert communicator.reduce_scatter(table, out=table[0]).tolist() == [6 * rank, 6 * rank + 3]
+
+    together(3, body)
+
+
+def test_bfloat16_is_moved_and_added(monkeypatch):
+    make = halves(monkeypatch)
+
+    def body(communicator):
+        given = make([communicator.rank + 1.0, 2.0])
+        every = communicator.all_gather(given)
+        assert every.bits.tolist() == [[0x3F80, 0x4000], [0x4000, 0x4000]]
+        assert communicator.reduce_scatter(given).bits.item() == [0x4040, 0x4080][communicator.rank]
+
+    together(2, body)
+
+
+def test_auto_takes_what_was_measured_as_faster():
+    assert choose_algorithm(None, "broadcast", "float32", 1 << 19, 1) == "tree"
+    assert choose_algorithm("auto", "broadcast", "float32", (1 << 19) + 1, 1) == "mpi"
+    assert choose_algorithm(None, "all_gather", "bool", 1 << 18, 1) == "sliced"
+    assert choose_algorithm(None, "reduce_scatter", "float32", 1 << 30, 1) == "sliced"
+    assert {choose_algorithm(None, kind, "float32", 8, 2) for kind in collective_runs.FASTEST} == {"mpi"}
+    assert choose_algorithm(None, "reduce_scatter", "bfloat16", 8, 2) == "sliced"  # no MPI reduces it
+    assert choose_algorithm("ring", "all_gather", "float32", 8, 2) == "ring"
+
+
+# ── reproducible sums ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("dtype", [name for name in TYPES if name != "bfloat16"])
+def test_shards_add_up_to_the_same_bits_on_any_ranks(small_pieces, dtype):
+    shards = (np.random.default_rng(3).standard_normal((12, 5, 41)) * 50).astype(dtype)
+
+    def total(size, nodes, op):
+        def body(transport):
+            with Communicator(transport, deadline_s=20.0) as communicator:
+                own = shards[transport.rank * 12 // size : (transport.rank + 1) * 12 // size]
+                out = np.empty((5, 41), dtype)
+                assert communicator.allreduce(own, op, out=out, reproducible=True) is out
+                again = communicator.allreduce(own, op, reproducible=True, async_op=True).wait()
+                assert again.tobytes() == out.tobytes()
+                return out.tobytes()
+
+        (bits,) = set(LoopbackWorld(size, nodes).run(body))
+        return bits
+
+    for op in ("sum", "max") if TYPES[dtype].integral else ("sum", "mean", "max"):
+        assert len({total(size, nodes, op) for size, nodes in ((1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (6, 1))}) == 1
+    if dtype == "float64":
+        assert np.frombuffer(total(3, 1, "mean")).reshape(5, 41) == pytest.approx(shards.mean(0))
+
+
+def test_reproducible_sums_that_cannot_be(alone):
+    def refused(text, *given, **options):
+        with pytest.raises(UsageError, match=text):
+            alone.allreduce(*given, reproducible=True, **options)
+
+    refused(texts.NO_SHARDS.pattern(shape=[]), np.float64(1))
+    refused(texts.NO_SHARDS.pattern(shape=[0, 3]), np.ones((0, 3)))
+    refused(texts.NOT_REPRODUCIBLE.pattern(algorithm="ring", wire="none"), np.ones((2, 3)), algorithm="ring")
+    refused(texts.NOT_REPRODUCIBLE.pattern(algorithm="auto", wire="float16"), np.ones((2, 3), "f4"), wire="float16")
+    refused(texts.UNLIKE_SHAPE.pattern(shape=[3]), np.ones((2, 3)), out=np.ones((2, 3)))
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def alone():
+    return Communicator(LoopbackWorld(1).transport(0))
+
+
+def test_what_no_rank_could_ask_for(alone):
+    ones = np.ones((1, 2))
+    read_only = np.ones(3)
+    read_only.flags.writeable = False
+    for text, call in (
+        (texts.NO_ROOT.pattern(root=1, last=0), lambda: alone.broadcast(ones, 1)),
+        (texts.OBJECTS.pattern(dtype="object"), lambda: alone.all_gather(np.array([{}]))),
+        (texts.UNKNOWN_HALF.pattern(name="rign"), lambda: alone.broadcast(ones, algorithm="rign")),
+        (texts.ROWS_FOR_RANKS.pattern(size=1, shape=[2, 1]), lambda: alone.reduce_scatter(ones.T)),
+        (texts.ROWS_FOR_RANKS.pattern(size=1, shape=[2, 1]), lambda: alone.scatter(ones.T)),
+        (texts.NOT_REDUCED.pattern(dtype="bool"), lambda: alone.reduce_scatter(ones > 0)),
+        (texts.MEAN_NOT_WHOLE.pattern(dtype="int64"), lambda: alone.reduce_scatter(ones.astype(int), "mean")),
+        (texts.NOT_SCATTERED.pattern(root=0), alone.scatter),
+        (texts.BOTH_COUNTS.pattern(), lambda: alone.all_to_all(ones, send_counts=[1])),
+        (
+            texts.COUNTS_DO_NOT_FIT.pattern(name="send_counts"),
+            lambda: alone.all_to_all(ones, send_counts=[2], recv_counts=[1]),
+        ),
+        (texts.NO_AXIS.pattern(call="all_to_all"), lambda: alone.all_to_all(np.float64(1))),
+        (texts.UNLIKE_SHAPE.pattern(shape=[1, 1, 2]), lambda: alone.all_gather(ones, out=ones)),
+        (texts.READ_ONLY.pattern(name="out"), lambda: alone.gather(np.float64(1), out=read_only[:1])),
+    ):
+        with pytest.raises(UsageError, match=text):
+            call()
+
+
+def test_a_read_only_array_is_broadcast_by_its_root_alone():
+    def body(communicator):
+        array = np.full(3, communicator.rank + 1.0)
+        array.flags.writeable = communicator.rank == 1
+        return communicator.broadcast(array, 0).tolist()
+
+    assert together(2, body) == [[1, 1, 1]] * 2
+    with pytest.raises(UsageError, match=texts.READ_ONLY.pattern(name="the array")):
+        together(2, lambda communicator: communicator.broadcast(np.broadcast_to(1.0, 3), 0))
+
+
+def test_rows_that_are_no_equal_parts():
+    with pytest.raises(UsageError, match=texts.NOT_EQUAL_PARTS.pattern(rows=3, size=2)):
+        together(2, lambda communicator: communicator.all_to_all(np.ones(3)))
+
+
+def test_under_a_guard_counts_that_differ_are_refused_on_all_ranks():
+    def body(communicator):
+        counts = [1, 2] if communicator.rank else [1, 1]
+        with pytest.raises(UsageError) as caught:
+            communicator.all_to_all(np.ones(2), send_counts=[1, 1], recv_counts=counts)
+        communicator.all_to_all(np.ones(2), send_counts=[1, 1], recv_counts=[1, 1])
+        return str(caught.value)
+
+    told = together(2, body, check_collectives=True)
+    assert told == [texts.COUNTS_DIFFER(source=1, sent=8, target=1, expected=16)] * 2
+
+
+def test_calls_that_differ_are_refused_on_all_ranks():
+    def body(communicator):
+        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()) as caught:
+            communicator.gather(np.ones(3), communicator.rank)
+        assert communicator.gather(np.ones(3)) is None or communicator.rank == 0
+        return str(caught.value)
+
+    (told,) = set(together(2, body))
+    assert "rank 0: gather of float64 [3], root 0 by mpi; rank 1: gather of float64 [3], root 1" in told
+
+
+def test_a_rank_that_does_not_come_is_awaited_by_name():
+    """At a barrier, and at a call that is new, and in a schedule."""
+    for call, kind in (
+        (lambda communicator: communicator.barrier(), "barrier"),
+        (lambda communicator: communicator.broadcast(np.ones(3)), "all-gather"),
+    ):
+
+        def body(communicator, call=call):
+            communicator._agreement._deadline_s = 0.2
+            if communicator.rank != 1:
+                call(communicator)
+
+        awaited = transport_texts.AWAITED_JOINING(peers="rank 1", kind=kind)
+        with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(seconds=0.2, awaited=awaited)):
+            together(3, body)
+
+    def body(communicator):
+        communicator.broadcast(np.ones(3), 1, algorithm="tree")
+        communicator._agreement._deadline_s = 0.2
+        if communicator.rank != 1:
+            communicator.broadcast(np.ones(3), 1, algorithm="tree")
+
+    with pytest.raises(StalledError, match="rank 1 to send"):
+        together(3, body)
+
+
+def test_under_a_guard_those_that_differ_are_named_by_the_ranks_of_the_world(monkeypatch):
+    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
+
+    def body(transport):
+        whole = communicator.Communicator(transport, check_collectives=True, deadline_s=10.0)
+        group = whole.group([3, 1, 2])
+        told = ""
+        if group is not None:
+            for root in (0, 1):
+                group.gather(np.ones(3), root)
+            try:
+                group.gather(np.ones(3), 1 if transport.rank == 3 else 0)
+            except MismatchError as error:
+                told = str(error)
+            group._guard.close()
+        whole._guard.close()
+        return told
+
+    _, _, *told = LoopbackWorld(4).run(body)  # rank 1 compares with rank 2 alone, unless it has to wait
+    for each in told:
+        assert "as on ranks 1, 2: gather of float64 [3], root 0 by mpi; got, on rank 3 (" in each
+
+
+def test_under_a_guard_a_rank_that_does_not_come_is_named(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=clock))
+    waiting, told = threading.Event(), []
+
+    def body(transport):
+        whole = communicator.Communicator(transport, check_collectives=True, deadline_s=0.4)
+        group = whole.group([2, 1])
+        if transport.rank == 1:
+            group.barrier()
+            waiting.wait(20)
+            clock.pass_until(lambda: told)
+        elif transport.rank == 2:
+            group.barrier()
+            waiting.set()
+            try:
+                group.barrier()
+            except StalledError as error:
+                told.append(str(error))
+        for each in filter(None, (group, whole)):
+            each._guard.close()
+
+    LoopbackWorld(3).run(body)
+    assert "barrier: rank 1 (" in told[0] and "rank 2 waits in it" in told[0]

@@ -1,0 +1,235 @@
+"""Arrays outside the communicator's memory, which are streamed; and the same array again."""
+
+import gc
+import re
+import weakref
+
+import numpy as np
+import pytest
+
+from ringtrain import Communicator
+from ringtrain.allreduce.machine import inspect_machine
+from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
+from ringtrain.api import texts
+from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.execution.streamed import Streamed
+from ringtrain.collectives.stream import STREAMS
+from ringtrain.errors import MismatchError, UsageError
+from ringtrain.transport.threads.loopback import LoopbackWorld
+
+
+def together(size, function, nodes=1, shares=True, **options):
+    """``function(communicator)`` on every rank; the values."""
+
+    def body(transport):
+        with Communicator(transport, deadline_s=20.0, **options) as communicator:
+            return function(communicator)
+
+    return LoopbackWorld(size, nodes, shares=shares).run(body)
+
+
+def streams(communicator):
+    """The names of the streams that are prepared."""
+    return {plan.name for plan in communicator._stream_plans._kept.values()}
+
+
+def kept(communicator, array, op="sum"):
+    """The short way of this array, if there is one."""
+    return communicator._same.find(array, op)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_arrays_of_any_layout(op):
+    def body(communicator):
+        share, by = np.arange(24.0) + communicator.rank, 3 if op == "mean" else 1
+        want = (3 * np.arange(24.0) + 3) / by
+        raw = np.zeros(24 * 8 + 1, np.uint8)[1:].view(np.float64)
+        for array in (share.copy(), np.zeros(48)[::2], np.zeros(24, ">f8"), np.zeros(48, ">f8")[::2], raw, raw[::-1]):
+            array[:] = share
+            assert communicator.allreduce(array, op).tolist() == want.tolist()
+            assert communicator.allreduce(array, op, out=array) is array and array.tolist() == want.tolist()
+        square = np.asfortranarray(share.reshape(4, 6))
+        assert communicator.allreduce(square, op).tolist() == want.reshape(4, 6).tolist()
+        return streams(communicator), len(communicator._plans._kept), communicator._memory._staging
+
+    assert together(3, body) == [({"stream"}, 0, None)] * 3
+
+
+def test_where_nothing_is_streamed():
+    """Over messages between nodes, and without shared memory; a stream that is asked for by name is refused."""
+
+    def body(communicator):
+        for count in (5, 0):
+            assert (communicator.allreduce(np.ones(count)) == 2).all()
+        with pytest.raises(UsageError) as error:
+            communicator.allreduce(np.ones(5), algorithm="stream")
+        assert not streams(communicator)
+        return str(error.value)
+
+    why = collectives_texts.STREAM_ONE_NODE(nodes=2)
+    assert together(2, body, nodes=2) == [collectives_texts.CANNOT_RUN(algorithm="stream", why=why)] * 2
+    for told in together(2, body, shares=False):
+        assert re.match(collectives_texts.CANNOT_RUN.pattern(algorithm="stream"), told)
+
+
+def test_the_same_array_again_takes_the_short_way():
+    def body(communicator):
+        array = np.zeros(1000, np.float32)
+        for turn in range(4):
+            array[:] = communicator.rank + turn
+            assert communicator.allreduce(array, "mean", out=array) is array and (array == turn + 0.5).all()
+            assert (kept(communicator, array, "mean") is not None) == (turn > 0)
+        for other in ({"op": "sum"}, {"op": "mean", "algorithm": "star"}, {"op": "mean", "wire": "bfloat16"}):
+            array[:] = 3
+            communicator.allreduce(array, out=array, **other)
+            assert (array == (6 if other["op"] == "sum" else 3)).all()
+        assert kept(communicator, array) is None and kept(communicator, array.copy()) is None
+
+    together(2, body)
+
+
+def test_an_array_that_has_changed_is_another_one():
+    def body(communicator):
+        array = np.zeros(100, np.float32)
+        for _ in range(2):
+            communicator.allreduce(array, out=array)
+        with pytest.raises(ValueError):
+            array.resize(200, refcheck=False)
+        array.dtype = np.int32
+        array[:] = 1 << 24
+        array += 1
+        assert (communicator.allreduce(array, out=array) == (1 << 25) + 2).all()
+        communicator.allreduce(array, out=array)
+        array.flags.writeable = False
+        with pytest.raises(UsageError, match=texts.READ_ONLY.pattern(name=texts.OUT)):
+            communicator.allreduce(array, out=array)
+
+    together(2, body)
+
+
+def test_no_array_is_kept():
+    """Neither by the short way nor by a plan: who frees it has its memory back."""
+
+    def body(communicator):
+        array, other = np.ones(5000), np.ones(700)
+        communicator.allreduce(other)
+        for _ in range(3):
+            communicator.allreduce(array, out=array)
+        assert kept(communicator, array) is not None
+        references = [weakref.ref(array), weakref.ref(other)]
+        del array, other
+        gc.collect()
+        return [getattr(reference(), "size", None) for reference in references], len(communicator._same._kept)
+
+    assert together(2, body) == [([None, None], 0)] * 2
+
+
+def test_ranks_may_take_the_short_way_or_not(monkeypatch):
+    """One rank has the same array each time, the other a new one: they drop the same prepared all-reduces."""
+    monkeypatch.setattr("ringtrain.api.plan.KEPT", 2)
+
+    def body(communicator):
+        same = np.ones(50)
+        for turn in range(6):
+            array = same if communicator.rank else np.ones(50)
+            array[:] = 1
+            assert (communicator.allreduce(array, out=array) == 2).all()
+            assert (communicator.allreduce(np.ones(turn % 3 + 1), algorithm="ring") == 2).all()
+        return sorted(communicator._workshop._tags)
+
+    first, second = together(2, body)
+    assert first == second
+
+
+def test_calls_in_flight_come_before_the_short_way():
+    def body(communicator):
+        array, large = np.ones(64), np.full(300_000, 1.0)
+        for _ in range(2):
+            communicator.allreduce(array, out=array)
+        array[:] = 1
+        work = communicator.allreduce(large, out=large, async_op=True)
+        assert communicator.allreduce(array, out=array) is array and (array == 2).all()
+        assert work.wait() is large and (large == 2).all()
+
+    together(2, body)
+
+
+def test_a_prepared_stream_and_one_in_flight_have_one_queue():
+    """Two threads move it: the caller's and the progress thread."""
+
+    def body(communicator):
+        mine, theirs = np.full(100_000, 1.0), np.full(100_000, 2.0)
+        reduction = communicator.prepare(mine, algorithm="stream")
+        for turn in range(5):
+            mine[:], theirs[:] = turn, 2
+            reduction.start()
+            work = communicator.allreduce(theirs, out=theirs, async_op=True)
+            while not reduction.test():
+                pass
+            assert work.wait() is theirs and (mine == 3 * turn).all() and (theirs == 6).all()
+
+    together(3, body)
+
+
+def test_what_is_registered_is_no_longer_streamed(monkeypatch):
+    def body(communicator):
+        array = np.zeros(1000)
+        for turn in range(4):
+            if turn == 2:
+                assert communicator.register(array, "any") and kept(communicator, array) is None
+            array[:] = 1
+            assert (communicator.allreduce(array, out=array) == 2).all()
+        return len(communicator._plans._kept)
+
+    assert together(2, body) == [1, 1]
+
+
+def test_the_tuning_file_decides_the_way(tmp_path):
+    machine, layout = LoopbackWorld(2).run(inspect_machine)[0]
+    rows = [TuningRow(name, "float32", "sum", 4000, 2e-6, True) for name in STREAMS if name != "stream:plain"]
+    rows.append(TuningRow("stream:plain", "float32", "sum", 4000, 1e-6, True))
+    path = tmp_path / "tuning.json"
+    path.write_text(Tuning(machine).with_table(Table(layout, "then", tuple(rows))).text())
+
+    def body(communicator):
+        communicator.allreduce(np.ones(1000, np.float32))
+        return streams(communicator)
+
+    assert together(2, body, tuning=path) == [{"stream:plain"}] * 2
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_different_arrays_are_named(checks):
+    def body(communicator):
+        communicator.allreduce(np.ones(3))
+        with pytest.raises(MismatchError) as error:
+            communicator.allreduce(np.ones(4 + communicator.rank))
+        return str(error.value)
+
+    def call(rank):
+        return {"op": "sum", "count": 4 + rank, "dtype": "float64", "chunk": 256 << 10}
+
+    for rank, told in enumerate(together(2, body, check_collectives=checks)):
+        others = {f"other_{key}": value for key, value in call(1 - rank).items()}
+        plain = collectives_texts.STREAM_CALLS_DIFFER(rank=rank, other=1 - rank, **call(rank), **others)
+        assert (told == plain) != checks
+
+
+def test_a_tensor_whose_memory_is_exchanged_is_another_one():
+    torch = pytest.importorskip("torch")
+
+    def body(communicator):
+        for dtype in (torch.float32, torch.bfloat16):
+            tensor = torch.ones(100, dtype=dtype)
+            for _ in range(2):
+                tensor.fill_(1)
+                assert communicator.allreduce(tensor, out=tensor) is tensor
+            found = kept(communicator, tensor)
+            assert isinstance(found, Streamed) and (tensor == 2).all()
+            tensor.data = torch.full((300,), 3.0, dtype=dtype)
+            assert kept(communicator, tensor) is None
+            assert (communicator.allreduce(tensor, out=tensor) == 6).all() and tensor.numel() == 300
+            tensor.resize_(200)
+            assert kept(communicator, tensor) is None
+
+    together(2, body)

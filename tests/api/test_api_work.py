@@ -1,0 +1,381 @@
+"""Operations in flight: their order, their errors, their callbacks, messages beside collectives, and the thread."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from ringtrain import Communicator
+from ringtrain.api import texts
+from ringtrain.api.work import Work
+from ringtrain.errors import StalledError, TransportError, UsageError
+from ringtrain.transport import texts as transport_texts
+from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.api.test_api_communicator import together
+
+PATIENCE_S = 20.0  # only a failure waits for it
+
+
+def progress_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("progress of rank")]
+
+
+# ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("size", [1, 3])
+def test_operations_end_in_the_order_of_their_calls(size):
+    def body(communicator):
+        ended = []
+        works = [communicator.allreduce(np.full(each + 1, 1.0), async_op=True) for each in range(9)]
+        works.append(communicator.broadcast(np.ones(2), async_op=True))
+        for number, work in enumerate(works):
+            work.add_done_callback(lambda work, number=number: ended.append(number))
+        assert communicator.all_gather(np.ones(2)).shape == (size, 2)  # behind them
+        assert all(work.test() for work in works)
+        assert [work.wait().tolist() for work in works[:9]] == [[size] * (each + 1) for each in range(9)]
+        communicator.barrier(async_op=True).wait()
+        return ended
+
+    assert all(sorted(ended) == list(range(10)) for ended in together(size, body))
+
+
+def test_prepared_reductions_and_memory_come_behind_operations_in_flight():
+    def body(communicator):
+        works = [communicator.allreduce(np.ones(3), async_op=True) for _ in range(5)]
+        ours = communicator.empty(4)
+        ours[:] = 1
+        reduction = communicator.prepare(ours)
+        works.append(communicator.barrier(async_op=True))
+        reduction.start()
+        assert all(work.test() for work in works)
+        assert reduction.wait().tolist() == [3] * 4
+
+    together(3, body)
+
+
+def test_the_array_of_a_work_is_written_when_it_is_done():
+    def body(communicator):
+        strided = np.zeros((4, 2))
+        work = communicator.allreduce(np.ones(4), out=strided[:, 1], async_op=True)
+        assert work.wait(PATIENCE_S)[0] == 2 and strided.tolist() == [[0, 2]] * 4
+        assert work.source is None
+
+    together(2, body)
+
+
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_send_never_waits_for_a_collective_nor_for_another_message():
+    """Rank 1 joins the barrier when it has all messages, of which the first that was sent is received last."""
+
+    def body(communicator):
+        if communicator.rank == 0:
+            barrier = communicator.barrier(async_op=True)
+            sends = [communicator.send(np.full(3, tag), 1, tag, async_op=True) for tag in range(3)]
+            for send in reversed(sends):
+                assert send.wait() is None
+            barrier.wait()
+        else:
+            for tag in (2, 1, 0):
+                assert communicator.recv(np.zeros(3, int), 0, tag).tolist() == [tag] * 3
+            communicator.barrier()
+
+    together(2, body)
+
+
+def test_collective_calls_do_not_wait_for_messages_in_flight():
+    def body(communicator):
+        peer = 1 - communicator.rank
+        work = communicator.recv(np.zeros(2), peer, async_op=True)
+        with communicator.group([1, 0]) as group:
+            group.barrier()
+        assert communicator.prepare(communicator.empty(2)).wait().tolist() == [0, 0]
+        communicator.send(np.ones(2), peer, async_op=True)
+        assert work.wait().tolist() == [1, 1]
+
+    together(2, body)
+
+
+def test_the_thread_ends_messages_that_nobody_waits_for():
+    def body(communicator):
+        seen = threading.Event()
+        if communicator.rank:
+            array = np.zeros(2, "c8").T
+            work = communicator.recv(array, async_op=True)
+            work.add_done_callback(lambda work: seen.set())
+            assert seen.wait(PATIENCE_S) and work.source == 0 and array[1] == 2j
+        else:
+            communicator.send(np.array([1, 2j], "c8"), 1)
+
+    together(2, body)
+
+
+def test_any_source_is_told():
+    def body(communicator):
+        if communicator.rank:
+            communicator.send(np.array([communicator.rank]), 0, 7)
+            return
+        works = [communicator.recv(np.zeros(1, int), tag=7, async_op=True) for _ in range(3)]
+        assert sorted(work.wait()[0] for work in works) == [1, 2, 3]
+        assert all(work.source == work.wait()[0] for work in works)
+
+    together(4, body)
+
+
+def test_messages_keep_their_order_and_strides():
+    def body(communicator):
+        grid = np.zeros((3, 2), "i2")
+        if communicator.rank == 0:
+            for turn in range(3):
+                communicator.send(np.full((3, 2), turn, "i2")[:, 0], 1)
+        else:
+            for turn in range(3):
+                assert (communicator.recv(grid[:, 1], 0) == turn).all() and not grid[:, 0].any()
+
+    together(2, body)
+
+
+def test_a_message_of_another_length_is_told_to_the_receiver():
+    def body(communicator):
+        if communicator.rank == 0:
+            communicator.send(np.ones(3), 1)
+            return
+        with pytest.raises(TransportError) as caught:
+            communicator.recv(np.ones(2), 0)
+        assert str(caught.value) == transport_texts.SIZES_DIFFER(source=0, sent=24, target=1, expected=16, tag=0)
+
+    together(2, body)
+
+
+def test_a_message_that_does_not_come_names_its_peer():
+    def body(communicator):
+        communicator._deadline_s = communicator._progress._deadline_s = 0.1
+        if communicator.rank:
+            return
+        for peer, name in ((1, "rank 1"), (None, transport_texts.ANY_RANK)):
+            awaited = transport_texts.AWAITED_MESSAGE(peer=name, verb="send", tag=4)
+            text = transport_texts.NO_PROGRESS.pattern(seconds=0.1, awaited=awaited)
+            with pytest.raises(StalledError, match=text):
+                communicator.recv(np.ones(2), peer, 4)
+            with pytest.raises(StalledError, match=text):
+                communicator.recv(np.ones(2), peer, 4, async_op=True).wait()
+        communicator._progress.stop()  # instead of close(), which would wait for the last
+
+    def alone(transport):
+        body(Communicator(transport))
+
+    LoopbackWorld(2).run(alone)
+
+
+def test_peers_and_tags_that_cannot_be():
+    def body(communicator):
+        own = communicator.rank
+        for peer, tag, text in (
+            (own, 0, texts.NO_PEER.pattern(peer=own, last=1, rank=own)),
+            (2, 0, texts.NO_PEER.pattern(peer=2)),
+            (1 - own, -1, texts.NO_TAG.pattern(tag=-1, last=32767)),
+            (1 - own, 32768, texts.NO_TAG.pattern(tag=32768)),
+        ):
+            for call in (communicator.send, communicator.recv):
+                with pytest.raises(UsageError, match=text):
+                    call(np.ones(1), peer, tag)
+
+    together(2, body)
+
+
+# ── errors and callbacks ──────────────────────────────────────────────────────────────────────────────────
+def test_an_error_is_raised_by_wait_or_by_the_next_call():
+    def body(communicator):
+        work = communicator.gather(np.ones(2), communicator.rank, async_op=True)
+        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()):
+            work.wait()
+        communicator.barrier()
+        ended = threading.Event()
+        communicator.gather(np.ones(2), communicator.rank, async_op=True).add_done_callback(lambda work: ended.set())
+        assert ended.wait(PATIENCE_S)
+        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()):
+            communicator.barrier()
+        communicator.barrier()  # told once
+
+    together(2, body)
+
+
+def test_after_a_stall_the_operations_behind_fail_too():
+    def body(communicator):
+        communicator._agreement._deadline_s = 0.1
+        if communicator.rank:
+            return
+        works = [communicator.barrier(async_op=True) for _ in range(3)]
+        for work in works:
+            with pytest.raises(StalledError, match="rank 1 to join the barrier"):
+                work.wait(PATIENCE_S)
+        communicator._progress.stop()
+
+    LoopbackWorld(2).run(lambda transport: body(Communicator(transport)))
+
+
+def test_callbacks_run_once_and_at_once_if_it_is_done(monkeypatch):
+    calls, printed = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda told: printed.append(told.exc_type))
+    work = Work("a call")
+    work.add_done_callback(lambda work: 1 / 0)
+    work.add_done_callback(calls.append)
+    assert not work.test() and not calls
+    work.end(5)
+    work.add_done_callback(calls.append)
+    assert calls == [work, work] and work.wait() == 5 and printed == [ZeroDivisionError]
+
+
+def test_a_callback_cannot_call_the_communicator():
+    refused = []
+
+    def body(communicator):
+        def again(work):
+            with pytest.raises(UsageError, match=texts.FROM_CALLBACK.pattern()):
+                communicator.barrier()
+            refused.append(communicator.rank)
+
+        gate = threading.Event()
+        first = communicator._progress.perform("a gate", lambda: gate.wait(PATIENCE_S), async_op=True)
+        work = communicator.barrier(async_op=True)
+        work.add_done_callback(again)
+        gate.set()
+        first.wait()
+        work.wait()
+
+    together(2, body)
+    assert sorted(refused) == [0, 1]
+
+
+def test_a_wait_ends_after_its_time_and_by_a_signal():
+    work = Work("a call")
+    with pytest.raises(StalledError, match=texts.NOT_DONE.pattern(call="a call", seconds=0.01)):
+        work.wait(0.01)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    sender = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sender.start()
+            work.wait(PATIENCE_S)
+    finally:
+        sender.join()
+        signal.signal(signal.SIGINT, before)
+
+
+# ── the thread ────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_thread_starts_with_the_first_operation_and_ends_with_the_communicator():
+    communicator = Communicator(LoopbackWorld(1).transport(0))
+    communicator.allreduce(np.ones(3))
+    before = progress_threads()
+    communicator.barrier(async_op=True).wait()
+    (thread,) = set(progress_threads()) - set(before)
+    communicator.close()
+    assert not thread.is_alive()
+    with pytest.raises(UsageError, match=texts.CLOSED.pattern()):
+        communicator.barrier(async_op=True)
+
+
+def test_close_waits_for_all_that_is_in_flight():
+    arrived = [np.zeros(3), np.zeros(3)]
+
+    def body(communicator):
+        peer = 1 - communicator.rank
+        communicator.recv(arrived[peer], peer, async_op=True)
+        communicator.barrier(async_op=True)
+        communicator.send(np.full(3, 1.0 + communicator.rank), peer, async_op=True)
+
+    together(2, body)
+    assert arrived[0].tolist() == [1] * 3 and arrived[1].tolist() == [2] * 3
+
+
+def test_one_thread_alone_is_said(monkeypatch):
+    transport = LoopbackWorld(1).transport(0)
+    transport.why_one_thread = transport_texts.ONE_THREAD(level="single")
+    communicator = Communicator(transport)
+    for call in (communicator.barrier, lambda async_op: communicator.allreduce(np.ones(2), async_op=async_op)):
+        with pytest.raises(UsageError, match=texts.NO_ASYNC.pattern(why=transport.why_one_thread)):
+            call(async_op=True)
+    communicator.barrier()
+
+
+def test_a_program_ends_with_operations_in_flight():
+    """Nobody comes to its barrier, and it is not closed."""
+    program = (
+        "import numpy as np\n"
+        "from ringtrain import Communicator\n"
+        "from ringtrain.transport.threads.loopback import LoopbackWorld\n"
+        "from threading import Thread\n"
+        "world, made = LoopbackWorld(2), [None, None]\n"
+        "def make(rank): made[rank] = Communicator(world.transport(rank))\n"
+        "threads = [Thread(target=make, args=(rank,)) for rank in range(2)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
+        "made[0].barrier(async_op=True)\n"
+        "made[0].recv(np.ones(3), 1, async_op=True)\n"
+        "print('the end')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+
+
+# ── groups ────────────────────────────────────────────────────────────────────────────────────────────────
+def test_groups_overlap_and_are_in_any_order():
+    def body(communicator):
+        rank, seen = communicator.rank, []
+        for ranks in ([2, 0], [0, 1, 2], [rank], [3, 2, 1], [2, 0]):
+            group = communicator.group(ranks)
+            assert (group is None) == (rank not in ranks)
+            if group is None:
+                continue
+            with group:
+                assert (group.rank, group.size) == (ranks.index(rank), len(ranks))
+                assert group.all_gather(np.array(rank), async_op=True).wait().tolist() == ranks
+                array = np.array([rank])
+                assert group.broadcast(array, len(ranks) - 1).tolist() == [ranks[-1]]
+                inner = group.group(range(len(ranks))[::-1])
+                assert inner.all_gather(np.array(rank)).tolist() == ranks[::-1]
+                inner.close()
+                seen.append(ranks)
+        assert communicator.allreduce(np.ones(1)).tolist() == [4]
+        return len(seen)
+
+    assert together(4, body) == [4, 3, 5, 2]
+
+
+def test_groups_that_cannot_be():
+    def body(communicator):
+        for ranks in ([], [0, 0], [0, 2], [-1]):
+            with pytest.raises(UsageError, match=texts.NO_RANKS.pattern(last=1, ranks=ranks)):
+                communicator.group(ranks)
+
+    together(2, body)
+
+
+def test_a_group_names_the_ranks_of_the_world():
+    def body(communicator):
+        group = communicator.group([3, 1])
+        if communicator.rank == 3:
+            group._agreement._deadline_s = 0.1
+            with pytest.raises(StalledError, match="rank 1 to join the barrier"):
+                group.barrier()
+            group._deadline_s = 0.1
+            with pytest.raises(StalledError, match="rank 1 to send"):
+                group.recv(np.ones(2), 1)
+
+    together(4, body)
+
+
+def test_an_error_of_a_rank_ends_those_in_groups():
+    def body(communicator):
+        group = communicator.group([0, 1])
+        if communicator.rank == 2:
+            raise ZeroDivisionError
+        if communicator.rank == 0:
+            with pytest.raises(TransportError):
+                group.barrier()
+                group.barrier()  # rank 1 does not come: it has ended, or waits for this one
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        together(3, body)

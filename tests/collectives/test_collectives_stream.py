@@ -1,0 +1,353 @@
+"""Streamed all-reduces: the proof of their program, and the compiled call among threads."""
+
+import gc
+import re
+import weakref
+
+import numpy as np
+import pytest
+
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.collectives import texts
+from ringtrain.collectives.execution import streamed
+from ringtrain.collectives.execution.stream_program import (
+    COPY_OTHERS,
+    PUBLISH,
+    PUBLISH_OTHERS,
+    SLICED,
+    SUM,
+    SUM_OWN,
+    WHOLE,
+    Instruction,
+)
+from ringtrain.collectives.proof.stream_proof import verify_stream
+from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, prepare_streamed, stream_window
+from ringtrain.errors import MismatchError, ScheduleError, StalledError, TransportError, UsageError
+from ringtrain.monitor.guard import Guard
+from ringtrain.transport import texts as transport_texts
+from ringtrain.transport.threads.loopback import LoopbackWorld
+
+MIXED = [(WHOLE, 1), (SLICED, 3), (WHOLE, 9), (SLICED, 1), (SLICED, 9), (WHOLE, 2)]
+
+
+# ── the proof ─────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
+def test_the_programs_need_no_more_waits_and_no_more_slots(size):
+    verify_stream(MIXED, size)
+    verify_stream([(SLICED, 9)], size, slots=2)
+
+
+AHEAD = tuple(Instruction(action, 2 * ahead) for action, ahead in WHOLE)
+LATE = (Instruction(SUM, 0), Instruction(PUBLISH, 0))
+UNCOPIED = tuple(each for each in SLICED if each.action != COPY_OTHERS)
+UNWRITTEN = (Instruction(PUBLISH_OTHERS, 1), Instruction(SUM, 0))
+UNSUMMED = (Instruction(PUBLISH, 1), Instruction(SUM_OWN, 0), Instruction(COPY_OTHERS, 1))
+
+
+@pytest.mark.parametrize(
+    ("program", "slots", "error"),
+    [
+        (WHOLE, 3, texts.STREAM_RACE),
+        (SLICED, 1, texts.STREAM_RACE),
+        (AHEAD, 4, texts.STREAM_STUCK),  # nobody publishes the first chunk
+        (UNWRITTEN, 4, texts.STREAM_WRONG_CHUNK),
+        (LATE, 4, texts.STREAM_STUCK),
+        (UNCOPIED, 4, texts.STREAM_SUM),
+        (UNSUMMED, 4, texts.STREAM_STUCK),
+    ],
+)
+def test_a_program_that_is_wrong_is_refused(program, slots, error):
+    with pytest.raises(ScheduleError, match=error.pattern()):
+        verify_stream([(program, 9)], 3, slots)
+
+
+# ── the bits ──────────────────────────────────────────────────────────────────────────────────────────────────
+def any_bits(rank, count, numbers):
+    """Elements of any bits: NaNs with and without a sign, infinities, zeros of both signs, subnormal numbers."""
+    bits = np.random.default_rng([rank, count]).integers(0, 256, count * numbers.itemsize, np.uint8)
+    found = bits.view(numbers.storage).copy()
+    if not numbers.integral:
+        found[rank::7] = numbers.encode(np.float32(-0.0))
+        found[rank::5] = numbers.encode(np.float32(0.0))
+        found[rank::11] = numbers.encode(np.float32(np.inf))
+    return found
+
+
+def one_by_one(shares, numbers, op):
+    """By NumPy, in the order of ranks."""
+    total = shares[0].copy()
+    with np.errstate(all="ignore"):
+        for share in shares[1:]:
+            numbers.combine(op)(total, share, total)
+        if op == "mean":
+            numbers.divide(total, len(shares))
+    return total
+
+
+def told(total, op):
+    """The bits; of the sum of two NaNs a compiler chooses them, where the processor adds such numbers itself."""
+    total = total.copy()
+    if op in ("sum", "mean") and total.dtype in ("f4", "f8"):
+        total[np.isnan(total)] = np.nan
+    return total.tobytes()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Several chunks in a slot's turn, and slices of short arrays."""
+    monkeypatch.setattr(streamed, "SLOT_BYTES", 2048)
+    monkeypatch.setattr(streamed, "SLICED_BYTES", 1024)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_type_and_operation_has_the_bits_of_numpy_in_the_order_of_ranks(small_chunks, size, name):
+    """In all ways, of arrays of one chunk and of many, in place and into another array."""
+    numbers, counts = TYPES[name], (0, 1, 7, 129, 20_011)
+    operations = [op for op in ("sum", "mean", "max", "min") if op != "mean" or not numbers.integral]
+    asked = [(way, op, count) for way in STREAMS for op in operations for count in counts]
+
+    def body(t):
+        bits = []
+        for way, op, count in asked:
+            run = make_streamed(t, way, op, name, count, numbers.itemsize)
+            given, other = any_bits(t.rank, count, numbers), np.zeros(count, numbers.storage)
+            run.bind(given, other)
+            run.run(20.0)
+            assert given.tobytes() == any_bits(t.rank, count, numbers).tobytes()
+            run.bind(given, given)
+            run.start()
+            run.wait(20.0)
+            assert told(given, op) == told(other, op) and run.test() and not run.moved
+            bits.append(told(given, op))
+        return bits
+
+    totals = [
+        (one_by_one([any_bits(r, count, numbers) for r in range(size)], numbers, op), op) for _, op, count in asked
+    ]
+    assert LoopbackWorld(size).run(body) == [[told(*each) for each in totals]] * size
+
+
+def test_ranks_may_write_their_slots_in_different_ways():
+    """Each learns by itself: no bit hangs on it."""
+    ways = [way for way, chosen in STREAMS.items() if chosen.chunk_bytes == STREAMS["stream"].chunk_bytes]
+
+    def body(t):
+        buffer = np.full(100_003, t.rank + 0.1, "f4")
+        prepare_streamed(t, buffer, ways[t.rank], "sum", "float32").run(20.0)
+        return buffer.tobytes()
+
+    wanted = one_by_one([np.full(100_003, rank + 0.1, "f4") for rank in range(3)], TYPES["float32"], "sum")
+    assert LoopbackWorld(3).run(body) == [wanted.tobytes()] * 3
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_both_ways_are_tried(size):
+    """Three times each for arrays of a size, of which shorter ones than 4 KiB are written plainly."""
+
+    def body(t):
+        for count in (100, 50_000):
+            run = prepare_streamed(t, np.ones(count, "f4"), "stream", "sum", "float32")
+            for _ in range(8):
+                run.run(20.0)
+        small, large = (stream_window(t).costs(4 * count) for count in (100, 50_000))
+        assert not small.any()
+        return [int(samples) for samples in large.view(np.int64)[1:8:2]], int(large.view(np.int64)[8])
+
+    for samples, calls in LoopbackWorld(size).run(body):
+        assert calls == sum(samples[:2]) == 8 and min(samples) >= 3
+
+
+# ── several in flight ─────────────────────────────────────────────────────────────────────────────────────────
+def test_reductions_in_flight_run_in_the_order_of_their_starts(small_chunks):
+    """By hand, rank by rank, in one thread: whichever is tested, those before it go on first."""
+
+    def body(t):
+        buffers = [np.full(count, t.rank + 1.0) for count in (3000, 5, 700)]
+        return t, buffers, [prepare_streamed(t, each, "stream", "sum", "float64") for each in buffers]
+
+    ranks = LoopbackWorld(2).run(body)
+    (one, first, mine), (_, second, theirs) = ranks
+    for run in mine:
+        run.start()
+    assert [run.test() for run in mine] == [False] * 3 and mine[0].moved and not mine[1].moved
+    assert (first[1] == 1).all() and stream_window(one).running[0] is mine[0]
+    with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.STREAMED)):
+        mine[1].start()
+    with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.STREAMED)):
+        mine[1].bind(first[0], first[0])
+    for run in theirs:
+        run.start()
+    while not all([mine[2].test(), theirs[2].test()]):
+        pass
+    assert [run.test() for run in (*mine, *theirs)] == [True] * 6
+    assert all((each == 3).all() for each in (*first, *second)) and not stream_window(one).running
+
+
+def test_an_array_is_kept_while_it_is_in_flight_and_no_longer():
+    """By hand, rank by rank, in one thread."""
+
+    def body(t):
+        return make_streamed(t, "stream", "sum", "float64", 900, 8)
+
+    runs = LoopbackWorld(2).run(body)
+    arrays = [np.ones(900) for _ in runs]
+    references = [weakref.ref(array) for array in arrays]
+    for run, array, reference in zip(runs, arrays, references, strict=True):
+        run.bind(array, array, reference)
+    del array
+    runs[0].start()
+    arrays.clear()
+    assert references[0]() is not None and references[1]() is None
+    other = np.ones(900)
+    runs[1].bind(other, other)
+    runs[1].start()
+    assert runs[0].test() and runs[1].test() and (other == 2).all()
+    assert references[0]() is None
+
+
+def test_a_run_behind_others_ends_after_them():
+    def body(t):
+        buffers = [np.full(70_000, t.rank + 1.0), np.full(3, t.rank + 1.0)]
+        before, last = [prepare_streamed(t, each, "stream", "sum", "float64") for each in buffers]
+        before.start()
+        last.run(20.0)
+        assert before.test()
+        return [float(each.sum()) for each in buffers]
+
+    assert LoopbackWorld(3).run(body) == [[420_000.0, 18.0]] * 3
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_call_that_the_user_interrupts_ends_before_the_next(monkeypatch):
+    """Ctrl-C comes when the compiled call returns. The others have seen the chunks of the interrupted call."""
+
+    def body(t):
+        buffers = [np.full(200_000, t.rank + 1.0), np.full(200_000, t.rank + 5.0)]
+        first, second = [prepare_streamed(t, each, "stream", "sum", "float64") for each in buffers]
+        if t.rank == 0:
+            wait = first._call.wait
+
+            def interrupted():
+                wait()
+                raise Interrupted
+
+            first._call.wait = interrupted
+            with pytest.raises(Interrupted):
+                first.run(20.0)
+            first._call.wait = wait
+            t.barrier()
+            with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.STREAMED)):
+                first.run(20.0)
+        else:
+            t.barrier()
+            first.run(20.0)
+        second.run(20.0)
+        assert not first.started and not stream_window(t).running
+        return [float(each[0]) for each in buffers]
+
+    assert LoopbackWorld(2).run(body) == [[3.0, 11.0]] * 2
+
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────
+def differing(t, guard=None):
+    op, count, way = [("sum", 10, "stream"), ("max", 11, "stream")][t.rank]
+    run = prepare_streamed(t, np.ones(count, "f4"), way, op, "float32")
+    (guard.watch(run, op, "float32", count) if guard else run).run(20.0)
+
+
+def named(name="stream", **given):
+    chunk = STREAMS[name].chunk_bytes
+    return texts.STREAM_CALLS_DIFFER.pattern(**{"chunk": f"{chunk:,}", **given})
+
+
+def error_of(t, body, kind):
+    with pytest.raises(kind) as error:
+        body(t)
+    return str(error.value)
+
+
+def test_different_calls_are_named_on_all_ranks():
+    first, second = LoopbackWorld(2).run(lambda t: error_of(t, differing, MismatchError))
+    one = {"op": "sum", "count": 10, "dtype": "float32", "chunk": 256 << 10}
+    two = {"other_op": "max", "other_count": 11, "other_dtype": "float32", "other_chunk": 256 << 10}
+    assert first == texts.STREAM_CALLS_DIFFER(rank=0, other=1, **one, **two)
+    swapped = {f"other_{key}": value for key, value in one.items()} | {
+        key.removeprefix("other_"): value for key, value in two.items()
+    }
+    assert second == texts.STREAM_CALLS_DIFFER(rank=1, other=0, **swapped)
+
+
+def test_different_chunks_are_different_calls():
+    def body(t):
+        prepare_streamed(t, np.ones(100_000), ["stream", "stream:64K"][t.rank], "sum", "float64").run(20.0)
+
+    told = LoopbackWorld(2).run(lambda t: error_of(t, body, MismatchError))
+    alike = {"op": "sum", "count": 100_000, "dtype": "float64"}
+    others = {f"other_{key}": value for key, value in alike.items()}
+    assert told[0] == texts.STREAM_CALLS_DIFFER(
+        rank=0, other=1, chunk=256 << 10, other_chunk=64 << 10, **alike, **others
+    )
+
+
+def test_the_guard_names_different_calls_by_their_number():
+    def body(t):
+        guard = Guard(t, deadline_s=20.0, turn_s=0.0)
+        return error_of(t, lambda t: differing(t, guard), MismatchError)
+
+    for told in LoopbackWorld(2).run(body):
+        assert "max" in told and "sum" in told and not told.startswith("ranks make different")
+
+
+@pytest.mark.timing
+def test_a_late_rank_is_named_by_the_world():
+    def body(t):
+        group = t.group([3, 1, 2])
+        if group is None:
+            t.barrier()
+            return None
+        window = stream_window(group)
+        assert window.memory is not None
+        run = prepare_streamed(group, np.ones(200_000), "stream", "sum", "float64")
+        if t.rank == 1:
+            t.barrier()
+            return None
+        run.start()
+        with pytest.raises(StalledError) as stalled:
+            run.wait(0.05)
+        t.barrier()
+        return str(stalled.value)
+
+    _, _, second, third = LoopbackWorld(4).run(body)
+    for rank, told in ((2, second), (3, third)):
+        awaited = texts.AWAITED_CHUNK(whom="rank 1", chunk=1, chunks=7, name=texts.STREAMED, rank=rank)
+        assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=awaited), told)
+
+
+def test_what_cannot_be_streamed_is_told():
+    def body(t):
+        return cannot_stream(t, np.ones(3, "f4"), "float32")
+
+    assert set(LoopbackWorld(2).run(body)) == {None}
+    assert set(LoopbackWorld(2, nodes=2).run(body)) == {texts.STREAM_ONE_NODE(nodes=2)}
+    without = LoopbackWorld(2, shares=False)
+    (why,) = set(without.run(body))
+    assert re.match(texts.STREAM_NO_WINDOW.pattern(), why)
+    t = LoopbackWorld(1).transport(0)
+    assert re.match(texts.NOT_ADDED.pattern(dtype="uint8"), cannot_stream(t, np.ones(3, "u1"), "uint8"))
+    assert cannot_stream(t, object(), "float32") == texts.STREAM_ON_HOST()
+    with pytest.raises(UsageError, match=texts.CANNOT_RUN.pattern(algorithm="stream")):
+        without.run(lambda t: prepare_streamed(t, np.ones(3, "f4"), "stream", "sum", "float32"))
+
+
+def test_a_window_goes_with_its_transport():
+    t = LoopbackWorld(1).transport(0)
+    prepare_streamed(t, np.ones(3), "stream", "sum", "float64").run(1.0)
+    window, reference = stream_window(t), weakref.ref(t)
+    assert stream_window(t) is window
+    del t, window
+    gc.collect()
+    assert reference() is None

@@ -1,0 +1,186 @@
+"""Under mpirun at any number of ranks: the collectives, messages and groups of the communicator."""
+
+import threading
+
+import numpy as np
+from mpi4py import MPI
+
+from ringtrain import Communicator
+from ringtrain.collectives.algorithms.shards import add_up
+from ringtrain.collectives.catalogue import HALVES
+from ringtrain.errors import UsageError
+from ringtrain.transport.mpi.messages import Messages
+from ringtrain.transport.native_call import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BARRIER,
+    BROADCAST,
+    GATHER,
+    REDUCE_SCATTER,
+    SCATTER,
+    NativeCall,
+)
+
+world = MPI.COMM_WORLD
+rank, size = world.rank, world.size
+ROOTED = ("tree", "double-tree", "star")  # one root owns all
+
+
+def rows_of(count, dtype):
+    base = np.arange(count) % (2 if dtype == "?" else 50)
+    return np.array([base + each for each in range(size)]).astype(dtype).reshape(size, count)
+
+
+def moves(communicator, done):
+    last = size - 1
+    for count in (0, 1, 7, 70_001):
+        for dtype in ("f4", "c16", "?", "u1", ">i2"):
+            rows = rows_of(count, dtype)
+            gathered = done(communicator.gather(rows[rank], last))
+            assert (gathered == rows).all() if rank == last else gathered is None
+            out = np.empty(count, dtype)
+            assert done(communicator.scatter(rows if rank == 0 else None, out=out)) is out and (out == rows[rank]).all()
+            assert (done(communicator.all_to_all(rows)) == rows[rank]).all()
+            for algorithm in (None, "mpi", *HALVES):
+                array = rows[rank].copy()
+                assert done(communicator.broadcast(array, last, algorithm=algorithm)) is array
+                assert (array == rows[last]).all()
+                if algorithm not in (*ROOTED, "butterfly"):
+                    assert (done(communicator.all_gather(rows[rank], algorithm=algorithm)) == rows).all()
+
+
+def uneven(communicator, done):
+    sent, received = ([(rank + each) % 3 for each in range(size)] for _ in range(2))
+    rows = np.repeat(np.arange(size), sent)[:, None] * [1, 10] + rank * 100
+    wanted = rank * np.array([[1, 10]]) + np.repeat(np.arange(size), received)[:, None] * 100
+    got = done(communicator.all_to_all(rows, send_counts=sent, recv_counts=received))
+    assert got.shape == (sum(received), 2) and (got == wanted).all()
+
+
+def reductions(communicator, done):
+    for dtype in ("f2", "f4", "i8"):
+        rows = rows_of(9001, dtype)
+        for algorithm in (None, "ring", "circulant", "sliced", "mpi"):
+            if algorithm == "mpi" and dtype == "f2":
+                continue  # not every MPI has it
+            assert (done(communicator.reduce_scatter(rows, algorithm=algorithm)) == rows[rank] * size).all()
+            assert (done(communicator.reduce_scatter(rows - rank, "max", algorithm=algorithm)) == rows[rank]).all()
+
+
+def same_bits_for_any_ranks(communicator):
+    shards = np.random.default_rng(1).standard_normal((60, 5001)).astype(np.float32)  # 1 to 6 ranks divide them
+    own = shards[rank * 60 // size : (rank + 1) * 60 // size]
+    for total in (
+        communicator.allreduce(own, reproducible=True),
+        communicator.allreduce(own, reproducible=True, async_op=True).wait(),
+    ):
+        assert total.tobytes() == add_up(list(shards), np.add).tobytes()
+
+
+def many_in_flight(communicator):
+    works = [communicator.allreduce(np.full(each + 1, rank + 1.0), async_op=True) for each in range(20)]
+    works += [communicator.all_gather(np.array([rank, each]), async_op=True) for each in range(20)]
+    assert communicator.allreduce(np.ones(3)).tolist() == [size] * 3  # behind those
+    assert all(work.test() for work in works)
+    assert all((work.wait() == size * (size + 1) / 2).all() for work in works[:20])
+    assert all((work.wait()[:, 1] == each).all() for each, work in enumerate(works[20:]))
+
+
+def messages_never_wait_for_collectives(communicator):
+    if size == 1:
+        return
+    to, source = (rank + 1) % size, (rank - 1) % size
+    long = np.full(1_000_000, rank, np.int32)
+    into, any_one, seen = np.empty_like(long), np.empty(3), threading.Event()
+    sends = [communicator.send(long, to, 5, async_op=True), communicator.send(np.full(3, rank), to, 6, async_op=True)]
+    del sends[1]  # of another type, and never awaited: close() waits for it
+    receive = communicator.recv(into, source, 5, async_op=True)
+    receive.add_done_callback(lambda work: seen.set())
+    barrier = communicator.barrier(async_op=True) if rank == 0 else None  # the others join when theirs have arrived
+    assert (receive.wait() == source).all() and receive.source == source and seen.wait(20)
+    small = communicator.recv(any_one.view(np.int64), tag=6, async_op=True)
+    assert small.wait()[0] == source and small.source == source
+    (barrier or communicator.barrier(async_op=True)).wait()
+    sends[0].wait()
+    if rank == 0:
+        communicator.send(np.zeros(0), 1)
+    elif rank == 1:
+        communicator.recv(np.zeros(0), 0)
+
+
+def groups(communicator):
+    half = [each for each in range(size) if each % 2 == rank % 2][::-1]
+    first_and_last = [size - 1, 0] if size > 1 else [0]
+    for ranks in (half, first_and_last, [rank]):
+        with_them = communicator.group(ranks)
+        if rank not in ranks:
+            assert with_them is None
+            continue
+        with with_them as group:
+            assert (group.rank, group.size) == (ranks.index(rank), len(ranks))
+            assert group.all_gather(np.array(rank)).tolist() == ranks
+            assert group.allreduce(np.array([rank]), async_op=True).wait().tolist() == [sum(ranks)]
+
+
+def differences(communicator):
+    if size > 1:
+        try:
+            communicator.all_gather(np.ones(3 + rank))
+        except UsageError as error:
+            assert "rank 0: all_gather of float64 [3]" in str(error)
+        else:
+            raise AssertionError("not refused")
+    assert communicator.all_gather(np.ones(3)).shape == (size, 3)
+
+
+def long_counts(limit):
+    """As where counts do not fit into 32 bits."""
+    transport = Messages(world, {}, message_bytes=limit)
+    rows = np.arange(3000) * np.arange(1.0, size + 1)[:, None]
+    own = rows[rank].copy()
+
+    def run(kind, send, shape, **options):
+        recv = np.zeros(shape)
+        transport.native_start(NativeCall(kind, send, recv, **options)).wait(20)
+        return recv
+
+    assert (run(ALL_GATHER, own, rows.shape) == rows).all()
+    assert rank or (run(GATHER, own, rows.shape) == rows).all()
+    assert not rank or run(GATHER, own, 0).size == 0
+    assert (run(SCATTER, rows if rank == 0 else own[:0], 3000) == own).all()
+    assert (run(ALL_REDUCE, own, 3000) == rows.sum(0)).all()
+    assert (run(REDUCE_SCATTER, rows, 3000) == own * size).all()
+    even = [24_000] * size
+    assert (
+        run(ALL_TO_ALL, rows * (rank + 1), rows.shape, send_counts=even, recv_counts=even) == own * rows[:, 1:2]
+    ).all()
+    array = own.copy()
+    transport.native_start(NativeCall(BROADCAST, recv=array, root=size - 1)).wait(20)
+    assert (array == rows[-1]).all()
+    if size > 1:
+        space, into = transport.tag_space(), np.empty(3000)
+        ends = [space.receive(into, None, 1), space.send(own, (rank + 1) % size, 1)]
+        for end in ends:
+            end.wait(20)
+        assert (into == rows[rank - 1]).all() and ends[0].source == (rank - 1) % size
+    transport.native_start(NativeCall(BARRIER)).wait(20)
+    transport.close()
+
+
+for checks in (False, True):
+    with Communicator(check_collectives=checks, deadline_s=60.0) as made:
+        for check in (moves, uneven, reductions):
+            check(made, lambda result: result)
+        uneven(made, lambda result: result)
+        same_bits_for_any_ranks(made)
+        many_in_flight(made)
+        messages_never_wait_for_collectives(made)
+        groups(made)
+        if not checks:  # the guard ends the run
+            differences(made)
+for most in (1 << 30, 4096):
+    long_counts(most)
+if rank == 0:
+    print("all is well")
+Communicator().barrier(async_op=True)  # neither awaited nor closed: the program ends nevertheless

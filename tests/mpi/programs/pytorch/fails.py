@@ -1,0 +1,30 @@
+"""A script that goes wrong on rank 1, in the way of its argument, after a few collectives."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+for _ in range(3):
+    dist.all_reduce(torch.ones(1000))
+how, number = sys.argv[1], dist.get_rank()
+if number == 1:
+    if how == "raise":
+        raise ValueError("of the script")
+    if how == "exit":
+        sys.exit(9)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "late":
+        time.sleep(1000)
+if how == "own":
+    dist.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.AVG)
+work = dist.all_reduce(torch.ones(1000 + (number == 1 and how == "shape")), async_op=True)
+work.wait()
+time.sleep(1000)  # a rank that has done its part is ended with the others

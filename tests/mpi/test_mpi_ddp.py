@@ -1,0 +1,37 @@
+"""`scripts/bench ddp` on two ranks. Runs where torch is installed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
+FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
+
+
+@pytest.mark.thorough
+def test_both_sides_are_timed(alone, mpirun_command, tmp_path):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    written = tmp_path / "rows.json"
+    done = alone([FOLDER / "ddp.py", "gpt", "--seconds", "0", "--json", written], PATH=path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(written.read_text())
+    assert [row["what"] for row in rows[:3]] == ["gpt", "all_reduce 4 B", "all_reduce 16 B"]
+    assert rows[0]["difference"] <= 1e-6 and len(rows) == 14
+    assert all(row["ratio"] > 0 and len(row["samples_s"]["gloo"]) == 3 for row in rows)
+
+
+def test_nets_have_the_weights_that_the_page_names(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    from ddp_nets import NETS, batch_of
+
+    counts = {name: sum(each.numel() for each in make().parameters()) for name, make in NETS.items()}
+    assert {name: f"{count / 1e6:.1f}" for name, count in counts.items()} == {
+        "resnet18": "11.2",
+        "mlp": "50.4",
+        "gpt": "10.9",
+    }
+    net, (x, labels) = NETS["gpt"](), batch_of("gpt", 0)
+    assert net(x).shape == (labels.numel(), 256)

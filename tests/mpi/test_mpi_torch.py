@@ -1,0 +1,133 @@
+"""Scripts of PyTorch over ringtrain's communicator, as they are: they reach gloo's losses, and no port is opened."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringtrain.cli import texts as cli_texts
+from ringtrain.cli.python_script import parse_script_command
+from tests.mpi.conftest import PATIENCE_S, run
+from tests.tiers import thorough
+
+pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
+torch_texts = importlib.import_module("ringtrain.torch.texts")  # which imports torch
+pytestmark = pytest.mark.mpi
+
+PROGRAMS = Path(__file__).parent / "programs" / "pytorch"
+LISTENS = str(PROGRAMS / "listens.py")
+QUIET = {"OMPI_MCA_btl": "self,sm"}  # the TCP of the MPI itself listens
+SCRIPTS = ["ddp.py", "ddp.py as_view", "ddp.py unused", "fsdp2.py", "zero.py", "mesh.py"]
+NEEDS = {"lightning_fit.py": "lightning", "accelerated.py": "accelerate", "trainer.py": "transformers"}
+
+
+@pytest.fixture
+def launched(mpirun):
+    """launched(ranks, command line of the launcher, NAME=value...) → CompletedProcess"""
+
+    def start(ranks, line, **more):
+        options, script, *arguments = ([], *line.split()) if not line.startswith("-") else split(line)
+        command = ["-W", "ignore", "-m", "ringtrain.torch", *options]
+        return mpirun(ranks, [*command, str(PROGRAMS / script), *arguments], **QUIET, **more)
+
+    return start
+
+
+def split(line):
+    """The words of a line that begins with one option and its value."""
+    option, value, script, *arguments = line.split()
+    return [option, value], script, *arguments
+
+
+def result(done):
+    """The JSON that rank 0 printed, and the numbers of sockets that listened."""
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found = re.search(r'\{"losses".*\}', done.stdout)  # torchrun writes the lines of its ranks into one another
+    assert found is not None, done.stdout
+    return json.loads(found[0]), [int(number) for number in re.findall("sockets that listen: (\\d+)", done.stdout)]
+
+
+@pytest.mark.parametrize("ranks", [2, *thorough(3)])
+@pytest.mark.parametrize("script", [*thorough(*SCRIPTS, *NEEDS)])
+def test_a_script_reaches_the_losses_of_gloo_and_nothing_listens(mpirun, script, ranks):
+    name, *arguments = script.split()
+    pytest.importorskip(NEEDS.get(name, "torch"))
+    command = [LISTENS, str(PROGRAMS / name), *arguments]
+    own, listening = result(mpirun(ranks, ["-W", "ignore", "-m", "ringtrain.torch", *command], **QUIET))
+    assert listening == [0] * ranks
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    gloos, listening = result(run([*torchrun, "--nproc-per-node", str(ranks), *command], PATIENCE_S))
+    assert max(listening) > 0  # so the count finds them
+    assert len(own["losses"]) >= 8 and own.keys() == gloos.keys()
+    for key, wanted in gloos.items():
+        assert own[key] == pytest.approx(wanted, rel=1e-6, abs=1e-6), key
+
+
+@pytest.mark.parametrize("ranks", [3, *thorough(1, 2)])
+def test_every_collective(launched, ranks):
+    done = launched(ranks, "collects.py")
+    assert (done.returncode, done.stdout) == (0, f"all is well on {ranks} ranks\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["", *thorough(" full")])
+def test_buckets_are_moved_once(launched, arguments):
+    done = launched(2, f"moves_buckets.py{arguments}")
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "text"),
+    [
+        ("late", 4, r"no progress for 3 s in collective \d+, all-reduce of 1,000 float32 .*: rank 1 \(\S+\) has not"),
+        *thorough(
+            ("raise", 1, torch_texts.SCRIPT_FAILED.pattern(rank=1) + r"\n.*ValueError: of the script"),
+            ("exit", 9, torch_texts.SCRIPT_EXITED.pattern(rank=1, code=9)),
+            ("interrupt", 130, ""),
+            ("kill", 137, "rank 1 .*signal 9"),
+            ("shape", 1, r"not the same on all ranks.*, on rank 1 .*1,001 float32"),
+            ("own", 1, torch_texts.SCRIPT_FAILED.pattern() + r"\n.*the mean of int64 is not an integer"),
+        ),
+    ],
+)
+def test_what_goes_wrong_is_named_and_ends_all_ranks(launched, how, code, text):
+    done = launched(2, f"--deadline-s 3 fails.py {how}")
+    assert done.returncode == code, done.stderr
+    assert re.search(text, done.stdout + done.stderr, re.DOTALL), done.stderr
+
+
+@pytest.mark.thorough
+def test_a_script_that_is_told_to_stop_saves_and_goes_on(launched, tmp_path):
+    """One rank alone is told; both stop in the same step, and leave in order."""
+    line = f"saves.py 30 {tmp_path}"
+    assert launched(2, line).returncode == 0
+    whole = (tmp_path / "weights").read_text()
+    for name in ("checkpoint.pt", "weights", "steps"):
+        (tmp_path / name).unlink()
+    (tmp_path / "held").write_text("12 1")
+    done = launched(2, line)
+    assert done.returncode == 75 and "MPI_ABORT" not in done.stderr, done.stderr
+    assert not (tmp_path / "weights").exists()
+    assert launched(2, line).returncode == 0
+    assert (tmp_path / "steps").read_text().split() == [str(step) for step in range(30)]
+    assert (tmp_path / "weights").read_text() == whole
+
+
+@pytest.mark.thorough
+def test_one_import_is_enough(mpirun):
+    program = str(PROGRAMS / "imports.py")
+    done = mpirun(2, [program])
+    assert (done.returncode, done.stdout) == (0, "[3.0, 3.0, 3.0] False ringtrain\n"), done.stderr
+    done = mpirun(2, [program, "fail"])
+    assert done.returncode == 1 and "ValueError: of the script" in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_wrong_command_line_is_told_once(mpirun):
+    done = mpirun(2, ["-m", "ringtrain.torch", "none.py"])
+    wanted = cli_texts.FROM(text=torch_texts.NO_FILE(path="none.py"))
+    assert done.returncode == 2 and done.stderr.count(wanted) == 1, done.stderr
+    done = mpirun(2, ["-m", "ringtrain.torch", "--help"])
+    assert (done.returncode, done.stdout) == (0, parse_script_command(["--help"]) + "\n")
