@@ -5,6 +5,7 @@ import runpy
 import socket
 import sys
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -40,8 +41,7 @@ def main(arguments: list[str]) -> int:
             if read_launch(os.environ).rank == 0:
                 print(command)
             return 0
-        if not command.is_module and not Path(command.name).is_file():
-            raise UsageError(texts.NO_FILE(path=command.name))
+        _check_found(command)
         if command.deadline_s is not None:
             os.environ[DEADLINE] = str(command.deadline_s)
         with world_session() as session:
@@ -49,6 +49,19 @@ def main(arguments: list[str]) -> int:
         return session.code
     except RingtrainError as error:
         return end_with(error)
+
+
+def _check_found(command: ScriptCommand) -> None:
+    """Raise UsageError if the script is not there. Of a module only its outermost package is looked for: to find more
+    would run that package.
+    """
+    if not command.is_module:
+        if not Path(command.name).is_file():
+            raise UsageError(texts.NO_FILE(path=command.name))
+        return
+    sys.path[0] = os.getcwd()
+    if find_spec(command.name.partition(".")[0]) is None:
+        raise UsageError(texts.NO_MODULE(name=command.name, folder=os.getcwd()))
 
 
 def _run(command: ScriptCommand, transport: Transport) -> int:
@@ -81,7 +94,6 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
 def _execute(command: ScriptCommand) -> None:
     sys.argv = [command.name, *command.arguments]
     if command.is_module:
-        sys.path[0] = os.getcwd()
         runpy.run_module(command.name, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(command.name).resolve().parent)

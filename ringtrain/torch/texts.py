@@ -40,4 +40,5 @@ NOT_MAPPED = "ranks of a node cannot map it"
 # __main__
 SCRIPT_FAILED = Template("ringtrain: rank {rank} ({host}) failed:\n{traceback}")
 SCRIPT_EXITED = Template("ringtrain: rank {rank} ({host}) ended by sys.exit({code}); all ranks end")
+NO_MODULE = Template("there is no module {name}, in {folder} or among the installed ones: give -m and its name")
 NO_FILE = Template("{path} is no file: give the script's path, or -m and a module's name")

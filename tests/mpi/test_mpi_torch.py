@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -128,6 +129,9 @@ def test_one_import_is_enough(mpirun):
 def test_a_wrong_command_line_is_told_once(mpirun):
     done = mpirun(2, ["-m", "ringtrain.torch", "none.py"])
     wanted = cli_texts.FROM(text=torch_texts.NO_FILE(path="none.py"))
+    assert done.returncode == 2 and done.stderr.count(wanted) == 1, done.stderr
+    done = mpirun(2, ["-m", "ringtrain.torch", "-m", "no.such"])
+    wanted = cli_texts.FROM(text=torch_texts.NO_MODULE(name="no.such", folder=os.getcwd()))
     assert done.returncode == 2 and done.stderr.count(wanted) == 1, done.stderr
     done = mpirun(2, ["-m", "ringtrain.torch", "--help"])
     assert (done.returncode, done.stdout) == (0, parse_script_command(["--help"]) + "\n")
