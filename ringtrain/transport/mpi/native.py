@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ringtrain.transport import native_call, texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.buffers import message_bounds
-from ringtrain.transport.mpi.requests import naming_peers
+from ringtrain.transport.mpi.requests import IN_FLIGHT, naming_peers
 from ringtrain.transport.native_call import NativeCall, starts
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
@@ -34,10 +34,14 @@ class NativeHandle(Handle):
     def start(self) -> None:
         with naming_peers(self._doing(), self._comm):
             self._requests = START[self._call.kind](self._comm, self._call, self._limit)
+        IN_FLIGHT.add(self)
 
     def test(self) -> bool:
         with naming_peers(self._doing(), self._comm):
-            return MPI.Request.Testall(self._requests)
+            done = MPI.Request.Testall(self._requests)
+        if done:
+            IN_FLIGHT.discard(self)
+        return done
 
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, self._awaited, patience=self._patience)

@@ -20,6 +20,8 @@ from ringtrain.transport.waiting import Patience, peers, wait_for
 
 LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 HEARD_S = 1.0  # by when a death is known here that an error has come of
+# Operations in flight: the MPI writes to their arrays even when nobody waits any more, after StalledError or Ctrl-C.
+IN_FLIGHT: set[Handle] = set()
 
 
 def transport_error(what: str, error: MPI.Exception, comm) -> TransportError:

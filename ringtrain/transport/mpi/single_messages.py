@@ -9,7 +9,7 @@ from ringtrain.errors import TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.base import MessageHandle, TagSpace
 from ringtrain.transport.buffers import as_bytes, message_bounds
-from ringtrain.transport.mpi.requests import naming_peers
+from ringtrain.transport.mpi.requests import IN_FLIGHT, naming_peers
 from ringtrain.transport.waiting import Patience, peers
 
 
@@ -55,6 +55,7 @@ class SingleMessage(MessageHandle):
         self._waiting, self._parts, self._names = list(parts), parts, names
         self._posted: list[tuple[MPI.Request, int]] = []  # with the bytes that are expected
         self.start()
+        IN_FLIGHT.add(self)
 
     def start(self) -> None:
         """Post all parts whose peer is known."""
@@ -79,6 +80,7 @@ class SingleMessage(MessageHandle):
             self._posted.pop(0)
             if not self._sending:
                 self._arrived(status, expected)
+        IN_FLIGHT.discard(self)
         return True
 
     def _arrived(self, status: MPI.Status, expected: int) -> None:
