@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ringtrain.api import texts
-from ringtrain.api.work import MessageWork, Work
+from ringtrain.api.work import IN_CALLBACK, MessageWork, Work
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.transport.base import MessageHandle, Transport
 from ringtrain.transport.waiting import wait_for
@@ -70,8 +70,7 @@ class ProgressThread:
         """Check that a call may be made now. Raises the error of an earlier operation that nobody has waited for, and
         UsageError in a function of :meth:`Work.add_done_callback`, or if the transport has one thread alone.
         """
-        if threading.current_thread() is self._thread:
-            raise UsageError(texts.FROM_CALLBACK)
+        _check_outside_callback()
         if async_op and self._transport.why_one_thread:
             raise UsageError(texts.NO_ASYNC(why=self._transport.why_one_thread))
         self.check()
@@ -84,13 +83,14 @@ class ProgressThread:
 
     @property
     def idle(self) -> bool:
-        """Whether no collective is in flight, and no operation has failed unseen."""
-        return not self._jobs and self._failed is None
+        """Whether no collective is in flight, no operation has failed unseen, and no callback runs."""
+        return not self._jobs and self._failed is None and not IN_CALLBACK
 
     def settle(self) -> None:
         """Wait until no collective is in flight; messages may be. Raises the error of an operation that nobody has
-        waited for.
+        waited for, and UsageError in a function of :meth:`Work.add_done_callback`.
         """
+        _check_outside_callback()
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs)
         self.check()
@@ -201,6 +201,14 @@ class ProgressThread:
                 self._changed.notify_all()
             for other in behind:
                 other.end(error=error)
+
+
+def _check_outside_callback() -> None:
+    """Raise UsageError in a function of :meth:`Work.add_done_callback`. Its thread may be in the wait of a collective,
+    and has to run what is behind it.
+    """
+    if threading.get_ident() in IN_CALLBACK:
+        raise UsageError(texts.FROM_CALLBACK)
 
 
 def _stop(reference: "weakref.ref[ProgressThread]") -> None:

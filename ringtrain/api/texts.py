@@ -60,9 +60,7 @@ NO_RANKS = Template("a group needs ranks of this communicator, 0 to {last}, each
 # work
 NOT_DONE = Template("{call} is not done after {seconds:g} s")
 NO_ASYNC = Template("async_op needs a thread that calls the MPI: {why}. Leave async_op out")
-FROM_CALLBACK = Template(
-    "a function of add_done_callback calls the communicator, whose thread runs it: call it outside"
-)
+FROM_CALLBACK = Template("a function of add_done_callback calls a communicator: call it outside")
 THREAD_ENDS = Template("the program ends while operations are in flight: wait() for them first")
 
 # arrays

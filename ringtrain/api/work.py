@@ -10,6 +10,8 @@ from ringtrain.errors import StalledError
 from ringtrain.transport.base import MessageHandle
 from ringtrain.transport.waiting import Patience, wait_for
 
+IN_CALLBACK: set[int] = set()  # the threads that see an operation end, and tell functions so
+
 
 class Work:
     """One operation that was started with ``async_op=True``. Its arrays belong to it until it is done. Any thread may
@@ -70,8 +72,17 @@ class Work:
             self._result, self._error, self.action = result, error, None
             callbacks, self._callbacks = self._callbacks, []
             self._ended.set()
+        if callbacks:
+            self._tell(callbacks)
+
+    def _tell(self, callbacks: "list[Callable[[Work], None]]") -> None:
+        thread = threading.get_ident()
+        nested = thread in IN_CALLBACK
+        IN_CALLBACK.add(thread)
         for function in callbacks:
             self._call(function)
+        if not nested:
+            IN_CALLBACK.discard(thread)
 
     def _call(self, function: "Callable[[Work], None]") -> None:
         try:

@@ -11,10 +11,11 @@ import pytest
 
 from ringtrain import Communicator
 from ringtrain.api import texts
-from ringtrain.api.work import Work
+from ringtrain.api.work import MessageWork, Work
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.waiting import ALONE
 from tests.api.test_api_communicator import together
 
 PATIENCE_S = 20.0  # only a failure waits for it
@@ -232,9 +233,16 @@ def test_a_callback_cannot_call_the_communicator():
     refused = []
 
     def body(communicator):
+        array = np.ones(100)
+        for _ in range(3):
+            communicator.allreduce(array, out=array)  # the next takes the short way
+
         def again(work):
+            for call in (communicator.barrier, lambda: communicator.empty(3), communicator.close):
+                with pytest.raises(UsageError, match=texts.FROM_CALLBACK.pattern()):
+                    call()
             with pytest.raises(UsageError, match=texts.FROM_CALLBACK.pattern()):
-                communicator.barrier()
+                communicator.allreduce(array, out=array)
             refused.append(communicator.rank)
 
         gate = threading.Event()
@@ -247,6 +255,32 @@ def test_a_callback_cannot_call_the_communicator():
 
     together(2, body)
     assert sorted(refused) == [0, 1]
+
+
+def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
+    """Whichever thread sees the message arrive: rank 1 sends it, and joins the barrier when the callback has run."""
+    refused, told = [], threading.Event()
+
+    def body(communicator):
+        def again(work):
+            try:
+                communicator.barrier()
+            except UsageError as error:
+                refused.append(error)
+            told.set()
+
+        if communicator.rank == 0:
+            work = MessageWork("a receive", communicator._messages.receive(np.empty(3), 1, 0), lambda: None, *in_polls)
+            work.add_done_callback(again)
+            communicator._progress._messages.append(work)  # the thread sleeps: the wait of the barrier tests it
+        else:
+            communicator.send(np.ones(3), 0)
+            assert told.wait(PATIENCE_S)
+        communicator.barrier()
+
+    in_polls = ALONE, PATIENCE_S, lambda: None
+    together(2, body)
+    assert [str(error) for error in refused] == [texts.FROM_CALLBACK()]
 
 
 def test_a_wait_ends_after_its_time_and_by_a_signal():
