@@ -197,9 +197,12 @@ class CollectiveRuns:
     def _native_reduce_scatter(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
         """Run the MPI's own on as many columns at once as its counts allow."""
         op, longest = reduction_of(call.op), max(MESSAGE_BYTES // (rows.itemsize * self._size), 1)
+        storage = TYPES[call.dtype].storage  # the MPI knows no other order of bytes
         for start, stop in message_bounds(target.size, longest):
-            part = contiguous(rows[:, start:stop])
-            self._native(call, NativeCall(native_call.REDUCE_SCATTER, part, target[start:stop], op=op))
+            part = np.ascontiguousarray(rows[:, start:stop], storage)
+            into = target[start:stop] if target.dtype == storage else np.empty(stop - start, storage)
+            self._native(call, NativeCall(native_call.REDUCE_SCATTER, part, into, op=op))
+            np.copyto(target[start:stop], into)
 
     def _plan(
         self, call: AgreedCall, count: int, rows: int, storage: np.dtype, schedule: Callable[[], Schedule]
