@@ -120,7 +120,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         """Release everything, when nothing is in flight any more; collective. Arrays of :meth:`empty` must not be
         touched afterwards: their memory is gone.
 
-        Raises UsageError while a prepared reduction is in flight, and the error of an operation that nobody has waited
+        Raises UsageError while a prepared reduction is in flight, and the error of an operation that was not waited
         for.
         """
         if self._closed:

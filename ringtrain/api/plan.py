@@ -142,7 +142,8 @@ def make_allreduce_plan(prepare: Callable[[int], PreparedReduction], count: int,
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """A streamed all-reduce of ``count`` elements. reduction: watched by the guard, if there is one"""
+    """A streamed all-reduce of one type and count. reduction: watched by the guard, if there is one; parts: none, since
+    all calls share one window"""
 
     streamed: Streamed
     reduction: Reduction

@@ -41,7 +41,7 @@ class ProgressThread:
         self._changed = threading.Condition()
         self._jobs: deque[Work] = deque()  # the first is under way
         self._messages: list[MessageWork] = []
-        self._failed: Work | None = None  # the first operation whose error nobody has seen
+        self._failed: Work | None = None  # the first operation whose error no call has raised
         self._thread: threading.Thread | None = None
         self._ending = False
         self._before = transport.patience
@@ -67,7 +67,7 @@ class ProgressThread:
         return work
 
     def check_call(self, async_op: bool) -> None:
-        """Check that a call may be made now. Raises the error of an earlier operation that nobody has waited for, and
+        """Check that a call may be made now. Raises the error of an earlier operation that was not waited for, and
         UsageError in a function of :meth:`Work.add_done_callback`, or if the transport has one thread alone.
         """
         _check_outside_callback()
@@ -76,7 +76,7 @@ class ProgressThread:
         self.check()
 
     def check(self) -> None:
-        """Raise the error of an operation that nobody has waited for."""
+        """Raise the error of an operation that was not waited for."""
         failed, self._failed = self._failed, None
         if failed is not None and not failed.told:
             failed.wait()
@@ -87,7 +87,7 @@ class ProgressThread:
         return not self._jobs and self._failed is None and not IN_CALLBACK
 
     def settle(self) -> None:
-        """Wait until no collective is in flight; messages may be. Raises the error of an operation that nobody has
+        """Wait until no collective is in flight; messages may be. Raises the error of an operation that was not
         waited for, and UsageError in a function of :meth:`Work.add_done_callback`.
         """
         _check_outside_callback()
@@ -96,7 +96,7 @@ class ProgressThread:
         self.check()
 
     def drain(self) -> None:
-        """Wait until no operation is in flight. Raises the error of one that nobody has waited for."""
+        """Wait until no operation is in flight. Raises the error of one that was not waited for."""
         self.settle()
         for work in list(self._messages):
             if not work.ended:

@@ -1,5 +1,5 @@
 """Sums of shards in one tree, with the same bits on any number of ranks: the additions of one rank, and the reduction
-of what is left.
+of its partial sums.
 """
 
 from collections.abc import Sequence

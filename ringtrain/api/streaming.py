@@ -15,7 +15,7 @@ from ringtrain.api.plan import StreamPlan
 from ringtrain.api.request import Request
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.collectives.stream import STREAMS, cannot_stream, is_stream
+from ringtrain.collectives.stream import STREAM, STREAMS, cannot_stream, is_stream
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.transport.base import Transport
 
@@ -54,7 +54,7 @@ class StreamChoice:
     def _fastest(self, request: Request) -> str:
         """Return the same name on all ranks: they have the same measurements."""
         if self._tuning is None:
-            return next(iter(STREAMS))
+            return STREAM
         here = Candidates(self._tuning.layout, tuple(STREAMS), {})
         nbytes = math.prod(request.shape) * request.numbers.itemsize
         return select_algorithm(nbytes, request.dtype, request.reduction, here, self._tuning).algorithm

@@ -11,7 +11,7 @@ from ringtrain.errors import UsageError
 from ringtrain.launch import texts
 from ringtrain.transport.base import Seat
 
-PORT = "29500"  # torch's usual one. Nobody listens there
+PORT = "29500"  # torch's usual one. No process listens there
 DEADLINE = "RINGTRAIN_DEADLINE_S"
 
 

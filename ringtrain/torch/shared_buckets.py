@@ -12,6 +12,7 @@ import weakref
 import numpy as np
 import torch
 
+from ringtrain.arrays import array_address
 from ringtrain.torch import texts
 
 SHARED_MEMORY = "/dev/shm"  # where PyTorch's shared memory lies, on Linux
@@ -75,16 +76,12 @@ class SharedBuckets:
         for (_, memory), is_gone in zip(self._shared, gone, strict=True):
             if is_gone:
                 self._communicator.unregister(memory)
-                self._addresses.discard(_address(memory))
+                self._addresses.discard(array_address(memory))
         self._shared = [each for each, is_gone in zip(self._shared, gone, strict=True) if not is_gone]
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> np.ndarray:
     return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-
-
-def _address(memory: np.ndarray) -> int:
-    return memory.__array_interface__["data"][0]
 
 
 def _free_bytes() -> int:

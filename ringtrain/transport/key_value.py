@@ -1,7 +1,7 @@
 """Keys and values that all ranks share: they lie with rank 0, and travel in messages. No port is opened.
 
 A request is JSON, its values text of one byte a character. Rank 0 answers in a thread, which sleeps between looks. A
-request for keys that are not there yet stays there until they are, or its time is up: nobody asks twice.
+request for keys that are not there yet stays there until they are, or its time is up.
 """
 
 import json
