@@ -7,7 +7,7 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch, evaluation_batches
-from ringtrain.data.file.dataset import Split
+from ringtrain.data.split import Split
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy

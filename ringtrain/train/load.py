@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, resolve
 from ringtrain.data.batches.batches import evaluation_batches
-from ringtrain.data.file.dataset import DataSet, Split
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.data.split import Split
 from ringtrain.errors import DataError, everywhere
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringtrain.data.content import Content, Part
-from ringtrain.data.file.dataset import Split
+from ringtrain.data.split import ArraySplit
 
 
 def part(count, shape=(4, 5, 3), classes=3, seed=0):
@@ -20,4 +20,4 @@ def content(train=12, test=5, shape=(4, 5, 3), classes=3):
 
 def split(count, shape=(4, 5, 3), classes=3):
     made = part(count, shape, classes)
-    return Split(made.images, made.labels, "0" * 64)
+    return ArraySplit(made.images, made.labels, "0" * 64)

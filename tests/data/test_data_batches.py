@@ -11,7 +11,7 @@ from data_makers import split
 from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.batches import Augment, Batches, evaluation_batches
 from ringtrain.data.batches.sampler import Sampler
-from ringtrain.data.file.dataset import Split
+from ringtrain.data.split import ArraySplit
 from ringtrain.errors import DataError
 from tests.fakes.clock import until
 
@@ -123,7 +123,7 @@ def test_labels_of_minus_one_are_counted_over_all_ranks():
     made = split(10)
     labels = made.labels.copy()
     labels[[2, 3, 7]] = -1
-    examples = Split(made.images, labels, "")
+    examples = ArraySplit(made.images, labels, "")
     sampler = Sampler(10, 4, 1)
     with Batches(examples, sampler, rank=1, size=3, stop_iteration=3) as batches:
         counts = [(b.total, b.valid_total) for b in batches]

@@ -18,7 +18,7 @@ import numpy as np
 from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.gather import Batch, Gather
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
-from ringtrain.data.file.dataset import Split
+from ringtrain.data.split import Split
 
 __all__ = ["Augment", "Batch", "Batches", "CentreCrop", "evaluation_batches"]
 

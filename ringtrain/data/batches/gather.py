@@ -7,16 +7,17 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
-from ringtrain.data.content import IGNORE
-from ringtrain.data.file.dataset import Split
+from ringtrain.data.split import Split
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A rank's part of a global batch; n may be 0 in a tail.
 
-    Shapes: examples int64 [n], images uint8 [n, H, W, C], labels int32 [n], top and left int32 [n], flip uint8 [n].
-    Units: total and valid_total count examples of all ranks; valid_total counts labels other than -1 (ignore).
+    Shapes: examples int64 [n]; images [n, ...] and labels [n, ...] of the split's shapes and types; top and left int32
+    [n], flip uint8 [n].
+    Units: total counts examples of all ranks, valid_total their labelled elements: class numbers other than -1
+    (ignore), or values.
     """
 
     iteration: int
@@ -32,13 +33,13 @@ class Batch:
 
 
 class BatchSlot:
-    """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``. ``allocate(shape, dtype)`` makes
-    its arrays."""
+    """The memory of one batch of up to ``capacity`` examples of a split. ``allocate(shape, dtype)`` makes its
+    arrays."""
 
-    def __init__(self, capacity: int, shape, allocate=np.empty):
+    def __init__(self, capacity: int, split: Split, allocate=np.empty):
         self.examples = allocate((capacity,), np.int64)
-        self.images = allocate((capacity, *shape), np.uint8)
-        self.labels = allocate((capacity,), np.int32)
+        self.images = allocate((capacity, *split.shape), split.dtype)
+        self.labels = allocate((capacity, *split.label_shape), split.label_dtype)
         self.top = allocate((capacity,), np.int32)
         self.left = allocate((capacity,), np.int32)
         self.flip = allocate((capacity,), np.uint8)
@@ -69,8 +70,6 @@ class Gather:
         self._seed = seed
         self._epoch = -1  # the epoch of the held order
         self._order = np.empty(sampler.count, np.int64)
-        self._all_labels = np.empty(sampler.batch, np.int32)
-        self._valid = np.empty(sampler.batch, bool)
         self._sort_scratch = np.empty(min(sampler.count, keys.BLOCK), np.uint64)
         self._draw_scratch = np.empty((2, self.capacity), np.uint64)
 
@@ -81,7 +80,7 @@ class Gather:
 
     def slot(self, allocate=np.empty) -> BatchSlot:
         """Make a slot that holds any part."""
-        return BatchSlot(self.capacity, self._split.shape, allocate)
+        return BatchSlot(self.capacity, self._split, allocate)
 
     def fill(self, slot: BatchSlot, iteration: int, part: int | None) -> Batch:
         """Gather a part of an iteration into the slot. ``part`` None: no examples, for an iteration of other ranks'
@@ -94,12 +93,10 @@ class Gather:
             iteration=iteration,
             epoch=epoch,
             total=everyone.size,
-            valid_total=self._count_valid(everyone),
+            valid_total=self._split.valid(everyone),
         )
         np.copyto(batch.examples, everyone[mine])
-        np.copyto(batch.labels, self._all_labels[mine])
-        # mode="clip" writes straight into out; the default would check and copy through a buffer.
-        np.take(self._split.images, batch.examples, axis=0, out=batch.images, mode="clip")
+        self._split.read(batch.examples, batch.images, batch.labels)
         self._augment.draw(self._split.shape, self._seed, epoch, batch, self._draw_scratch)
         return batch
 
@@ -108,9 +105,3 @@ class Gather:
             self._sampler.order(epoch, self._order, self._sort_scratch)
             self._epoch = epoch
         return self._order
-
-    def _count_valid(self, everyone) -> int:
-        labels, valid = self._all_labels[: everyone.size], self._valid[: everyone.size]
-        np.take(self._split.labels, everyone, out=labels, mode="clip")
-        np.not_equal(labels, IGNORE, out=valid)
-        return int(np.count_nonzero(valid))

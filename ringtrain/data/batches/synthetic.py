@@ -5,8 +5,9 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import MOST_CLASSES, Part, checksum
-from ringtrain.data.file.dataset import DataSet, Split
+from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.split import ArraySplit
 from ringtrain.errors import DataError
 
 
@@ -30,7 +31,7 @@ def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
     statistics = pixel_statistics(part.images)
     return DataSet(
         name="synthetic",
-        train=Split(part.images, part.labels, checksum(part)),
+        train=ArraySplit(part.images, part.labels, checksum(part)),
         test=None,
         classes=tuple(str(number) for number in range(classes)),
         mean=statistics.mean,

@@ -11,12 +11,12 @@ from ringtrain.data.file.contents import checksum_problems, label_problems, read
 from ringtrain.data.file.dataset import (
     DIGITS,
     DataSet,
-    Split,
     hdf5_errors,
     open_hdf5,
 )
 from ringtrain.data.file.layout import layout_problems
 from ringtrain.data.file.metadata import DatasetMetadata, read_metadata, seal_problems, statistic_problems
+from ringtrain.data.split import Split
 from ringtrain.errors import DataError
 from ringtrain.storage.hdf5 import is_own
 

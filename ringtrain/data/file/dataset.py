@@ -27,6 +27,7 @@ from ringtrain.data.file.metadata import (
     read_metadata,
     seal_problems,
 )
+from ringtrain.data.split import ArraySplit, Split
 from ringtrain.errors import DataError, nearest, plain
 from ringtrain.storage.hdf5 import is_own, open_file
 
@@ -34,28 +35,11 @@ DIGITS = Path(__file__).parents[1] / "digits.h5"
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """The examples for one purpose. Shapes: images uint8 [N, H, W, C], labels int32 [N]; both read-only."""
-
-    images: np.ndarray
-    labels: np.ndarray
-    checksum: str
-
-    @property
-    def count(self) -> int:
-        return self.images.shape[0]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of each image."""
-        return self.images.shape[1:]
-
-
-@dataclass(frozen=True, slots=True)
 class DataSet:
     """An open data set. ``held``: where its arrays lie: "node window" (once a node) or "private" (in this process).
 
-    Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all of the training images, 0 … 255.
+    ``classes`` is empty where labels are values. Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all
+    of the training inputs.
     """
 
     name: str
@@ -215,7 +199,7 @@ def _assemble(file, names, memory, metadata: DatasetMetadata, held: str) -> Data
     for array in arrays.values():
         array.flags.writeable = False
     splits = {
-        name: Split(arrays[name, "images"], arrays[name, "labels"], file[name].attrs["checksum"]) for name in names
+        name: ArraySplit(arrays[name, "images"], arrays[name, "labels"], file[name].attrs["checksum"]) for name in names
     }
     return DataSet(
         train=splits["train"],

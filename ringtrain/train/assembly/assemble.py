@@ -13,8 +13,9 @@ from ringtrain.data.batches.augment import Augment, CentreCrop
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.batches.synthetic import synthetic
-from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
+from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
 from ringtrain.data.file.info import DatasetForm
+from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange

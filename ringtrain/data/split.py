@@ -1,0 +1,104 @@
+"""The examples of one part of a data set, as batches read them: from memory, files or anywhere else."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ringtrain.data.content import IGNORE
+
+Shape = tuple[int, ...]
+
+
+class Split(ABC):
+    """``count`` examples for one purpose, numbered from 0. Threads may read at the same time.
+
+    shape, dtype: of one stored input, without N: (H, W, C), (L,) …; uint8, float32 or float64, as :meth:`read` gives it
+    label_shape, label_dtype: of one label, () and int32 for a class number (-1: none); int32 for a class number of each
+        pixel; float32 or float64 for values
+    checksum: equal for equal examples
+    labels: of all examples, in memory, [N, *label_shape]; None where they are read as the inputs are
+    """
+
+    count: int
+    shape: Shape
+    dtype: np.dtype
+    label_shape: Shape
+    label_dtype: np.dtype
+    checksum: str
+    labels: np.ndarray | None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a label is one class number."""
+        return self.label_shape == () and self.label_dtype.kind == "i"
+
+    @abstractmethod
+    def valid(self, examples) -> int:
+        """Count the labelled elements of these examples: class numbers other than -1, or all values. Shapes: int64
+        [n]"""
+
+    @abstractmethod
+    def read(self, examples, images, labels) -> None:
+        """Read examples into arrays of the split's types. Shapes: int64 [n], images [n, *shape], labels [n,
+        *label_shape]"""
+
+    @abstractmethod
+    def image(self, example: int) -> np.ndarray:
+        """Return one stored input, at its own size."""
+
+
+def type_read(stored) -> np.dtype:
+    """The type in which inputs of a stored type are read: uint8 and float64 as they are, all others as float32."""
+    stored = np.dtype(stored)
+    return stored if stored in (np.uint8, np.float64) else np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArraySplit(Split):
+    """Examples in memory. Shapes: images [N, ...], labels [N, ...] int32, float32 or float64; both read-only."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    checksum: str
+    _all_valid: bool = field(init=False, repr=False)
+
+    def __post_init__(self):
+        whole = self.labels.dtype.kind == "f" or not self.labels.size or bool(self.labels.min() > IGNORE)
+        object.__setattr__(self, "_all_valid", whole)
+
+    @property
+    def count(self) -> int:
+        return self.images.shape[0]
+
+    @property
+    def shape(self) -> Shape:
+        return self.images.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return type_read(self.images.dtype)
+
+    @property
+    def label_shape(self) -> Shape:
+        return self.labels.shape[1:]
+
+    @property
+    def label_dtype(self) -> np.dtype:
+        return self.labels.dtype
+
+    def valid(self, examples) -> int:
+        if self._all_valid:
+            return examples.size * int(np.prod(self.label_shape))
+        return int(np.count_nonzero(self.labels[examples] != IGNORE))
+
+    def read(self, examples, images, labels) -> None:
+        # mode="clip" writes straight into out; the default would check and copy through a buffer.
+        np.take(self.labels, examples, axis=0, out=labels, mode="clip")
+        if self.images.dtype == images.dtype:
+            np.take(self.images, examples, axis=0, out=images, mode="clip")
+        else:
+            np.copyto(images, self.images[examples])
+
+    def image(self, example: int) -> np.ndarray:
+        return self.images[example].astype(self.dtype, copy=False)
