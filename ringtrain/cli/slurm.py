@@ -169,14 +169,14 @@ def _checked_data(config, model, graph):
     """Return the shape of the training split after the checks of a run, without those of the images; a batch of
     examples if the data set is missing here."""
     from ringtrain.data.file.info import SplitShape, read_form
-    from ringtrain.nn.loss import check_classes
+    from ringtrain.nn.losses import check_output, make_loss
     from ringtrain.train.assembly.assemble import check_images
 
     if config.synthetic or _is_far(config):
         return SplitShape(config.batch, model.input.shape)
     data = read_form(config.data or "digits")
     check_images(model, data)
-    check_classes(graph, len(data.classes))
+    check_output(make_loss(config), graph, data)
     return data.train
 
 

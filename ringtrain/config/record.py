@@ -68,7 +68,9 @@ class TrainConfig:
     )
     decay_bias_norm: bool = option(True, "Whether biases and normalisation scales decay too.")
     clip_norm: float | None = option(None, "Clip the gradient to this global L2 norm.", above=0)
-    label_smoothing: float = option(0.0, "Share of the target spread over all classes.", low=0, below=1)
+    loss: str = option("ce", "Loss: ce, softmax cross-entropy; mse; mae; huber; bce, binary cross-entropy of logits.")
+    huber_delta: float = option(1.0, "With huber: the error from which the loss is linear.", above=0)
+    label_smoothing: float = option(0.0, "With ce: share of the target spread over all classes.", low=0, below=1)
     augment: bool = option(True, "Random crops and flips, if the model's input has them.")
 
     seed: int = option(0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1)
@@ -241,7 +243,7 @@ class TrainConfig:
 # A resumed run must keep these: they decide the order of its examples, the optimizer's state or the order in
 # which gradients are added. The model is also compared layer by layer, and the data by checksum.
 FIXED_ON_RESUME = (
-    "synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction", "reproducible", "shards"
+    "synthetic", "batch", "seed", "dtype", "loss", "optimizer", "momentum_correction", "reproducible", "shards"
 )  # fmt: skip
 # A reproducible run must keep these too: they decide the bits of a product.
 FIXED_WHERE_REPRODUCIBLE = ("device", "precision")
@@ -250,7 +252,7 @@ FIXED_WHERE_REPRODUCIBLE = ("device", "precision")
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
     "lr_power", "warmup", "momentum", "beta2", "trust_coefficient", "trust_limit", "momentum_correction",
-    "weight_decay", "decay_bias_norm", "clip_norm", "label_smoothing",
+    "weight_decay", "decay_bias_norm", "clip_norm", "loss", "huber_delta", "label_smoothing",
 )  # fmt: skip
 
 # Keys of one start of a run, not passed to its continuation.

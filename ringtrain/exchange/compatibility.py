@@ -26,6 +26,7 @@ OWNED: dict[str, dict[str, tuple[str, ...]]] = {
     "sync": {name: strategy.options for name, strategy in STRATEGIES.items()},
     "fc": {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")},
     "compress": {"top-k": ("compress_ratio", "compress_from"), "powersgd": ("compress_rank", "compress_from")},
+    "loss": {"ce": ("label_smoothing",), "huber": ("huber_delta",)},
     "optimizer": {"lars": ("trust_coefficient", "trust_limit", "momentum_correction"), "lamb": ("trust_limit",)},
 }
 # Options that a strategy may refuse: a field of its row, the option, the refused values, and a value that always goes.

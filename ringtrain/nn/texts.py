@@ -16,6 +16,7 @@ CLASSES = Template(
     "the last layer, {layer!r}, gives {shape}, but the data set has {count}: use another data set, or {model} that "
     "ends in Linear with units = {classes}"
 )
+UNKNOWN_LOSS = Template("--loss {name}: unknown loss; {hint}")
 A_MODEL = Template("a model")
 A_COPY = Template("give --model a copy of {file}")
 

@@ -10,7 +10,7 @@ from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.split import Split
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import Loss
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.input import DeviceInput
@@ -51,7 +51,7 @@ class Evaluator:
         ops: Ops,
         space: Workspace,
         graph: Graph,
-        loss: SoftmaxCrossEntropy,
+        loss: Loss,
         feed: DeviceInput,
         transport: Transport,
         deadline_s: float,

@@ -7,12 +7,12 @@ from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, re
 from ringtrain.data.batches.batches import evaluation_batches
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.split import Split
-from ringtrain.errors import DataError, everywhere
+from ringtrain.errors import DataError, ModelError, everywhere
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
+from ringtrain.nn.losses import Loss, check_output, make_loss
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -44,6 +44,7 @@ class TrainedModel:
     ops: Ops
     space: Workspace
     graph: Graph
+    loss: Loss
     feed: DeviceInput
 
 
@@ -82,6 +83,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
         ops=ops,
         space=Workspace(ops),
         graph=graph,
+        loss=together(transport, lambda: make_loss(config)).evaluated(),
         feed=DeviceInput(ops, model.input, data),
     )
     take_turns(transport, lambda: _rehearse(trained), compiles=ops.records)
@@ -112,8 +114,8 @@ def _configured(stored: str, given: dict) -> TrainConfig:
 def score_of(transport: Transport, trained: TrainedModel) -> Score:
     """Compute loss and accuracy on the split. Collective. Raises ModelError if the classes differ, DataError without
     labels."""
-    together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
-    loss, deadline_s = SoftmaxCrossEntropy(), trained.config.deadline_s
+    together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
+    loss, deadline_s = trained.loss, trained.config.deadline_s
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
     score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH)
     if score is None:
@@ -127,8 +129,12 @@ def _rehearse(trained: TrainedModel) -> None:
     with evaluation_batches(trained.split, 1, crop=crop_of(trained.graph)) as batches:
         x, labels, ctx.examples = trained.feed.load(ctx.space, next(batches), 0, 1)
     logits, _ = trained.graph.forward(ctx, x)
-    trained.ops.softmax(logits, trained.ops.empty(logits.shape, logits.dtype))
-    SoftmaxCrossEntropy().forward(ctx, logits, labels, trained.ops.zeros((3,), "float64"))
+    try:
+        check_output(trained.loss, trained.graph, trained.data)
+    except ModelError:  # an error of what asks for the output, and not of a layer's features
+        return
+    trained.loss.predict(ctx, logits)
+    trained.loss.forward(ctx, logits, labels, trained.ops.zeros((3,), "float64"))
 
 
 def _split(data: DataSet, name: str, model: ModelSpec) -> Split:

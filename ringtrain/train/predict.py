@@ -11,7 +11,7 @@ from ringtrain.data.predictions import PredictionFile, open_predictions
 from ringtrain.errors import ModelError, everywhere, nearest
 from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
-from ringtrain.nn.loss import check_classes
+from ringtrain.nn.losses import check_output
 from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.evaluate import EVALUATION_BATCH, crop_of
 from ringtrain.train.load import TrainedModel
@@ -32,7 +32,7 @@ def write_predictions(
     """Write the network's output for each example of the split, in order. Rank 0 writes; collective."""
     agree(transport, {"out": str(out), "features": layer, "force": force})
     if layer is None:
-        together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
+        together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
     shape = _shape_of(trained, layer)
     made: list[PredictionFile] = []
 
@@ -88,7 +88,5 @@ def _output(trained: TrainedModel, part: Batch, layer: str | None) -> np.ndarray
     x, _, ctx.examples = trained.feed.load(ctx.space, part, 0, len(part.labels))
     y, _ = trained.graph.forward(ctx, x, upto=layer)
     if layer is None:
-        probabilities = ctx.space("probabilities", y.shape)
-        ctx.ops.softmax(y, probabilities)
-        y = probabilities
+        y = trained.loss.predict(ctx, y)
     return ctx.ops.to_host(y)

@@ -50,6 +50,9 @@ VALUES = {
     "mpi_cuda": ("direct", "staged"),
     "ops": ("reference",),
     "dtype": ("float64",),
+    "loss": ("mse", "huber"),
+    "label_smoothing": (0.1,),
+    "huber_delta": (2.0,),
     "optimizer": ("lars", "lamb"),
     "trust_coefficient": (0.1,),
     "trust_limit": (2.0,),
@@ -79,6 +82,7 @@ NEEDS = {
     "precision": "device",
     "mpi_cuda": "device",
     "loss_scale": "precision=float16",
+    "huber_delta": "loss=huber",
     "trust_coefficient": "optimizer=lars",
     "momentum_correction": "optimizer=lars",
     "trust_limit": "optimizer=lars optimizer=lamb",
@@ -110,6 +114,7 @@ REFUSED = {
     "elastic": "mpi_cuda=direct",
     "precision": "dtype",
     "synthetic": "data",
+    "label_smoothing": "loss",
 }
 # Where options are tried two by two: those that others need.
 BESIDE = (
@@ -296,6 +301,8 @@ UNUSED = (
     ("--compress-ratio 0.5", "--compress top-k", "--compress none"),
     ("--compress-rank 2", "--compress powersgd", "--compress top-k"),
     ("--compress-from 5", "--compress top-k or powersgd", "--compress none"),
+    ("--label-smoothing 0.1", "--loss ce", "--loss mse"),
+    ("--huber-delta 2", "--loss huber", "--loss ce"),
     *(("--trust-coefficient 0.01", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),
     ("--trust-limit 10", "--optimizer lars or lamb", "--optimizer adamw"),
     *(("--momentum-correction", "--optimizer lars", f"--optimizer {given}") for given in ("sgd", "lamb")),

@@ -7,7 +7,7 @@ from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.initial import initialise
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import SoftmaxCrossEntropy
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 

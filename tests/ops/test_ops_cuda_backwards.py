@@ -6,7 +6,7 @@ import pytest
 from ringtrain.ops.cuda import PARTS
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.cuda.compression import Compression
-from ringtrain.ops.cuda.loss import Loss
+from ringtrain.ops.cuda.loss import CudaLoss
 from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.pairs import pair_bytes
 from tests.ops.cases import Call
@@ -27,7 +27,7 @@ def largest_calls(part):
 def more_calls(part):
     """A loss of many classes, and so many elements that a block goes over its part in two steps."""
     random = np.random.default_rng(0)
-    if part is Loss:
+    if part is CudaLoss:
         x, labels = random.standard_normal((3, 1000)).astype(np.float32), np.arange(3, dtype=np.int32)
         outputs = {"dx_NK": x, "totals_3": np.ones(3)}
         yield Call("softmax_cross_entropy", {"x_NK": x, "labels_N": labels}, outputs, {"scale": 1.0})

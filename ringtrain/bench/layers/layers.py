@@ -19,7 +19,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Layer, Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import SoftmaxCrossEntropy
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import Optimizer

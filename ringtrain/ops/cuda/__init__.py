@@ -16,7 +16,7 @@ from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
 from ringtrain.ops.cuda.exchange import CudaExchange
-from ringtrain.ops.cuda.loss import Loss
+from ringtrain.ops.cuda.loss import CudaLoss
 from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.order import CudaMark, Segments
@@ -35,7 +35,7 @@ PARTS = (
     Pool,
     Response,
     CudaBatchNorm,
-    Loss,
+    CudaLoss,
     Optimizers,
     Wire,
     Compression,

@@ -6,7 +6,7 @@ WARP, ROW_BLOCK = 32, 256
 FEW = 4  # elements of a thread, at the least
 
 
-class Loss:
+class CudaLoss:
     """Softmax and its cross-entropy."""
 
     def __init__(self, device: Device):

@@ -28,7 +28,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
-from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
+from ringtrain.nn.losses import Loss, check_output, make_loss
 from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -182,7 +182,8 @@ def assemble(
 ) -> Assembly:
     """Build all parts of a run, with weights drawn by seed and name. ``stop()``: whether this rank has to stop.
     ``tuning``: the table by which ``--algorithm auto`` chooses."""
-    graph = _checked_graph(config, model, data)
+    loss = make_loss(config)
+    graph = _checked_graph(config, model, data, loss)
     grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
@@ -197,7 +198,7 @@ def assemble(
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
     own_feed = slowed(feed, config.inject_slowdown, transport.rank, exchange.facts.roles.trainers)
-    worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, rate, grain, scale, stop)
+    worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, loss, rate, grain, scale, stop)
     return Assembly(
         config=config,
         transport=transport,
@@ -214,7 +215,7 @@ def assemble(
             ops,
             worker.space,
             graph,
-            SoftmaxCrossEntropy(),
+            loss.evaluated(),
             feed,
             transport,
             config.deadline_s,
@@ -227,11 +228,11 @@ def assemble(
     )
 
 
-def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet) -> Graph:
-    """The network, whose input and output fit the data."""
+def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet, loss: Loss) -> Graph:
+    """The network, whose input and output fit the data and the loss."""
     graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
     check_images(model, data)
-    check_classes(graph, len(data.classes), available().get(config.model))
+    check_output(loss, graph, data, available().get(config.model))
     return graph
 
 
@@ -264,12 +265,13 @@ def _worker(
     exchange: Exchange,
     transport: Transport,
     feed: Feed,
+    loss: Loss,
     rate: LearningRate,
     grain: int,
     scale: LossScale | None,
     stop: Callable[[], bool],
 ) -> Worker:
-    loss, shards = SoftmaxCrossEntropy(config.label_smoothing), shards_of(config.shards, exchange)
+    shards = shards_of(config.shards, exchange)
     sizes = {"batch": config.batch, "accumulate": config.accumulate, "grain": grain}
     stage = stage_of(exchange, ops, feed, loss, rate.at, rank=transport.rank, seed=config.seed, **sizes)
     no_points = frozenset[str]()

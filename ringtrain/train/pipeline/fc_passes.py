@@ -9,7 +9,7 @@ from ringtrain.arrays import Array
 from ringtrain.exchange.model_parallel.activation_messages import SUMS, GroupRows, Header, Id, describe_id
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.nn.base import Pass
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import Loss
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -49,7 +49,7 @@ class FcPasses:
     """Runs messages through this rank's layers. ``seed``: of the run's random numbers; ``tapes``: the most messages
     that are on this rank, or behind it, at a time."""
 
-    def __init__(self, exchange: PipelineBehind, ops: Ops, loss: SoftmaxCrossEntropy, seed: int, tapes: int):
+    def __init__(self, exchange: PipelineBehind, ops: Ops, loss: Loss, seed: int, tapes: int):
         self._part, self._layouts, self._mail = exchange.part, exchange.layouts, exchange.mail
         self._ops, self._loss, self._seed = ops, loss, seed
         self._rows = GroupRows(exchange.group.rank, exchange.group.size)

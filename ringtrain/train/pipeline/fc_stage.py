@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, Header
 from ringtrain.exchange.model_parallel.pipeline import MessageServing
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import Loss
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_messages import (
     BatchCut,
@@ -38,7 +38,7 @@ class FcStage(PipelineStage, MessageServing):
         self,
         exchange: PipelineBehind,
         ops: Ops,
-        loss: SoftmaxCrossEntropy,
+        loss: Loss,
         rate: Callable[[int], float],
         cut: BatchCut,
         seed: int,

@@ -20,7 +20,7 @@ from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Tapes
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import Loss
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -172,7 +172,7 @@ def stage_of(
     exchange: Exchange,
     ops: Ops,
     feed: Feed,
-    loss: SoftmaxCrossEntropy,
+    loss: Loss,
     rate: Callable[[int], float],
     *,
     rank: int,

@@ -12,7 +12,7 @@ from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Span
 from ringtrain.nn.graph import Graph, Tapes
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.losses import Loss
 from ringtrain.ops.keys import additive_key
 from ringtrain.train.step.slow_rank import Feed
 from ringtrain.transport.base import Transport
@@ -64,7 +64,7 @@ class ModelPasses:
         graph: Graph,
         arena: Arena,
         feed: Feed,
-        loss: SoftmaxCrossEntropy,
+        loss: Loss,
         ctx: Pass,
         seed: int,
         cuts: frozenset[str] = frozenset(),

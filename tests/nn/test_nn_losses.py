@@ -1,16 +1,16 @@
 """The loss, and what it asks of a network's output."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from nn_support import STEP, TOLERANCE, chain, make_pass, reference
+from nn_support import STEP, TOLERANCE, make_pass, reference
 
-from ringtrain.errors import ModelError
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import ConfigError, ModelError
 from ringtrain.nn import texts
-from ringtrain.nn.graph import Graph
-from ringtrain.nn.layers import Flatten, Linear
-from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
+from ringtrain.nn.losses import ONE_CLASS_NUMBER, SoftmaxCrossEntropy, make_loss
 
 OPS = reference()
 LABELS = np.array([0, 3, -1, 2, 3], np.int32)  # one is ignored
@@ -71,11 +71,18 @@ def wrong(**given):
 
 
 def test_a_network_must_give_one_number_a_class():
-    graph = Graph(chain(Flatten("flat"), Linear("out", 10)), (4, 4, 1))
-    check_classes(graph, 10)
+    check = partial(SoftmaxCrossEntropy().check, (10,), ONE_CLASS_NUMBER, layer="out")
+    check(classes=10)
     with pytest.raises(ModelError, match=wrong(shape="10", count="100 classes", classes=100)):
-        check_classes(graph, 100)
+        check(classes=100)
     with pytest.raises(ModelError, match=wrong(count="1 class", model=texts.A_MODEL, classes=1)):
-        check_classes(graph, 1)
+        check(classes=1)
     with pytest.raises(ModelError, match=wrong(model=texts.A_COPY(file="lenet.toml"), classes=3)):
-        check_classes(graph, 3, Path("lenet.toml"))
+        check(classes=3, file=Path("lenet.toml"))
+
+
+def test_an_unknown_loss_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=texts.UNKNOWN_LOSS.pattern(name="cee")):
+        make_loss(TrainConfig(loss="cee"))
+    assert make_loss(TrainConfig(label_smoothing=0.1)) == SoftmaxCrossEntropy(0.1)
+    assert SoftmaxCrossEntropy(0.1).evaluated() == SoftmaxCrossEntropy()
