@@ -59,8 +59,9 @@ ORDER = {
     "launch": "texts binding python_script slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
-    "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial conv layers "
-    "losses norm pool capture_segments describe fuse catalogue recompute graph subgraphs spec",
+    "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
+    "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
+    "describe fuse catalogue recompute graph subgraphs spec",
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision base cuda host cpu "
     "reference catalogue",
     "optim": "texts lr optimizers",

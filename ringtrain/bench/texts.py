@@ -64,11 +64,6 @@ MEMORY = Template("memory of a rank: {held} of weights, gradients and optimizer,
 PEAKS = Template("peak of {ranks}: {flops} GFLOP/s in a large product, {copied} in a large copy")
 EXCHANGE = Template("to exchange {nbytes} a rank sends at least {sent}: it takes as long as all else at {rate}")
 
-# layers.py
-NO_VECTOR = Template(
-    "layer {layer!r}, the last, gives {shape}; its loss needs one vector: end the model in a Linear or a GlobalAvgPool"
-)
-
 # memory.py
 HOST_FULL = Template(
     "buffers of {nbytes} on {ranks} need {wanted}, but host {host} has {free} of memory left: make -e smaller,"

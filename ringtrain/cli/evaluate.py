@@ -1,6 +1,11 @@
 """The command ``ringtrain evaluate``."""
 
+import csv
+import io
 import json
+import math
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -8,6 +13,8 @@ import click
 from ringtrain.cli import texts
 
 if TYPE_CHECKING:
+    from ringtrain.train.evaluate import Score
+    from ringtrain.train.load import TrainedModel
     from ringtrain.transport.base import Transport
 
 
@@ -19,45 +26,180 @@ if TYPE_CHECKING:
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
+@click.option("--per-class", is_flag=True, help="Precision, recall, F1 and IoU of each class.")
+@click.option("--confusion", is_flag=True, help="The confusion matrix: a row a label, a column a prediction.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write all metrics to a file, .json; or by class, .csv."
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
-def evaluate(target, split, best, as_json, **given):
-    """Compute loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
+def evaluate(target, split, best, per_class, confusion, output, force, as_json, **given):
+    """Compute loss and metrics of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
 
     def action(transport: "Transport") -> None:
+        from ringtrain.train.agree import agree, on_root, together
         from ringtrain.train.load import load, score_of
 
+        asked = {"per-class": per_class, "confusion": confusion, "output": str(output) if output else ""}
+        agree(transport, {**asked, "force": force})
+        on_root(transport, lambda: _check_output(output, force))
         trained = load(transport, target, best, only_given(given), split)
-        score = score_of(transport, trained)
-        if transport.rank == 0:
+        score = score_of(transport, trained, per_class or confusion or output is not None)
+        together(transport, lambda: _check_classes(score, trained.loss.name, per_class, confusion))
+
+        def report() -> None:
             tell_skipped(trained.skipped)
-            click.echo(_json(trained, split, score) if as_json else _words(trained, split, score))
+            _report(trained, split, score, per_class, confusion, output, as_json)
+
+        on_root(transport, report)
 
     return in_world(action)
 
 
-def _words(trained, split: str, score) -> str:
+def _check_output(path: Path | None, force: bool) -> None:
+    from ringtrain.errors import UsageError
+
+    if path is None:
+        return
+    if path.suffix not in (".json", ".csv"):
+        raise UsageError(texts.METRICS_ENDING(path=path))
+    if os.path.lexists(path) and not force:
+        raise UsageError(texts.METRICS_EXIST(path=path))
+
+
+def _check_classes(score: "Score", loss: str, per_class: bool, confusion: bool) -> None:
+    from ringtrain.errors import UsageError
+    from ringtrain.nn.metrics import MOST_CONFUSED
+
+    for flag in ("per-class",) * per_class + ("confusion",) * confusion:
+        if score.classes is None:
+            raise UsageError(texts.NOT_BY_CLASS(flag=flag, loss=loss))
+    if confusion and score.classes is not None and score.classes.confusion is None:
+        raise UsageError(texts.NOT_CONFUSED(most=MOST_CONFUSED, count=len(score.classes.hits), loss=loss))
+
+
+def _report(
+    trained: "TrainedModel",
+    split: str,
+    score: "Score",
+    per_class: bool,
+    confusion: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    from ringtrain.storage import files
+
+    told, every = _facts(trained, split, score), _by_class(score, trained)
+    matrix = score.classes.confusion.tolist() if score.classes and score.classes.confusion is not None else None
+    if output is not None:
+        whole = told | {"classes": every} | ({} if matrix is None else {"confusion": matrix})
+        text = _csv(whole) if output.suffix == ".csv" else json.dumps(whole, indent=1) + "\n"
+        files.write(output, text.encode())
+    if as_json:
+        more = ({"classes": every} if per_class else {}) | ({"confusion": matrix} if confusion else {})
+        click.echo(json.dumps(told | more))
+        return
+    click.echo(_words(trained, split, score))
+    if per_class:
+        _print(_class_lines(every))
+    if confusion and matrix is not None:
+        _print(_matrix_lines(matrix, [each["class"] for each in every]))
+    if output is not None:
+        click.echo(texts.METRICS_WRITTEN(path=output))
+
+
+# ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _words(trained: "TrainedModel", split: str, score: "Score") -> str:
+    from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
+
+    found = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
+    for name, value in score.metrics.items():
+        percent = name in FRACTIONS and value is not None
+        shown = texts.PERCENT(percent=100 * value) if percent else metric_value(name, value)
+        found.append((metric_name(name), shown))
+    examples = trained.split.count
+    dense = trained.split.label_shape != ()
+    count = texts.ELEMENTS(count=score.examples, examples=examples) if dense else texts.EXAMPLES(count=score.examples)
     return texts.SCORE(
         path=trained.path,
         model=trained.model.name,
         iteration=trained.iteration,
         split=split,
         loss=score.loss,
-        percent=100 * score.accuracy,
-        examples=score.examples,
+        others="".join(texts.METRIC(name=name, value=value) for name, value in found),
+        count=count,
     )
 
 
-def _json(trained, split: str, score) -> str:
-    return json.dumps(
-        {
-            "checkpoint": trained.path,
-            "model": trained.model.name,
-            "iteration": trained.iteration,
-            "split": split,
-            "loss": score.loss,
-            "accuracy": score.accuracy,
-            "examples": score.examples,
-        }
-    )
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _class_lines(classes: list[dict]) -> list[str]:
+    from ringtrain.tables import text_lines
+
+    heads = ("class", *(name for name in classes[0] if name != "class"))
+    rows = [[_cell(each[name]) for name in heads] for each in classes]
+    return ["", *text_lines([heads, *rows], "l" + "r" * (len(heads) - 1))]
+
+
+def _cell(value) -> str:
+    if isinstance(value, float):
+        return f"{100 * value:.2f}%"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _matrix_lines(matrix: list[list[int]], names: list[str]) -> list[str]:
+    from ringtrain.tables import text_lines
+
+    rows = [[name, *(f"{count:,}" for count in row)] for name, row in zip(names, matrix, strict=True)]
+    return ["", *text_lines([[texts.MATRIX_HEAD(), *names], *rows], "l" + "r" * len(names))]
+
+
+# ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _facts(trained: "TrainedModel", split: str, score: "Score") -> dict:
+    found = {
+        "checkpoint": trained.path,
+        "model": trained.model.name,
+        "iteration": trained.iteration,
+        "split": split,
+        "loss": score.loss,
+        "accuracy": score.accuracy,
+        "examples": score.examples,
+    }
+    return found | dict(score.metrics)
+
+
+def _by_class(score: "Score", trained: "TrainedModel") -> list[dict]:
+    counts = score.classes
+    if counts is None:
+        return []
+    columns = {name: getattr(counts, name) for name in ("precision", "recall", "f1", "iou")}
+    return [
+        {"class": name, "labelled": int(counts.labelled[k]), "predicted": int(counts.predicted[k])}
+        | {key: None if math.isnan(values[k]) else float(values[k]) for key, values in columns.items()}
+        for k, name in enumerate(_names(trained, len(counts.hits)))
+    ]
+
+
+def _names(trained: "TrainedModel", count: int) -> list[str]:
+    names = list(trained.data.classes)
+    return names if len(names) == count else [str(number) for number in range(count)]
+
+
+def _csv(facts: dict) -> str:
+    """A row a class, with its row of the confusion matrix; of values a row of all metrics."""
+    matrix, classes = facts.get("confusion"), facts["classes"]
+    rows = classes or [{name: value for name, value in facts.items() if name != "classes"}]
+    if matrix is not None:
+        names = [each["class"] for each in classes]
+        pairs = zip(rows, matrix, strict=True)
+        rows = [each | {f"as {n}": c for n, c in zip(names, row, strict=True)} for each, row in pairs]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -38,10 +38,19 @@ NOT_MAPPED = Template("{choice}; ranks of a node do not map each other's buffers
 DOCTOR_STUCK = Template("ringtrain doctor: rank {rank} on {host}: {words}")
 
 # evaluate.py
-SCORE = Template(
-    "{path} (model {model}, iteration {iteration:,})\n{split} loss {loss:.4f}, accuracy {percent:.2f} % of "
-    "{examples:,} examples"
+SCORE = Template("{path} (model {model}, iteration {iteration:,})\n{split} loss {loss:.4f}{others} of {count}")
+EXAMPLES, ELEMENTS = Template("{count:,} examples"), Template("{count:,} labelled elements of {examples:,} examples")
+METRIC = Template(", {name} {value}")
+PERCENT = Template("{percent:.2f} %")
+NOT_BY_CLASS = Template("--{flag} is for --loss ce and bce, and this run has --loss {loss}: leave --{flag} out")
+NOT_CONFUSED = Template(
+    "--confusion wants classes that exclude one another, {most:,} at the most, and this run has {count:,} classes of "
+    "--loss {loss}: give --per-class"
 )
+MATRIX_HEAD = Template("label \\ predicted")
+METRICS_ENDING = Template("{path}: metrics are written as .json or .csv")
+METRICS_WRITTEN = Template("{path} has all metrics")
+METRICS_EXIST = Template("{path} exists: give another name, or --force")
 
 # hints.py
 UNKNOWN_COMMAND = Template("no command {name!r}; {hint}")

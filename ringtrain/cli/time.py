@@ -89,12 +89,14 @@ def _rig(transport: "Transport", config, graph, ops: "Ops"):
     """Return the network on this rank's part of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
     from ringtrain.data.batches.sampler import batch_part
+    from ringtrain.nn.losses import make_loss
     from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.assembly.recipe import hyper_of
 
     hyper = hyper_of(config)
     start, stop = batch_part(config.batch, transport.rank, transport.size)
-    return Rig(ops, graph, stop - start, config.batch, lambda spans: make_optimizer(config.optimizer, spans, hyper))
+    loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
+    return Rig(ops, graph, stop - start, config.batch, make, loss)
 
 
 def _check_file(path: str | None) -> None:

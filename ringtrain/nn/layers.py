@@ -8,11 +8,16 @@ from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number,
 from ringtrain.ops.keys import name_key
 
 
+def as_rows(x):
+    """Return an array's rows, the lines of its last axis. Shapes: [..., D] → [N, D]"""
+    return x.reshape((shapes.element_count(x.shape[:-1]), x.shape[-1]))
+
+
 @dataclass(frozen=True)
 class Linear(Fusable):
-    """y = x · weight + bias
+    """y = x · weight + bias, over the last axis
 
-    Shapes: x [N,D] → y [N,K]; weight [D,K], bias [K]
+    Shapes: x [N,D] → y [N,K], x [N,L,D] → y [N,L,K]; weight [D,K], bias [K]
     """
 
     units: int = whole(1)
@@ -20,38 +25,37 @@ class Linear(Fusable):
     bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
 
     def shape(self, inputs):
-        shapes.features(self, inputs)
-        return (self.units,)
+        return (*shapes.rows(self, inputs)[:-1], self.units)
 
     def parameters(self, inputs):
-        D, K = shapes.features(self, inputs), self.units
+        D, K = shapes.rows(self, inputs)[-1], self.units
         weight = self.weight.parameter("weight", (D, K), "weight", fan_in=D, fan_out=K)
         return (weight,) if self.bias is None else (weight, self.bias.parameter("bias", (K,), "bias"))
 
     def flops(self, inputs):
-        return self.units * (2 * inputs[0][0] + (self.bias is not None))
+        return shapes.element_count(inputs[0][:-1]) * self.units * (2 * inputs[0][-1] + (self.bias is not None))
 
     def forward(self, ctx, weights, xs):
-        (x_ND,) = xs
-        y_NK = ctx.space.shared(f"{self.name}.y", (x_ND.shape[0], self.units))
-        ctx.ops.linear(x_ND, weights["weight"], weights.get("bias"), y_NK, relu=self.relu)
-        return y_NK, (x_ND, y_NK)
+        (x,) = xs
+        y = ctx.space.shared(f"{self.name}.y", (*x.shape[:-1], self.units))
+        ctx.ops.linear(as_rows(x), weights["weight"], weights.get("bias"), as_rows(y), relu=self.relu)
+        return y, (x, y)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        x_ND, y_NK = tape
-        dx_ND = ctx.space.shared(f"{self.name}.dx", x_ND.shape) if wanted[0] else None
+        x, y = tape
+        dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
         ctx.ops.linear_back(
-            x_ND,
+            as_rows(x),
             weights["weight"],
-            y_NK,
-            dy,
+            as_rows(y),
+            as_rows(dy),
             grads["weight"],
             grads.get("bias"),
-            dx_ND,
+            None if dx is None else as_rows(dx),
             relu=self.relu,
             accumulate=ctx.accumulate,
         )
-        return (dx_ND,)
+        return (dx,)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, ModelError, nearest
 from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Pass, Shape
+from ringtrain.nn.metrics import BinaryMetrics, ClassMetrics, Metrics, NoMetrics, ValueMetrics
+from ringtrain.nn.shapes import element_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Loss(ABC):
         data set; ``file``: of a bundled model."""
 
     @abstractmethod
+    def labels_of(self, output: Shape) -> tuple[LabelForm, int | None]:
+        """(labels that fit an output, their number of classes; None of values)"""
+
+    @abstractmethod
     def forward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array) -> None:
         """Add (sum of losses, correct, labelled elements) to ``totals``: evaluation."""
 
@@ -54,6 +60,14 @@ class Loss(ABC):
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         """Do the same, and return d(sum of losses / denominator)/d(outputs). The denominator is the exchange's: an
         all-reduce sums, so the mean is made here; with loss scaling, it is divided by the factor."""
+
+    def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
+        """Which labels make the loss NaN, whatever the output. Shapes: [n, ...] → bool, the same"""
+        return ~np.isfinite(labels)
+
+    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
+        """What an evaluation tells beside loss and accuracy; ``by_class``: whether also of each class."""
+        return NoMetrics()
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
         """The prediction that the outputs stand for: probabilities, or the outputs themselves."""
@@ -67,7 +81,8 @@ class Loss(ABC):
 @dataclass(frozen=True, slots=True)
 class SoftmaxCrossEntropy(Loss):
     """The loss of each example is -sum over classes of target · log softmax(x), target = (1 - smoothing) ·
-    onehot + smoothing / K. A label equal to ``ignore`` does not count.
+    onehot + smoothing / K. A label equal to ``ignore`` does not count. Dense labels, such as a class of each pixel, are
+    examples of their own.
 
     Source: label smoothing: Szegedy et al. 2016, section 7
     """
@@ -82,28 +97,140 @@ class SoftmaxCrossEntropy(Loss):
         return cls(config.label_smoothing)
 
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
-        if output != (classes,):
+        if labels.values:
+            raise ModelError(texts.CLASS_NUMBERS(shape=shapes.format_shape(labels.shape) or "()"))
+        if labels.shape:
+            if output[:-1] != labels.shape or (classes and output[-1] != classes):
+                wanted = shapes.format_shape((*labels.shape, classes)) if classes else texts.ONE_MORE_EXTENT()
+                given = {"layer": layer, "shape": shapes.format_shape(output), "wanted": wanted}
+                raise ModelError(texts.DENSE_CLASSES(labels=shapes.format_shape(labels.shape), **given))
+        elif output != (classes,):
             count = "1 class" if classes == 1 else f"{classes} classes"
             model = texts.A_MODEL() if file is None else texts.A_COPY(file=file)
             given = {"layer": layer, "shape": shapes.format_shape(output), "count": count, "classes": classes}
             raise ModelError(texts.CLASSES(model=model, **given))
 
+    def labels_of(self, output: Shape) -> tuple[LabelForm, int | None]:
+        return LabelForm(output[:-1]), output[-1]
+
     def forward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array) -> None:
-        ctx.ops.softmax_cross_entropy(outputs, labels, None, totals_3, 1.0, self.smoothing, self.ignore)
+        rows, classes = _rows(outputs, labels)
+        ctx.ops.softmax_cross_entropy(rows, classes, None, totals_3, 1.0, self.smoothing, self.ignore)
 
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         dx = ctx.space("loss.dx", outputs.shape)
+        (rows, classes), dx_rows = _rows(outputs, labels), _rows(dx, labels)[0]
         scale = _inverse(denominator)
-        ctx.ops.softmax_cross_entropy(outputs, labels, dx, totals_3, scale, self.smoothing, self.ignore)
+        ctx.ops.softmax_cross_entropy(rows, classes, dx_rows, totals_3, scale, self.smoothing, self.ignore)
         return dx
+
+    def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
+        return (labels != self.ignore) & ((labels < 0) | (labels >= output[-1]))
+
+    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
+        return ClassMetrics(output[-1], bool(labels.shape), by_class)
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
         probabilities = ctx.space("probabilities", outputs.shape)
-        ctx.ops.softmax(outputs, probabilities)
+        shape = (element_count(outputs.shape[:-1]), outputs.shape[-1])
+        ctx.ops.softmax(outputs.reshape(shape), probabilities.reshape(shape))
         return probabilities
 
     def evaluated(self) -> "SoftmaxCrossEntropy":
         return SoftmaxCrossEntropy(ignore=self.ignore)
+
+
+def _rows(outputs: Array, labels: Array) -> tuple[Array, Array]:
+    """Shapes: outputs [N, ..., K], labels [N, ...] → [M, K], [M]"""
+    count = element_count(labels.shape)
+    return outputs.reshape((count, outputs.shape[-1])), labels.reshape((count,))
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLoss(Loss):
+    """A loss of each value, by :meth:`ringtrain.ops.base.Ops.value_loss`. Outputs and labels have one shape; an extent
+    of 1 at its end may be missing on either. ``delta``: of huber"""
+
+    delta: float = 1.0
+
+    def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
+        if _without_one(output) != _without_one(labels.shape):
+            given = {"layer": layer, "shape": shapes.format_shape(output), "loss": self.name}
+            wanted = shapes.format_shape(labels.shape) if labels.shape else texts.ONE_NUMBER()
+            remedy = texts.CLASSES_INSTEAD() if labels == ONE_CLASS_NUMBER else texts.SHAPE_INSTEAD()
+            raise ModelError(texts.OTHER_VALUES(labels=wanted, remedy=remedy, **given))
+
+    def labels_of(self, output: Shape) -> tuple[LabelForm, int | None]:
+        return LabelForm(output, values=True), None
+
+    def forward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array) -> None:
+        ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), None, totals_3, 1.0, self.delta)
+
+    def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
+        dx = ctx.space("loss.dx", outputs.shape)
+        scale = _inverse(denominator)
+        ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), _flat(dx), totals_3, scale, self.delta)
+        return dx
+
+    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
+        return ValueMetrics()
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSquaredError(ValueLoss):
+    """(output - label)²"""
+
+    name = "mse"
+
+
+@dataclass(frozen=True, slots=True)
+class MeanAbsoluteError(ValueLoss):
+    """|output - label|"""
+
+    name = "mae"
+
+
+@dataclass(frozen=True, slots=True)
+class HuberLoss(ValueLoss):
+    """Half the square of a difference up to ``delta``, linear from there. Source: Huber 1964"""
+
+    name = "huber"
+
+    @classmethod
+    def make(cls, config: Any) -> "HuberLoss":
+        return cls(config.huber_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryCrossEntropy(ValueLoss):
+    """-y · log p - (1 - y) · log(1 - p), p = sigmoid(output), of labels from 0 to 1: of one output, or of several
+    classes that do not exclude one another. A class number of -1 does not count."""
+
+    name = "bce"
+    accuracy = True
+
+    def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
+        return ~((labels >= (-1 if labels.dtype.kind == "i" else 0)) & (labels <= 1))
+
+    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
+        return BinaryMetrics(labels.shape[0] if len(labels.shape) == 1 else 1)
+
+    def predict(self, ctx: Pass, outputs: Array) -> Array:
+        """The probabilities: sigmoid(x) is the gradient of a label of 0."""
+        probabilities, zeros = ctx.space("probabilities", outputs.shape), ctx.space("zeros", (outputs.size,), "int32")
+        totals = ctx.space("sums of zeros", (3,), "float64")
+        for array in (zeros, totals):
+            ctx.ops.fill(array, 0)
+        ctx.ops.value_loss(self.name, _flat(outputs), zeros, _flat(probabilities), totals, 1.0)
+        return probabilities
+
+
+def _flat(array: Array) -> Array:
+    return array.reshape((array.size,))
+
+
+def _without_one(shape: Shape) -> Shape:
+    return shape[:-1] if shape[-1:] == (1,) else shape
 
 
 def _inverse(denominator: float) -> float:
@@ -111,7 +238,8 @@ def _inverse(denominator: float) -> float:
     return 1.0 / denominator if denominator else 0.0
 
 
-LOSSES: dict[str, type[Loss]] = {kind.name: kind for kind in (SoftmaxCrossEntropy,)}
+KINDS = (SoftmaxCrossEntropy, MeanSquaredError, MeanAbsoluteError, HuberLoss, BinaryCrossEntropy)
+LOSSES: dict[str, type[Loss]] = {kind.name: kind for kind in KINDS}
 
 
 def make_loss(config: Any) -> Loss:
@@ -129,5 +257,4 @@ def check_output(loss: Loss, graph: Any, data: Any, file: Path | None = None) ->
 
 def label_form(split: Any) -> LabelForm:
     """The form of the labels of a split."""
-    shape, dtype = getattr(split, "label_shape", ()), getattr(split, "label_dtype", np.int32)
-    return LabelForm(tuple(shape), np.dtype(dtype).kind == "f")
+    return LabelForm(tuple(split.label_shape), np.dtype(split.label_dtype).kind == "f")

@@ -1,10 +1,12 @@
-"""Normalisation: local response, and batch."""
+"""Normalisation: local response, batch, and of each example by itself: layer and group."""
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
+from typing import Any
 
 from ringtrain.nn import shapes, texts, whole_batch
 from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
-from ringtrain.nn.settings import WordSetting, number, setting, whole
+from ringtrain.nn.settings import Number, WordSetting, number, setting, whole
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class BatchNorm(Fusable):
 
     adds: y = … + a, where a is a second input of the same shape; not a key of model files (:mod:`ringtrain.nn.fuse`)
 
-    Shapes: x [N,H,W,C] or [N,C]; gamma, beta, mean, variance [C]
+    Shapes: x [N,...,C], of any number of spatial axes; gamma, beta, mean, variance [C]
     Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017
     """
 
@@ -79,10 +81,7 @@ class BatchNorm(Fusable):
         return shapes.single(self, inputs[:1] if self.adds else inputs)
 
     def shape(self, inputs):
-        shape = self._input(inputs)
-        if len(shape) not in (1, 3):
-            raise shapes.misfit(self, inputs, texts.IMAGE_OR_FEATURES())
-        return shape
+        return self._input(inputs)
 
     def parameters(self, inputs):
         C = self._input(inputs)[-1:]
@@ -160,3 +159,73 @@ class BatchNorm(Fusable):
         whole_batch.parameter_gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
         if dx is not None:
             ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, found.count, dx, self.eps)
+
+
+@dataclass(frozen=True)
+class ExampleNorm(Layer):
+    """y = gamma · (x - mean)/sqrt(variance + eps) + beta, with statistics of each example by itself: the same in
+    training and evaluation.
+
+    Shapes: x [N,...,C]; gamma, beta [C]
+    """
+
+    eps: float = field(default=1e-5, kw_only=True, metadata={"setting": Number(0, open_least=True)})
+
+    @abstractmethod
+    def _view(self, x) -> tuple[Any, int]:
+        """Return x as the [N,S,C] of :meth:`ringtrain.ops.base.Ops.group_norm`, and the number of groups."""
+
+    def parameters(self, inputs):
+        C = shapes.single(self, inputs)[-1:]
+        return (
+            Parameter("gamma", C, Fill("constant", 1.0), "norm"),
+            Parameter("beta", C, Fill("constant", 0.0), "norm"),
+        )
+
+    def flops(self, inputs):
+        return 7 * shapes.element_count(inputs[0])  # 1 of the mean, 3 of the variance, 3 of y
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        y = ctx.space.shared(f"{self.name}.y", x.shape)
+        (x_NSC, groups), (y_NSC, _) = self._view(x), self._view(y)
+        shape = x_NSC.shape[0], groups
+        mean_NG, inverse_NG = (ctx.space(f"{self.name}.{what}", shape, ctx.ops.dtype) for what in ("mean", "inverse"))
+        ctx.ops.group_norm(x_NSC, weights["gamma"], weights["beta"], y_NSC, mean_NG, inverse_NG, self.eps)
+        return y, (x, mean_NG, inverse_NG)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        x, mean_NG, inverse_NG = tape
+        dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
+        (x_NSC, _), (dy_NSC, _) = self._view(x), self._view(dy)
+        dx_NSC = None if dx is None else self._view(dx)[0]
+        given = x_NSC, weights["gamma"], mean_NG, inverse_NG, dy_NSC, grads["gamma"], grads["beta"], dx_NSC
+        ctx.ops.group_norm_back(*given, accumulate=ctx.accumulate)
+        return (dx,)
+
+
+@dataclass(frozen=True)
+class LayerNorm(ExampleNorm):
+    """Normalisation over the last axis. Source: Ba et al. 2016; torch.nn.LayerNorm"""
+
+    def shape(self, inputs):
+        return shapes.single(self, inputs)
+
+    def _view(self, x):
+        return x.reshape((shapes.element_count(x.shape[:-1]), 1, x.shape[-1])), 1
+
+
+@dataclass(frozen=True)
+class GroupNorm(ExampleNorm):
+    """Normalisation over all pixels, or places, and the channels of a group. Source: Wu & He 2018"""
+
+    groups: int = whole(1)
+
+    def shape(self, inputs):
+        shape = shapes.single(self, inputs)
+        if shape[-1] % self.groups:
+            raise shapes.misfit(self, inputs, texts.CHANNEL_GROUPS(groups=self.groups))
+        return shape
+
+    def _view(self, x):
+        return x.reshape((x.shape[0], shapes.element_count(x.shape[1:-1]), x.shape[-1])), self.groups

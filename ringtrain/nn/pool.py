@@ -1,4 +1,4 @@
-"""Pooling: the maximum or the mean of windows, and the mean of a whole image."""
+"""Pooling: the maximum or the mean of windows, and the mean over all spatial axes."""
 
 from dataclasses import dataclass
 
@@ -73,24 +73,27 @@ class AvgPool(WindowPool):
 
 @dataclass(frozen=True)
 class GlobalAvgPool(Layer):
-    """The mean over height and width.
+    """The mean over all spatial axes.
 
-    Shapes: x [N,H,W,C] → y [N,C]
+    Shapes: x [N,L,C], [N,H,W,C] or [N,D,H,W,C] → y [N,C]
     """
 
     def shape(self, inputs):
-        return shapes.image(self, inputs)[2:]
+        shape = shapes.single(self, inputs)
+        if len(shape) < 2:
+            raise shapes.misfit(self, inputs, texts.SPATIAL())
+        return shape[-1:]
 
     def flops(self, inputs):
         return shapes.element_count(inputs[0])
 
     def forward(self, ctx, weights, xs):
-        (x_NHWC,) = xs
-        y_NC = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], x_NHWC.shape[3]))
-        ctx.ops.global_avg_pool(x_NHWC, y_NC)
-        return y_NC, x_NHWC.shape
+        (x,) = xs
+        y_NC = ctx.space.shared(f"{self.name}.y", (x.shape[0], x.shape[-1]))
+        ctx.ops.global_avg_pool(x, y_NC)
+        return y_NC, x.shape
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        dx_NHWC = ctx.space.shared(f"{self.name}.dx", tape)
-        ctx.ops.global_avg_pool_back(dy, dx_NHWC)
-        return (dx_NHWC,)
+        dx = ctx.space.shared(f"{self.name}.dx", tape)
+        ctx.ops.global_avg_pool_back(dy, dx)
+        return (dx,)

@@ -29,18 +29,31 @@ def single(layer: Layer, inputs: Sequence[Shape]) -> Shape:
 
 def image(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     """Return [H, W, C] of the one input. Raises ModelError"""
+    return spatial(layer, inputs, 2)
+
+
+def spatial(layer: Layer, inputs: Sequence[Shape], axes: int) -> Shape:
+    """Return the shape of the one input, of so many spatial axes and channels. Raises ModelError"""
     shape = single(layer, inputs)
-    if len(shape) != 3:
-        raise misfit(layer, inputs, texts.IMAGE())
+    if len(shape) != axes + 1:
+        raise misfit(layer, inputs, {1: texts.LINE, 2: texts.IMAGE, 3: texts.VOLUME}[axes]())
     return shape
 
 
-def features(layer: Layer, inputs: Sequence[Shape]) -> int:
-    """Return the length of the one input, a vector. Raises ModelError"""
+def sequence(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    """Return [L, D] of the one input. Raises ModelError"""
     shape = single(layer, inputs)
-    if len(shape) != 1:
+    if len(shape) != 2:
+        raise misfit(layer, inputs, texts.SEQUENCE())
+    return shape
+
+
+def rows(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    """Return [D] or [L, D] of the one input. Raises ModelError"""
+    shape = single(layer, inputs)
+    if len(shape) not in (1, 2):
         raise misfit(layer, inputs, texts.FEATURES())
-    return shape[0]
+    return shape
 
 
 def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
@@ -62,5 +75,5 @@ def windows(layer: Layer, geometry, inputs: Sequence[Shape]) -> tuple[int, int]:
     """Return the extents (P, Q) after a kernel has moved over an image."""
     H, W, _ = image(layer, inputs)
     if min(H, W) + 2 * geometry.pad < geometry.kernel:
-        raise misfit(layer, inputs, texts.WINDOW(side=geometry.kernel))
+        raise misfit(layer, inputs, texts.WINDOW(side=format_shape((geometry.kernel,) * 2)))
     return geometry.output(H), geometry.output(W)

@@ -12,9 +12,11 @@ from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.settings import Flag, IntegerSetting, Number, WordSetting
+from ringtrain.nn.shapes import format_shape
 
 KEYS = ("summary", "input", "blocks", "layers", "recipe", "results")
 RESULT_KEYS = ("data", "ranks", "epochs", "iterations", "test_accuracy", "command")
+IMAGE_EXTENTS, MOST_EXTENTS = 3, 4  # of an input
 LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -22,12 +24,12 @@ LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 class InputSpec:
     """The input of a network: (image - mean) · scale / std, of images with values from 0 to 255.
 
-    shape: [H, W, C] after cropping
+    shape: [H, W, C] after cropping; or as stored: [L], [L, C] or [D, H, W, C]
     mean:  "none", "channel" or "image": that of the data set's training examples
     std:   "none" or "channel"
     scale: multiplies after the mean is subtracted
-    pad:   zeros a side (after the mean is subtracted), of which a random crop is taken in training
-    flip:  whether images are mirrored at random in training
+    pad:   zeros a side (after the mean is subtracted), of which a random crop is taken in training; of [H, W, C] alone
+    flip:  whether images are mirrored at random in training; of [H, W, C] alone
     """
 
     shape: Shape
@@ -157,11 +159,15 @@ def _blocks(table: dict) -> dict[str, list[dict]]:
 def _input(table: dict) -> InputSpec:
     _known("input", table, ("shape", *INPUT_KEYS))
     values = {key: _read(texts.INPUT_KEY(key=key), INPUT_KEYS[key], table[key]) for key in table if key != "shape"}
-    return InputSpec(_input_shape(table.get("shape")), **values)
+    spec = InputSpec(_input_shape(table.get("shape")), **values)
+    for key in ("pad", "flip"):
+        if getattr(spec, key) and len(spec.shape) != IMAGE_EXTENTS:
+            raise ModelError(texts.INPUT_NO_IMAGE(key=key, shape=format_shape(spec.shape)))
+    return spec
 
 
 def _input_shape(given) -> Shape:
-    if not isinstance(given, list) or len(given) != 3:
+    if not isinstance(given, list) or not 1 <= len(given) <= MOST_EXTENTS:
         raise ModelError(texts.INPUT_SHAPE(value=given))
     return tuple(_read(texts.INPUT_KEY(key="shape"), IntegerSetting(1), extent) for extent in given)
 

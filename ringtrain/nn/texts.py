@@ -16,6 +16,22 @@ CLASSES = Template(
     "the last layer, {layer!r}, gives {shape}, but the data set has {count}: use another data set, or {model} that "
     "ends in Linear with units = {classes}"
 )
+CLASS_NUMBERS = Template(
+    "--loss ce takes class numbers, but the labels are values of shape {shape}: give --loss mse, mae, huber or bce, or "
+    "a data set with class numbers"
+)
+DENSE_CLASSES = Template(
+    "the last layer, {layer!r}, gives {shape}, but each label has {labels} class numbers, for which --loss ce takes "
+    "{wanted}: use a model that ends in this shape, or another data set"
+)
+ONE_MORE_EXTENT = Template("their shape and the number of classes")
+OTHER_VALUES = Template(
+    "the last layer, {layer!r}, gives {shape}, but each label is {labels}, and --loss {loss} takes outputs and labels "
+    "of one shape: {remedy}"
+)
+ONE_NUMBER = Template("one number")
+CLASSES_INSTEAD = Template("give --loss ce if labels are classes, or a model that ends in Linear with units = 1")
+SHAPE_INSTEAD = Template("use a model that ends in the labels' shape, or another data set")
 UNKNOWN_LOSS = Template("--loss {name}: unknown loss; {hint}")
 A_MODEL = Template("a model")
 A_COPY = Template("give --model a copy of {file}")
@@ -43,15 +59,29 @@ NO_INPUT = Template("no input")
 ONE_INPUT = Template("one input")
 SEVERAL_INPUTS = Template('two or more inputs: inputs = ["a", "b"]')
 IMAGE = Template("an image HxWxC: put it before the layer that flattens")
-FEATURES = Template("a list of features: put a Flatten or GlobalAvgPool before it")
-IMAGE_OR_FEATURES = Template("an image HxWxC or a list of features")
-WINDOW = Template("at least {side}x{side} with padding, the size of its kernel")
+FEATURES = Template("a list of features, or a sequence LxD of them: put a Flatten or GlobalAvgPool before it")
+SEQUENCE = Template("a sequence LxD of features: an input of this shape, or an Embedding before it")
+NUMBERS = Template("a list of whole numbers, those of the entries")
+CHANNEL_GROUPS = Template("channels that groups = {groups} divides")
+HEADS = Template("a sequence LxD whose D heads = {heads} divides")
+LINE = Template("a sequence LxC: a length and channels")
+VOLUME = Template("a volume DxHxWxC")
+SPATIAL = Template("spatial axes before its channels: a sequence LxC, an image HxWxC or a volume DxHxWxC")
+WINDOW = Template("at least {side} with padding, the size of its kernel")
 GROUPS = Template("channels in and out ({inputs} and {outputs}) that groups = {groups} divides")
 SAME_SHAPE = Template("inputs of the same shape")
 SAME_BUT_CHANNELS = Template("inputs that differ in their channels only")
 ODD_SIZE = Template("an odd size, which has a middle, but size = {size}")
 ONE_WITHIN = Template('k = 1 with region = "within", but k = {k:g}')
+OUTPUT_PAD = Template("output_pad below stride = {stride}, but output_pad = {output_pad}")
+NOTHING_LEFT = Template("more pixels than pad = {pad} takes away")
 PADDING = Template("pad below kernel = {kernel}, but pad = {pad}")
+
+# sequence
+ENTRIES_IN_16_BITS = Template(
+    "layer {layer!r} (Embedding) has {entries} entries, but activations of {dtype} hold whole numbers up to {most} "
+    "alone: use --precision float32"
+)
 
 # spec
 NO_MODEL = Template("no model or model file {name!r}; {hint}")
@@ -66,7 +96,13 @@ ENTRY_TYPE = Template("{key} wants {type}, got the entry {value!r}")
 A_TEXT = Template("a text")
 A_TABLE = Template("a table")
 A_LIST_OF_TABLES = Template("a list of tables")
-INPUT_SHAPE = Template("input: shape wants three whole numbers [height, width, channels], got {value!r}")
+INPUT_SHAPE = Template(
+    "input: shape wants one to four whole numbers, such as [height, width, channels], [length] or [length, channels], "
+    "got {value!r}"
+)
+INPUT_NO_IMAGE = Template(
+    "input: {key} is for images of [height, width, channels], and shape is {shape}: leave {key} out"
+)
 INPUT_KEY = Template("input: {key}")
 LAYER_NAME = Template("a layer wants a name of letters, digits and _ . -, got {name!r} in {entry!r}")
 UNKNOWN_KIND = Template("layer {layer!r}: unknown kind {kind!r}; {hint}")

@@ -3,7 +3,8 @@
 Shape letters, used as suffixes all through the package:
 
     N examples   H W height and width in   C channels in   R S kernel height and width
-    P Q height and width out   K channels (features, classes) out   D features in   G ghost batches
+    P Q height and width out   K channels (features, classes) out   D features in   G ghost batches, groups
+    L length of a sequence   V entries of an embedding
 
 Images are NHWC; convolution weights are [R, S, C/groups, K], which is the [R·S·C/groups, K] matrix of the
 product; linear weights are [D, K].
@@ -40,6 +41,9 @@ from ringtrain.ops.geometry import ConvGeometry, PoolGeometry
 from ringtrain.ops.machine import MachineOps
 from ringtrain.ops.precision import active_dtype
 
+ACTIVATIONS = ("sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # kernels take the place in this list
+VALUE_LOSSES = ("mse", "mae", "huber", "bce")
+
 
 class Ops(MachineOps, CompressionOps):
     """The arithmetic of one device.
@@ -48,11 +52,13 @@ class Ops(MachineOps, CompressionOps):
     precision: of :data:`ringtrain.ops.precision.PRECISIONS`
     active:    the NumPy dtype of activations and their gradients: ``dtype``, or the 16-bit type of the precision
     helpers:   kernels of a host whose threads share the work of a compiled call; None without any
+    columns_at_once: elements of a matrix of windows that :meth:`columns` should be asked for at once
     records:   whether a segment may be recorded: then few long ones are better than many short ones
     """
 
     name: str
     helpers: Any = None
+    columns_at_once = 1 << 18  # within the cache of a core
     records: bool
 
     def __init__(self, dtype: DTypeLike = "float32", precision: str = "float32"):
@@ -85,6 +91,16 @@ class Ops(MachineOps, CompressionOps):
     @abstractmethod
     def relu_back(self, y: Array, dy: Array, dx: Array) -> None:
         """dx = dy where y > 0, else 0; ``dx`` may be ``dy``"""
+
+    @abstractmethod
+    def activation(self, kind: str, x_N, y_N) -> None:
+        """y = f(x) of each element, of any shape; ``kind`` is one of :data:`ACTIVATIONS`: 1/(1 + e^-x), tanh(x),
+        x/(1 + e^-x), x · Φ(x) with the standard normal distribution Φ, or this with its approximation by tanh. ``y``
+        may be ``x``. Source: Hendrycks & Gimpel 2016, "Gaussian error linear units", sections 2 and 4"""
+
+    @abstractmethod
+    def activation_back(self, kind: str, x_N, y_N, dy_N, dx_N) -> None:
+        """dx = dy · f'(x); ``dx`` may be ``dy``."""
 
     @abstractmethod
     def concat(self, xs: Sequence[Array], y: Array) -> None:
@@ -128,6 +144,32 @@ class Ops(MachineOps, CompressionOps):
         return ""
 
     @abstractmethod
+    def columns(self, x, columns, geometry: ConvGeometry, group: int = 0) -> None:
+        """The windows of x as the rows of a matrix (im2col), of the channels of ``group``; zeros where they reach past
+        the edge. x is [N, ..., C] of 1 to 3 spatial axes, columns [windows, taps · C/groups], in the order of N, the
+        axes of windows, those of taps, C."""
+
+    @abstractmethod
+    def columns_back(self, columns, b_C, x, geometry: ConvGeometry, group: int = 0, relu=False) -> None:
+        """x = b + the sum of the elements of columns that :meth:`columns` copies it to, added in an order that depends
+        on the geometry alone: the gradient of :meth:`columns`, and a transposed convolution's last step. b may be None.
+        Of ``group``, whose channels of x alone are written; b and relu are for groups = 1."""
+
+    @abstractmethod
+    def bias_back(self, y, dy, db_C, relu=False, accumulate=False) -> None:
+        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over all axes but the last, where db is not None."""
+
+    @abstractmethod
+    def upsample(self, x_NHWC, y_NPQC, bilinear=False) -> None:
+        """Each pixel P/H times a side: its nearest one's, or by ``bilinear`` interpolation between centres of
+        pixels, where the edge repeats. Q/W = P/H is a whole number. Source: PyTorch's interpolate, align_corners=False
+        """
+
+    @abstractmethod
+    def upsample_back(self, dy_NPQC, dx_NHWC, bilinear=False) -> None:
+        """Gradient of :meth:`upsample`."""
+
+    @abstractmethod
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry: PoolGeometry) -> None:
         """Maximum of each window, without padding; ``where`` (uint8) keeps the position of the maximum, row-major
         within the kernel, the first among equals. Kernels up to 15.
@@ -147,7 +189,7 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def global_avg_pool(self, x_NHWC, y_NC) -> None:
-        """Mean over H and W."""
+        """Mean over H and W, or over any number of spatial axes."""
 
     @abstractmethod
     def global_avg_pool_back(self, dy_NC, dx_NHWC) -> None:
@@ -175,7 +217,8 @@ class Ops(MachineOps, CompressionOps):
     def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost: int, eps: float, relu=False) -> None:
         """y = gamma · (x - mean)/sqrt(var + eps) + beta, with mean and (biased) variance of each ghost batch of
         ``ghost`` consecutive examples, the last one possibly smaller; they are kept in mean_GC and var_GC,
-        G = ceil(N / ghost). Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017. x may be [N, C] too."""
+        G = ceil(N / ghost). Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017. x may have any number of
+        spatial axes."""
 
     @abstractmethod
     def batch_norm_back(
@@ -234,6 +277,46 @@ class Ops(MachineOps, CompressionOps):
         the sums of :meth:`batch_norm_sums` have been added up over all ``count`` elements of a channel."""
 
     @abstractmethod
+    def group_norm(self, x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps: float) -> None:
+        """y = gamma · (x - mean) · inverse + beta, inverse = 1/sqrt(var + eps), with mean and (biased) variance of each
+        example over all S pixels and the C/G channels of a group, in their order. With S = G = 1 it is the
+        normalisation of a layer. Sources: Wu & He 2018; Ba et al. 2016"""
+
+    @abstractmethod
+    def group_norm_back(
+        self, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False
+    ) -> None:
+        """Gradients of :meth:`group_norm`."""
+
+    @abstractmethod
+    def embedding(self, x_NL, w_VD, y_NLD) -> None:
+        """y = w[x]: x are the entries' whole numbers, in the type of activations. A number that is none of 0 … V - 1
+        gives NaN."""
+
+    @abstractmethod
+    def embedding_back(self, x_NL, dy_NLD, dw_VD, accumulate=False) -> None:
+        """dw[x] is the sum of its dy, in the order of the rows; a number that is no entry is passed over."""
+
+    @abstractmethod
+    def add_bias(self, x_ND, b_D, y_ND) -> None:
+        """y = x + b of each row; ``y`` may be ``x``."""
+
+    @abstractmethod
+    def add_bias_back(self, dy_ND, db_D, accumulate=False) -> None:
+        """db = sum of dy over N"""
+
+    @abstractmethod
+    def attention(self, x_NLE, y_NLD, y_NHLL, causal: bool = False) -> None:
+        """Scaled dot-product attention of H heads. x holds queries, keys and values, E = 3 D; of each, head h has the
+        columns h · D/H to (h + 1) · D/H. y_NHLL = softmax(q · kᵀ / sqrt(D/H)) is kept for the gradient, y_NLD is the
+        heads' y_NHLL · v beside one another. With ``causal`` a place sees itself and those before it. Source: Vaswani
+        et al. 2017, section 3.2"""
+
+    @abstractmethod
+    def attention_back(self, x_NLE, y_NHLL, dy_NLD, dx_NLE) -> None:
+        """Gradient of :meth:`attention`."""
+
+    @abstractmethod
     def softmax(self, x_NK, y_NK) -> None:
         """Probabilities of each row."""
 
@@ -243,6 +326,20 @@ class Ops(MachineOps, CompressionOps):
         only the totals are needed. ``labels`` are int32; a row with the label ``ignore`` does not count, and a label
         that is no class makes the loss NaN. Smoothing s takes (1 - s) · onehot + s/K as the target (Szegedy et al.
         2016). The loss is float64 inside.
+        """
+
+    @abstractmethod
+    def value_loss(self, kind: str, x_N, labels_N, dx_N, totals_3, scale: float, delta: float = 1.0) -> None:
+        """Adds (sum of losses, correct, labelled elements) to the float64 ``totals``; dx = scale · d(sum of losses)/dx,
+        or None if only the totals are needed; all of one size. Of an output x and its label y, with d = x - y, ``kind``
+        of :data:`VALUE_LOSSES`:
+
+            mse    d²
+            mae    |d|
+            huber  d²/2 up to |d| = delta, then delta · (|d| - delta/2) (Huber 1964)
+            bce    log(1 + e^x) - x · y; correct where x > 0 as y > 1/2; a y outside 0..1 makes the loss NaN
+
+        Labels are of ``dtype``, or int32, of which -1 does not count. The loss is float64 inside.
         """
 
     @abstractmethod

@@ -99,6 +99,7 @@ class Ended:
     ranks:           count
     test_accuracy:   fraction, of the last evaluation; None without one
     test_loss:       mean, likewise
+    test_metrics:    further metrics, likewise: name → value
     images_per_s:    over all ranks: the median after warm-up, without compiling, evaluating and saving
     weights_sha256:  of all weights; equal on every rank
     seconds:         of this process, from :class:`RunStarted`
@@ -116,3 +117,4 @@ class Ended:
     seconds: float
     exposed_share: float
     reason: str
+    test_metrics: dict[str, float | None] | None = None

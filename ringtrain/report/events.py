@@ -43,7 +43,11 @@ class RunStarted:
     resumed_at:      iterations finished before this process began; 0 for a new run
     seed:            of all random numbers
     folder:          of the run; None if nothing is kept
-    best:            the highest test accuracy of the run before it was resumed; None without one
+    best:            the highest test accuracy of the run before it was resumed, or the lowest test loss where the loss
+                     counts nothing correct; None without one
+    loss:            its name
+    metrics:         names of the metrics of an evaluation, beside loss and accuracy
+    accuracy:        whether the loss counts correct elements
     date:            of the start, UTC, in ISO 8601
     hosts:           by rank
     command:         that started every rank
@@ -77,6 +81,9 @@ class RunStarted:
     precision: str = "float32"
     reproducible: str | None = None
     best: float | None = None
+    loss: str = "ce"
+    metrics: list[str] = field(default_factory=list)
+    accuracy: bool = True
     date: str = ""
     hosts: list[str] = field(default_factory=list)
     command: str = ""
@@ -104,7 +111,7 @@ class Iteration:
     iteration:    its number, from 1
     epoch:        its epoch, from 1
     loss:         mean over the global batch, before the update
-    accuracy:     fraction of the global batch classified right, before the update
+    accuracy:     fraction of the global batch classified right, before the update; None of a loss that counts none
     lr:           learning rate of its update
     examples:     of its batch, over all ranks
     images_per_s: over all ranks, recently (see :mod:`ringtrain.report.rates`); 0 while unknown
@@ -114,7 +121,7 @@ class Iteration:
     iteration: int
     epoch: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     lr: float
     examples: int
     images_per_s: float
@@ -128,9 +135,10 @@ class EpochEnded:
     iteration:      its last iteration
     epoch:          its number, from 1
     train_loss:     mean over the epoch's examples, each at its own iteration
-    train_accuracy: fraction, likewise
+    train_accuracy: fraction, likewise; None of a loss that counts nothing correct
     test_loss:      mean over the test examples; None if none were evaluated
     test_accuracy:  fraction; None likewise
+    test_metrics:   further metrics of the test examples: name → value, None for one that is not defined
     seconds:        time stamp: since the run started
     bytes_sent:     by all ranks together, by the exchange, since the run started; None if they are not counted
     weights_sha256: of all weights; None if ranks have different weights until the next meeting
@@ -139,12 +147,13 @@ class EpochEnded:
     iteration: int
     epoch: int
     train_loss: float
-    train_accuracy: float
+    train_accuracy: float | None
     test_loss: float | None
     test_accuracy: float | None
     seconds: float
     bytes_sent: int | None = None
     weights_sha256: str | None = None
+    test_metrics: dict[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +163,10 @@ class Evaluated:
     iteration: int
     epoch: int
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float | None
     seconds: float
     bytes_sent: int | None = None
+    test_metrics: dict[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,4 +251,6 @@ def record(event: Event) -> dict:
 
 
 def _finite(value):
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,7 @@ from itertools import accumulate
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.records import read_record
-from ringtrain.report.screen.words import accuracy_percent
+from ringtrain.report.screen.words import accuracy_percent, metric_name
 
 POINTS = 1500  # of a curve at most: more are finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"
@@ -62,24 +62,39 @@ def _draw(figure, log: dict) -> None:
     loss, accuracy = figure.subplots(1, 2)
     tests = sorted(log["epoch"] + log["evaluation"], key=lambda found: found["iteration"])
     _curves(loss, log["iteration"], "loss", tests, "test_loss", 1.0)
-    _curves(accuracy, log["iteration"], "accuracy", tests, "test_accuracy", 100.0)
-    loss.set(title=texts.LOSS_AXES, xlabel=texts.ITERATION_AXIS, ylabel=texts.CROSS_ENTROPY)
-    accuracy.set(title=texts.ACCURACY_AXES, xlabel=texts.ITERATION_AXIS, ylabel=texts.PERCENT)
+    name = next((run.get("loss", "ce") for run in log["start"][-1:]), "ce")
+    loss.set(title=texts.LOSS_AXES, xlabel=texts.ITERATION_AXIS, ylabel=texts.CROSS_ENTROPY if name == "ce" else name)
     loss.set_ylim(bottom=0.0)
-    accuracy.set_ylim(bottom=0.0, top=101.0)
+    metric = None if any(each["accuracy"] is not None for each in log["iteration"]) else _first_metric(tests)
+    if metric is None:
+        _curves(accuracy, log["iteration"], "accuracy", tests, "test_accuracy", 100.0)
+        accuracy.set(title=texts.ACCURACY_AXES, xlabel=texts.ITERATION_AXIS, ylabel=texts.PERCENT)
+        accuracy.set_ylim(bottom=0.0, top=101.0)
+    else:
+        found = [
+            {"iteration": each["iteration"], metric: (each.get("test_metrics") or {}).get(metric)} for each in tests
+        ]
+        _curves(accuracy, [], metric, found, metric, 1.0)
+        accuracy.set(title=metric_name(metric), xlabel=texts.ITERATION_AXIS, ylabel=metric_name(metric))
     for axes in (loss, accuracy):
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        if axes.lines:
+            axes.legend(frameon=False)
     figure.suptitle(_title(log), fontsize=11)
     figure.get_layout_engine().set(wspace=0.06)
 
 
+def _first_metric(tests: Sequence[dict]) -> str | None:
+    return next((name for each in tests for name in each.get("test_metrics") or {}), None)
+
+
 def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, scale: float) -> None:
     x, y = field_series(trained, train_name, scale)
-    axes.plot(*thin_out(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
-    axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label=texts.TRAIN_CURVE)
+    if x:
+        axes.plot(*thin_out(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
+        axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label=texts.TRAIN_CURVE)
     x, y = field_series(tests, test_name, scale)
     if x:
         size = 4 if len(x) < 60 else 2

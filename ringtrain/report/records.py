@@ -58,8 +58,8 @@ def _fits(value, kind) -> bool:
         return type(value) is int and 0 <= value <= MOST_WHOLE
     if kind is dict:
         return isinstance(value, dict) and all(map(_counts, value.values()))
-    if get_origin(kind) is dict:  # name → text
-        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    if get_origin(kind) is dict:  # by name
+        return isinstance(value, dict) and all(_fits(each, get_args(kind)[1]) for each in value.values())
     if get_origin(kind) in (list, tuple):
         return isinstance(value, list) and all(_fits(each, get_args(kind)[0]) for each in value)
     if isinstance(kind, type) and is_dataclass(kind):

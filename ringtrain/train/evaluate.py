@@ -1,7 +1,8 @@
-"""Computes loss and accuracy on a split, with each example counted once, at any number of ranks."""
+"""Computes the loss and the metrics of a split, with each example counted once, at any number of ranks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,12 +11,15 @@ from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.split import Split
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.losses import Loss
+from ringtrain.nn.losses import Loss, label_form
+from ringtrain.nn.metrics import ClassCounts
+from ringtrain.nn.spec import IMAGE_EXTENTS
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order
 from ringtrain.train.step.partition import blank_batch
+from ringtrain.train.step.wrong_labels import WrongLabel, raise_wrong_labels, wrong_labels
 from ringtrain.train.stopping.signals import StopPoll
 from ringtrain.transport.base import Transport
 
@@ -27,19 +31,36 @@ class EvaluationStopped(Exception):
 EVALUATION_BATCH = 128  # examples a rank, at a time
 
 
-def crop_of(graph: Graph) -> tuple[int, int]:
-    """(height, width) of the network's input."""
+def crop_of(graph: Graph) -> tuple[int, int] | None:
+    """(height, width) of the network's input; None if it is no image."""
+    if len(graph.input_shape) != IMAGE_EXTENTS:
+        return None
     height, width, *_ = graph.input_shape
     return height, width
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """loss: mean over labelled examples; accuracy: fraction of them; examples: their number."""
+    """loss: mean over labelled elements; accuracy: the fraction of them that is right, None of a loss that counts none;
+    examples: their number; metrics: further ones by name, None for one that is not defined; classes: counts by class,
+    where asked for."""
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     examples: int
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    classes: ClassCounts | None = None
+
+    @property
+    def quality(self) -> float:
+        """What decides on the best checkpoint: the accuracy, the higher the better, or else the loss."""
+        return self.loss if self.accuracy is None else self.accuracy
+
+    def is_better(self, best: float | None) -> bool:
+        """Whether it is better than the best :attr:`quality` so far."""
+        if best is None:
+            return True
+        return self.loss < best if self.accuracy is None else self.accuracy > best
 
 
 class Evaluator:
@@ -64,34 +85,54 @@ class Evaluator:
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
 
-    def score(self, split: Split, batch: int, grain: int = 1) -> Score | None:
-        """Score a split; None if no example has a label. Raises EvaluationStopped, on every rank, if one has to stop.
-        Collective.
+    def score(self, split: Split, batch: int, grain: int = 1, by_class: bool = False) -> Score | None:
+        """Score a split; None if no example has a label. Raises EvaluationStopped, on every rank, if one has to stop,
+        and DivergedError for labels that make any loss NaN. Collective.
 
         batch: examples at a time, over all ranks; grain: those that stay together
 
         Each rank's parts have rows of their own, zeros elsewhere, so that the sum over ranks is exact; rows are then
         added in the order of their examples. With a grain of batch/ranks the score has the same bits at any number of
-        ranks.
+        ranks. Counts are whole numbers, and exact in any case.
         """
         place, size = self._place, len(self._ranks)
+        output = self._graph.shapes[self._graph.output]
+        metrics = self._loss.metrics(output, label_form(split), by_class)
         own = self._rows(split, batch)
+        parts, counts = own.size // 3, np.zeros(metrics.counts, np.int64)
+        rows = np.zeros((parts, size, 3 + metrics.sums))
+        wrong: list[WrongLabel] = []
         stop = StopPoll(self._transport, self._stop_requested, self._deadline_s)
         self._ops.fill(own, 0)
         with evaluation_batches(split, batch, place, size, grain, crop_of(self._graph)) as batches:
             for part in batches:
                 if len(part.labels):
-                    self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
+                    outputs = self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
+                    if metrics.sums or metrics.counts:
+                        sums = rows[part.iteration, place, 3:]
+                        metrics.add(self._ops.to_host(outputs), part.labels, sums, counts)
+                    wrong += wrong_labels(self._loss, part, output)[: 1 - len(wrong)]
                 if stop():
                     stop.answer()
                     raise EvaluationStopped
         stop.answer()
-        rows = np.zeros((own.size // 3, size, 3))
         if place is not None:
-            rows[:, place] = self._ops.to_host(own).reshape(-1, 3)
-        self._transport.native_allreduce_start(rows.reshape(-1)).wait(self._deadline_s)
-        loss, correct, valid = in_order(rows.reshape(-1, 3))
-        return Score(loss / valid, correct / valid, int(valid)) if valid else None
+            rows[:, place, :3] = self._ops.to_host(own).reshape(-1, 3)
+        numbers = np.concatenate([rows.reshape(-1), counts.astype(np.float64)])  # whole up to 2^53
+        self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
+        loss, correct, valid, *sums = in_order(numbers[: rows.size].reshape(-1, rows.shape[2]))
+        counts = numbers[rows.size :].astype(np.int64)
+        if not valid:
+            return None
+        if not math.isfinite(loss):
+            raise_wrong_labels(self._transport, wrong, self._loss)
+        return Score(
+            loss=loss / valid,
+            accuracy=correct / valid if self._loss.accuracy else None,
+            examples=int(valid),
+            metrics=metrics.read(int(valid), np.array(sums), counts),
+            classes=metrics.classes(counts) if by_class else None,
+        )
 
     def _rows(self, split: Split, batch: int) -> Array:
         """The memory for (loss, correct, valid) of each of this rank's parts."""
@@ -102,7 +143,9 @@ class Evaluator:
         if self._place is not None:
             self._add(blank_batch(like, batch // len(self._ranks)), self._rows(split, batch)[:3])
 
-    def _add(self, part: Batch, totals: Array) -> None:
+    def _add(self, part: Batch, totals: Array) -> Array:
+        """Add the loss of a part to ``totals``, and return the outputs."""
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))
         logits, _ = self._graph.forward(self._ctx, x)
         self._loss.forward(self._ctx, logits, labels, totals)
+        return logits

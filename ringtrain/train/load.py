@@ -111,13 +111,13 @@ def _configured(stored: str, given: dict) -> TrainConfig:
     return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, flags))
 
 
-def score_of(transport: Transport, trained: TrainedModel) -> Score:
-    """Compute loss and accuracy on the split. Collective. Raises ModelError if the classes differ, DataError without
-    labels."""
+def score_of(transport: Transport, trained: TrainedModel, by_class: bool = False) -> Score:
+    """Compute the loss and the metrics of the split, ``by_class`` also of each class. Collective. Raises ModelError if
+    the output does not fit the labels, DataError without labels."""
     together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
     loss, deadline_s = trained.loss, trained.config.deadline_s
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
-    score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH)
+    score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH, by_class=by_class)
     if score is None:
         raise everywhere(DataError(texts.NO_LABELS(data=trained.data.name)))
     return score

@@ -19,7 +19,6 @@ BATCH_UNDER_GHOSTS = Template(
     "--batch {batch} is {ghosts} ghost batches of {size}, fewer than the {ranks} ranks: use a batch of at least "
     "{least}, or a smaller --batch-norm ghost:SIZE"
 )
-ONE_VECTOR = Template("--synthetic wants a model that ends in one vector; the last layer gives {shape}")
 
 # memory_trial
 DOES_NOT_FIT = Template(
@@ -94,6 +93,10 @@ THE_MODEL = Template("the model in the checkpoint")
 LOSS = Template(
     "the loss is {loss:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or --clip-norm, and go on from "
     "an earlier checkpoint with --resume"
+)
+WRONG_LABEL = Template(
+    "the label of example {example:,} is {value}, for which --loss {loss} is not defined: no network can learn it; "
+    "correct the data set, or leave the example out"
 )
 ALL_FINITE = Template("every layer's output is finite, so the loss itself overflowed")
 FIRST_LAYER = Template("the first layer with a non-finite value is {layer!r} (on rank {rank})")

@@ -34,12 +34,12 @@ class Flatten(nn.Module):
     """Flatten in the order height, width, channel: that of images whose channels are last."""
 
     def forward(self, x):
-        return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
+        return x.movedim(1, -1).flatten(1)
 
 
 class Mean(nn.Module):
     def forward(self, x):
-        return x.mean((2, 3))
+        return x.mean(1) if x.dim() == 3 else x.flatten(2).mean(2)
 
 
 class Add(nn.Module):
@@ -49,12 +49,62 @@ class Add(nn.Module):
 
 class Concat(nn.Module):
     def forward(self, *xs):
-        return torch.cat(xs, 1)
+        return torch.cat(xs, 1 if xs[0].dim() > 3 else -1)
+
+
+class Embedding(nn.Embedding):
+    def forward(self, x):
+        return super().forward(x.long())
+
+
+class PositionEmbedding(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x):
+        return x + self.weight
+
+
+class Attention(nn.Module):
+    """MultiheadAttention of a sequence with itself, by the function that it calls: torch's own fused kernel."""
+
+    def __init__(self, layer, shape):
+        super().__init__()
+        width, self.heads, self.causal = shape[1], layer.heads, layer.causal
+        self.qkv, self.out = nn.Linear(width, 3 * width, layer.bias), nn.Linear(width, width, layer.bias)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2))
+
+
+class Conv1d(nn.Conv1d):
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class BatchNorm1d(nn.BatchNorm1d):
+    def forward(self, x):
+        return super().forward(x) if x.dim() == 2 else super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+CONVOLUTIONS = {2: Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}  # by the extents of an example
+NORMS = {1: BatchNorm1d, 2: BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
 
 
 def _conv(layer, shape):
     shaped = layer.kernel, layer.stride, layer.pad, 1, layer.groups
-    return nn.Conv2d(shape[-1], layer.channels, *shaped, bias=layer.bias is not None)
+    return CONVOLUTIONS[len(shape)](shape[-1], layer.channels, *shaped, bias=layer.bias is not None)
+
+
+def _transposed(layer, shape):
+    shaped = layer.kernel, layer.stride, layer.pad, layer.output_pad
+    return nn.ConvTranspose2d(shape[-1], layer.channels, *shaped, bias=layer.bias is not None)
+
+
+def _upsample(layer, shape):
+    return nn.Upsample(scale_factor=layer.scale, mode=layer.mode)
 
 
 def _response(layer, shape):
@@ -64,12 +114,13 @@ def _response(layer, shape):
 
 
 def _norm(layer, shape):
-    kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
-    return kind(shape[-1], layer.eps, layer.rate)
+    return NORMS[len(shape)](shape[-1], layer.eps, layer.rate)
 
 
 MAKERS = {
-    "Conv2D": _conv,
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), _conv),
+    "ConvTranspose2D": _transposed,
+    "Upsample": _upsample,
     "Linear": lambda layer, shape: nn.Linear(shape[-1], layer.units, bias=layer.bias is not None),
     "ReLU": lambda layer, shape: nn.ReLU(inplace=True),
     "MaxPool": lambda layer, shape: nn.MaxPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
@@ -77,6 +128,15 @@ MAKERS = {
     "GlobalAvgPool": lambda layer, shape: Mean(),
     "LRN": _response,
     "BatchNorm": _norm,
+    "LayerNorm": lambda layer, shape: nn.LayerNorm(shape[-1], layer.eps),
+    "GroupNorm": lambda layer, shape: nn.GroupNorm(layer.groups, shape[-1], layer.eps),
+    "Sigmoid": lambda layer, shape: nn.Sigmoid(),
+    "Tanh": lambda layer, shape: nn.Tanh(),
+    "SiLU": lambda layer, shape: nn.SiLU(),
+    "GELU": lambda layer, shape: nn.GELU(layer.approximate),
+    "Embedding": lambda layer, shape: Embedding(layer.entries, layer.units),
+    "PositionEmbedding": lambda layer, shape: PositionEmbedding(shape),
+    "Attention": Attention,
     "Dropout": lambda layer, shape: Dropout(layer.rate),
     "Flatten": lambda layer, shape: Flatten(),
     "Add": lambda layer, shape: Add(),
@@ -85,7 +145,8 @@ MAKERS = {
 
 
 class PeerNet(nn.Module):
-    """``nodes``: of own_side.described. Shapes: x [N, C, H, W] → logits [N, K]"""
+    """``nodes``: of own_side.described. Shapes: images [N, C, H, W] and volumes [N, C, D, H, W], sequences
+    [N, L, C]; the output likewise."""
 
     def __init__(self, nodes: list[dict]):
         super().__init__()
@@ -100,33 +161,37 @@ class PeerNet(nn.Module):
         return outputs[self.plan[-1][0]]
 
 
-# A parameter's name here → there, and how its axes lie there: [R, S, C, K] → [K, C, R, S], [D, K] → [K, D].
+# A parameter's name here → there, and how its axes lie there: [R, S, C, K] → [K, C, R, S], [D, K] → [K, D], and of
+# transposed convolutions [C, R, S, K] → [C, K, R, S].
 NAMES = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
-AXES = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
+NAMES |= {f"{part}_{kind}": f"{part}.{kind}" for part in ("qkv", "out") for kind in ("weight", "bias")}
+AXES = {5: (4, 3, 0, 1, 2), 4: (3, 2, 0, 1), 3: (2, 1, 0), 2: (1, 0), 1: (0,)}
+THE_SAME = {count: tuple(range(count)) for count in AXES}
+AXES_OF = {nn.ConvTranspose2d: {**AXES, 4: (0, 3, 1, 2)}, Embedding: THE_SAME, PositionEmbedding: THE_SAME}
 
 
 def _named(net: PeerNet, names):
-    """Yield (ringtrain's name, the tensor in the module)."""
+    """Yield (ringtrain's name, the tensor in the module, where ringtrain's axes lie in it)."""
     keys = {name: key for name, _, key in net.plan}
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     for name in names:
         layer, _, parameter = name.rpartition(".")
-        yield name, tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"]
+        tensor = tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"]
+        yield name, tensor, AXES_OF.get(type(net.get_submodule(keys[layer])), AXES)[tensor.dim()]
 
 
 def take_weights(net: PeerNet, weights) -> None:
     """Give the module weights by ringtrain's names, in ringtrain's layout."""
     with torch.no_grad():
-        for name, tensor in _named(net, weights):
-            array = weights[name]
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array.transpose(AXES[array.ndim]))))
+        for name, tensor, axes in _named(net, weights):
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(weights[name].transpose(axes))))
 
 
 def gradients(net: PeerNet, names) -> dict[str, np.ndarray]:
     """Return the gradient of each parameter, by ringtrain's name and in its layout."""
     return {
-        name: tensor.grad.detach().permute(np.argsort(AXES[tensor.dim()]).tolist()).cpu().numpy()
-        for name, tensor in _named(net, names)
+        name: tensor.grad.detach().permute(np.argsort(axes).tolist()).cpu().numpy()
+        for name, tensor, axes in _named(net, names)
         if tensor.grad is not None
     }
 
@@ -150,7 +215,7 @@ class Outputs:
     def _keeper(self, name):
         def keep(module, given, y):
             few = y[: self._examples].detach()
-            few = few.permute(0, 2, 3, 1) if few.dim() == 4 else few
+            few = few.movedim(1, -1)
             wide = few.dtype if few.dtype is torch.float64 else torch.float32
             self.found[name] = few.to("cpu", wide, copy=True).numpy()  # a ReLU may change it in place
 

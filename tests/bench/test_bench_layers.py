@@ -22,10 +22,10 @@ from ringtrain.bench.layers.layers import (
     measure_layers,
 )
 from ringtrain.bench.layers.peaks import Peaks, measure_peaks
-from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.nn.base import Pass
 from ringtrain.nn.layers import ReLU
+from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import Hyper, make_optimizer
@@ -48,7 +48,7 @@ layers = [
   { name = "out", kind = "Linear", units = 5 },
 ]
 """
-BATCH = 6
+BATCH, HYPER = 6, Hyper(0.9, 0.1)
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def graph():
     return spec.parse_model(NET, "net").graph()
 
 
-def rig_of(graph, ops=None, count=BATCH, optimizer="sgd"):
+def rig_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
     ops = ops or make_ops("reference", "float64")
-    return Rig(ops, graph, count, BATCH, lambda spans: make_optimizer(optimizer, spans, Hyper(0.9, 0.1)))
+    return Rig(ops, graph, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), LOSSES[loss]())
 
 
 def samples_of(graph, **known):
@@ -258,7 +258,9 @@ def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
     )
 
 
-def test_a_net_that_ends_in_an_image_is_refused():
+@pytest.mark.parametrize("loss", ["ce", "mse", "bce"])
+def test_a_net_that_ends_in_an_image_has_labels_of_each_pixel(loss):
     text = 'input = { shape = [8, 8, 3] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 4, kernel = 3 }]'
-    with pytest.raises(ModelError, match=bench_texts.NO_VECTOR.pattern(layer="c", shape="6x6x4")):
-        rig_of(spec.parse_model(text, "net").graph())
+    rig = rig_of(spec.parse_model(text, "net").graph(), loss=loss)
+    assert rig.iterate().keys() >= {("c", FORWARD), ("c", BACKWARD), (LOSS, "")}
+    assert rig._totals[2] == BATCH * 36 * (1 if loss == "ce" else 4)  # labelled elements

@@ -8,23 +8,51 @@ from nn_support import STEP, TOLERANCE, make_pass, reference
 
 from ringtrain.errors import ModelError
 from ringtrain.nn import texts
+from ringtrain.nn.activations import GELU, Sigmoid, SiLU, Tanh
+from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
-from ringtrain.nn.norm import LRN, BatchNorm
+from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.sequence import Attention, Embedding, PositionEmbedding
+from ringtrain.nn.upsample import Upsample
+from ringtrain.ops.catalogue import make_ops
 
-IMAGE = [(6, 5, 4)]
+SEQUENCE, LINE, IMAGE, VOLUME = [(5, 12)], [(9, 4)], [(6, 5, 4)], [(4, 5, 3, 4)]
 CASES = [
     (Conv2D("c", 6, 3), IMAGE),
     (Conv2D("c", 6, 3, stride=2, pad=1, groups=2), IMAGE),
     (Conv2D("c", 3, 2, pad=2, bias=None, relu=True), IMAGE),
     (Conv2D("c", 4, 3, pad=1, relu=True), IMAGE),
+    (Conv2D("c", 4, 3, pad=1, groups=4, relu=True), IMAGE),
+    (Conv1D("c", 6, 3, pad=1), LINE),
+    (Conv1D("c", 6, 3, stride=2, groups=2, relu=True), LINE),
+    (Conv1D("c", 5, 1, bias=None), LINE),
+    (Conv1D("c", 4, 5, pad=2, groups=4, bias=None), LINE),
+    (Conv3D("c", 3, 3, pad=1, relu=True), VOLUME),
+    (Conv3D("c", 6, 2, stride=2, pad=1, groups=2), VOLUME),
+    (ConvTranspose2D("c", 3, 2, stride=2), IMAGE),
+    (ConvTranspose2D("c", 3, 3, stride=2, pad=1, output_pad=1, relu=True), IMAGE),
+    (ConvTranspose2D("c", 2, 3, bias=None), IMAGE),
+    (Upsample("u", 2), IMAGE),
+    (Upsample("u", 3, mode="bilinear"), IMAGE),
     (Linear("l", 7), [(9,)]),
     (Linear("l", 7, bias=None, relu=True), [(9,)]),
     (Linear("l", 7, relu=True), [(9,)]),
+    (Linear("l", 7, relu=True), SEQUENCE),
+    (Linear("l", 7, bias=None), SEQUENCE),
     (ReLU("r"), IMAGE),
+    (ReLU("r"), SEQUENCE),
+    (Sigmoid("s"), IMAGE),
+    (Tanh("t"), [(9,)]),
+    (SiLU("s"), SEQUENCE),
+    (GELU("g"), SEQUENCE),
+    (GELU("g", approximate="tanh"), SEQUENCE),
     (ReLU("r"), [(9,)]),
     (MaxPool("p", 2, 2), IMAGE),
     (MaxPool("p", 3, 2, ceil=True), IMAGE),
@@ -32,19 +60,37 @@ CASES = [
     (AvgPool("p", 3, 2, ceil=True), IMAGE),
     (AvgPool("p", 3, 1, pad=1), IMAGE),
     (GlobalAvgPool("g"), IMAGE),
+    (GlobalAvgPool("g"), SEQUENCE),
+    (GlobalAvgPool("g"), LINE),
+    (GlobalAvgPool("g"), VOLUME),
     (LRN("n", size=3, alpha=0.3, beta=0.75, k=2.0), IMAGE),
     (LRN("n", size=3, alpha=0.5, beta=0.75, region="within"), IMAGE),
     (BatchNorm("b", ghost=2), IMAGE),  # of 5 examples: ghosts of 2, 2 and 1
     (BatchNorm("b", ghost=8), IMAGE),
     (BatchNorm("b", ghost=3, relu=True), IMAGE),
     (BatchNorm("b", ghost=3), [(9,)]),
+    (LayerNorm("n"), [(9,)]),
+    (LayerNorm("n", eps=0.1), SEQUENCE),
+    (LayerNorm("n"), IMAGE),
+    (GroupNorm("n", 2), IMAGE),
+    (GroupNorm("n", 4, eps=0.1), SEQUENCE),
+    (GroupNorm("n", 3), [(9,)]),
+    (Embedding("e", 7, 3), [(6,)]),
+    (PositionEmbedding("p"), SEQUENCE),
+    (Attention("a", 3), SEQUENCE),
+    (Attention("a", 2, causal=True, bias=False), SEQUENCE),
+    (BatchNorm("b", ghost=2), LINE),
+    (BatchNorm("b", ghost=3, relu=True), VOLUME),
     (Dropout("d", rate=0.4), IMAGE),
+    (Dropout("d", rate=0.4), SEQUENCE),
     (Dropout("d", rate=0.0), IMAGE),
     (Flatten("f"), IMAGE),
     (Add("a"), IMAGE * 2),
     (Add("a", relu=True), IMAGE * 3),
     (Concat("j"), [(6, 5, 4), (6, 5, 1), (6, 5, 2)]),
     (Concat("j"), [(3,), (5,)]),
+    (Add("a"), SEQUENCE * 2),
+    (Concat("j"), [(5, 3), (5, 4)]),
 ]
 COUNT = 5
 
@@ -59,7 +105,10 @@ class Bench:
     def __init__(self, layer, inputs, count=COUNT):
         self.layer, self.ops, self.inputs = layer, reference(), inputs
         random = self.random = np.random.default_rng(6)
+        self.moves = not isinstance(layer, Embedding)  # whether an input may be any number
         self.xs = [random.standard_normal((count, *shape)) for shape in inputs]
+        if not self.moves:
+            self.xs = [np.floor(layer.entries * random.random(x.shape)) for x in self.xs]
         self.parameters = layer.parameters(inputs)
         self.weights = {p.name: random.uniform(0.5, 1.5, p.shape) for p in self.parameters}
         self.r = random.standard_normal((count, *layer.shape(inputs)))
@@ -93,7 +142,7 @@ def test_backward_is_the_derivative(case):
     bench = Bench(*case)
     dxs, grads = bench.backward()
     for _ in range(3):
-        ds = [bench.random.standard_normal(x.shape) for x in bench.xs]
+        ds = [bench.moves * bench.random.standard_normal(x.shape) for x in bench.xs]
         dw = {name: bench.random.standard_normal(bench.weights[name].shape) for name in bench.trained()}
         ends = [
             bench.value(
@@ -160,6 +209,33 @@ def test_gradients_of_inputs_share_no_memory(case):
     bench.ops.fill(dxs[0], 99)
     for dx, held in zip(dxs[1:], before[1:], strict=True):
         np.testing.assert_array_equal(bench.ops.to_host(dx), held)
+
+
+COLUMNS = [case for case in CASES if isinstance(case[0], Conv1D | Conv3D | ConvTranspose2D)]
+
+
+@pytest.mark.parametrize("case", COLUMNS, ids=label)
+def test_a_matrix_of_windows_for_some_examples_at_a_time_gives_the_same(case, monkeypatch):
+    bench = Bench(*case)
+    (whole, _), y = bench.backward(), bench.forward(bench.xs, bench.weights)[1].copy()
+    dws = bench.backward()[1]
+    monkeypatch.setattr(bench.ops, "columns_at_once", 1)
+    rows = []
+    monkeypatch.setattr(bench.ops, "linear_back", noted(bench.ops.linear_back, rows))
+    (apart, grads), again = bench.backward(), bench.forward(bench.xs, bench.weights)[1]
+    assert len(rows) == COUNT * getattr(bench.layer, "groups", 1)  # an example at a time
+    np.testing.assert_allclose(again, y, rtol=1e-13)
+    np.testing.assert_allclose(apart[0], whole[0], rtol=1e-12, atol=1e-14)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, dws[name], rtol=1e-12)
+
+
+def noted(operation, into: list):
+    def called(x, *more, **rest):
+        into.append(x.shape[0])
+        return operation(x, *more, **rest)
+
+    return called
 
 
 def test_every_kind_is_checked():
@@ -265,25 +341,112 @@ def test_parameters_carry_fills_and_multipliers():
     assert BatchNorm("b", gamma=0.0).parameters([(4,)])[0].fill == Fill("constant", 0.0)
 
 
+def test_parameters_of_sequences_have_their_roles():
+    """``decay_bias_norm = false`` and the optimizers' rules for biases go by these."""
+    found = [(p.name, p.shape, p.role, p.fill) for p in Attention("a", 2).parameters([(5, 4)])]
+    weight, zero = Fill("xavier", 0.0, 4, 12), Fill("constant")
+    assert found == [
+        ("qkv_weight", (4, 12), "weight", weight),
+        ("qkv_bias", (12,), "bias", zero),
+        ("out_weight", (4, 4), "weight", Fill("xavier", 0.0, 4, 4)),
+        ("out_bias", (4,), "bias", zero),
+    ]
+    assert [p.name for p in Attention("a", 2, bias=False).parameters([(5, 4)])] == ["qkv_weight", "out_weight"]
+    for layer in (LayerNorm("n"), GroupNorm("n", 2)):
+        gamma, beta = layer.parameters([(5, 4)])
+        assert (gamma, beta) == (
+            Parameter("gamma", (4,), Fill("constant", 1.0), "norm"),
+            Parameter("beta", (4,), Fill("constant", 0.0), "norm"),
+        )
+    for layer, inputs, shape in ((Embedding("e", 9, 4), [(5,)], (9, 4)), (PositionEmbedding("p"), [(5, 4)], (5, 4))):
+        assert layer.parameters(inputs) == (Parameter("weight", shape, Fill("gaussian", 0.02)),)
+
+
+@pytest.mark.parametrize("number", [-1, 7, 2.5, np.nan, 1e30])
+def test_a_number_that_is_no_entry_makes_the_layer_the_first_that_is_not_finite(number):
+    """So the run ends with this layer's name; gradients pass such a number over."""
+    layer, ops = Embedding("words", 7, 3), reference()
+    x = np.array([[0, 6, number, 3]])
+    graph = Graph([Node(layer, (INPUT,)), Node(GlobalAvgPool("mean"), ("words",))], (4,))
+    graph.bind(Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), "float64"))
+    ctx = make_pass(ops, 1)
+    _, tapes = graph.forward(ctx, ops.from_host(x))
+    assert graph.first_nonfinite(ctx, tapes) == "words"
+    assert np.isnan(tapes.outputs["words"]).any(axis=2).tolist() == [[False, False, True, False]]
+    grads = {"weight": ops.from_host(np.full((7, 3), 9.0))}
+    layer.backward(ctx, {}, grads, ops.from_host(np.ones((1, 4, 3))), x, [False])
+    assert grads["weight"].sum(axis=1).tolist() == [3, 0, 0, 3, 0, 0, 3]
+
+
+def test_more_entries_than_16_bits_can_name_are_refused():
+    ops = SimpleNamespace(active=np.dtype("float16"))
+    wanted = texts.ENTRIES_IN_16_BITS(layer="e", entries=2050, dtype="float16", most=2048)
+    with pytest.raises(ModelError) as error:
+        Embedding("e", 2050, 3).forward(SimpleNamespace(ops=ops), {}, [np.zeros((1, 4))])
+    assert str(error.value) == wanted
+
+
+@pytest.mark.parametrize("layer", [LayerNorm("n"), GroupNorm("n", 3), Attention("a", 3), Attention("a", 2, True)])
+def test_an_example_has_the_same_bits_whatever_shares_its_batch(layer):
+    """On the CPU's kernels, whose products cut the batch into tiles."""
+    ops, inputs = make_ops("cpu"), [(5, 12)]
+    x = np.random.default_rng(2).standard_normal((40, 5, 12)).astype(np.float32)
+    weights = {p.name: np.full(p.shape, 0.1, np.float32) for p in layer.parameters(inputs)}
+    whole, _ = layer.forward(make_pass(ops, 40), weights, [x])
+    for rows in (slice(0, 1), slice(7, 20)):
+        part, _ = layer.forward(make_pass(ops, len(x[rows])), weights, [x[rows].copy()])
+        assert part.tobytes() == whole[rows].tobytes()
+
+
+def test_a_causal_place_does_not_see_those_behind_it():
+    bench = Bench(Attention("a", 2, causal=True), [(6, 4)])
+    _, y, _ = bench.forward(bench.xs, bench.weights)
+    later = bench.xs[0].copy()
+    later[:, 4:] += 1
+    _, changed, _ = bench.forward([later], bench.weights)
+    assert (changed[:, :4] == y[:, :4]).all() and (changed[:, 4:] != y[:, 4:]).any()
+
+
 def test_flops_of_known_layers():
     assert Conv2D("c", 20, 5).flops([(28, 28, 1)]) == 24 * 24 * 20 * (2 * 25 + 1)
     assert Conv2D("c", 8, 3, pad=1, groups=2, bias=None).flops([(6, 6, 4)]) == 6 * 6 * 8 * 2 * 9 * 2
+    assert Conv1D("c", 8, 3, pad=1, groups=2).flops([(9, 4)]) == 9 * 8 * (2 * 3 * 2 + 1)
+    assert Conv3D("c", 8, 2, bias=None).flops([(3, 4, 5, 2)]) == 2 * 3 * 4 * 8 * 2 * 8 * 2
+    assert ConvTranspose2D("c", 8, 2, stride=2).flops([(3, 5, 4)]) == 15 * 4 * 2 * 4 * 8 + 6 * 10 * 8
     assert Linear("l", 10).flops([(500,)]) == 10 * (2 * 500 + 1)
     assert MaxPool("p", 2, 2).flops([(24, 24, 20)]) == 12 * 12 * 20 * 4
+    assert Linear("l", 10).flops([(7, 500)]) == 7 * 10 * (2 * 500 + 1)
+    products = 7 * 8 * (2 * 8 + 1) * 4 + 2 * (2 * 7 * 7 * 4) * 2  # four of weights; of each of two heads two
+    assert Attention("a", 2).flops([(7, 8)]) == products
 
 
 MISFITS = [
     (Conv2D("c", 6, 3), [(9,)], "9", texts.IMAGE()),
     (Conv2D("c", 6, 3), IMAGE * 2, "6x5x4 and 6x5x4", texts.ONE_INPUT()),
-    (Conv2D("c", 6, 7, pad=0), IMAGE, "6x5x4", texts.WINDOW(side=7)),
+    (Conv2D("c", 6, 7, pad=0), IMAGE, "6x5x4", texts.WINDOW(side="7x7")),
+    (Conv1D("c", 6, 3), IMAGE, "6x5x4", texts.LINE()),
+    (Conv1D("c", 6, 10), LINE, "9x4", texts.WINDOW(side=10)),
+    (Conv1D("c", 6, 3, groups=3), LINE, "9x4", texts.GROUPS(inputs=4, outputs=6, groups=3)),
+    (Conv3D("c", 6, 3), IMAGE, "6x5x4", texts.VOLUME()),
+    (Conv3D("c", 6, 4), VOLUME, "4x5x3x4", texts.WINDOW(side="4x4x4")),
+    (ConvTranspose2D("c", 6, 3), LINE, "9x4", texts.IMAGE()),
+    (ConvTranspose2D("c", 6, 3, stride=2, output_pad=2), IMAGE, "6x5x4", texts.OUTPUT_PAD(stride=2, output_pad=2)),
+    (ConvTranspose2D("c", 6, 1, pad=3), IMAGE, "6x5x4", texts.NOTHING_LEFT(pad=3)),
+    (Upsample("u", 2), LINE, "9x4", texts.IMAGE()),
     (Conv2D("c", 6, 3, groups=3), IMAGE, "6x5x4", texts.GROUPS(inputs=4, outputs=6, groups=3)),
     (Linear("l", 7), IMAGE, "6x5x4", texts.FEATURES()),
     (MaxPool("p", 2, 2, pad=2), IMAGE, "6x5x4", texts.PADDING(kernel=2, pad=2)),
-    (AvgPool("p", 9, 1), IMAGE, "6x5x4", texts.WINDOW(side=9)),
-    (GlobalAvgPool("g"), [(4,)], "4", texts.IMAGE()),
+    (Linear("l", 7), [(4, 6, 5, 4)], "4x6x5x4", texts.FEATURES()),
+    (GroupNorm("n", 3), IMAGE, "6x5x4", texts.CHANNEL_GROUPS(groups=3)),
+    (Embedding("e", 7, 3), SEQUENCE, "5x12", texts.NUMBERS()),
+    (PositionEmbedding("p"), IMAGE, "6x5x4", texts.SEQUENCE()),
+    (Attention("a", 2), [(9,)], "9", texts.SEQUENCE()),
+    (Attention("a", 5), SEQUENCE, "5x12", texts.HEADS(heads=5)),
+    (AvgPool("p", 9, 1), IMAGE, "6x5x4", texts.WINDOW(side="9x9")),
+    (GlobalAvgPool("g"), [(4,)], "4", texts.SPATIAL()),
     (LRN("n", size=4), IMAGE, "6x5x4", texts.ODD_SIZE(size=4)),
     (LRN("n", k=2.0, region="within"), IMAGE, "6x5x4", texts.ONE_WITHIN(k=2)),
-    (BatchNorm("b"), [(4, 4)], "4x4", texts.IMAGE_OR_FEATURES()),
+    (BatchNorm("b"), IMAGE * 2, "6x5x4 and 6x5x4", texts.ONE_INPUT()),
     (Add("a"), IMAGE, "6x5x4", texts.SEVERAL_INPUTS()),
     (Add("a"), [(4,), (5,)], "4 and 5", texts.SAME_SHAPE()),
     (Concat("j"), [(6, 5, 4), (6, 4, 4)], "6x5x4 and 6x4x4", texts.SAME_BUT_CHANNELS()),

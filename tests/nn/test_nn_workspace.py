@@ -137,7 +137,7 @@ def test_a_first_pass_without_examples_plans_nothing():
         assert loss == wanted_loss and np.array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("name", ["digits", "mlp", "lenet", "cifar10_quick", "cifar10_full", "resnet20"])
+@pytest.mark.parametrize("name", ["digits", "mlp", "lenet", "cifar10_quick", "cifar10_full", "resnet20", "transformer"])
 def test_recomputing_takes_no_more_memory_of_any_net(name):
     model = spec.load_model(name)
 

@@ -1,10 +1,11 @@
 """Calls of every operation on small arrays of awkward shapes: what the implementations are compared on."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ringtrain.ops.base import ConvGeometry, PoolGeometry
+from ringtrain.ops.base import ACTIVATIONS, ConvGeometry, PoolGeometry
 from ringtrain.ops.pairs import cut_pairs, pair_bytes
 
 CONVOLUTIONS = {
@@ -15,11 +16,28 @@ CONVOLUTIONS = {
     "1x1, groups 2": (7, 9, 6, 4, ConvGeometry(1, 1, 0, 2)),
     "1x1, stride 2": (7, 9, 5, 3, ConvGeometry(1, 2)),
     "depthwise, pad 2": (8, 8, 6, 6, ConvGeometry(3, 1, 2, 6)),
+    "depthwise, stride 2": (9, 8, 21, 21, ConvGeometry(5, 2, 2, 21)),
+    "depthwise, gaps": (7, 8, 3, 3, ConvGeometry(2, 3, 1, 3)),
+    "depthwise, wide": (6, 7, 150, 150, ConvGeometry(3, 1, 1, 150)),
+    "depthwise, pad over kernel": (4, 3, 5, 5, ConvGeometry(2, 1, 4, 5)),
     "pad over kernel": (4, 5, 2, 3, ConvGeometry(2, 3, 3)),
     "pad over kernel, stride 1": (4, 5, 2, 3, ConvGeometry(2, 1, 2)),
     "long rows": (6, 5, 40, 20, ConvGeometry(3, 1, 1)),
     "many tiles": (41, 40, 30, 6, ConvGeometry(5, 1, 2)),
 }
+# Of an array of any number of spatial axes: its shape without N, and the windows.
+WINDOWS = {
+    "line": ((9, 4), ConvGeometry(3, 1, 1)),
+    "line, stride 2, groups 2": ((9, 4), ConvGeometry(4, 2, 2, 2)),
+    "line, one tap": ((7, 3), ConvGeometry(1, 2)),
+    "image": ((7, 6, 5), ConvGeometry(3, 2, 1)),
+    "image, groups 3": ((5, 6, 6), ConvGeometry(2, 1, 1, 3)),
+    "image, gaps": ((7, 9, 17), ConvGeometry(2, 3, 1)),
+    "volume": ((4, 5, 6, 3), ConvGeometry(3, 1, 1)),
+    "volume, stride 2, groups 2": ((5, 4, 6, 4), ConvGeometry(2, 2, 1, 2)),
+    "volume, pad over kernel": ((2, 3, 2, 2), ConvGeometry(2, 3, 3)),
+}
+UPSAMPLED = ((4, 3, 5, 2), (1, 4, 3, 3), (3, 1, 17, 4), (2, 2, 1, 1))  # H, W, C, and how many times larger
 POOLS = {
     "ceil with pad": PoolGeometry(3, 2, 1, True),
     "floor": PoolGeometry(2, 2),
@@ -84,10 +102,15 @@ def calls(dtype, n: int):
         return random.standard_normal(shape).astype(dtype)
 
     yield from _convolutions(draw, n)
+    yield from _windows(draw, n)
+    yield from _upsampled(draw, n)
     yield from _pools(draw, n)
     yield from _responses(draw, n)
     yield from _batch_norms(draw, n)
     yield from _layers(draw, n)
+    yield from _activations(draw, n)
+    yield from _group_norms(draw, n)
+    yield from _sequences(draw, random, n)
     yield from _images(draw, random, n)
     yield from _flat(draw)
     yield from _packed(draw)
@@ -130,6 +153,35 @@ def _convolutions(draw, n):
                 yield Call("conv2d_back", inputs, outputs, rest)
 
 
+def window_shape(n, shape, geometry):
+    """The shape of the matrix of windows of [N, *shape]."""
+    rows = math.prod(geometry.output(extent) for extent in shape[:-1])
+    return n * rows, geometry.kernel ** (len(shape) - 1) * shape[-1] // geometry.groups
+
+
+def _windows(draw, n):
+    for shape, geometry in WINDOWS.values():
+        x, columns = draw(n, *shape), draw(*window_shape(n, shape, geometry))
+        for group in {0, geometry.groups - 1}:
+            rest = {"geometry": geometry, "group": group}
+            yield Call("columns", {"x": x}, {"columns": columns}, rest)
+            yield Call("columns_back", {"columns": columns, "b_C": None}, {"x": x}, rest)
+        if geometry.groups == 1:
+            given = {"columns": columns, "b_C": draw(shape[-1])}
+            yield Call("columns_back", given, {"x": x}, {"geometry": geometry, "relu": True})
+    for relu, db in ((False, draw(6)), (True, draw(6)), (True, None)):
+        outputs, rest = {"dy": draw(n, 7, 6), "db_C": db}, {"relu": relu, "accumulate": relu}
+        yield Call("bias_back", {"y": draw(n, 7, 6)}, outputs, rest)
+
+
+def _upsampled(draw, n):
+    for h, w, c, scale in UPSAMPLED:
+        x, y = draw(n, h, w, c), draw(n, h * scale, w * scale, c)
+        for bilinear in (False, True):
+            yield Call("upsample", {"x_NHWC": x}, {"y_NPQC": y}, {"bilinear": bilinear})
+            yield Call("upsample_back", {"dy_NPQC": y}, {"dx_NHWC": x}, {"bilinear": bilinear})
+
+
 def _pools(draw, n, channels=6):
     x = draw(n, 7, 9, channels)
     for geometry in POOLS.values():
@@ -140,8 +192,9 @@ def _pools(draw, n, channels=6):
         yield Call("max_pool_back", {"dy_NPQC": y, "where_NPQC": where}, {"dx_NHWC": x}, rest)
         yield Call("avg_pool", {"x_NHWC": x}, {"y_NPQC": y}, rest)
         yield Call("avg_pool_back", {"dy_NPQC": y}, {"dx_NHWC": x}, rest)
-    yield Call("global_avg_pool", {"x_NHWC": x}, {"y_NC": draw(n, channels)})
-    yield Call("global_avg_pool_back", {"dy_NC": draw(n, channels)}, {"dx_NHWC": x})
+    for each in (x, draw(n, 8, channels), draw(n, 3, 4, 2, channels)):
+        yield Call("global_avg_pool", {"x_NHWC": each}, {"y_NC": draw(n, channels)})
+        yield Call("global_avg_pool_back", {"dy_NC": draw(n, channels)}, {"dx_NHWC": each})
 
 
 def _responses(draw, n, channels=7):
@@ -158,7 +211,14 @@ def _responses(draw, n, channels=7):
 
 
 def _batch_norms(draw, n):
-    for shape, ghost in (((n, 5, 4, 6), 2), ((n, 3, 3, 150), 8), ((n, 20, 20, 16), 3), ((n, 9), 2)):
+    for shape, ghost in (
+        ((n, 5, 4, 6), 2),
+        ((n, 3, 3, 150), 8),
+        ((n, 20, 20, 16), 3),
+        ((n, 9), 2),
+        ((n, 7, 3), 2),
+        ((n, 2, 3, 2, 5), 2),
+    ):
         c, g = shape[-1], -(-n // ghost)
         x, y, mean, var = draw(*shape) + 3, draw(*shape), draw(g, c), np.abs(draw(g, c))
         gamma, given = draw(c), {"ghost": ghost, "eps": 1e-5}
@@ -211,11 +271,60 @@ def _layers(draw, n):
     yield Call("dropout", inputs, {"y_ND": draw(n, 4, 3, 5)}, {"layer": 2**64 - 5, "rate": 0.3})
 
 
+def _activations(draw, n):
+    for kind in ACTIVATIONS:
+        x, y = 4 * draw(n, 7, 13), draw(n, 7, 13)
+        yield Call("activation", {"x_N": x}, {"y_N": y}, {"kind": kind})
+        yield Call("activation_back", {"x_N": x, "y_N": y, "dy_N": draw(*x.shape)}, {"dx_N": y}, {"kind": kind})
+
+
+def _group_norms(draw, n):
+    for shape, groups in (((n, 1, 50), 1), ((n, 12, 6), 3), ((n, 12, 21), 1), ((n, 5, 32), 2), ((n, 3, 5), 5)):
+        c = shape[-1]
+        x, y, gamma = draw(*shape) + 3, draw(*shape), draw(c)
+        moments = {"mean_NG": draw(n, groups), "inverse_NG": np.abs(draw(n, groups))}
+        inputs = {"x_NSC": x, "gamma_C": gamma}
+        yield Call("group_norm", {**inputs, "beta_C": draw(c)}, {"y_NSC": y, **moments}, {"eps": 1e-5})
+        for dx, accumulate in ((draw(*shape), False), (None, True)):
+            outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), "dx_NSC": dx}
+            back = {**inputs, **moments, "dy_NSC": draw(*shape)}
+            yield Call("group_norm_back", back, outputs, {"accumulate": accumulate})
+
+
+def _sequences(draw, random, n):
+    x = random.integers(0, 9, (n, 6)).astype(draw(0).dtype)
+    for units in (5, 70):
+        yield Call("embedding", {"x_NL": x, "w_VD": draw(9, units)}, {"y_NLD": draw(n, 6, units)})
+        for accumulate in (False, True):
+            outputs = {"dw_VD": draw(9, units)}
+            yield Call("embedding_back", {"x_NL": x, "dy_NLD": draw(n, 6, units)}, outputs, {"accumulate": accumulate})
+    for columns in (3, 90):
+        yield Call("add_bias", {"x_ND": draw(n, columns), "b_D": draw(columns)}, {"y_ND": draw(n, columns)})
+        for accumulate in (False, True):
+            yield Call(
+                "add_bias_back", {"dy_ND": draw(n, columns)}, {"db_D": draw(columns)}, {"accumulate": accumulate}
+            )
+    for length, units, heads in ((1, 6, 2), (7, 12, 3), (33, 40, 1), (20, 6, 6)):
+        x, shares = 2 * draw(n, length, 3 * units), np.abs(draw(n, heads, length, length))
+        for causal in (False, True):
+            outputs = {"y_NLD": draw(n, length, units), "y_NHLL": shares}
+            yield Call("attention", {"x_NLE": x}, outputs, {"causal": causal})
+        back = {"x_NLE": x, "y_NHLL": shares, "dy_NLD": draw(n, length, units)}
+        yield Call("attention_back", back, {"dx_NLE": draw(*x.shape)})
+
+
 def _losses(x, labels, draw):
     totals = np.array([0.5, 1, 2])
     for smoothing, dx in ((0.0, draw(*x.shape)), (0.1, draw(*x.shape)), (0.1, None)):
         outputs, rest = {"dx_NK": dx, "totals_3": totals}, {"scale": 0.3, "smoothing": smoothing}
         yield Call("softmax_cross_entropy", {"x_NK": x, "labels_N": labels}, outputs, rest)
+    values, places = (x / 2).reshape(-1), np.resize(np.array([-1, 0, 1, 1], np.int32), x.size)
+    for kind in ("mse", "mae", "huber", "bce"):
+        targets = np.clip(draw(x.size), 0, 1) if kind == "bce" else draw(x.size)
+        for given in (targets, places):
+            for dx in (draw(x.size), None):
+                inputs, rest = {"x_N": values, "labels_N": given}, {"kind": kind, "scale": 0.3, "delta": 0.7}
+                yield Call("value_loss", inputs, {"dx_N": dx, "totals_3": totals}, rest)
     yield Call("softmax", {"x_NK": x}, {"y_NK": draw(*x.shape)})
 
 

@@ -1,15 +1,18 @@
 """Pooling, response normalisation and loss on the CPU: the same bits for any number of threads and any place in memory,
 NaN, ties and edges; and the errors of exponentials, logarithms and powers."""
 
+import math
+
 import numpy as np
 import pytest
 
 from ringtrain.ops.base import PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import POOLS, calls, perform, prepare, wide_calls
+from tests.ops.cases import POOLS, Call, calls, perform, prepare, wide_calls
 
 OPERATIONS = ("max_pool", "avg_pool", "global_avg_pool", "lrn_", "softmax")
+OPERATIONS += ("activation", "group_norm", "embedding", "add_bias", "attention")
 
 
 def of_layers(calls):
@@ -130,7 +133,68 @@ def test_no_examples(dtype):
     for call in of_layers(calls(dtype, 0)):
         run, outputs = prepare(CpuOps(dtype, 2), call)
         run()
-        assert all(x.size == 0 for name, x in outputs().items() if name != "totals_3")
+        assert all(x.size == 0 for name, x in outputs().items() if "_N" in name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_example_has_the_same_bits_whatever_shares_its_batch(dtype):
+    ops, operations = (
+        CpuOps(dtype),
+        ("activation", "group_norm", "embedding", "add_bias", "attention", "attention_back"),
+    )
+    for call in (each for each in calls(dtype, 9) if each.operation in operations):
+        wanted = perform(ops, call)
+        alone = Call(call.operation, _row(call.inputs, 4), _row(call.outputs, 4), call.rest)
+        for name, x in perform(ops, alone).items():
+            assert x.tobytes() == wanted[name][4:5].tobytes(), f"{call}: {name}"
+
+
+def _row(arrays, n):
+    return {name: x[n : n + 1] if "_N" in name else x for name, x in arrays.items()}
+
+
+# ── curves.hpp ────────────────────────────────────────────────────────────────────────────────────────────────
+def curve(kind, x):
+    y = np.empty_like(x)
+    CpuOps(x.dtype).activation(kind, x, y)
+    return y
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 4), ("float64", 5)])
+def test_the_errors_of_activations(dtype, most):
+    """In units in the last place; of GELU those of x, since its share of x is a difference where x is negative."""
+    x = np.concatenate([np.linspace(-30, 30, 40_001), np.linspace(-1e-3, 1e-3, 2001)]).astype(dtype)
+    wide = x.astype(np.longdouble)
+    sigmoid = 1 / (1 + np.exp(-wide))
+    below = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x.astype(float)])
+    eps = np.finfo(dtype).eps
+    for kind, wanted in (("sigmoid", sigmoid), ("tanh", np.tanh(wide)), ("silu", wide * sigmoid)):
+        error = np.abs(curve(kind, x) - wanted) / np.maximum(np.abs(wanted), np.finfo(dtype).tiny)
+        assert error.max() < LESS * most * eps, kind
+    assert (np.abs(curve("gelu", x) - wide * below) <= LESS * most * eps * np.abs(wide)).all()
+
+
+def test_activations_of_special_values():
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-40])
+    with np.errstate(all="ignore"):
+        for dtype in ("float32", "float64"):
+            for kind, wanted in {
+                "sigmoid": [0.5, 0.5, 1, 0, np.nan, 1, 0, 0.5],
+                "tanh": [0, 0, 1, -1, np.nan, 1, -1, 1e-40],
+                "gelu": [0, 0, np.inf, np.nan, np.nan, 1e30, 0, 0.5e-40],  # -inf · 0, as torch has it
+            }.items():
+                got = curve(kind, x.astype(dtype))
+                assert np.allclose(got, np.array(wanted).astype(dtype), rtol=1e-6, atol=1e-44, equal_nan=True), kind
+
+
+def test_a_number_that_is_no_entry_gives_nan_and_no_gradient():
+    for make in (CpuOps, ReferenceOps):
+        ops, y, dw = make("float32"), np.empty((1, 6, 5), np.float32), np.empty((3, 5), np.float32)
+        x = np.array([[2, -1, 3, 0.5, np.nan, 1e20]], np.float32)
+        ops.embedding(x, np.ones((3, 5), np.float32), y)
+        assert np.isnan(y[0]).all(axis=1).tolist() == [False, True, True, True, True, True]
+        ops.embedding_back(x, np.ones_like(y), dw)
+        assert dw.sum(axis=1).tolist() == [0, 0, 5]
 
 
 # ── numbers.hpp ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,15 +3,18 @@
 import pytest
 
 from ringtrain.ops.cuda import PARTS
+from ringtrain.ops.cuda.activations import Activations
+from ringtrain.ops.cuda.group_norm import GroupNorms
 from ringtrain.ops.cuda.loss import CudaLoss
 from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.cuda.pool import Pool
 from ringtrain.ops.cuda.response import Response
+from ringtrain.ops.cuda.sequences import Sequences
 from tests.ops.cases import is_large, prepare, wide_calls
 from tests.ops.cuda_support import TYPES, agree, calls_of, cuda_ops, needs_compiler, operations
 
 pytestmark = [needs_compiler, pytest.mark.device]
-NARROW = Pool, Response, CudaBatchNorm, CudaLoss  # agree with activations of 16 bits, too
+NARROW = Pool, Response, CudaBatchNorm, CudaLoss, Activations, GroupNorms, Sequences  # of 16 bits too
 CASES = [(part, types) for part in PARTS for types in (TYPES if part in NARROW else TYPES[:2])]
 NUMBERS = "square_sum", "nonfinite"  # which are waited for
 

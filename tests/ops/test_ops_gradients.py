@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.base import ACTIVATIONS, ConvGeometry
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import CONVOLUTIONS, POOLS
+from tests.ops.cases import CONVOLUTIONS, POOLS, UPSAMPLED, WINDOWS, window_shape
 
 OPS = ReferenceOps("float64")
-SMALL = [name for name in CONVOLUTIONS if name not in ("long rows", "many tiles")]
+SMALL = [name for name in CONVOLUTIONS if name not in ("long rows", "many tiles", "depthwise, wide")]
 
 
 def draw(*shape, seed=3):
@@ -66,6 +66,59 @@ def test_gradients_of_linear(relu):
         return dx, dw, db
 
     check(forward, back, *inputs)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_go_back_to_where_they_came_from(name):
+    """As gradients of one another: both are linear."""
+    shape, geometry = WINDOWS[name]
+    x, columns = draw(2, *shape), draw(*window_shape(2, shape, geometry))
+
+    def forward(x):
+        return np.concatenate([_columns(x, group) for group in range(geometry.groups)])
+
+    def _columns(x, group):
+        columns = np.empty(window_shape(2, shape, geometry))
+        OPS.columns(x, columns, geometry, group)
+        return columns
+
+    def back(dy):
+        dx = np.empty_like(x)
+        for group, part in enumerate(np.split(dy, geometry.groups)):
+            OPS.columns_back(part.copy(), None, dx, geometry, group)
+        return (dx,)
+
+    check(forward, back, x)
+    bias, y = draw(shape[-1]), np.empty_like(x)
+
+    def spread(columns, bias):
+        OPS.columns_back(columns, bias, y, geometry, relu=True)
+        return y.copy()
+
+    def gathered(dy):
+        dcolumns, db = np.empty_like(columns), np.empty_like(bias)
+        OPS.bias_back(spread(columns, bias), dy, db, relu=True)
+        OPS.columns(dy, dcolumns, geometry)
+        return dcolumns, db
+
+    if geometry.groups == 1:
+        check(spread, gathered, columns, bias)
+
+
+@pytest.mark.parametrize("bilinear", [False, True])
+@pytest.mark.parametrize(("h", "w", "c", "scale"), UPSAMPLED)
+def test_gradients_of_larger_images(h, w, c, scale, bilinear):
+    def forward(x):
+        y = np.empty((2, h * scale, w * scale, c))
+        OPS.upsample(x, y, bilinear)
+        return y
+
+    def back(dy):
+        dx = np.empty((2, h, w, c))
+        OPS.upsample_back(dy, dx, bilinear)
+        return (dx,)
+
+    check(forward, back, draw(2, h, w, c))
 
 
 @pytest.mark.parametrize("geometry", POOLS.values(), ids=POOLS.keys())
@@ -144,6 +197,83 @@ def test_gradients_of_batch_norm(shape, relu):
         return dx, dgamma, dbeta
 
     check(forward, back, *inputs)
+
+
+@pytest.mark.parametrize("shape, groups", [((5, 1, 12), 1), ((3, 7, 12), 4)])
+def test_gradients_of_group_norm(shape, groups):
+    inputs = draw(*shape), draw(12), draw(12, seed=4)
+    y, mean, inverse = np.empty(shape), np.empty((shape[0], groups)), np.empty((shape[0], groups))
+
+    def forward(*inputs):
+        OPS.group_norm(*inputs, y, mean, inverse, 1e-3)
+        return y.copy()
+
+    def back(dy):
+        dx, dgamma, dbeta = (np.empty_like(x) for x in inputs)
+        forward(*inputs)
+        OPS.group_norm_back(inputs[0], inputs[1], mean, inverse, dy, dgamma, dbeta, dx)
+        return dx, dgamma, dbeta
+
+    check(forward, back, *inputs)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_gradients_of_activations(kind):
+    x, y = 3 * draw(4, 30), np.empty((4, 30))
+
+    def forward(x):
+        OPS.activation(kind, x, y)
+        return y.copy()
+
+    def back(dy):
+        OPS.activation_back(kind, x, forward(x), dy, dy)
+        return (dy,)
+
+    check(forward, back, x)
+
+
+def test_gradients_of_embeddings():
+    ids, w, dw = np.array([[0.0, 3, 3], [1, 3, 0]]), draw(5, 4), np.empty((5, 4))
+    x, b, db = draw(3, 8), draw(8), np.empty(8)
+
+    def looked_up(w):
+        y = np.empty((2, 3, 4))
+        OPS.embedding(ids, w, y)
+        return y
+
+    def looked_up_back(dy):
+        OPS.embedding_back(ids, dy, dw)
+        return (dw,)
+
+    def added(x, b):
+        y = np.empty((3, 8))
+        OPS.add_bias(x, b, y)
+        return y
+
+    def added_back(dy):
+        OPS.add_bias_back(dy, db)
+        return dy, db
+
+    check(looked_up, looked_up_back, w)
+    check(added, added_back, x, b)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention(causal):
+    x, shares = draw(2, 5, 18), np.empty((2, 3, 5, 5))
+
+    def forward(x):
+        y = np.empty((2, 5, 6))
+        OPS.attention(x, y, shares, causal)
+        return y
+
+    def back(dy):
+        dx = np.empty_like(x)
+        forward(x)
+        OPS.attention_back(x, shares, dy, dx)
+        return (dx,)
+
+    check(forward, back, x)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -132,6 +132,74 @@ def test_batch_norm_and_its_running_statistics():
     close(dbeta, norm.bias.grad.numpy())
 
 
+def gradient(tensor):
+    return tensor.grad.numpy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("sigmoid", torch.sigmoid),
+        ("tanh", torch.tanh),
+        ("silu", F.silu),
+        ("gelu", F.gelu),
+        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+    ],
+)
+def test_activations(kind, wanted):
+    x = 4 * draw(7, 9)
+    tx, y, dy = torch.tensor(x, requires_grad=True), np.empty_like(x), draw(7, 9, seed=1)
+    ty = wanted(tx)
+    OPS.activation(kind, x, y)
+    close(y, ty.detach().numpy())
+    ty.backward(torch.tensor(dy))
+    OPS.activation_back(kind, x, y, dy, dy)
+    close(dy, gradient(tx))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_group_norm(groups):
+    x, gamma, beta = draw(4, 5, 2, 6), draw(6), draw(6, seed=1)
+    tx, norm = images(x), torch.nn.GroupNorm(groups, 6, eps=1e-4).double()
+    norm.weight.data, norm.bias.data = torch.tensor(gamma), torch.tensor(beta)
+    ty, moments = norm(tx), (np.empty((4, groups)), np.empty((4, groups)))
+    y, dy, dx, dgamma, dbeta = np.empty((4, 10, 6)), draw(*x.shape, seed=2), np.empty((4, 10, 6)), gamma * 0, beta * 0
+    OPS.group_norm(x.reshape(y.shape), gamma, beta, y, *moments, 1e-4)
+    close(y.reshape(x.shape), back(ty))
+    ty.backward(images(dy).detach())
+    OPS.group_norm_back(x.reshape(y.shape), gamma, *moments, dy.reshape(y.shape), dgamma, dbeta, dx)
+    close(dx.reshape(x.shape), back(tx.grad))
+    close(dgamma, gradient(norm.weight))
+    close(dbeta, gradient(norm.bias))
+
+
+def test_layer_norm_is_a_group_norm_of_one_pixel():
+    x, gamma, beta = draw(7, 12), draw(12), draw(12, seed=1)
+    tx, tgamma, tbeta = (torch.tensor(each, requires_grad=True) for each in (x, gamma, beta))
+    ty, dy, moments = F.layer_norm(tx, (12,), tgamma, tbeta, 1e-5), draw(7, 12, seed=2), np.empty((2, 7, 1))
+    y, dx, dgamma, dbeta = np.empty((7, 1, 12)), np.empty((7, 1, 12)), gamma * 0, beta * 0
+    OPS.group_norm(x[:, None], gamma, beta, y, *moments, 1e-5)
+    close(y[:, 0], ty.detach().numpy())
+    ty.backward(torch.tensor(dy))
+    OPS.group_norm_back(x[:, None], gamma, *moments, dy[:, None], dgamma, dbeta, dx)
+    for found, expected in ((dx[:, 0], tx), (dgamma, tgamma), (dbeta, tbeta)):
+        close(found, gradient(expected))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal):
+    x = draw(3, 7, 24)
+    tx = torch.tensor(x, requires_grad=True)
+    q, k, v = (each.reshape(3, 7, 2, 4).transpose(1, 2) for each in tx.split(8, dim=2))
+    ty = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(3, 7, 8)
+    y, shares, dy, dx = np.empty((3, 7, 8)), np.empty((3, 2, 7, 7)), draw(3, 7, 8, seed=1), np.empty_like(x)
+    OPS.attention(x, y, shares, causal)
+    close(y, ty.detach().numpy())
+    ty.backward(torch.tensor(dy))
+    OPS.attention_back(x, shares, dy, dx)
+    close(dx, gradient(tx))
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_softmax_cross_entropy(smoothing):
     x, labels = 4 * draw(6, 5), np.array([0, 4, -1, 2, 2, 1], np.int32)

@@ -112,7 +112,7 @@ FIRST_ITERATION = texts.ITERATION(
     iteration=1,
     iterations=460,
     epoch=texts.EPOCH_OF(epoch=" 1", epochs=20),
-    scores=texts.SCORES(loss=2.3, accuracy="12.50%"),
+    scores=texts.SCORES(loss=2.3, others=texts.SCORE(name="accuracy", value="12.50%")),
     lr=0.05,
     images_per_s=12_346,
 )
@@ -123,7 +123,7 @@ def outcome(reason, ranks):
 
 
 def last_score(best):
-    return texts.TEST(scores=texts.SCORES(loss=0.1, accuracy="97.50%"), best=best)
+    return texts.TEST(scores=texts.SCORES(loss=0.1, others=texts.SCORE(name="accuracy", value="97.50%")), best=best)
 
 
 def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
@@ -132,7 +132,9 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
     assert lines[11:] == [
         texts.PREPARING,
         texts.COMPILED(kernels="31 kernels", seconds=4.2),
-        texts.EVALUATED(iteration=30, loss=0.5, accuracy="90.00%", best=" *", clock="1:10"),
+        texts.EVALUATED(
+            iteration=30, loss=0.5, others=texts.SHORT_SCORE(name="acc", value="90.00%"), best=" *", clock="1:10"
+        ),
         texts.NOTE(text="passed over a damaged checkpoint"),
         FIRST_ITERATION,
         "            train loss     acc  test loss     acc        rate  images/s   time",
@@ -188,9 +190,9 @@ def test_the_best_epoch_has_a_mark_and_the_end_names_it(run, epoch, ended):
     rows = [line for line in lines if line.startswith("epoch")]
     assert ["*" in row for row in rows] == [True, True, False, False]
     assert len({row.index(".75") for row in rows}) == len({row.rindex("%") for row in rows}) == 1  # 100.00% is wider
-    assert last_score(texts.BEST_IN(accuracy="100.00%", epoch=2, mark="*")) in lines
+    assert last_score(texts.BEST_IN(value="100.00%", epoch=2, mark="*")) in lines
     resumed = told([run(best=0.98), epoch(test_accuracy=0.97), ended()])
-    assert last_score(texts.BEST_BEFORE(accuracy="98.00%", mark="*")) in resumed and resumed[13].count("*") == 0
+    assert last_score(texts.BEST_BEFORE(value="98.00%", mark="*")) in resumed and resumed[13].count("*") == 0
 
 
 def test_kernels_from_the_cache(others):

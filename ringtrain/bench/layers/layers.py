@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringtrain.bench import texts
-from ringtrain.errors import ModelError
 from ringtrain.nn import graph_checks, shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Layer, Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
-from ringtrain.nn.losses import SoftmaxCrossEntropy
+from ringtrain.nn.losses import Loss
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import Optimizer
@@ -80,13 +78,21 @@ class Rig:
 
     count: examples of this rank; total: of all ranks
     make:  (spans) → optimizer
+    loss:  of random labels that fit the net's output
     ways:  by layer, the way that its operations take
-
-    Raises: ModelError if the net does not end in one vector
     """
 
-    def __init__(self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], seed: int = 0):
-        self._ops, self._total, self._watch = ops, total, Stopwatch(ops)
+    def __init__(
+        self,
+        ops: Ops,
+        graph: Graph,
+        count: int,
+        total: int,
+        make: Callable[..., Optimizer],
+        loss: Loss,
+        seed: int = 0,
+    ):
+        self._ops, self._watch, self._loss = ops, Stopwatch(ops), loss
         inputs = {node.name: graph_checks.input_shapes(node, graph.shapes) for node in graph.plan}
         self.ways = {node.name: node.layer.way(ops, count, inputs[node.name]) for node in graph.plan}
         nodes = [replace(node, layer=TimedLayer(node.name, node.layer, self._watch)) for node in graph.plan]
@@ -96,12 +102,18 @@ class Rig:
         initialise(self._arena, ops, seed)
         self._optimizer = make(self._arena.spans)
         self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
-        self._totals, self._loss = ops.zeros((3,), "float64"), SoftmaxCrossEntropy()
+        self._totals = ops.zeros((3,), "float64")
         examples, key = ops.from_host(np.arange(count)), ops.from_host(np.array([seed], np.uint64))
         self._ctx = Pass(ops, Workspace(ops), examples=examples, total=total, key=key)
         random = np.random.default_rng(seed)
         self._x = ops.from_host(random.standard_normal((count, *graph.input_shape), np.float32).astype(ops.active))
-        self._labels = ops.from_host(random.integers(0, classes_of(graph), count).astype(np.int32))
+        form, classes = loss.labels_of(graph.shapes[graph.output])
+        shape = count, *form.shape
+        values = (
+            random.standard_normal(shape).astype(ops.dtype) if classes is None else random.integers(0, classes, shape)
+        )
+        self._labels = ops.from_host(values if classes is None else values.astype(np.int32))
+        self._labelled = total * shapes.element_count(form.shape)
 
     @property
     def held_bytes(self) -> int:
@@ -120,7 +132,7 @@ class Rig:
     def _iterate(self) -> None:
         ctx, watch = self._ctx, self._watch
         logits, tapes = self._graph.forward(ctx, self._x)
-        given = logits, self._labels, self._totals, self._total
+        given = logits, self._labels, self._totals, self._labelled
         dlogits = watch.time((LOSS, ""), lambda: self._loss.backward(ctx, *given))
         for _ in self._graph.backward(ctx, dlogits, tapes):
             pass
@@ -129,14 +141,6 @@ class Rig:
     def _update(self) -> None:
         weights, grads = self._arena.weights, self._arena.grads
         self._optimizer.apply(self._ops, weights, grads, self._slots, 0.0, 1, 0, self._arena.count)
-
-
-def classes_of(graph: Graph) -> int:
-    """Return the number of classes of the net's output."""
-    shape = graph.shapes[graph.output]
-    if len(shape) != 1:
-        raise ModelError(texts.NO_VECTOR(layer=graph.output, shape=shapes.format_shape(shape)))
-    return shape[0]
 
 
 def keys_of(graph: Graph) -> list[Key]:

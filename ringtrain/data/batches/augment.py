@@ -59,6 +59,18 @@ def _draw_offset(hashed, shift: int, choices: int, pad: int, spare, out) -> None
     np.subtract(out, pad, out=out)
 
 
+class Uncropped:
+    """The whole input, of any number of extents."""
+
+    def check(self, shape) -> None:
+        """Accept any shape."""
+
+    def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
+        """Fill ``batch.top``, ``.left`` and ``.flip`` with zeros."""
+        for array in (batch.top, batch.left, batch.flip):
+            array.fill(0)
+
+
 @dataclass(frozen=True, slots=True)
 class CentreCrop:
     """The middle ``height`` × ``width`` pixels, never mirrored, for evaluation. A larger size pads the image."""

@@ -15,7 +15,7 @@ from itertools import count
 
 import numpy as np
 
-from ringtrain.data.batches.augment import Augment, CentreCrop
+from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.gather import Batch, Gather
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.split import Split
@@ -43,7 +43,7 @@ class Batches:
         rank: int | None = 0,
         size: int = 1,
         grain: int = 1,
-        augment: Augment | CentreCrop | None = None,
+        augment: Augment | CentreCrop | Uncropped | None = None,
         seed: int = 0,
         start_iteration: int = 0,
         stop_iteration: int | None = None,
@@ -126,7 +126,8 @@ def evaluation_batches(
     grain: int = 1,
     crop: tuple[int, int] | None = None,
 ) -> Batches:
-    """Return batches with each example once, in file order: its centre ``crop`` (height, width), never mirrored."""
+    """Return batches with each example once, in file order: its centre ``crop`` (height, width), never mirrored; whole
+    if it is None."""
     sampler = Sampler(split.count, batch, shuffle=False)
     centre = None if crop is None else CentreCrop(*crop)
     return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)

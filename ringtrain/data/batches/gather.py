@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.batches import keys
-from ringtrain.data.batches.augment import Augment, CentreCrop
+from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.split import Split
 
@@ -65,7 +65,7 @@ class Gather:
             raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
         self._split, self._sampler = split, sampler
         self._division = division
-        self._augment: Augment | CentreCrop = augment or CentreCrop(*split.shape[:2])
+        self._augment: Augment | CentreCrop | Uncropped = augment or Uncropped()
         self._augment.check(split.shape)
         self._seed = seed
         self._epoch = -1  # the epoch of the held order

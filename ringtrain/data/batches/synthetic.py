@@ -11,32 +11,34 @@ from ringtrain.data.split import ArraySplit
 from ringtrain.errors import DataError
 
 
-def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
-    """Make ``count`` random images of [H, W, C] = ``shape`` with random labels, and no test split: the same for a
-    seed on every rank. With ``count`` the size of a batch, every iteration trains on the same batch.
+def synthetic(shape, classes: int | None, count: int, seed: int, label_shape=(), most: int = 255) -> DataSet:
+    """Make ``count`` random inputs of ``shape``, of bytes up to ``most``, with random labels of ``label_shape``, and no
+    test split: the same for a seed on every rank. With ``count`` the size of a batch, every iteration trains on the
+    same batch. ``classes``: of class numbers; None: labels are values from 0 to 1.
 
     Raises: DataError if a number is below 1, or the classes exceed a data set's maximum.
     """
-    if classes > MOST_CLASSES:
+    if classes is not None and classes > MOST_CLASSES:
         raise DataError(texts.SYNTHETIC_CLASSES(classes=classes, most=MOST_CLASSES))
-    if min(*shape, classes, count) < 1:
+    if min(*shape, *label_shape, 1 if classes is None else classes, count) < 1:
         raise DataError(texts.SYNTHETIC_NONE(count=count, shape="x".join(map(str, shape)), classes=classes))
     try:
-        part = Part(_images((count, *shape), seed), _labels(count, classes, seed))
+        part = Part(_images((count, *shape), seed, most), _labels((count, *label_shape), classes, seed))
     except (MemoryError, ValueError) as error:
         shown = "x".join(map(str, (count, *shape)))
         raise DataError(texts.SYNTHETIC_TOO_LARGE(shape=shown)) from error
     for array in (part.images, part.labels):
         array.flags.writeable = False
-    statistics = pixel_statistics(part.images)
+    statistics = pixel_statistics(part.images.reshape(count, 1, -1, shape[-1]))  # of each place of the last axis
+    sealed = part if classes is not None else Part(part.images, part.labels.view(np.int32))
     return DataSet(
         name="synthetic",
-        train=ArraySplit(part.images, part.labels, checksum(part)),
+        train=ArraySplit(part.images, part.labels, checksum(sealed)),
         test=None,
-        classes=tuple(str(number) for number in range(classes)),
+        classes=tuple(str(number) for number in range(classes or 0)),
         mean=statistics.mean,
         std=statistics.std,
-        mean_image=statistics.mean_image,
+        mean_image=statistics.mean_image.reshape(shape),
         source=f"random numbers, seed {seed}",
         licence="none needed",
     )
@@ -46,10 +48,14 @@ def _words(count: int, seed: int, purpose: int):
     return keys.hashes(keys.make_key(keys.SYNTHETIC, seed, purpose), np.arange(count, dtype=np.int64))
 
 
-def _images(shape, seed: int):
+def _images(shape, seed: int, most: int):
     nbytes = int(np.prod(shape))
-    return _words(-(-nbytes // 8), seed, 0).astype("<u8", copy=False).view(np.uint8)[:nbytes].reshape(shape)
+    drawn = _words(-(-nbytes // 8), seed, 0).astype("<u8", copy=False).view(np.uint8)[:nbytes].reshape(shape)
+    return drawn if most == 255 else drawn % np.uint8(most + 1)
 
 
-def _labels(count: int, classes: int, seed: int):
-    return (_words(count, seed, 1) % np.uint64(classes)).astype(np.int32)
+def _labels(shape, classes: int | None, seed: int):
+    words = _words(int(np.prod(shape)), seed, 1).reshape(shape)
+    if classes is None:
+        return (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
+    return (words % np.uint64(classes)).astype(np.int32)

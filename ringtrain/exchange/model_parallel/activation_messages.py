@@ -22,6 +22,8 @@ from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.exchange import texts
+from ringtrain.nn.losses import ONE_CLASS_NUMBER, LabelForm
+from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
@@ -82,7 +84,7 @@ class GroupRows:
 class ActivationMessage:
     """The memory of one message between this rank's rows and ``peers``, the ranks of a neighbouring group.
 
-    forward:  ``examples`` int64, ``labels`` int32, ``values`` of ``width`` numbers an example
+    forward:  ``examples`` int64, ``labels`` [n, ...], ``values`` of ``width`` numbers an example
     backward: ``reports`` float64, of each peer {id, loss, correct, valid}, and ``values``
     """
 
@@ -107,7 +109,8 @@ class ActivationMessage:
             if self.examples is None or self.labels is None:
                 spans = [self.reports[other], values]
             else:
-                spans = [self.examples[start:stop], self.labels[start:stop], values]
+                labels = self.labels[start:stop]
+                spans = [self.examples[start:stop], labels.reshape((labels.size,)), values]
             found += [(self.peers[other], span) for span in spans]
         return found
 
@@ -138,13 +141,22 @@ class ActivationChannel:
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     def forward(
-        self, peers: Sequence[int], place: int, rows: GroupRows, capacity: int, width: int
+        self,
+        peers: Sequence[int],
+        place: int,
+        rows: GroupRows,
+        capacity: int,
+        width: int,
+        labels: LabelForm = ONE_CLASS_NUMBER,
     ) -> ActivationMessage:
-        """Return the memory of a message forward of up to ``capacity`` rows."""
+        """Return the memory of a message forward of up to ``capacity`` rows, with labels of this form."""
         message = self._message(peers, place, rows, capacity, width, FORWARD)
         count = rows.count(capacity)
         message.examples = self._transport.scratch(count, "int64")
-        message.labels = self._transport.scratch(count, "int32")
+        flat = self._transport.scratch(
+            count * element_count(labels.shape), self._ops.dtype if labels.values else np.dtype("int32")
+        )
+        message.labels = flat.reshape((count, *labels.shape))
         return message
 
     def onward(self, came: ActivationMessage, peers: Sequence[int], capacity: int, width: int) -> ActivationMessage:

@@ -96,7 +96,7 @@ class Hybrid(Exchange):
     def prepare(self, graph: Graph) -> Graph:
         """Raises ConfigError for a network without layers to divide, or with too few columns, or with too few other
         parameters for the servers."""
-        first, size = trailing(graph.plan), self._settings.transport.size
+        first, size = trailing(graph.plan, graph.shapes), self._settings.transport.size
         if first is None:
             raise ConfigError(texts.HYBRID_NO_LAYERS(model=self._settings.config.model))
         units = {node.name: node.layer.units for node in graph.plan[first:] if isinstance(node.layer, Linear)}

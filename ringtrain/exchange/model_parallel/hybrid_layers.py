@@ -11,7 +11,7 @@ from ringtrain.collectives.schedule import bounds
 from ringtrain.exchange.model_parallel.column_shards import ColumnShards
 from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.nn import shapes
-from ringtrain.nn.base import Layer
+from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Dropout, Flatten, Linear, ReLU
@@ -130,15 +130,18 @@ class RandomOverGlobalBatch(Layer):
 
 
 # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────
-def trailing(plan: Sequence[Node]) -> int | None:
+def trailing(plan: Sequence[Node], known: dict[str, Shape]) -> int | None:
     """Return the place of the first Linear of the layers at the end, which are Linear or of :data:`BETWEEN`, and each
-    read only the layer before; None without one."""
+    read only the layer before; None without one. ``known``: the shapes of outputs. A Linear of a sequence is not
+    divided, nor is any layer before it."""
     first = None
     for i in reversed(range(len(plan))):
         read_on = i + 1 == len(plan) or plan[i + 1].inputs == (plan[i].name,)
         if not (read_on and isinstance(plan[i].layer, (Linear, *BETWEEN))):
             break
         if isinstance(plan[i].layer, Linear):
+            if len(known[plan[i].name]) != 1:
+                break
             first = i
     return first
 

@@ -128,7 +128,7 @@ def _limit(graph: Graph, start: int, stop: int) -> str:
 
 
 def _divisible(graph: Graph, start: int, stop: int) -> bool:
-    return trailing(graph.plan[start:stop]) == 0
+    return trailing(graph.plan[start:stop], graph.shapes) == 0
 
 
 def _units(graph: Graph, start: int, stop: int) -> dict[str, int]:

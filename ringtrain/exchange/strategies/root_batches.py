@@ -64,11 +64,12 @@ class RootBatches(BatchSource):
         cuts = {rank: own[micro] for rank, own in self._cuts.items() if micro < len(own)}
         count = sum(stop - start for start, stop in cuts.values())
         outputs = self._space("logits", (count, *logits.shape[1:]))
-        labels = self._space("labels", (count,), self._labels.dtype)
+        shape, values = self._labels.shape[1:], self._labels.dtype.kind == "f"
+        labels = self._space("labels", (count, *shape), self._ops.dtype if values else self._labels.dtype)
         places, at = {}, 0
         for rank, (start, stop) in cuts.items():
             places[rank] = slice(at, at + stop - start)
-            self._ops.upload(self._labels[start:stop], labels[places[rank]])
+            self._ops.upload(self._labels[start:stop].astype(labels.dtype, copy=False), labels[places[rank]])
             at += stop - start
         others = [rank for rank in cuts if rank != ROOT]
         self._receive([(rank, outputs[places[rank]]) for rank in others])

@@ -9,10 +9,12 @@ import numpy as np
 
 from ringtrain.humanize import plural
 from ringtrain.ops import keys
+from ringtrain.ops.base import ACTIVATIONS, VALUE_LOSSES
 from ringtrain.ops.cpu.conv import CpuConvolution
 from ringtrain.ops.cpu.library import open_kernels, threads_wanted
 from ringtrain.ops.cpu.way import way
 from ringtrain.ops.elementary import power
+from ringtrain.ops.geometry import window_sizes
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import cut_pairs
 
@@ -34,6 +36,7 @@ class CpuOps(HostOps):
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def threads(self, count: int) -> None:
+        self._sizes: dict[tuple, np.ndarray] = {}
         self._kernels = open_kernels(self.dtype, count)
         self.helpers = self._kernels if self._kernels.threads > 1 else None
         self._convolution = CpuConvolution(self._kernels, self.dtype)
@@ -82,6 +85,12 @@ class CpuOps(HostOps):
     def relu_back(self, y, dy, dx):
         self._kernels.relu_back(y, dy, dx, y.size)
 
+    def activation(self, kind, x_N, y_N):
+        self._kernels.activation(x_N, y_N, y_N.size, ACTIVATIONS.index(kind))
+
+    def activation_back(self, kind, x_N, y_N, dy_N, dx_N):
+        self._kernels.activation_back(x_N, y_N, dy_N, dx_N, y_N.size, ACTIVATIONS.index(kind))
+
     def concat(self, xs, y):
         start = 0
         for x in xs:
@@ -120,6 +129,29 @@ class CpuOps(HostOps):
     ):
         given = x_NHWC, w_RSCK, y_NPQK
         self._convolution.back(*given, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
+
+    def columns(self, x, columns, geometry, group=0):
+        self._kernels.columns(x, columns, self._windows(x, geometry), group)
+
+    def columns_back(self, columns, b_C, x, geometry, group=0, relu=False):
+        self._kernels.columns_back(columns, b_C, x, self._windows(x, geometry), group, relu)
+
+    def _windows(self, x, geometry):
+        """The sizes of windows, which the kernels read as ``struct Windows``."""
+        key = x.shape, geometry
+        if key not in self._sizes:
+            self._sizes[key] = np.array(window_sizes(x.shape, geometry), np.int64)
+        return self._sizes[key]
+
+    def bias_back(self, y, dy, db_C, relu=False, accumulate=False):
+        if relu or db_C is not None:
+            self._kernels.unfinish(dy, y, db_C, dy.size, dy.shape[-1], relu, accumulate)
+
+    def upsample(self, x_NHWC, y_NPQC, bilinear=False):
+        self._kernels.upsample(x_NHWC, y_NPQC, *x_NHWC.shape, y_NPQC.shape[1] // x_NHWC.shape[1], bilinear)
+
+    def upsample_back(self, dy_NPQC, dx_NHWC, bilinear=False):
+        self._kernels.upsample_back(dy_NPQC, dx_NHWC, *dx_NHWC.shape, dy_NPQC.shape[1] // dx_NHWC.shape[1], bilinear)
 
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
         self._kernels.max_pool(x_NHWC, y_NPQC, where_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry))
@@ -190,12 +222,43 @@ class CpuOps(HostOps):
         given = x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC
         self._kernels.batch_norm_fixed(*given, x_NHWC.size, gamma_C.size, eps, relu)
 
+    def group_norm(self, x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps):
+        given = x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG
+        self._kernels.group_norm(*given, *x_NSC.shape, mean_NG.shape[1], eps)
+
+    def group_norm_back(self, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False):
+        given = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC
+        self._kernels.group_norm_back(*given, *x_NSC.shape, mean_NG.shape[1], accumulate)
+
+    def embedding(self, x_NL, w_VD, y_NLD):
+        self._kernels.embedding(x_NL, w_VD, y_NLD, x_NL.size, *w_VD.shape)
+
+    def embedding_back(self, x_NL, dy_NLD, dw_VD, accumulate=False):
+        self._kernels.embedding_back(x_NL, dy_NLD, dw_VD, x_NL.size, *dw_VD.shape, accumulate)
+
+    def add_bias(self, x_ND, b_D, y_ND):
+        self._kernels.add_bias(x_ND, b_D, y_ND, *x_ND.shape)
+
+    def add_bias_back(self, dy_ND, db_D, accumulate=False):
+        self._kernels.unfinish(dy_ND, dy_ND, db_D, dy_ND.size, db_D.size, False, accumulate)
+
+    def attention(self, x_NLE, y_NLD, y_NHLL, causal=False):
+        self._kernels.attention(x_NLE, y_NLD, y_NHLL, *y_NLD.shape, y_NHLL.shape[1], causal)
+
+    def attention_back(self, x_NLE, y_NHLL, dy_NLD, dx_NLE):
+        self._kernels.attention_back(x_NLE, y_NHLL, dy_NLD, dx_NLE, *dy_NLD.shape, y_NHLL.shape[1])
+
     def softmax(self, x_NK, y_NK):
         self._kernels.softmax(x_NK, y_NK, *x_NK.shape)
 
     def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
         given = x_NK, labels_N, dx_NK, totals_3
         self._kernels.softmax_cross_entropy(*given, *x_NK.shape, scale, smoothing, ignore)
+
+    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0):
+        kernels = self._kernels
+        kernel = kernels.value_loss_of_classes if labels_N.dtype == np.int32 else kernels.value_loss
+        kernel(VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, totals_3, x_N.size, scale, delta)
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
         given = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
@@ -262,8 +325,9 @@ def _rows(x_NHWC):
 
 
 def _whole_image(x_NHWC):
-    """The extents of one window over all pixels."""
-    return *x_NHWC.shape, 1, 1, max(x_NHWC.shape[1:3]), 1, 0
+    """The extents of one window over all pixels, taken as one line of them."""
+    pixels = math.prod(x_NHWC.shape[1:-1])
+    return x_NHWC.shape[0], pixels, 1, x_NHWC.shape[-1], 1, 1, pixels, 1, 0
 
 
 def aligned(shape, dtype):

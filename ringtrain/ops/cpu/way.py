@@ -1,4 +1,5 @@
-"""Which way a convolution goes on the CPU: Winograd's or the direct one.
+"""Which way a convolution goes on the CPU: Winograd's, the direct one, or that of depthwise convolutions, which have a
+kernel for each channel.
 
 Winograd's way multiplies less, but transforms more. Per tile of M × M outputs, M = 7 - kernel, it has 36 products of
 c × k, and its transforms go with c + k; weights are transformed once. Both are counted in multiplications of the direct
@@ -21,7 +22,11 @@ TILE_INPUTS = 6
 
 
 def way(geometry: ConvGeometry, x_shape: tuple[int, ...], y_shape: tuple[int, ...], dtype, to_inputs=False) -> str:
-    """Return ``winograd`` or ``direct``: the way from x to y and to dw, or ``to_inputs``, from dy to dx."""
+    """Return ``winograd``, ``direct`` or ``depthwise``: the way from x to y and to dw, or with ``to_inputs`` that from
+    dy to dx.
+    """
+    if 1 < geometry.groups == x_shape[3] == y_shape[3]:
+        return "depthwise"
     kernel = geometry.kernel
     possible = kernel in (3, 5) and geometry.stride == 1 and geometry.pad < kernel and dtype == "float32"
     if not possible:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ringtrain.ops import texts
 from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda.activations import Activations
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.cuda.convolution import CudaConvolution
@@ -16,6 +17,7 @@ from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
 from ringtrain.ops.cuda.exchange import CudaExchange
+from ringtrain.ops.cuda.group_norm import GroupNorms
 from ringtrain.ops.cuda.loss import CudaLoss
 from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.cuda.optim import Optimizers
@@ -24,8 +26,11 @@ from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.cuda.pool import Pool
 from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.response import Response
+from ringtrain.ops.cuda.sequences import Sequences
 from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
+from ringtrain.ops.cuda.unfold import Unfold
+from ringtrain.ops.cuda.upsample import Upsampling
 from ringtrain.ops.cuda.wire import Wire
 
 PARTS = (
@@ -36,6 +41,9 @@ PARTS = (
     Response,
     CudaBatchNorm,
     CudaLoss,
+    Activations,
+    GroupNorms,
+    Sequences,
     Optimizers,
     Wire,
     Compression,
@@ -43,6 +51,8 @@ PARTS = (
     Sums,
     Products,
     CudaConvolution,
+    Unfold,
+    Upsampling,
 )
 
 
@@ -53,6 +63,7 @@ class CudaOps(Ops):
     """
 
     name = "cuda"
+    columns_at_once = 1 << 24  # enough work for a large device
     records = True
 
     def __init__(self, runtime, dtype="float32", precision="float32", device=None, fixed=False):

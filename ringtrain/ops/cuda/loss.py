@@ -1,13 +1,15 @@
-"""Softmax and its cross-entropy: ``sources/loss.cu``."""
+"""Softmax and its cross-entropy, and losses of values: ``sources/loss.cu``."""
 
+from ringtrain.ops.base import VALUE_LOSSES
 from ringtrain.ops.cuda.device import Device
 
 WARP, ROW_BLOCK = 32, 256
+MOST_BLOCKS = 512  # of any device, so that the order of a sum is the same on all
 FEW = 4  # elements of a thread, at the least
 
 
 class CudaLoss:
-    """Softmax and its cross-entropy."""
+    """Softmax and its cross-entropy, and losses of values."""
 
     def __init__(self, device: Device):
         self._device = device
@@ -26,6 +28,16 @@ class CudaLoss:
         self._rows("cross_entropy", rows, classes, *given)
         kernel = self._device.kernels("loss", "add_totals")
         kernel(1, ROW_BLOCK, self._device.stream, results, totals_3, rows)
+
+    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0):
+        if not x_N.size:
+            return
+        blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
+        results = self._device.scratch("results of blocks", (3, blocks), "float64")
+        kernel = self._device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
+        given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, x_N.size, scale, delta
+        kernel(blocks, ROW_BLOCK, self._device.stream, *given)
+        self._device.kernels("loss", "add_totals")(1, ROW_BLOCK, self._device.stream, results, totals_3, blocks)
 
     def _rows(self, function, rows, classes, *arguments):
         threads = WARP

@@ -1,5 +1,7 @@
 """Pooling: ``sources/pool.cu``."""
 
+import math
+
 from ringtrain.ops.cuda.columns import cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
 
@@ -23,19 +25,18 @@ class Pool:
         self._windows("avg_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, dx_NHWC)
 
     def global_avg_pool(self, x_NHWC, y_NC):
-        n, height, width, channels = x_NHWC.shape
+        n, pixels, channels = _lines(x_NHWC)
         if not y_NC.size:
             return
-        vector, pixels = vector_of(self._device.runtime, channels, x_NHWC, y_NC), height * width
+        vector = vector_of(self._device.runtime, channels, x_NHWC, y_NC)
         columns = cut_columns(pixels, pixels, channels, vector)
         blocks = n, columns.blocks[1]
         kernel = self._device.kernels("pool", "global_avg_pool")
         kernel(blocks, columns.threads, self._device.stream, x_NHWC, y_NC, pixels, channels, columns.wide)
 
     def global_avg_pool_back(self, dy_NC, dx_NHWC):
-        n, height, width, channels = dx_NHWC.shape
-        vector = vector_of(self._device.runtime, channels, dy_NC, dx_NHWC)
-        extents = n, height * width, channels
+        extents = _lines(dx_NHWC)
+        vector = vector_of(self._device.runtime, extents[-1], dy_NC, dx_NHWC)
         self._each("global_avg_pool_back", vector, dx_NHWC, dy_NC, dx_NHWC, *extents)
 
     def _windows(self, function, x_NHWC, y_NPQC, geometry, made, *arrays):
@@ -48,3 +49,8 @@ class Pool:
     def _each(self, function, vector, made, *arguments):
         kernel = self._device.kernels("pool", function)
         self._device.each(kernel, made.size, *arguments, int(vector > 1), per_thread=vector)
+
+
+def _lines(x):
+    """Return (examples, pixels of an example, channels)."""
+    return x.shape[0], math.prod(x.shape[1:-1]), x.shape[-1]

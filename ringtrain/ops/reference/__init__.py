@@ -1,10 +1,25 @@
 """The operations in plain NumPy: short enough to check by eye, and the reference of the fast ones."""
 
+import math
+
 import numpy as np
 
 from ringtrain.ops import keys
 from ringtrain.ops.host import HostOps
-from ringtrain.ops.reference import compression, conv, loss, norm, optim, pool, simple, wire
+from ringtrain.ops.reference import (
+    activation,
+    compression,
+    conv,
+    loss,
+    norm,
+    optim,
+    pool,
+    sequence,
+    simple,
+    upsample,
+    wire,
+)
+from ringtrain.ops.reference import columns as columns_of
 
 # Infinities and NaN are results that training reports, not warnings.
 quiet = np.errstate(all="ignore")
@@ -56,6 +71,14 @@ class ReferenceOps(HostOps):
     def relu_back(self, y, dy, dx):
         dx[...] = simple.mask(dy, y, relu=True)
 
+    @quiet
+    def activation(self, kind, x_N, y_N):
+        activation.forward(kind, x_N, y_N)
+
+    @quiet
+    def activation_back(self, kind, x_N, y_N, dy_N, dx_N):
+        activation.back(kind, x_N, y_N, dy_N, dx_N)
+
     def concat(self, xs, y):
         np.concatenate(xs, axis=-1, out=y)
 
@@ -85,6 +108,26 @@ class ReferenceOps(HostOps):
     ):
         conv.conv2d_back(x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
 
+    def columns(self, x, columns, geometry, group=0):
+        columns_of.columns(x, columns, geometry, group)
+
+    @quiet
+    def columns_back(self, columns, b_C, x, geometry, group=0, relu=False):
+        columns_of.columns_back(columns, b_C, x, geometry, group, relu)
+
+    @quiet
+    def bias_back(self, y, dy, db_C, relu=False, accumulate=False):
+        dy[...] = simple.mask(dy, y, relu)
+        simple.bias_gradient(dy, db_C, accumulate)
+
+    @quiet
+    def upsample(self, x_NHWC, y_NPQC, bilinear=False):
+        upsample.upsample(x_NHWC, y_NPQC, bilinear)
+
+    @quiet
+    def upsample_back(self, dy_NPQC, dx_NHWC, bilinear=False):
+        upsample.upsample_back(dy_NPQC, dx_NHWC, bilinear)
+
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
         pool.max_pool(x_NHWC, y_NPQC, where_NPQC, geometry)
 
@@ -102,12 +145,12 @@ class ReferenceOps(HostOps):
 
     @quiet
     def global_avg_pool(self, x_NHWC, y_NC):
-        np.mean(x_NHWC, axis=(1, 2), out=y_NC)
+        np.mean(x_NHWC, axis=tuple(range(1, x_NHWC.ndim - 1)), out=y_NC)
 
     @quiet
     def global_avg_pool_back(self, dy_NC, dx_NHWC):
-        _, height, width, _ = dx_NHWC.shape
-        dx_NHWC[...] = (dy_NC / dy_NC.dtype.type(height * width))[:, None, None, :]
+        pixels = math.prod(dx_NHWC.shape[1:-1])
+        dx_NHWC.reshape(len(dy_NC), pixels, dy_NC.shape[1])[...] = (dy_NC / dy_NC.dtype.type(pixels))[:, None, :]
 
     @quiet
     def lrn_across(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k):
@@ -154,12 +197,47 @@ class ReferenceOps(HostOps):
         norm.batch_norm_fixed(x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu)
 
     @quiet
+    def group_norm(self, x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps):
+        norm.group_norm(x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps)
+
+    @quiet
+    def group_norm_back(self, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False):
+        norm.group_norm_back(x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate)
+
+    def embedding(self, x_NL, w_VD, y_NLD):
+        sequence.embedding(x_NL, w_VD, y_NLD)
+
+    @quiet
+    def embedding_back(self, x_NL, dy_NLD, dw_VD, accumulate=False):
+        sequence.embedding_back(x_NL, dy_NLD, dw_VD, accumulate)
+
+    @quiet
+    def add_bias(self, x_ND, b_D, y_ND):
+        np.add(x_ND, b_D, out=y_ND)
+
+    @quiet
+    def add_bias_back(self, dy_ND, db_D, accumulate=False):
+        simple.bias_gradient(dy_ND, db_D, accumulate)
+
+    @quiet
+    def attention(self, x_NLE, y_NLD, y_NHLL, causal=False):
+        sequence.attention(x_NLE, y_NLD, y_NHLL, causal)
+
+    @quiet
+    def attention_back(self, x_NLE, y_NHLL, dy_NLD, dx_NLE):
+        sequence.attention_back(x_NLE, y_NHLL, dy_NLD, dx_NLE)
+
+    @quiet
     def softmax(self, x_NK, y_NK):
         loss.softmax(x_NK, y_NK)
 
     @quiet
     def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
         loss.softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ignore)
+
+    @quiet
+    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0):
+        loss.value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta)
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
         simple.prepare_images(images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N)

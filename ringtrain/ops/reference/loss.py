@@ -1,4 +1,4 @@
-"""Softmax and its cross-entropy."""
+"""Softmax and its cross-entropy, and losses of values."""
 
 import numpy as np
 
@@ -19,6 +19,39 @@ def softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ign
     totals_3[2] += valid_N.sum()
     if dx_NK is not None:
         dx_NK[...] = np.where(valid_N[:, None], scale * (np.exp(log_NK) - target_NK), 0)
+
+
+def value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta):
+    x, y = x_N.reshape(-1).astype(np.float64), labels_N.reshape(-1).astype(np.float64)
+    valid = (labels_N.reshape(-1) != -1) if labels_N.dtype.kind == "i" else np.ones(len(y), bool)
+    loss, slope = VALUE_LOSSES[kind](x, y, delta)
+    totals_3[0] += loss[valid].sum()
+    totals_3[1] += ((x > 0) == (y > 0.5))[valid].sum() if kind == "bce" else 0
+    totals_3[2] += valid.sum()
+    if dx_N is not None:
+        dx_N[...] = np.where(valid, scale * slope, 0).reshape(dx_N.shape)
+
+
+def _mse(x, y, delta):
+    return (x - y) ** 2, 2 * (x - y)
+
+
+def _mae(x, y, delta):
+    return np.abs(x - y), np.sign(x - y)
+
+
+def _huber(x, y, delta):
+    d = x - y
+    return np.where(np.abs(d) <= delta, d * d / 2, delta * (np.abs(d) - delta / 2)), np.clip(d, -delta, delta)
+
+
+def _bce(x, y, delta):
+    y = np.where((y >= 0) & (y <= 1), y, np.nan)
+    tail = np.exp(-np.abs(x))
+    return np.maximum(x, 0) - x * y + np.log1p(tail), np.where(x > 0, 1, tail) / (1 + tail) - y
+
+
+VALUE_LOSSES = {"mse": _mse, "mae": _mae, "huber": _huber, "bce": _bce}  # → (losses, d(losses)/dx)
 
 
 def _targets(labels_N, valid_N, classes, smoothing):

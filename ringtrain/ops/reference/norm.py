@@ -1,4 +1,4 @@
-"""Local response normalisation and batch normalisation."""
+"""Local response normalisation, batch normalisation, and that of groups of channels."""
 
 import numpy as np
 
@@ -96,6 +96,31 @@ def batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, count, dx, eps):
     inverse_C = _inverse(var_C, eps)
     level_C, slope_C = sums_2C / count
     dx[...] = gamma_C * inverse_C * (dy - level_C - (x - mean_C) * inverse_C**2 * slope_C)
+
+
+def group_norm(x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps):
+    x = _grouped(x_NSC, mean_NG.shape[1])
+    mean, var = (x.mean(axis=(1, 3), dtype=np.float64), x.var(axis=(1, 3), dtype=np.float64))
+    mean_NG[...], inverse_NG[...] = mean, 1 / np.sqrt(var + eps)
+    xhat = (x - mean[:, None, :, None]) / np.sqrt(var + eps)[:, None, :, None]
+    y_NSC[...] = gamma_C * xhat.reshape(x_NSC.shape) + beta_C
+
+
+def group_norm_back(x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate):
+    groups, inverse = mean_NG.shape[1], inverse_NG[:, None, :, None]
+    xhat = (_grouped(x_NSC, groups) - mean_NG[:, None, :, None]) * inverse
+    put((dy_NSC * xhat.reshape(x_NSC.shape)).sum(axis=(0, 1), dtype=np.float64), dgamma_C, accumulate)
+    put(dy_NSC.sum(axis=(0, 1), dtype=np.float64), dbeta_C, accumulate)
+    if dx_NSC is not None:
+        slope = _grouped(dy_NSC * gamma_C, groups)
+        level, along = (each.mean(axis=(1, 3), keepdims=True) for each in (slope, slope * xhat))
+        dx_NSC[...] = (inverse * (slope - level - xhat * along)).reshape(x_NSC.shape)
+
+
+def _grouped(x_NSC, groups):
+    """Return x as [N, S, G, C/G]."""
+    n, pixels, channels = x_NSC.shape
+    return x_NSC.reshape(n, pixels, groups, channels // groups)
 
 
 def _inverse(var_C, eps):

@@ -19,7 +19,7 @@ AGAINST = (
     ("bytes", texts.BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
 SCORES = (
-    ("loss", texts.CROSS_ENTROPY, lambda point: point.loss),
+    ("loss", texts.LOSS_AXES, lambda point: point.loss),
     ("accuracy", texts.PERCENT, lambda point: None if point.accuracy is None else 100 * point.accuracy),
 )
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead

@@ -17,6 +17,7 @@ COMMON = {
     "batch": "batches",
     "dtype": "types",
     "precision": "precisions",
+    "loss": "losses",
     "optimizer": "optimizers",
     "lr": "learning rates",
     "schedule": "schedules",
@@ -27,7 +28,7 @@ COMMON = {
     "version": "versions of ringtrain",
 }
 
-BEFORE = {"precision": "float32"}  # of logs of earlier versions
+BEFORE = {"precision": "float32", "loss": "ce"}  # of logs of earlier versions
 
 NOTHING = "–"
 

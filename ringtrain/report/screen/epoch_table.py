@@ -8,7 +8,7 @@
 from collections.abc import Iterator, Mapping
 
 from ringtrain.report.events import EpochEnded, Iteration, RunStarted
-from ringtrain.report.screen.words import BEST, accuracy_percent, clock, epoch_of
+from ringtrain.report.screen.words import BEST, accuracy_percent, clock, epoch_of, metric_name, metric_value
 from ringtrain.tables import fixed_line
 
 HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
@@ -32,7 +32,7 @@ class Epochs:
         width: of the screen, in characters; None if all columns fit
         """
         cells = self._cells(event, last, best)
-        for name in DROPPED:
+        for name in (*map(metric_name, reversed(self.run.metrics)), *DROPPED):
             if width is not None and len(_joined(cells)) > width:
                 cells.pop(name, None)
         if list(cells) != self._shown:
@@ -43,10 +43,14 @@ class Epochs:
     def _cells(self, event: EpochEnded, last: Iteration | None, best: bool) -> dict[str, tuple[str, int]]:
         number = epoch_of(event.epoch, self.run)
         cells = {"epoch": (number, 1 + len(number)), "train loss": (_loss(event.train_loss), 11)}
-        cells["train acc"] = (accuracy_percent(event.train_accuracy), 8)
+        if event.train_accuracy is not None:
+            cells["train acc"] = (accuracy_percent(event.train_accuracy), 8)
         if self.run.test_examples:
             cells["test loss"] = (_loss(event.test_loss), 11)
-            cells["test acc"] = ("-" if event.test_accuracy is None else accuracy_percent(event.test_accuracy), 8)
+            if self.run.accuracy:
+                cells["test acc"] = ("-" if event.test_accuracy is None else accuracy_percent(event.test_accuracy), 8)
+            for name in self.run.metrics:
+                cells[metric_name(name)] = (metric_value(name, (event.test_metrics or {}).get(name)), 10)
             cells["best"] = (BEST if best else "", 2)
         cells["rate"] = (f"{last.lr:.4g}" if last else "-", 10)
         cells["images/s"] = (f"{last.images_per_s:,.0f}" if last else "-", 10)

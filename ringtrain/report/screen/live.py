@@ -111,7 +111,7 @@ def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str
     """Return the figures of the second line, the most important first."""
     return [
         texts.LOSS(loss=last.loss),
-        texts.ACCURACY(accuracy=words.accuracy_percent(last.accuracy)),
+        *([] if last.accuracy is None else [texts.ACCURACY(accuracy=words.accuracy_percent(last.accuracy))]),
         texts.LEFT(clock=time_left(first, last, run)),
         texts.SPEED(images_per_s=last.images_per_s),
         texts.ITERATIONS(iteration=last.iteration, iterations=run.iterations),

@@ -91,17 +91,22 @@ class Terminal(Sink):
         return self._epochs
 
     def _is_best(self, event: EpochEnded | Evaluated) -> bool:
-        accuracy = event.test_accuracy
-        if accuracy is None or (self._best is not None and accuracy <= self._best):
+        found = event.test_accuracy if self._started_epochs().run.accuracy else event.test_loss
+        if found is None or (self._best is not None and not self._beats(found, self._best)):
             return False
-        self._best, self._best_in = accuracy, event.epoch
+        self._best, self._best_in = found, event.epoch
         return True
+
+    def _beats(self, found: float, other: float) -> bool:
+        """Whether it is a higher accuracy, or a lower loss."""
+        return found > other if self._started_epochs().run.accuracy else found < other
 
     def _ended(self, event: Ended) -> None:
         self._screen.close()
         run, best = self._started_epochs().run, ""
-        if event.test_accuracy is not None and self._best is not None and self._best > event.test_accuracy:
-            best = words.best_of(self._best, self._best_in)
+        last = event.test_accuracy if run.accuracy else event.test_loss
+        if last is not None and self._best is not None and self._beats(self._best, last):
+            best = words.best_of(self._best, self._best_in, run.accuracy)
         weights = words.weights(event) if run.reproducible else None
         kept = words.folder_line(run.folder, self._saved)
         for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):

@@ -7,10 +7,11 @@ from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.end_events import Ended, Exchanged, Ranks
 from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, RanksLost, RunStarted
+from ringtrain.template import Template
 
 HEADER_LINES = 12  # at most
 FEW_HOSTS = 4  # that are named
-BEST = "*"  # marks a test accuracy that is higher than all before
+BEST = "*"  # marks a test accuracy that is higher than all before, or such a loss that is lower
 
 
 def run_header(run: RunStarted) -> list[str]:
@@ -99,14 +100,20 @@ def evaluated(event: Evaluated, best: bool = False) -> str:
     return texts.EVALUATED(
         iteration=event.iteration,
         loss=event.test_loss,
-        accuracy=accuracy_percent(event.test_accuracy),
+        others=_others(texts.SHORT_SCORE, "acc", event.test_accuracy, event.test_metrics),
         best=f" {BEST}" if best else "",
         clock=clock(event.seconds),
     )
 
 
-def _scores(loss: float, accuracy: float) -> str:
-    return texts.SCORES(loss=loss, accuracy=accuracy_percent(accuracy))
+def _scores(loss: float, accuracy: float | None, metrics: Mapping[str, float | None] | None = None) -> str:
+    return texts.SCORES(loss=loss, others=_others(texts.SCORE, "accuracy", accuracy, metrics))
+
+
+def _others(template: Template, name: str, accuracy: float | None, metrics: Mapping[str, float | None] | None) -> str:
+    found = [(name, accuracy_percent(accuracy))] if accuracy is not None else []
+    found += [(metric_name(each), metric_value(each, value)) for each, value in (metrics or {}).items()]
+    return "".join(template(name=name, value=value) for name, value in found)
 
 
 def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
@@ -150,18 +157,20 @@ def _lag(name: str, counts: Mapping[int, int]) -> str:
 def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list[str]:
     """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     lines = [_outcome(event)]
-    if event.test_loss is not None and event.test_accuracy is not None:
-        lines.append(texts.TEST(scores=_scores(event.test_loss, event.test_accuracy), best=best))
+    if event.test_loss is not None:
+        scores = _scores(event.test_loss, event.test_accuracy, event.test_metrics)
+        lines.append(texts.TEST(scores=scores, best=best))
     lines.append(texts.SPEED(images_per_s=event.images_per_s))
     return [*lines, *filter(None, more)]
 
 
-def best_of(accuracy: float, epoch: int | None) -> str:
+def best_of(best: float, epoch: int | None, accuracy: bool = True) -> str:
     """Return the text after the last scores if earlier ones were better; ``epoch``: None if an earlier
-    start had them."""
+    start had them; ``accuracy``: whether the best one is an accuracy, and no loss."""
+    value = accuracy_percent(best) if accuracy else texts.LOSS(loss=best)
     if epoch is None:
-        return texts.BEST_BEFORE(accuracy=accuracy_percent(accuracy), mark=BEST)
-    return texts.BEST_IN(accuracy=accuracy_percent(accuracy), epoch=epoch, mark=BEST)
+        return texts.BEST_BEFORE(value=value, mark=BEST)
+    return texts.BEST_IN(value=value, epoch=epoch, mark=BEST)
 
 
 def folder_line(folder: str | None, saved: str | None) -> str | None:
@@ -193,6 +202,21 @@ def epoch_of(number: int, run: RunStarted) -> str:
     if run.epochs is None:
         return texts.EPOCH(epoch=number)
     return texts.EPOCH_OF(epoch=f"{number:>{len(str(run.epochs))}}", epochs=run.epochs)
+
+
+# Metrics by their names in the log: their names for people; the others are themselves.
+METRIC_NAMES = {"top5_accuracy": "top-5", "mean_iou": "mIoU", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R2"}
+FRACTIONS = ("top5_accuracy", "mean_iou", "f1")
+
+
+def metric_name(name: str) -> str:
+    return METRIC_NAMES.get(name, name)
+
+
+def metric_value(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return accuracy_percent(value) if name in FRACTIONS else f"{value:.4g}"
 
 
 def accuracy_percent(fraction: float) -> str:

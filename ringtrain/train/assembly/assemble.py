@@ -9,7 +9,7 @@ import numpy as np
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.batches.augment import Augment, CentreCrop
+from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.batches.synthetic import synthetic
@@ -25,11 +25,13 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass
+from ringtrain.nn.base import Pass, Shape
 from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT
 from ringtrain.nn.initial import initialise
-from ringtrain.nn.losses import Loss, check_output, make_loss
-from ringtrain.nn.spec import ModelSpec, available
+from ringtrain.nn.losses import LabelForm, Loss, check_output, label_form, make_loss
+from ringtrain.nn.metrics import Metrics
+from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec, available
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.lr import LearningRate
@@ -68,7 +70,7 @@ class Assembly:
     worker: Worker
     stop_requested: Callable[[], bool]
     evaluator: Evaluator
-    augment: Augment | CentreCrop
+    augment: Augment | CentreCrop | Uncropped
     grain: int
     replicas: ReplicaCheck
 
@@ -83,6 +85,12 @@ class Assembly:
     @property
     def roles(self) -> Roles:
         return self.exchange.facts.roles
+
+    @property
+    def metrics(self) -> Metrics:
+        """What an evaluation tells beside loss and accuracy."""
+        output = self.graph.shapes[self.graph.output]
+        return self.worker.passes.loss.metrics(output, label_form(self.data.train))
 
     @property
     def scale(self) -> LossScale | None:
@@ -152,7 +160,10 @@ def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """Open the configuration's data set; collective over the node, which holds it once."""
     if config.synthetic:
-        return synthetic(model.input.shape, _classes_of(model.graph()), config.batch, config.seed)
+        graph = model.graph()
+        form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
+        most = largest_input(graph)
+        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, most)
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
@@ -198,7 +209,22 @@ def assemble(
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
     own_feed = slowed(feed, config.inject_slowdown, transport.rank, exchange.facts.roles.trainers)
-    worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, loss, rate, grain, scale, stop)
+    worker = _worker(
+        config,
+        ops,
+        trained,
+        graph.shapes[graph.output],
+        arena,
+        exchange,
+        transport,
+        own_feed,
+        loss,
+        label_form(data.train),
+        rate,
+        grain,
+        scale,
+        stop,
+    )
     return Assembly(
         config=config,
         transport=transport,
@@ -261,11 +287,13 @@ def _worker(
     config: TrainConfig,
     ops: Ops,
     graph: Graph,
+    output: Shape,
     arena: Arena,
     exchange: Exchange,
     transport: Transport,
     feed: Feed,
     loss: Loss,
+    labels: LabelForm,
     rate: LearningRate,
     grain: int,
     scale: LossScale | None,
@@ -273,14 +301,14 @@ def _worker(
 ) -> Worker:
     shards = shards_of(config.shards, exchange)
     sizes = {"batch": config.batch, "accumulate": config.accumulate, "grain": grain}
-    stage = stage_of(exchange, ops, feed, loss, rate.at, rank=transport.rank, seed=config.seed, **sizes)
+    stage = stage_of(exchange, ops, feed, loss, labels, rate.at, rank=transport.rank, seed=config.seed, **sizes)
     no_points = frozenset[str]()
     waits, cuts = (exchange.wait_points, exchange.ready_points) if transport.size > 1 else (no_points, no_points)
     whole = batch_norm.is_whole(config.batch_norm)
     reduction = TimedReduction(transport, config.deadline_s) if whole else None
     ctx = Pass(ops, Workspace(ops), add_over_ranks=reduction, recorded=stage is None, waits=waits)
     ctx.recompute = config.recompute
-    passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale)
+    passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale, output)
     partition = BatchPartition(exchange, transport.rank, grain, config.accumulate, shards)
     rows = shards.count if shards else 1
     losses = LossAllReduce(ops, transport, stop, exchange.facts.max_iteration_lag, rows, config.deadline_s)
@@ -290,11 +318,17 @@ def _worker(
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
     """Raise DataError if the network does not take images of this shape."""
-    (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
-    pad = model.input.pad
-    if c != channels or height > h + 2 * pad or width > w + 2 * pad:
+    if not _fits(tuple(data.train.shape), model.input):
         images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
         raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
+
+
+def _fits(stored: tuple[int, ...], spec: InputSpec) -> bool:
+    """An image of one channel is a sequence of its rows, too."""
+    if len(spec.shape) != IMAGE_EXTENTS or len(stored) != IMAGE_EXTENTS:
+        return stored in (spec.shape, (*spec.shape, 1))
+    (h, w, c), (height, width, channels) = stored, spec.shape
+    return c == channels and height <= h + 2 * spec.pad and width <= w + 2 * spec.pad
 
 
 def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
@@ -312,11 +346,10 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
         raise ConfigError(texts.BATCH_UNDER_GHOSTS(batch=batch, ghosts=ghosts, size=grain, ranks=ranks, least=least))
 
 
-def _classes_of(graph: Graph) -> int:
-    shape = graph.shapes[graph.output]
-    if len(shape) != 1:
-        raise ConfigError(texts.ONE_VECTOR(shape=shape))
-    return shape[0]
+def largest_input(graph: Graph) -> int:
+    """The largest number in a byte that the network takes: below the entries of an embedding that reads the input."""
+    entries = (getattr(node.layer, "entries", 256) for node in graph.nodes if INPUT in node.inputs)
+    return min(255, *(count - 1 for count in entries))
 
 
 def broadcast_array(transport: Transport, ops: Ops, flat: Array) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS
-from ringtrain.data.batches.augment import Augment, CentreCrop
+from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
-from ringtrain.nn.spec import ModelSpec
+from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
 from ringtrain.optim.optimizers import Hyper
 from ringtrain.train import texts
@@ -116,6 +116,8 @@ def hyper_of(config: TrainConfig) -> Hyper:
     )
 
 
-def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | CentreCrop:
+def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | CentreCrop | Uncropped:
+    if len(model.input.shape) != IMAGE_EXTENTS:
+        return Uncropped()
     height, width, _ = model.input.shape
     return Augment(model.input.pad, model.input.flip, height, width) if config.augment else CentreCrop(height, width)

@@ -65,7 +65,7 @@ class Checkpointing:
         return True
 
     def best(self) -> float | None:
-        """The accuracy of the folder's best checkpoint; None without a folder."""
+        """The accuracy, or the loss, of the folder's best checkpoint; None without a folder."""
         if self._folder is None:
             return None
         with self._activity.during(f"reading checkpoint {self._folder.best}", limited=True):

@@ -9,7 +9,7 @@ from ringtrain.arrays import Array
 from ringtrain.exchange.model_parallel.activation_messages import SUMS, GroupRows, Header, Id, describe_id
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.nn.base import Pass
-from ringtrain.nn.losses import Loss
+from ringtrain.nn.losses import LabelForm, Loss
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -49,9 +49,9 @@ class FcPasses:
     """Runs messages through this rank's layers. ``seed``: of the run's random numbers; ``tapes``: the most messages
     that are on this rank, or behind it, at a time."""
 
-    def __init__(self, exchange: PipelineBehind, ops: Ops, loss: Loss, seed: int, tapes: int):
+    def __init__(self, exchange: PipelineBehind, ops: Ops, loss: Loss, labels: LabelForm, seed: int, tapes: int):
         self._part, self._layouts, self._mail = exchange.part, exchange.layouts, exchange.mail
-        self._ops, self._loss, self._seed = ops, loss, seed
+        self._ops, self._loss, self._labels, self._seed = ops, loss, labels, seed
         self._rows = GroupRows(exchange.group.rank, exchange.group.size)
         self._in, self._out = self._part.input_shape, self._part.shapes[self._part.output]
         self._sums = ops.zeros((SUMS,), "float64")
@@ -64,7 +64,7 @@ class FcPasses:
         ``capacity`` examples."""
         mail, rows = self._mail, self._rows
         memory = before, place, rows, capacity, element_count(self._in)
-        slot = MessageSlot(number, mail.forward(*memory), mail.back(*memory))
+        slot = MessageSlot(number, mail.forward(*memory, self._labels), mail.back(*memory))
         if behind:
             width = element_count(self._out)
             onward = mail.onward(slot.activations, behind, capacity, width)
@@ -77,7 +77,9 @@ class FcPasses:
         ctx, ops = self._tape(header), self._ops
         ctx.examples = ops.zeros((1,), "int64")
         y, tapes = self._part.forward(ctx, ops.zeros((1, *self._in), ops.active))
-        self._loss.backward(ctx, ops.zeros((1, *self._out), ops.active), ops.zeros((1,), "int32"), self._sums, 1.0)
+        form, _ = self._loss.labels_of(self._out)  # the labels themselves fit the output of the last part alone
+        labels = ops.zeros((1, *form.shape), ops.dtype if form.values else "int32")
+        self._loss.backward(ctx, ops.zeros((1, *self._out), ops.active), labels, self._sums, 1.0)
         for _ in self._part.backward(ctx, y, tapes):
             pass
         self.pool.give(header.id)

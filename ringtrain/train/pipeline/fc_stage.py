@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, Header
 from ringtrain.exchange.model_parallel.pipeline import MessageServing
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
-from ringtrain.nn.losses import Loss
+from ringtrain.nn.losses import LabelForm, Loss
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_messages import (
     BatchCut,
@@ -39,6 +39,7 @@ class FcStage(PipelineStage, MessageServing):
         exchange: PipelineBehind,
         ops: Ops,
         loss: Loss,
+        labels: LabelForm,
         rate: Callable[[int], float],
         cut: BatchCut,
         seed: int,
@@ -46,7 +47,7 @@ class FcStage(PipelineStage, MessageServing):
         self._exchange, self._rate, self._cut = exchange, rate, cut
         depth, mail = min(exchange.settings.config.fc_in_flight, cut.parts), exchange.mail
         trainers, behind = exchange.facts.roles.trainers, exchange.table.behind
-        self.passes = FcPasses(exchange, ops, loss, seed, depth * cut.places)
+        self.passes = FcPasses(exchange, ops, loss, labels, seed, depth * cut.places)
         places = []
         for place in range(cut.places):
             before = exchange.table.before(trainers[place])

@@ -20,7 +20,7 @@ from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Tapes
-from ringtrain.nn.losses import Loss
+from ringtrain.nn.losses import LabelForm, Loss
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -75,11 +75,12 @@ class InFlight:
 class FrontStage(PipelineStage):
     """Runs the iterations of a rank in front. A rank without examples, a dedicated server, sends no message."""
 
-    def __init__(self, exchange: PipelineFront, rank: int, ops: Ops, feed: Feed, cut: BatchCut):
+    def __init__(self, exchange: PipelineFront, rank: int, ops: Ops, feed: Feed, cut: BatchCut, labels: LabelForm):
         self._exchange, self._ops, self._feed = exchange, ops, feed
         self._part, self._mail, self._place = exchange.table.part, exchange.mail, exchange.facts.roles.part(rank)
         self._shape = self._part.shapes[self._part.output]
         self._in_flight: list[InFlight] = []
+        self._labels = labels
         if self._place is not None:
             behind = exchange.table.behind
             self._headers = self._mail.header_to(behind, self._place)
@@ -91,7 +92,7 @@ class FrontStage(PipelineStage):
     def _make_slot(self, behind: Sequence[int], place: int, capacity: int) -> InFlight:
         memory = behind, place, GroupRows(), capacity, element_count(self._shape)
         ctx = Pass(self._ops, Workspace(self._ops), recompute=self._exchange.settings.config.recompute)
-        return InFlight(ctx, self._mail.forward(*memory), self._mail.back(*memory))
+        return InFlight(ctx, self._mail.forward(*memory, self._labels), self._mail.back(*memory))
 
     def begin(self, iteration: StageIteration) -> None:
         self._iteration, self._sums = iteration, np.zeros(SUMS)
@@ -173,6 +174,7 @@ def stage_of(
     ops: Ops,
     feed: Feed,
     loss: Loss,
+    labels: LabelForm,
     rate: Callable[[int], float],
     *,
     rank: int,
@@ -183,6 +185,7 @@ def stage_of(
 ) -> PipelineStage | None:
     """The stage of rank ``rank`` of the pipeline; None if each rank holds the whole network.
 
+    labels:     the form of one example's
     rate:       iteration → learning rate
     seed:       of the run's random numbers
     batch:      the most examples of an iteration, over all ranks
@@ -195,6 +198,6 @@ def stage_of(
     capacity = largest_part(largest_part(batch, places, grain), accumulate, grain)
     cut = BatchCut(places, accumulate, grain, capacity)
     if isinstance(exchange, PipelineFront):
-        return FrontStage(exchange, rank, ops, feed, cut)
-    exchange.serving = stage = FcStage(exchange, ops, loss, rate, cut, seed)
+        return FrontStage(exchange, rank, ops, feed, cut, labels)
+    exchange.serving = stage = FcStage(exchange, ops, loss, labels, rate, cut, seed)
     return stage

@@ -28,6 +28,7 @@ class RunRecords:
         self._of, self._progress, self._sink, self._started = run, progress, sink, started
         self._rates, self._statistics = Rates(), RankStatistics(run)
         self._first = FirstIterations(run)
+        self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self.finished: Iteration | None = None
 
@@ -44,7 +45,7 @@ class RunRecords:
             iteration=outcome.iteration + 1,
             epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
             loss=per(outcome.loss_sum, outcome.valid),
-            accuracy=per(outcome.correct, outcome.valid),
+            accuracy=per(outcome.correct, outcome.valid) if self._counts else None,
             lr=self._of.rate.at(outcome.iteration),
             examples=outcome.examples,
             images_per_s=self._rates.recent(),
@@ -76,7 +77,7 @@ class RunRecords:
         self._sink.handle(
             EpochEnded(
                 train_loss=loss,
-                train_accuracy=accuracy,
+                train_accuracy=accuracy if self._counts else None,
                 **_test_fields(score),
                 weights_sha256=weights_sha256,
                 **self._met(),
@@ -128,4 +129,6 @@ class RunRecords:
 
 
 def _test_fields(score: Score | None) -> dict:
-    return {"test_loss": score.loss if score else None, "test_accuracy": score.accuracy if score else None}
+    if score is None:
+        return {"test_loss": None, "test_accuracy": None}
+    return {"test_loss": score.loss, "test_accuracy": score.accuracy, "test_metrics": dict(score.metrics)}

@@ -142,7 +142,7 @@ class Run:
     def _best(self, score: Score | None) -> Score | None:
         """The score if it is the best one."""
         before = self._progress.best
-        return score if score is not None and (before is None or score.accuracy > before) else None
+        return score if score is not None and score.is_better(before) else None
 
     def _evaluated(self) -> tuple[Score | None, bool]:
         """(the score, False), or (None, True) if a rank has to stop meanwhile."""
@@ -175,10 +175,10 @@ class Run:
         """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
         self._check(comparing=self._of.config.check_replicas != 0)
         if best is not None:
-            self._progress.best = best.accuracy
+            self._progress.best = best.quality
         saved = self._saving.save(best is not None, must)
         if best is not None:  # later scores compare with a saved one
-            self._progress.best = self._transport.gather_json(best.accuracy if saved else self._saving.best())[0]
+            self._progress.best = self._transport.gather_json(best.quality if saved else self._saving.best())[0]
 
     def _check(self, comparing: bool = True) -> None:
         """Check that all state is finite, as an update may overflow although its loss did not, and the same on all

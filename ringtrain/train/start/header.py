@@ -45,6 +45,9 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         folder=str(folder.path) if folder else None,
         reproducible=reproducible.describe_numerics(config, ops),
         best=origin.place["best"] if origin.place else None,
+        loss=config.loss,
+        metrics=list(run.metrics.names),
+        accuracy=run.worker.passes.loss.accuracy,
         **provenance(transport),
     )
 

@@ -8,6 +8,7 @@ from ringtrain.train import texts
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
 from ringtrain.train.step.partition import RankBatch
 from ringtrain.train.step.passes import ModelPasses
+from ringtrain.train.step.wrong_labels import label_error, raise_wrong_labels
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
@@ -34,6 +35,7 @@ class Divergence:
         # Slower ranks need service until they start this iteration's sum, and learn of the loss.
         for pending in self._losses.pending():
             wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
+        raise_wrong_labels(self._transport, self._passes.wrong_labels(batch.batch), self._passes.loss)
         everyone = self._transport.gather_json(self._place(batch))
         places = [(*place, rank) for rank, place in enumerate(everyone) if place is not None]
         _, layer, rank = min(places, default=(None, None, None))
@@ -41,6 +43,8 @@ class Divergence:
 
     def raise_here(self, outcome: IterationLoss, batch: RankBatch) -> None:
         """End this rank alone; the error names its own first such layer."""
+        for wrong in self._passes.wrong_labels(batch.batch):
+            raise label_error(wrong, self._passes.loss)
         place = self._place(batch)
         raise self._error(outcome, place[1] if place else None, self._transport.rank)
 

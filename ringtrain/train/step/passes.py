@@ -10,11 +10,12 @@ from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Span
+from ringtrain.nn.base import Pass, Shape, Span
 from ringtrain.nn.graph import Graph, Tapes
 from ringtrain.nn.losses import Loss
 from ringtrain.ops.keys import additive_key
 from ringtrain.train.step.slow_rank import Feed
+from ringtrain.train.step.wrong_labels import WrongLabel, wrong_labels
 from ringtrain.transport.base import Transport
 
 
@@ -56,6 +57,7 @@ class ModelPasses:
     seed:        of the run's random numbers
     cuts:        names of spans after which the backward pass with final gradients is cut
     scale:       the factor of the loss; None: 1
+    output:      the shape of the network's output, of which ``graph`` may be a part
     denominator: the divisor of the loss
     """
 
@@ -69,10 +71,12 @@ class ModelPasses:
         seed: int,
         cuts: frozenset[str] = frozenset(),
         scale: LossScale | None = None,
+        output: Shape | None = None,
     ):
         self.graph, self.feed, self.ctx, self.denominator = graph, feed, ctx, 1.0
         self.arena, self.scale = arena, scale
-        self._loss, self._seed, self._cuts = loss, seed, cuts
+        self._output = output or graph.shapes[graph.output]
+        self.loss, self._seed, self._cuts = loss, seed, cuts
         self._key = ctx.key = ctx.ops.zeros((1,), "uint64")
         self.micro_batch = NO_MICRO_BATCH
 
@@ -93,7 +97,7 @@ class ModelPasses:
     def loss_gradient(self, logits: Array, labels: Array) -> Array:
         """The gradient of the loss by these logits; adds to the sums of the current micro-batch."""
         factor = self.scale.factor if self.scale is not None else 1.0
-        return self._loss.backward(self.ctx, logits, labels, self.micro_batch.sums, self.denominator / factor)
+        return self.loss.backward(self.ctx, logits, labels, self.micro_batch.sums, self.denominator / factor)
 
     def backward(self, accumulate: bool, last: bool) -> Iterator[Span]:
         """Run the current micro-batch backward; yields each span when its gradient is in the arena. ``accumulate``:
@@ -117,6 +121,10 @@ class ModelPasses:
             _, tapes = self.graph.forward(ctx, self.micro_batch.x)
             found.append(self.graph.first_nonfinite(ctx, tapes))
         return min((order.index(name) for name in found if name), default=None)
+
+    def wrong_labels(self, batch: Batch) -> list[WrongLabel]:
+        """The first label of this rank's part that makes the loss NaN, or none."""
+        return wrong_labels(self.loss, batch, self._output)
 
     def forget(self) -> None:
         """Free the memory of passes; the next pass allocates it anew."""

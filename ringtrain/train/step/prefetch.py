@@ -10,6 +10,8 @@ Two slots take turns. An upload waits until the last load from its slot has read
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.nn.workspace import Workspace
@@ -17,6 +19,14 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark
 
 RAW = ("images", "labels", "examples", "top", "left", "flip")
+
+
+def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
+    """The arrays of a batch that a device gets, by the names of RAW; labels that are values are of type ``dtype``."""
+    found = {name: getattr(batch, name) for name in RAW}
+    if found["labels"].dtype.kind == "f":
+        found["labels"] = found["labels"].astype(dtype, copy=False)
+    return found
 
 
 @dataclass(slots=True)
@@ -45,7 +55,7 @@ class Prefetcher:
         self._slots.append(slot)
         if slot.read is not None:
             self._beside.after(slot.read)
-        held, hosts = slot.space.nbytes, {name: getattr(batch, name) for name in RAW}
+        held, hosts = slot.space.nbytes, raw_arrays(batch, self._ops.dtype)
         slot.arrays = {name: slot.space(name, host.shape, host.dtype) for name, host in hosts.items()}
         if slot.space.nbytes != held:
             self._ops.synchronize()  # new memory may be that of a freed array with work on it still to be done

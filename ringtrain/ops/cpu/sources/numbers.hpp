@@ -116,6 +116,17 @@ INLINE Eight pow(Eight x, double y) {
   return !whole & ((x < all(0)) & (x > all(-INFINITE))) ? all(NOT_A_NUMBER) : v;
 }
 
+// The greatest of a row. A NaN may be passed over: it makes the sum of exponentials NaN.
+INLINE double greatest_of(const Real* x, Int count) {
+  Vec most = splat(x[0]);
+  Int i = 0;
+  for (; i + LANES <= count; i += LANES) { Vec v = load(x + i); most = v > most ? v : most; }
+  Real greatest = most[0];
+  for (Int lane = 1; lane < LANES; lane++) if (most[lane] > greatest) greatest = most[lane];
+  for (; i < count; i++) if (x[i] > greatest) greatest = x[i];
+  return greatest;
+}
+
 INLINE bool all_true(Mask mask) {
 #if defined(__clang__)
   return __builtin_reduce_and(mask);

@@ -1,4 +1,5 @@
-// Softmax and its cross-entropy. A block makes one row, of any length; exponentials and sums are double.
+// Softmax and its cross-entropy: a block makes one row, of any length; and losses of values, element by element.
+// Exponentials and sums are double.
 #include "common.cuh"
 
 #define ROW_BLOCK 256  // the most threads of a block
@@ -92,4 +93,58 @@ extern "C" __global__ void add_totals(const double *results, double *totals, int
         sum = block_sum(sum);
         if (threadIdx.x == 0) totals[quantity] += sum;
     }
+}
+
+#define MSE 0
+#define MAE 1
+#define HUBER 2  // else bce
+
+struct Element {
+    double loss, slope;
+};
+
+__device__ inline Element element(int kind, double x, double y, double delta) {
+    double d = x - y, size = fabs(d), end = d > 0 ? delta : -delta;
+    if (kind == MSE) return Element{d * d, 2 * d};
+    if (kind == MAE) return Element{size, d > 0 ? 1 : d < 0 ? -1 : d};
+    if (kind == HUBER) return size > delta ? Element{delta * (size - delta / 2), end} : Element{d * d / 2, d};
+    if (!(y >= 0 && y <= 1)) y = NOT_A_NUMBER;
+    double tail = exp(-fabs(x));
+    return Element{(x < 0 ? 0 : x) - x * y + log1p(tail), (x > 0 ? 1 : tail) / (1 + tail) - y};
+}
+
+// results [3][blocks]: losses, right ones, those that count; all but those of ``missing``. dx may be null.
+template <typename LABEL>
+__device__ void value_part(int kind, const ACT *x, const LABEL *labels, ACT *dx, double *results, long long count,
+                           double scale, double delta, bool missing) {
+    double loss = 0, correct = 0, valid = 0;
+    for (long long i = first_index(); i < count; i += index_stride()) {
+        double v = (double)to_real(x[i]), y = (double)labels[i];
+        bool counts = !(missing && y == -1);
+        Element found = element(kind, v, y, delta);
+        if (dx) dx[i] = to_act((REAL)(counts ? scale * found.slope : 0));
+        if (!counts) continue;
+        loss += found.loss;
+        correct += kind > HUBER && (v > 0) == (y > 0.5);
+        valid += 1;
+    }
+    loss = block_sum(loss);
+    correct = block_sum(correct);
+    valid = block_sum(valid);
+    if (threadIdx.x) return;
+    results[blockIdx.x] = loss;
+    results[gridDim.x + blockIdx.x] = correct;
+    results[2 * gridDim.x + blockIdx.x] = valid;
+}
+
+extern "C" __global__ void __launch_bounds__(ROW_BLOCK) values(
+    int kind, const ACT *x, const REAL *labels, ACT *dx, double *results, long long count, double scale,
+    double delta) {
+    value_part(kind, x, labels, dx, results, count, scale, delta, false);
+}
+
+extern "C" __global__ void __launch_bounds__(ROW_BLOCK) class_values(
+    int kind, const ACT *x, const int *labels, ACT *dx, double *results, long long count, double scale,
+    double delta) {
+    value_part(kind, x, labels, dx, results, count, scale, delta, true);
 }

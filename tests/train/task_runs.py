@@ -1,0 +1,74 @@
+"""Small runs of each loss: a net, and a data set of random numbers with labels of its shape."""
+
+import numpy as np
+
+from ringtrain.config.resolve import resolve
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.data.split import ArraySplit
+from ringtrain.nn import spec
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.assembly.assemble import assemble
+
+COUNT, BATCH = 37, 10  # the fourth batch is a tail of 7
+
+
+def net(shape, *layers):
+    """A model file. ``layers``: (kind, settings)"""
+    tables = [f'[[layers]]\nname = "l{i}"\nkind = "{kind}"\n{settings}\n' for i, (kind, settings) in enumerate(layers)]
+    return f'[input]\nshape = {list(shape)}\nmean = "channel"\nstd = "channel"\n' + "".join(tables)
+
+
+CONV = ("Conv2D", "channels = 5\nkernel = 3\npad = 1"), ("ReLU", "")
+FLAT = ("Flatten", "")
+TO_FIELD, TO_CLASSES = ("Conv2D", "channels = 1\nkernel = 1"), ("Conv2D", "channels = 4\nkernel = 1")
+THREE = FLAT, ("Linear", "units = 9"), ("ReLU", ""), ("Linear", "units = 3")
+ONE = ("Linear", "units = 6"), ("ReLU", ""), ("Linear", "units = 1")
+random = np.random.default_rng(8)
+NUMBERS, FIELDS = (random.random((COUNT, *shape)).astype(np.float32) for shape in ((3,), (6, 6)))
+CLASSES, PIXELS, BINARY = (
+    random.integers(-1, most, (COUNT, *shape)).astype(np.int32) for most, shape in ((7, ()), (4, (6, 6)), (2, (3,)))
+)
+TASKS = {
+    "ce": (net((6, 6, 2), *CONV, FLAT, ("Linear", "units = 7")), "ce", CLASSES),
+    "dense ce": (net((6, 6, 2), *CONV, TO_CLASSES), "ce", PIXELS),
+    "mse of fields": (net((6, 6, 2), *CONV, TO_FIELD), "mse", FIELDS),
+    "mae of sequences": (net((5, 2), *THREE), "mae", NUMBERS),
+    "mae of vectors": (net((6, 6, 2), *CONV, *THREE), "mae", NUMBERS),
+    "huber of numbers": (net((12,), *ONE), "huber", NUMBERS[:, 0]),
+    "bce of images": (net((6, 6, 2), *CONV, *THREE), "bce", BINARY),
+    "bce": (net((2, 3, 3, 2), *THREE), "bce", BINARY),
+}
+
+
+def data_of(task, labels=None) -> DataSet:
+    model, _, own = TASKS[task]
+    labels = own if labels is None else labels
+    shape = spec.parse_model(model, "task").input.shape
+    images = np.random.default_rng(9).integers(0, 256, (COUNT, *shape)).astype(np.uint8)
+    split = ArraySplit(images, labels, "none")
+    channels = (images.mean(axis=tuple(range(images.ndim - 1))), images.std(axis=tuple(range(images.ndim - 1))))
+    classes = () if labels.dtype.kind == "f" or task.startswith("bce") else tuple("abcdefg" if task == "ce" else "abcd")
+    return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", "none")
+
+
+def task_run(transport, task, labels=None, **flags):
+    """The assembly of a task's run, and its operations."""
+    text, loss, _ = TASKS[task]
+    model = spec.parse_model(text, "task")
+    given = {"model": "task", "loss": loss, "batch": BATCH, "lr": 0.1, "check_collectives": False, "dtype": "float64"}
+    config = resolve(("flags", {**given, "ops": "reference", "iterations": 6, **flags}))
+    ops = make_ops(config.ops, config.dtype)
+    return assemble(config, model, data_of(task, labels), transport, ops, lambda: False), ops
+
+
+def train_task(transport, task, iterations=6, **flags):
+    """(loss of each iteration, host weights) after ``iterations``."""
+    run, ops = task_run(transport, task, **flags)
+    found = []
+    with run.batches(transport, 0, iterations) as batches:
+        for batch in batches:
+            found.append(run.worker.iterate(batch, batches.peek))
+    run.exchange.serving.drain_peers()
+    found += run.worker.drain()
+    run.exchange.synchronize()
+    return [each.loss_sum / each.valid for each in found if each], ops.to_host(run.arena.weights)

@@ -1,0 +1,122 @@
+"""Losses of every kind of label: the same training and the same metrics at any number of ranks."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from small_runs import everywhere, on_ranks
+from task_runs import COUNT, TASKS, data_of, task_run, train_task
+
+from ringtrain.errors import DivergedError
+from ringtrain.train import texts
+from ringtrain.train.evaluate import Score
+
+DIVIDED = ("mae of vectors", "bce of images")  # two fully connected layers after another one, to divide
+
+
+@cache
+def serial(task, **flags):
+    return everywhere(1, lambda t: train_task(t, task, **flags))[0]
+
+
+def is_as_serial(found, task, tolerance=1e-12):
+    losses, weights = serial(task)
+    for own_losses, own_weights in found:
+        np.testing.assert_allclose(own_losses, losses, rtol=tolerance)
+        np.testing.assert_allclose(own_weights, weights, rtol=0, atol=tolerance * np.abs(weights).max())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_loss_is_the_mean_over_labelled_elements_of_the_whole_batch(task):
+    """Three ranks, of batches with missing labels and a tail, in micro-batches."""
+    losses, _ = serial(task)
+    assert losses[-1] < losses[0] or task == "dense ce"
+    is_as_serial(everywhere(3, lambda t: train_task(t, task, accumulate=2)), task)
+
+
+@pytest.mark.parametrize("task", ["dense ce", "mse of fields", "huber of numbers"])
+def test_a_rank_that_reads_for_all_scatters_labels_of_any_shape(task):
+    is_as_serial(everywhere(3, lambda t: train_task(t, task, sync="master")), task)
+
+
+@pytest.mark.parametrize("task", DIVIDED)
+@pytest.mark.parametrize("fc", ["hybrid", "pipeline"])
+def test_labels_of_any_shape_travel_to_fully_connected_layers(task, fc):
+    front, *_ = everywhere(3, lambda t: train_task(t, task, fc=fc, accumulate=2))
+    is_as_serial([front], task)
+
+
+@pytest.mark.parametrize("task", ["ce", "mse of fields", "bce"])
+def test_a_reproducible_run_has_the_same_bits(task):
+    flags = {"reproducible": True, "shards": 4}
+    (losses, weights), *others = [everywhere(n, lambda t: train_task(t, task, **flags))[0] for n in (1, 2, 4)]
+    for own_losses, own_weights in others:
+        assert own_losses == losses and own_weights.tobytes() == weights.tobytes()
+
+
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
+def score(transport, task, labels=None):
+    run, _ = task_run(transport, task, labels)
+    return run.evaluator.score(run.data.train, 12, 12 // transport.size, by_class=True)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_metrics_are_the_same_at_any_number_of_ranks(task):
+    (one,), *others = [everywhere(n, lambda t: score(t, task)) for n in (1, 2, 3)]
+    for found in (each for ranks in others for each in ranks):
+        if one.classes is not None:
+            for name in ("labelled", "predicted", "hits"):
+                np.testing.assert_array_equal(getattr(found.classes, name), getattr(one.classes, name))
+            assert found.metrics == one.metrics and found.accuracy == one.accuracy
+        assert found.metrics == pytest.approx(one.metrics, rel=1e-13) and found.loss == pytest.approx(one.loss, 1e-13)
+        assert found.examples == one.examples
+
+
+def test_metrics_of_a_grain_have_the_same_bits():
+    def whole(transport):
+        run, _ = task_run(transport, "mse of fields")
+        return run.evaluator.score(run.data.train, 4 * transport.size, 4)
+
+    (one,), two = everywhere(1, whole), everywhere(2, whole)
+    assert all((each.loss, each.metrics) == (one.loss, one.metrics) for each in two)
+
+
+def test_metrics_of_values_are_those_of_the_outputs():
+    run, _ = everywhere(1, lambda t: task_run(t, "mse of fields"))[0]
+    found = run.evaluator.score(run.data.train, 12)
+    labels = run.data.train.labels.astype(np.float64)
+    assert found.accuracy is None and found.metrics["rmse"] ** 2 == pytest.approx(found.loss, rel=1e-12)
+    assert found.metrics["r2"] == pytest.approx(1 - found.loss / labels.var(), rel=1e-9)
+
+
+# ── labels that no network can learn ──────────────────────────────────────────────────────────────────────────
+def spoiled(task, value, example):
+    labels = data_of(task).train.labels.copy()
+    labels[example] = value
+    return labels
+
+
+BAD = {
+    "nan": ("mse of fields", np.nan, "nan"),
+    "infinite": ("huber of numbers", np.inf, "inf"),
+    "no class": ("dense ce", 9, "9"),
+    "no share": ("bce", 3, "3"),
+}
+
+
+@pytest.mark.parametrize("task, value, shown", BAD.values(), ids=BAD)
+def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown):
+    labels = spoiled(task, value, 23)
+    told = texts.WRONG_LABEL(example=23, value=shown, loss=TASKS[task][1])
+    for work in (lambda t: train_task(t, task, labels=labels), lambda t: score(t, task, labels)):
+        errors = on_ranks(2, work)
+        assert [str(error) for error in errors] == [told, told]
+        assert all(isinstance(error, DivergedError) and error.everywhere for error in errors)
+
+
+def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():
+    by_loss, by_accuracy = Score(0.5, None, 3), Score(0.5, 0.8, 3)
+    assert by_loss.is_better(None) and by_loss.is_better(0.6) and not by_loss.is_better(0.5)
+    assert by_accuracy.is_better(0.7) and not replace(by_accuracy, accuracy=0.7).is_better(0.7)
+    assert (by_loss.quality, by_accuracy.quality, COUNT) == (0.5, 0.8, len(data_of("ce").train.labels))
