@@ -53,7 +53,7 @@ ORDER = {
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
     "config": "record texts resolve",
-    "data": "texts content split predictions file batches readers",
+    "data": "texts content decoding images split predictions file batches readers image_files",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding python_script slurm doctor",

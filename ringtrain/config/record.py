@@ -27,7 +27,11 @@ class TrainConfig:
     """A training run. None means: not set, the model's recipe decides, or off."""
 
     model: str = option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
-    data: str | None = option(None, "Data set: an HDF5 file from `ringtrain data make`. [digits: the shipped one]")
+    data: str | None = option(
+        None,
+        "Data set: an HDF5 file from `ringtrain data make`; a folder of images, one subfolder a class; or tar shards, "
+        "'train-{000..099}.tar'. [digits: the shipped one]",
+    )
     synthetic: bool = option(False, "Train on one fixed random batch: speed without data loading.")
 
     batch: int = option(64, "Examples an iteration, over all ranks.", low=1, short="b")
@@ -72,6 +76,32 @@ class TrainConfig:
     huber_delta: float = option(1.0, "With huber: the error from which the loss is linear.", above=0)
     label_smoothing: float = option(0.0, "With ce: share of the target spread over all classes.", low=0, below=1)
     augment: bool = option(True, "Random crops and flips, if the model's input has them.")
+    resize: str | None = option(
+        None,
+        "Resize images: HxW; or N, the shorter side, then the centre NxN. [image files: the shorter side to 256/224 of "
+        "the model's input, then its centre crop; arrays: as they are]",
+    )
+    random_resized_crop: str | None = option(
+        None,
+        "Train on a random box of each image, of a share LEAST:MOST of its area, resized to the model's input; bare: "
+        "0.08:1.",
+        bare="0.08:1",
+    )
+    colour_jitter: str | None = option(
+        None,
+        "Change brightness, contrast, saturation and hue of RGB images at random: B,C,S,H, such as 0.4,0.4,0.4,0.1.",
+    )
+    mixup: float | None = option(
+        None, "Mix the images and labels of a batch in pairs, by a share of Beta(ALPHA, ALPHA).", low=0.01, high=100
+    )
+    cutmix: float | None = option(
+        None,
+        "Paste a box of another image of the batch, of a share of Beta(ALPHA, ALPHA), and mix their labels. With "
+        "--mixup each batch takes one of the two.",
+        low=0.01,
+        high=100,
+    )
+    random_erasing: float = option(0.0, "Probability that a random box of an image becomes the mean.", low=0, high=1)
 
     seed: int = option(0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1)
     dtype: str = option(
@@ -253,6 +283,7 @@ RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
     "lr_power", "warmup", "momentum", "beta2", "trust_coefficient", "trust_limit", "momentum_correction",
     "weight_decay", "decay_bias_norm", "clip_norm", "loss", "huber_delta", "label_smoothing",
+    "resize", "random_resized_crop", "colour_jitter", "mixup", "cutmix", "random_erasing",
 )  # fmt: skip
 
 # Keys of one start of a run, not passed to its continuation.

@@ -113,9 +113,6 @@ TWO_TEST_FOLDERS = Template("{path} has both test/ and val/: only one can be the
 LEFT_OUT = Template("{count} files or folders are not images of a class and were left out: {first}, …")
 UNKNOWN_CLASS = Template("{folder}: the training part has no class of this name; {hint}")
 NO_IMAGES = Template("{folder} has no images: remove it, or add some (of {suffixes})")
-NO_PILLOW = Template("folders of images need Pillow, which is not installed: pip install pillow")
-NO_IMAGE = Template("{file} could not be read as an image")
-PIXEL_TYPE = Template("{file} has pixels of type {mode}: convert it to 8 bits a channel first")
 SIZES_DIFFER = Template(
     "images differ in size: {first} is {first_size} and {second} is {second_size} (height x width): say --size"
     " HxW to give all the same size"
@@ -145,12 +142,61 @@ IDX_HEADER = Template(
 IDX_CUT_HEADER = Template("{path} is truncated: it ends within its header, after {nbytes} bytes")
 IDX_LENGTH = Template("{path} is {problem}: its header says {shape} = {count} bytes, and {found} follow")
 
+# images.py
+NO_PILLOW = Template("files of images need Pillow, which is not installed: pip install 'ringtrain[images]'")
+NO_IMAGE = Template("{file} could not be read as an image")
+PIXEL_TYPE = Template("{file} has pixels of type {mode}: convert it to 8 bits a channel first")
+CHANNELS_OF_FILES = Template("files of images have 1 channel or 3, not {channels}: use arrays, in an HDF5 file")
+
 # make.py
 SHAPES_DIFFER = Template("{name}: test images have the shape {test}, training images {train}: they must be the same")
 NO_CLASSES = Template(
     "{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
 )
 NO_TEXT = Template("{source}: {what} is {text!r}, which is not printable text: give it another name")
+
+# image_files
+SHARD_COMPRESSED = Template(
+    "{path} is compressed, and a compressed tar is read from its start alone: unpack it to a .tar (gunzip, xz -d, zstd "
+    "-d); images are compressed themselves"
+)
+NO_SHARDS = Template("no file matches {pattern}: check the folder, and put the pattern in quotes")
+NO_SHARD = Template("there is no shard {path}: check the folder and the numbers")
+SHARD_NUMBERS = Template(
+    "{pattern}: a range is {{FIRST..LAST}}, such as {{000..099}}, of at most 1,048,576 numbers that rise"
+)
+SHARD_DAMAGED = Template("{shard} is no whole tar archive: at byte {offset}: {error}; copy it again")
+SHARD_CUT = Template("{shard} is truncated: it ends after {nbytes} bytes without the mark of an end; copy it again")
+SHARD_GOES_ON = Template(
+    "{shard} has more bytes at {offset}, where its members end: it is damaged, or several archives in one; copy it "
+    "again, or make one archive"
+)
+SHARD_UNREADABLE = Template("{shard} could not be read: {error}")
+SHARD_NO_IMAGES = Template("{shard} has no images (of {suffixes})")
+MEMBER_AT = Template("{shard}: member {member} at byte {offset}")
+MEMBER_SIZE = Template(MEMBER_AT + " has a header that makes no sense: the archive is damaged; copy it again")
+MEMBER_NO_FILE = Template(MEMBER_AT + " is a link, a sparse file or no file: write the image itself into the archive")
+MEMBER_CUT = Template(MEMBER_AT + " is truncated: the archive ends after {nbytes} bytes; copy it again")
+MEMBER_NO_IMAGE = Template(MEMBER_AT + " is no image, by its ending: leave it out of the archive")
+NO_LABEL = Template(
+    MEMBER_AT + " has no label: give a member {stem}.cls with a class number, or put it under a folder of its class"
+)
+TWO_LABELS = Template(MEMBER_AT + " is a second label of one stem: keep one")
+TWO_IMAGES = Template(MEMBER_AT + " is a second image of the stem {stem}: keep one")
+LABEL_ALONE = Template(MEMBER_AT + " is a label without an image of its stem")
+LABEL_UNREADABLE = Template(MEMBER_AT + " has no class number: {error}")
+LABEL_LARGE = Template("it has more than {most} bytes")
+LABEL_ABSENT = Template('it has no "label"')
+LABEL_NO_CLASS = Template("{label!r} is not a whole number from 0 to {most}")
+SHARDS_DIFFER = Template("{one} has classes as folders, but {other} has labels as numbers: make all shards alike")
+CLASSES_UNREADABLE = Template("{file} could not be read as the names of classes: {error}")
+CLASS_TWICE = Template("{file} has the class {name!r} twice: keep one")
+CLASS_NOT_GIVEN = Template("{shard} has the class {name!r}, which {file} does not list: add it there")
+LABEL_NOT_GIVEN = Template("{shard} has the label {label}, but {file} lists {count} classes: add the others there")
+SOURCE_SHARDS = Template("tar shards {path}")
+SOURCE_FOLDER = Template("folder of images {path}")
+IMAGE_UNREADABLE = Template("{file} could not be read: {error}")
+IMAGE_CHANGED = Template("{file} has {found} bytes, but had {size} when it was opened: start the run again")
 
 # members.py
 ARCHIVE_DAMAGED = Template("{path} is truncated or damaged, copy it again")

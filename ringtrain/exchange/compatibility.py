@@ -154,6 +154,17 @@ RULES = (
     Rule("fc", ("pipeline",), "tuning", UNSET, texts.TUNING_SOME),
     Rule("fc_update", ("micro-batch",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
+    # images
+    Rule("random_resized_crop", None, "augment", ON, texts.RANDOM_CROP),
+    *(
+        rule
+        for option in ("mixup", "cutmix")
+        for rule in (
+            Rule(option, None, "loss", ("ce",), texts.MIXED_LOSS),
+            Rule(option, None, "fc", (DATA,), texts.MIXED_ELSEWHERE),
+            Rule(option, None, "sync", tuple(name for name in STRATEGIES if name != "master"), texts.MIXED_ELSEWHERE),
+        )
+    ),
     # the rest
     Rule("elastic", None, "asynchronous", OFF, texts.HANDED_OUT),
     Rule("elastic", None, "mpi_cuda", (AUTO, "staged"), texts.OUTLIVED),
@@ -205,6 +216,8 @@ def _flag(name: str) -> str:
 
 def _typed(name: str, value) -> str:
     """Return an option as a user types it; "no --trace" for one that is not given."""
+    if value is False and getattr(DEFAULTS, name):
+        return f"--no-{name.replace('_', '-')}"
     if value is None or isinstance(value, bool):
         return _flag(name) if value else f"no {_flag(name)}"
     return f"{_flag(name)} {value:g}" if isinstance(value, float) else f"{_flag(name)} {value}"

@@ -60,4 +60,7 @@ HANDED_OUT = Template("recovers what a dead rank had; with {other} the parts tha
 OUTLIVED = Template("needs messages that outlive a rank; {other} moves device memory by UCX, which does not")
 WIRE_TYPE = Template("carries float32 rounded; {other} is another type")
 FEWER_BITS = Template("computes with fewer bits than {other}, which is for checks")
+RANDOM_CROP = Template("crops at random; {other} asks for no random crops")
+MIXED_LOSS = Template("trains on two labels of an example, by their shares; {other} has no shares of labels")
+MIXED_ELSEWHERE = Template("mixes images and labels where they are computed; with {other} another rank has the labels")
 RANDOM_IMAGES = Template("trains on random images; {other} names a data set")

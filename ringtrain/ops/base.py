@@ -348,6 +348,16 @@ class Ops(MachineOps, CompressionOps):
         left + q) of the image, mirrored in q where ``flip`` is 1, and 0 where that lies outside the image. top, left
         are int32 and may be negative; flip is uint8."""
 
+    @abstractmethod
+    def paste_boxes(self, x_NHWC, source_NHWC: Array | None, boxes_N4) -> None:
+        """In the box of each example, int32 (top, left, height, width) within the image, x = source, or 0 without a
+        source."""
+
+    @abstractmethod
+    def mix_totals(self, a_3: Array, b_3: Array, totals_3: Array, share: float) -> None:
+        """Adds to the float64 ``totals`` those of a mixed batch: (share · loss of a + (1 - share) · loss of b, correct
+        of the one with the larger share, valid of a)."""
+
     # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def sgd(self, w: Array, g: Array, v: Array, lr: float, momentum: float, decay: float, nesterov: bool) -> None:

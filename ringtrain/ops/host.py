@@ -54,6 +54,17 @@ class HostOps(Ops):
     def memory(self):
         return None
 
+    # ── mixed batches ─────────────────────────────────────────────────────────────────────────────────────────
+    def paste_boxes(self, x_NHWC, source_NHWC, boxes_N4):
+        for example, (top, left, height, width) in enumerate(boxes_N4.tolist()):
+            box = np.s_[example, top : top + height, left : left + width]
+            x_NHWC[box] = 0 if source_NHWC is None else source_NHWC[box]
+
+    def mix_totals(self, a_3, b_3, totals_3, share):
+        totals_3[0] += share * a_3[0] + (1 - share) * b_3[0]
+        totals_3[1] += a_3[1] if share >= 0.5 else b_3[1]
+        totals_3[2] += a_3[2]
+
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):
         """Return at once."""

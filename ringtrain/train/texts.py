@@ -7,7 +7,28 @@ NO_DATA = Template(
     "model {model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), or --synthetic"
 )
 OTHER_IMAGES = Template(
-    "data set {data!r} has images of {images}, but model {model!r} takes {wanted}: use another data set or model"
+    "data set {data!r} has images of {images}, but model {model!r} takes {wanted}: use another data set or model, or "
+    "--resize"
+)
+RESIZE = Template(
+    "--resize {given!r} is neither HxW nor one number of pixels (from 1 to {most}), such as 224x224 or 256"
+)
+CROP_SCALE = Template(
+    "--random-resized-crop {given!r} is no LEAST:MOST, shares of the image's area from above 0 to 1, such as 0.08:1"
+)
+JITTER = Template(
+    "--colour-jitter {given!r} is no B,C,S,H: brightness, contrast and saturation from 0, hue from 0 to 0.5, such as "
+    "0.4,0.4,0.4,0.1"
+)
+JITTER_NO_COLOURS = Template(
+    "--colour-jitter changes RGB images of 8 bits; those of {data!r} are {dtype} {shape}: leave it out"
+)
+MEAN_OF_OTHER_SIZE = Template(
+    "model {model!r} subtracts the mean image, and that of {images} is no mean of images of another size: say "
+    '--resize with the size of the model\'s input, or take mean = "channel" in a copy of the model'
+)
+NO_IMAGE_CLASSES = Template(
+    "{option} is for images with one class number each, which {data!r} does not have: leave it out"
 )
 BATCH_OVER_EXAMPLES = Template("--batch {batch} is more than the {count} training examples; use at most that many")
 BATCH_UNDER_SHARDS = Template(

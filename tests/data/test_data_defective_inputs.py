@@ -23,11 +23,11 @@ from ringtrain.config.resolve import read_run_file, resolve
 from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import no_progress
+from ringtrain.data.decoding import decoding
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import DIGITS, open_dataset
 from ringtrain.data.file.heaps import SIGNATURE, heap_problem
 from ringtrain.data.readers import cifar, npz
-from ringtrain.data.readers.decoding import decoding
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.members import read_members
 from ringtrain.data.readers.sources import read_source

@@ -63,6 +63,10 @@ VALUES = {
     "accumulate": (2,),
     "synthetic": (True,),
     "data": ("d.h5",),
+    "augment": (False,),
+    "random_resized_crop": ("0.1:1",),
+    "mixup": (0.2,),
+    "cutmix": (1.0,),
 }
 # An option, and those of which it needs one.
 NEEDS = {
@@ -115,6 +119,8 @@ REFUSED = {
     "precision": "dtype",
     "synthetic": "data",
     "label_smoothing": "loss",
+    "random_resized_crop": "augment",
+    **dict.fromkeys(("mixup", "cutmix"), "loss fc sync=master"),
 }
 # Where options are tried two by two: those that others need.
 BESIDE = (
@@ -282,6 +288,13 @@ REASONS = (
     ("--elastic shrink", "--asynchronous", texts.HANDED_OUT, "", "--sync server"),
     ("--elastic shrink", "--mpi-cuda direct", texts.OUTLIVED, "--mpi-cuda auto or staged", CUDA),
     ("--wire bfloat16", "--dtype float64", texts.WIRE_TYPE, "--dtype float32"),
+    ("--random-resized-crop 0.1:1", "--no-augment", texts.RANDOM_CROP, "--augment"),
+    ("--mixup 0.2", "--loss mse", texts.MIXED_LOSS, "--loss ce"),
+    ("--mixup 0.2", "--fc hybrid", texts.MIXED_ELSEWHERE, "--fc data"),
+    ("--mixup 0.2", "--sync master", texts.MIXED_ELSEWHERE, "--sync allreduce, delayed"),
+    ("--cutmix 0.5", "--loss mse", texts.MIXED_LOSS, "--loss ce"),
+    ("--cutmix 0.5", "--fc hybrid", texts.MIXED_ELSEWHERE, "--fc data"),
+    ("--cutmix 0.5", "--sync master", texts.MIXED_ELSEWHERE, "--sync allreduce, delayed"),
     ("--synthetic", "--data d.h5", texts.RANDOM_IMAGES, ""),
 )
 # An option, who uses it, and what the run has in place of that.
@@ -322,7 +335,10 @@ def typed(*texts: str) -> TrainConfig:
         for option in f" {text}".split(" --")[1:] if text[:3] != "no " else ():
             name, _, value = option.partition(" ")
             name = name.replace("-", "_")
-            given[name] = type(VALUES[name][0])(value or True)
+            if name.startswith("no_"):
+                given[name.removeprefix("no_")] = False
+            else:
+                given[name] = type(VALUES[name][0])(value or True)
     return TrainConfig(**given)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.train import texts
+from tests.data.image_makers import shards
 from tests.mpi.conftest import PATIENCE_S, ROOT
 from tests.runs import records
 from tests.tiers import thorough
@@ -112,6 +113,25 @@ def test_a_reproducible_run_is_the_same_on_1_2_and_3_ranks(mpirun, net, tmp_path
     hashed(2, "parts", "--iterations", 3, threads="4")
     wanted = hashed(1, "parts", "--iterations", 8, "--resume", "auto")
     assert hashed(3, "three", "--iterations", 8, "--algorithm", "canonical") == wanted
+
+
+def test_images_of_tar_shards_train_to_the_same_weights_on_1_and_3_ranks(alone, mpirun, tmp_path):
+    """With all that changes images, each drawn by key, over a tail and the end of an epoch."""
+    model = NET.replace("[8, 8, 1]", "[12, 12, 3]").replace('mean = "image"', 'mean = "channel"')
+    model = model.replace("units = 10", "units = 3")
+    (tmp_path / "net.toml").write_text(model)
+    pattern = shards(tmp_path, count=3, each=14)
+    options = "--batch 16 --iterations 7 --reproducible --random-resized-crop 0.3:1 --colour-jitter 0.4,0.4,0.4,0.1 "
+    options += "--mixup 0.2 --cutmix 1 --random-erasing 0.5"
+
+    def hashed(run, out):
+        given = ["--model", tmp_path / "net.toml", "--data", pattern, "--out", tmp_path / out, *options.split()]
+        done = run(["-m", "ringtrain", "train", *map(str, given)])
+        assert done.returncode == 0, done.stderr
+        (end,) = records(tmp_path / out, "end")
+        return end["weights_sha256"], losses(tmp_path / out)
+
+    assert hashed(alone, "one") == hashed(partial(mpirun, 3), "three")
 
 
 def read_until(process, text):

@@ -9,11 +9,13 @@ from nn_support import TOLERANCE, Net, chain, make_pass, reference
 from ringtrain.errors import ModelError
 from ringtrain.nn import texts
 from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.conv_columns import ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
 from ringtrain.nn.norm import LRN, BatchNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.upsample import Upsample
 
 
 def plain():
@@ -49,7 +51,23 @@ def residual():
     ]
 
 
-NETS = {"plain": plain, "residual": residual}
+def enlarging():
+    """Down and up again, with a connection past both."""
+    return [
+        Node(Conv2D("down", 4, 3, pad=1), ("input",)),
+        Node(ReLU("relu"), ("down",)),
+        Node(MaxPool("pool", 2, 2), ("relu",)),
+        Node(ConvTranspose2D("larger", 3, 2, stride=2), ("pool",)),
+        Node(ReLU("relu2"), ("larger",)),
+        Node(Concat("join"), ("relu2", "relu")),
+        Node(Conv2D("depthwise", 7, 3, stride=2, pad=1, groups=7), ("join",)),
+        Node(Upsample("twice", 2, mode="bilinear"), ("depthwise",)),
+        Node(GlobalAvgPool("gap"), ("twice",)),
+        Node(Linear("out", 4), ("gap",)),
+    ]
+
+
+NETS = {"plain": plain, "residual": residual, "enlarging": enlarging}
 SHAPE = (6, 6, 3)
 
 

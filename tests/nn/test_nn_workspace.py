@@ -12,6 +12,7 @@ from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from tests.nn.nn_support import Net, make_pass
+from tests.nn.test_nn_graph import enlarging
 
 
 class Apart(Workspace):
@@ -72,8 +73,9 @@ def passes(net, space, recompute):
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("ops", ["cpu", "reference"])
-def test_shared_memory_changes_no_bit(ops, recompute, fused):
-    net = Net(residual(), (8, 8, 3), fused=fused, ops=make_ops(ops, "float64"))
+@pytest.mark.parametrize("nodes", [residual, enlarging])
+def test_shared_memory_changes_no_bit(nodes, ops, recompute, fused):
+    net = Net(nodes(), (8, 8, 3), fused=fused, ops=make_ops(ops, "float64"))
     wanted = passes(net, Apart(net.ops), recompute=False)
     for make in (Workspace, Poisoned):
         got = passes(net, make(net.ops), recompute)

@@ -337,6 +337,12 @@ def _images(draw, random, n):
         "flip_N": np.resize(np.array([0, 1, 1, 0, 1], np.uint8), n),
     }  # fmt: skip
     yield Call("prepare_images", inputs, {"y_NPQC": draw(n, 5, 5, 3)})
+    boxes = np.resize(np.array([[0, 0, 6, 7], [2, 3, 1, 4], [5, 0, 0, 0], [4, 6, 2, 1]], np.int32), (n, 4))
+    for source in (draw(n, 6, 7, 3), None):
+        yield Call("paste_boxes", {"source_NHWC": source, "boxes_N4": boxes}, {"x_NHWC": draw(n, 6, 7, 3)})
+    for share in (0.7, 0.25):
+        sums = {"a_3": np.array([2.5, 3, 4]), "b_3": np.array([7.0, 1, 4])}
+        yield Call("mix_totals", sums, {"totals_3": np.array([0.5, 1, 2])}, {"share": share})
     for x in (draw(n, 20, 3), draw(0)):
         yield Call("relu", {"x": x}, {"y": draw(*x.shape)})
         yield Call("relu_back", {"y": x, "dy": draw(*x.shape)}, {"dx": draw(*x.shape)})

@@ -147,7 +147,8 @@ def test_a_second_call_allocates_no_array():
     for call in filter(large, calls("float32", 128)):
         assert peak_of_second_call(ops, call) < LITTLE or call.operation == "add_all", str(call)
         shown.add(call.operation)
-    assert shown == {call.operation for call in calls("float32", 1)}
+    of_three_numbers = {"mix_totals"}
+    assert shown == {call.operation for call in calls("float32", 1)} - of_three_numbers
 
 
 def test_the_allocation_check_itself_says_no():

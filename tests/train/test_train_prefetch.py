@@ -18,7 +18,9 @@ def batch_of(ops, value, count=4):
     arrays = {name: ops.pinned(shape, types[name]) for name, shape in shapes.items()}
     for array in arrays.values():
         array[...] = value
-    return Batch(iteration=value, epoch=0, total=count, valid_total=count, **arrays)
+    return Batch(
+        iteration=value, epoch=0, total=count, valid_total=count, erase=np.zeros((count, 4), np.int32), **arrays
+    )
 
 
 def read(ops, staging, batch, start=0, stop=4):

@@ -24,6 +24,11 @@ class Augment:
     height: int
     width: int
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the crop."""
+        return self.height, self.width
+
     def check(self, shape) -> None:
         """Check that the crop fits into images of [H, W, C] = ``shape``. Raises: DataError"""
         if self.pad < 0 or self.height > shape[0] + 2 * self.pad or self.width > shape[1] + 2 * self.pad:
@@ -77,6 +82,11 @@ class CentreCrop:
 
     height: int
     width: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the crop."""
+        return self.height, self.width
 
     def check(self, shape) -> None:
         """Accept any shape: every size fits."""

@@ -17,7 +17,9 @@ import numpy as np
 
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.gather import Batch, Gather
+from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
+from ringtrain.data.batches.transforms import Transform
 from ringtrain.data.split import Split
 
 __all__ = ["Augment", "Batch", "Batches", "CentreCrop", "evaluation_batches"]
@@ -32,8 +34,9 @@ class Batches:
     ``allocate``: allocate(shape, dtype) makes the arrays of the batches.
 
     ``grain``: parts are whole multiples of this many examples (a ghost batch). ``division``: cuts batches into parts in
-    place of ``size`` and ``grain``. ``seed`` keys the augmentation; the sampler's own seed keys the order. ``next()``
-    raises an exception of the thread. Use as a context manager, or call :meth:`close`.
+    place of ``size`` and ``grain``. ``transform``, ``augment``, ``erasing``, ``mixing``: what is done to the examples,
+    in this order. ``seed`` keys it; the sampler's own seed keys the order. ``next()`` raises an exception of the
+    thread. Use as a context manager, or call :meth:`close`.
     """
 
     def __init__(
@@ -51,8 +54,12 @@ class Batches:
         units: Iterable[tuple[int, int | None]] | None = None,
         allocate: Callable = np.empty,
         division: EvenParts | ShardParts | None = None,
+        transform: Transform | None = None,
+        mixing: Mixing | None = None,
+        erasing: Erasing | None = None,
     ):
-        self._gather = Gather(split, sampler, division or EvenParts(size, grain), augment, seed)
+        how = {"transform": transform, "mixing": mixing, "erasing": erasing}
+        self._gather = Gather(split, sampler, division or EvenParts(size, grain), augment, seed, **how)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         # depth waiting, one with the caller.
@@ -110,6 +117,7 @@ class Batches:
         self._closing.set()
         self._free.put(None)
         self._thread.join()
+        self._gather.close()
 
     def __enter__(self):
         return self

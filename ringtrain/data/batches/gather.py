@@ -6,8 +6,11 @@ import numpy as np
 
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
+from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
+from ringtrain.data.batches.rows import RowReader
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
-from ringtrain.data.split import Split
+from ringtrain.data.batches.transforms import Transform
+from ringtrain.data.split import Shape, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,9 @@ class Batch:
     """A rank's part of a global batch; n may be 0 in a tail.
 
     Shapes: examples int64 [n]; images [n, ...] and labels [n, ...] of the split's shapes and types; top and left int32
-    [n], flip uint8 [n].
+    [n], flip uint8 [n]; erase int32 [n, 4]: top, left, height and width of a box of the network's input, which becomes
+    0.
+    mix: how each example is mixed with that of ``partner`` in the same row; None: not at all.
     Units: total counts examples of all ranks, valid_total their labelled elements: class numbers other than -1
     (ignore), or values.
     """
@@ -30,19 +35,24 @@ class Batch:
     top: np.ndarray
     left: np.ndarray
     flip: np.ndarray
+    erase: np.ndarray
+    mix: Mix | None = None
+    partner: "Batch | None" = None
 
 
 class BatchSlot:
-    """The memory of one batch of up to ``capacity`` examples of a split. ``allocate(shape, dtype)`` makes its
-    arrays."""
+    """The memory of one batch of up to ``capacity`` examples of a split, in rows of ``shape``. ``allocate(shape,
+    dtype)`` makes its arrays; ``mixed``: partners have such memory too."""
 
-    def __init__(self, capacity: int, split: Split, allocate=np.empty):
+    def __init__(self, capacity: int, split: Split, shape: Shape, allocate=np.empty, mixed: bool = False):
+        self.partner = BatchSlot(capacity, split, shape, allocate) if mixed else None
         self.examples = allocate((capacity,), np.int64)
-        self.images = allocate((capacity, *split.shape), split.dtype)
+        self.images = allocate((capacity, *shape), split.dtype)
         self.labels = allocate((capacity, *split.label_shape), split.label_dtype)
         self.top = allocate((capacity,), np.int32)
         self.left = allocate((capacity,), np.int32)
         self.flip = allocate((capacity,), np.uint8)
+        self.erase = allocate((capacity, 4), np.int32)
 
     def batch(self, n: int, **about) -> Batch:
         """Return views of the first ``n`` examples."""
@@ -53,6 +63,7 @@ class BatchSlot:
             top=self.top[:n],
             left=self.left[:n],
             flip=self.flip[:n],
+            erase=self.erase[:n],
             **about,
         )
 
@@ -60,13 +71,25 @@ class BatchSlot:
 class Gather:
     """Fill slots with parts of iterations, as ``division`` cuts them, one call at a time."""
 
-    def __init__(self, split: Split, sampler: Sampler, division: EvenParts | ShardParts, augment, seed: int):
+    def __init__(
+        self,
+        split: Split,
+        sampler: Sampler,
+        division: EvenParts | ShardParts,
+        augment,
+        seed: int,
+        transform: Transform | None = None,
+        mixing: Mixing | None = None,
+        erasing: Erasing | None = None,
+    ):
         if sampler.count != split.count:
             raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
         self._split, self._sampler = split, sampler
         self._division = division
+        self._rows = RowReader(split, transform, seed)
         self._augment: Augment | CentreCrop | Uncropped = augment or Uncropped()
-        self._augment.check(split.shape)
+        self._augment.check(self._rows.shape)
+        self._mixing, self._erasing = mixing or Mixing(), erasing
         self._seed = seed
         self._epoch = -1  # the epoch of the held order
         self._order = np.empty(sampler.count, np.int64)
@@ -80,7 +103,7 @@ class Gather:
 
     def slot(self, allocate=np.empty) -> BatchSlot:
         """Make a slot that holds any part."""
-        return BatchSlot(self.capacity, self._split, allocate)
+        return BatchSlot(self.capacity, self._split, self._rows.shape, allocate, bool(self._mixing))
 
     def fill(self, slot: BatchSlot, iteration: int, part: int | None) -> Batch:
         """Gather a part of an iteration into the slot. ``part`` None: no examples, for an iteration of other ranks'
@@ -88,17 +111,28 @@ class Gather:
         epoch, start, stop = self._sampler.place(iteration)
         everyone = self._order_of(epoch)[start:stop]
         mine = slice(*((0, 0) if part is None else self._division.cut(everyone.size, part)))
-        batch = slot.batch(
-            mine.stop - mine.start,
-            iteration=iteration,
-            epoch=epoch,
-            total=everyone.size,
-            valid_total=self._split.valid(everyone),
-        )
-        np.copyto(batch.examples, everyone[mine])
-        self._split.read(batch.examples, batch.images, batch.labels)
-        self._augment.draw(self._split.shape, self._seed, epoch, batch, self._draw_scratch)
+        about = {"iteration": iteration, "epoch": epoch, "total": everyone.size}
+        about["valid_total"] = self._split.valid(everyone)
+        if slot.partner is not None:
+            others = everyone[partners(everyone.size, self._seed, iteration)[mine]]
+            about["partner"] = self._filled(slot.partner.batch(others.size, **about), others)
+            about["mix"] = self._mixing.draw(*self._augment.size, self._seed, iteration)
+        return self._filled(slot.batch(mine.stop - mine.start, **about), everyone[mine])
+
+    def _filled(self, batch: Batch, examples) -> Batch:
+        """The batch, with these examples in its memory."""
+        np.copyto(batch.examples, examples)
+        self._rows.read(batch.epoch, batch.examples, batch.images, batch.labels)
+        self._augment.draw(self._rows.shape, self._seed, batch.epoch, batch, self._draw_scratch)
+        if self._erasing is None:
+            batch.erase.fill(0)
+        else:
+            self._erasing.draw(*self._augment.size, self._seed, batch.epoch, batch.examples, batch.erase)
         return batch
+
+    def close(self) -> None:
+        """End the threads that read images."""
+        self._rows.close()
 
     def _order_of(self, epoch: int):
         if epoch != self._epoch:

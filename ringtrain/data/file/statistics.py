@@ -34,7 +34,7 @@ def pixel_statistics(images, progress: Progress = no_progress) -> PixelStatistic
                 np.square(block, dtype=np.uint16).sum(axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.uint64)
             )
         progress("statistics", rows.stop, count)
-    return _finish(pixel_sums, square_sums, count)
+    return statistics_of_sums(pixel_sums, square_sums, count)
 
 
 def _at_most(rows: slice, most: int):
@@ -42,7 +42,9 @@ def _at_most(rows: slice, most: int):
         yield slice(start, min(start + most, rows.stop))
 
 
-def _finish(pixel_sums, square_sums, count: int) -> PixelStatistics:
+def statistics_of_sums(pixel_sums, square_sums, count: int) -> PixelStatistics:
+    """Compute the statistics of ``count`` images from sums over them. Shapes: uint64 [H, W, C], of each pixel; uint64
+    [C], of squares"""
     n = count * pixel_sums.shape[0] * pixel_sums.shape[1]
     sums = [int(s) for s in pixel_sums.sum(axis=(0, 1))]
     # n²·variance, in Python's integers: no cancellation.

@@ -13,25 +13,21 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress
-from ringtrain.data.readers.decoding import decoding
+from ringtrain.data.decoding import decoding
+from ringtrain.data.images import GREY, decode_image, open_file, resize
 from ringtrain.errors import DataError, nearest
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
-# By a file's bytes, not its name: other formats of Pillow start programs (PostScript).
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-GREY, COLOUR = (
-    frozenset(("1", "L", "LA")),
-    frozenset(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")),
-)
 TESTS = ("test", "val")
 
 
 def accepts(path: Path) -> bool:
     """Return whether the path is a folder of folders with images."""
-    return path.is_dir() and any(_images(folder) for root in _roots(path).values() for folder in _folders(root))
+    return path.is_dir() and any(_images(folder) for root in parts_of(path).values() for folder in class_folders(root))
 
 
-def _folders(path: Path) -> list[Path]:
+def class_folders(path: Path) -> list[Path]:
+    """Return the folders in a folder, by name, without hidden ones."""
     return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
@@ -43,22 +39,26 @@ def _images(path: Path) -> list[Path]:
     return [file for file in _files(path) if file.suffix.lower() in SUFFIXES]
 
 
-def _roots(path: Path) -> dict[str, Path]:
-    """Return {"train": folder, "test": folder}, or train alone if there is no division or no test part."""
+def parts_of(path: Path) -> dict[str, Path]:
+    """Return {"train": folder, "test": folder}, or train alone if there is no division or no test part. Raises:
+    DataError if there are two test parts"""
     # A folder train/ without subfolders is a class of that name.
-    if not (path / "train").is_dir() or not _folders(path / "train"):
+    if not (path / "train").is_dir() or not class_folders(path / "train"):
         return {"train": path}
     tests = [path / name for name in TESTS if (path / name).is_dir()]
+    if len(tests) > 1:
+        raise DataError(texts.TWO_TEST_FOLDERS(path=path))
     return dict(zip(("train", "test"), (path / "train", *tests[:1]), strict=False))
 
 
 def read(path: Path, size, progress: Progress) -> Content:
     """Read all images. Raises: DataError"""
-    roots = _roots(path)
-    if "test" in roots and all((path / name).is_dir() for name in TESTS):
-        raise DataError(texts.TWO_TEST_FOLDERS(path=path))
-    classes = tuple(folder.name for folder in _folders(roots["train"]))
-    listed = {name: _list(root, classes) for name, root in roots.items()}
+    roots = parts_of(path)
+    classes, folders = labelled_folders(roots)
+    listed = {
+        name: [(file, label) for part, folder, label in folders if part == name for file in images_of(folder)]
+        for name in roots
+    }
     shape, notes = _survey([file for files in listed.values() for file, _ in files], size)
     parts = {name: _load(files, shape, progress) for name, files in listed.items()}
     notes += _left_out(path, roots)
@@ -68,55 +68,43 @@ def read(path: Path, size, progress: Progress) -> Content:
 
 def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
     """Describe the files of the folder that the data set leaves out."""
-    classes = [folder for root in roots.values() for folder in _folders(root)]
+    classes = [folder for root in roots.values() for folder in class_folders(root)]
     others = [file for folder in classes for file in _files(folder) if file.suffix.lower() not in SUFFIXES]
     others += [file for root in {path, *roots.values()} for file in _files(root)]
     if path not in roots.values():
-        others += [folder for folder in _folders(path) if folder not in roots.values()]
+        others += [folder for folder in class_folders(path) if folder not in roots.values()]
     if not others:
         return []
     return [texts.LEFT_OUT(count=len(others), first=others[0])]
 
 
-def _list(root: Path, classes) -> list[tuple[Path, int]]:
-    """Return (file, label) of each image. Raises: DataError for a class without images, or one that training lacks."""
-    listed = []
-    for folder in _folders(root):
-        if folder.name not in classes:
+def labelled_folders(roots: dict[str, Path]) -> tuple[tuple[str, ...], list[tuple[str, Path, int]]]:
+    """Return the classes, and (part, folder, label) of each folder of a class. Raises: DataError for one that training
+    lacks"""
+    classes = tuple(folder.name for folder in class_folders(roots["train"]))
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = [(part, folder) for part, root in roots.items() for folder in class_folders(root)]
+    for _, folder in found:
+        if folder.name not in numbers:
             raise DataError(texts.UNKNOWN_CLASS(folder=folder, hint=nearest(folder.name, classes)))
-        images = _images(folder)
-        if not images:
-            raise DataError(texts.NO_IMAGES(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
-        listed += [(file, classes.index(folder.name)) for file in images]
-    return listed
+    return classes, [(part, folder, numbers[folder.name]) for part, folder in found]
+
+
+def images_of(folder: Path) -> list[Path]:
+    """Return the images of a class, by name. Raises: DataError if there is none"""
+    images = _images(folder)
+    if not images:
+        raise DataError(texts.NO_IMAGES(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
+    return images
 
 
 # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _pillow():
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(texts.NO_PILLOW) from error
-    return Image
-
-
-def _open(file: Path):
-    """Open an image and read its header, not its pixels."""
-    image_module = _pillow()
-    with decoding(texts.NO_IMAGE(file=file)):
-        image = image_module.open(file, formats=FORMATS)
-    if image.mode not in GREY | COLOUR:
-        image.close()
-        raise DataError(texts.PIXEL_TYPE(file=file, mode=image.mode))
-    return image
-
-
 def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     """Return the shape [H, W, C] of all examples, from the headers alone, and notes about them."""
     sizes: dict[tuple[int, int], Path] = {}
     grey = 0
     for file in files:
-        with _open(file) as image:
+        with open_file(file, str(file)) as image:
             sizes.setdefault(image.size, file)
             grey += image.mode in GREY
     if len(sizes) > 1 and size is None:
@@ -147,9 +135,4 @@ def _load(listed, shape, progress: Progress) -> Part:
 def _pixels(file: Path, shape):
     """Read the pixels of an image. Shapes: → uint8 [H, W, C]"""
     height, width, channels = shape
-    image_module = _pillow()
-    with _open(file) as image, decoding(texts.NO_IMAGE(file=file)):
-        image = image.convert("RGB" if channels == 3 else "L")
-        if image.size != (width, height):
-            image = image.resize((width, height), image_module.Resampling.BILINEAR)
-        return np.asarray(image, np.uint8).reshape(shape)
+    return resize(decode_image(file.read_bytes(), str(file), channels), height, width)

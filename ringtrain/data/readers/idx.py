@@ -17,7 +17,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
-from ringtrain.data.readers.decoding import decoding
+from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")

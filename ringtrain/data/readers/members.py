@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from ringtrain.data import texts
 from ringtrain.data.content import Progress
-from ringtrain.data.readers.decoding import decoding
+from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")

@@ -7,7 +7,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
-from ringtrain.data.readers.decoding import decoding
+from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 PAIRS: tuple[tuple[str, str, str | None, str | None], ...] = (

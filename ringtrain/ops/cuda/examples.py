@@ -26,6 +26,11 @@ class Examples:
         kernel = self._device.kernels("images", "prepare_images")
         self._rows(kernel, n, p * q * c, *arrays, n, h, w, p, q, c)
 
+    def paste_boxes(self, x_NHWC, source_NHWC, boxes_N4):
+        n, h, w, c = x_NHWC.shape
+        kernel = self._device.kernels.of(x_NHWC.dtype)("images", "paste_boxes")
+        self._rows(kernel, n, h * w * c, x_NHWC, source_NHWC, boxes_N4, n, h, w, c)
+
     def _rows(self, kernel, rows, width, *arguments):
         """Launch a kernel with a row of blocks for each example, whose threads go over ``width`` elements."""
         if rows and width:

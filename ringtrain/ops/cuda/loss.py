@@ -39,6 +39,9 @@ class CudaLoss:
         kernel(blocks, ROW_BLOCK, self._device.stream, *given)
         self._device.kernels("loss", "add_totals")(1, ROW_BLOCK, self._device.stream, results, totals_3, blocks)
 
+    def mix_totals(self, a_3, b_3, totals_3, share):
+        self._device.kernels("loss", "mix_totals")(1, 1, self._device.stream, a_3, b_3, totals_3, share)
+
     def _rows(self, function, rows, classes, *arguments):
         threads = WARP
         while threads < ROW_BLOCK and threads * FEW < classes:

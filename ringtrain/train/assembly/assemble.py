@@ -15,6 +15,7 @@ from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
 from ringtrain.data.file.info import DatasetForm
+from ringtrain.data.image_files.open import accepts as image_files
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Roles
@@ -39,6 +40,7 @@ from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly import batch_norm
+from ringtrain.train.assembly.images import erasing_of, mixing_of, open_image_files, transform_of, viewed
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
 from ringtrain.train.assembly.replica_check import ReplicaCheck
@@ -142,6 +144,9 @@ class Assembly:
             part,
             division=self.division,
             augment=self.augment,
+            transform=transform_of(self.config, self.model),
+            mixing=mixing_of(self.config),
+            erasing=erasing_of(self.config),
             seed=self.config.seed,
             start_iteration=start,
             stop_iteration=stop,
@@ -158,7 +163,12 @@ def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
 
 
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """Open the configuration's data set; collective over the node, which holds it once."""
+    """Open the configuration's data set, under the view that its options give; collective: over the node, which holds
+    arrays once, or over all ranks, which divide the headers of image files."""
+    return viewed(_stored(config, model, transport), config, model, transport)
+
+
+def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     if config.synthetic:
         graph = model.graph()
         form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
@@ -167,6 +177,9 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
+    if path != "digits" and image_files(path):
+        with activity.holds_gil(f"opening images {path}"):
+            return open_image_files(path, config, model, transport)
     node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
     with activity.holds_gil(f"opening data {path}"):
         return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.touch())

@@ -120,4 +120,7 @@ def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | CentreCrop | 
     if len(model.input.shape) != IMAGE_EXTENTS:
         return Uncropped()
     height, width, _ = model.input.shape
-    return Augment(model.input.pad, model.input.flip, height, width) if config.augment else CentreCrop(height, width)
+    if not config.augment:
+        return CentreCrop(height, width)
+    pad = 0 if config.random_resized_crop is not None else model.input.pad  # that crop takes the place of the pad's
+    return Augment(pad, model.input.flip, height, width)

@@ -1,7 +1,6 @@
 """Tries one iteration before the first, and describes the sizes that fit if it does not fit in device memory."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from ringtrain.data.batches.batches import Batch
 from ringtrain.data.batches.sampler import largest_part
@@ -11,7 +10,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.step.partition import example_arrays
+from ringtrain.train.step.partition import with_rows
 
 USABLE = 0.92  # of a device's memory: the rest is the driver's, the libraries', and what lies between arrays
 
@@ -53,8 +52,7 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
 
 def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
     """Measure the need of one example."""
-    one: dict[str, Any] = {name: array[:1] for name, array in example_arrays(batch).items()}
-    run.worker.rehearse(replace(batch, **one))
+    run.worker.rehearse(with_rows(batch, lambda array: array[:1]))
     fixed = 2 * run.arena.count * ops.dtype.itemsize + (run.exchange.facts.state_bytes or 0)
     _, total = ops.memory() or (0, 0)
     return MemoryNeed(fixed, run.worker.space.nbytes, total)

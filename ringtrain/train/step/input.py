@@ -6,7 +6,9 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
+from ringtrain.data.batches.mixing import Mix
 from ringtrain.data.file.dataset import DataSet
+from ringtrain.nn.base import Shape
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec
 from ringtrain.nn.workspace import Workspace
@@ -20,27 +22,61 @@ class DeviceInput:
 
     def __init__(self, ops: Ops, spec: InputSpec, data: DataSet):
         self._ops, self._shape, self._whole = ops, spec.shape, len(spec.shape) != IMAGE_EXTENTS
+        self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape)[None])
+        self._means: dict[Shape, Array] = {}  # by the shape of the images: transformed ones may have another
         self._scale = _on_device(ops, scale_of(spec, data))
-        self._mean = as_images(_on_device(ops, mean_of(spec, data)[None]), self._scale.shape[0], self._whole)[0]
         self._prefetcher = Prefetcher(ops) if ops.records else None
 
     def load(self, space: Workspace, batch: Batch, start: int, stop: int) -> tuple[Array, Array, Array]:
         """Examples ``start:stop`` of the batch, at the same addresses in every call. Shapes: → x [n, *input shape],
         labels int32 or of the operations' type [n, ...], examples int64 [n]"""
         if self._prefetcher is None:
-            raw = {name: array[start:stop] for name, array in raw_arrays(batch, self._ops.dtype).items()}
+            raw = {name: host[start:stop] for name, host in raw_arrays(batch, self._ops.dtype).items()}
             raw = {name: self._kept(space, name, host, self._ops.upload) for name, host in raw.items()}
         else:
             raw = self._prefetcher.arrays(batch, start, stop)
-            raw |= {name: self._kept(space, name, raw[name], self._ops.copy) for name in ("labels", "examples")}
-        x = space("input", (stop - start, *self._shape))
-        placed = raw["top"], raw["left"], raw["flip"]
-        channels = self._scale.shape[0]
-        images, prepared = (as_images(each, channels, self._whole) for each in (raw["images"], x))
-        self._ops.prepare_images(images, prepared, self._mean, self._scale, *placed)
+            kept = {"labels", "examples", "partner.labels"} & raw.keys()
+            raw |= {name: self._kept(space, name, raw[name], self._ops.copy) for name in kept}
+        x = self._prepared(space, raw)
+        if batch.mix is not None:
+            self._mix(space, x, self._prepared(space, raw, "partner."), batch.mix)
         if self._prefetcher is not None:
             self._prefetcher.release(batch)
         return x, raw["labels"], raw["examples"]
+
+    def partner_labels(self, space: Workspace, batch: Batch, start: int, stop: int) -> Array | None:
+        """The labels of the partners of the examples loaded last; None for a batch that is not mixed."""
+        if batch.partner is None:
+            return None
+        labels = batch.partner.labels[start:stop]
+        return space("batch.partner.labels", labels.shape, labels.dtype)
+
+    def _prepared(self, space: Workspace, raw: dict[str, Array], of: str = "") -> Array:
+        """The network's input of raw arrays, or of the partner's."""
+        images = raw[f"{of}images"]
+        shape = tuple(images.shape[1:])
+        if shape not in self._means:
+            self._means[shape] = self._mean_of(shape)
+        x = space(f"{of}input", (images.shape[0], *self._shape))
+        placed = (raw[f"{of}{name}"] for name in ("top", "left", "flip"))
+        images, prepared, mean = map(self._as_images, (images, x, self._means[shape]))
+        self._ops.prepare_images(images, prepared, mean[0], self._scale, *placed)
+        if f"{of}erase" in raw:
+            self._ops.paste_boxes(x, None, raw[f"{of}erase"])
+        return x
+
+    def _as_images(self, inputs: Array) -> Array:
+        return as_images(inputs, self._scale.shape[0], self._whole)
+
+    def _mix(self, space: Workspace, x: Array, other: Array, mix: Mix) -> None:
+        """Mix each example with its partner, in place."""
+        if mix.box is None:
+            self._ops.scale(x, mix.share)
+            self._ops.scale(other, 1 - mix.share)
+            self._ops.add(x, other, x)
+        else:
+            boxes = np.tile(np.array(mix.box, np.int32), (x.shape[0], 1))
+            self._ops.paste_boxes(x, other, self._kept(space, "box", boxes, self._ops.upload))
 
     def ahead(self, batch: Batch) -> None:
         """Start the upload of the next batch."""
@@ -68,9 +104,8 @@ def as_images(inputs: Array, channels: int, whole: bool) -> Array:
     return inputs.reshape((count, 1, element_count(tuple(shape)) // channels, channels))
 
 
-def mean_of(spec: InputSpec, data: DataSet) -> np.ndarray:
-    """The mean to subtract. Shapes: → those of one stored input"""
-    shape = data.train.shape
+def mean_of(spec: InputSpec, data: DataSet, shape: Shape) -> np.ndarray:
+    """The mean to subtract from inputs of this shape. Shapes: → those of one input"""
     if spec.mean == "image":
         return data.mean_image
     if spec.mean == "channel":

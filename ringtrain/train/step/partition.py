@@ -10,7 +10,7 @@ from ringtrain.data.batches.batches import Batch
 from ringtrain.data.batches.sampler import ShardParts, batch_part
 from ringtrain.exchange.base import Cut, Exchange
 
-PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
+PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip", "erase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,16 @@ def example_arrays(batch: Batch) -> dict[str, Any]:
     return {name: getattr(batch, name) for name in PER_EXAMPLE}
 
 
+def with_rows(batch: Batch, change: Callable[[np.ndarray], np.ndarray]) -> Batch:
+    """The same batch with other rows in each array, its own and its partner's."""
+    arrays: dict[str, Any] = {name: change(array) for name, array in example_arrays(batch).items()}
+    partner = None if batch.partner is None else with_rows(batch.partner, change)
+    return replace(batch, partner=partner, **arrays)
+
+
 def blank_batch(batch: Batch, count: int) -> Batch:
     """The same batch with ``count`` examples of zeros."""
-    arrays: dict[str, Any] = {n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in example_arrays(batch).items()}
-    return replace(batch, **arrays)
+    return with_rows(batch, lambda array: np.zeros((count, *array.shape[1:]), array.dtype))
 
 
 def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> list[Cut]:

@@ -26,11 +26,14 @@ class MicroBatch:
     sums:    (loss, correct, valid), to which the loss adds
     tapes:   the values that backward needs, from forward
     dlogits: the gradient of the loss by the logits
+    share, partner_labels: the weight of the labels, and the labels that have the rest of it; None: they have none
     """
 
     x: Array
     labels: Array
     sums: Array | None
+    share: float = 1.0
+    partner_labels: Array | None = None
     tapes: Tapes = field(init=False)
     dlogits: Array = field(init=False)
 
@@ -88,6 +91,9 @@ class ModelPasses:
         """Load examples ``start:stop`` of the batch as the current micro-batch."""
         x, labels, self.ctx.examples = self.feed.load(self.ctx.space, batch, start, stop)
         self.micro_batch = MicroBatch(x, labels, sums)
+        if batch.mix is not None:
+            self.micro_batch.share = batch.mix.share
+            self.micro_batch.partner_labels = self.feed.partner_labels(self.ctx.space, batch, start, stop)
 
     def forward(self, before_read: Callable[[Span], None]) -> Array:
         """Run the current micro-batch forward, to its logits."""
@@ -97,7 +103,19 @@ class ModelPasses:
     def loss_gradient(self, logits: Array, labels: Array) -> Array:
         """The gradient of the loss by these logits; adds to the sums of the current micro-batch."""
         factor = self.scale.factor if self.scale is not None else 1.0
-        return self.loss.backward(self.ctx, logits, labels, self.micro_batch.sums, self.denominator / factor)
+        current, denominator = self.micro_batch, self.denominator / factor
+        if current.partner_labels is None:
+            return self.loss.backward(self.ctx, logits, labels, current.sums, denominator)
+        ops, space = self.ctx.ops, self.ctx.space
+        own, dx = space("mix.totals", (6,), "float64"), space("mix.dx", logits.shape)
+        ops.fill(own, 0)
+        ops.copy(self.loss.backward(self.ctx, logits, labels, own[:3], denominator), dx)
+        others = self.loss.backward(self.ctx, logits, current.partner_labels, own[3:], denominator)
+        ops.scale(dx, current.share)
+        ops.scale(others, 1 - current.share)
+        ops.add(dx, others, dx)
+        ops.mix_totals(own[:3], own[3:], current.sums, current.share)
+        return dx
 
     def backward(self, accumulate: bool, last: bool) -> Iterator[Span]:
         """Run the current micro-batch backward; yields each span when its gradient is in the arena. ``accumulate``:

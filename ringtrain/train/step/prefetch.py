@@ -22,11 +22,15 @@ RAW = ("images", "labels", "examples", "top", "left", "flip")
 
 
 def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The arrays of a batch that a device gets, by the names of RAW; labels that are values are of type ``dtype``."""
-    found = {name: getattr(batch, name) for name in RAW}
-    if found["labels"].dtype.kind == "f":
-        found["labels"] = found["labels"].astype(dtype, copy=False)
-    return found
+    """The host arrays of a batch that a device needs, by name: those of RAW; "erase" where there are such boxes; and
+    those of its partner, behind "partner.". Labels that are values are of type ``dtype``."""
+    names = (*RAW, "erase") if batch.erase.any() else RAW
+    arrays = {name: getattr(batch, name) for name in names}
+    if batch.labels.dtype.kind == "f":
+        arrays["labels"] = batch.labels.astype(dtype, copy=False)
+    if batch.partner is not None:
+        arrays |= {f"partner.{name}": array for name, array in raw_arrays(batch.partner, dtype).items()}
+    return arrays
 
 
 @dataclass(slots=True)
@@ -64,7 +68,7 @@ class Prefetcher:
         slot.batch, slot.uploaded = batch, self._beside.mark()
 
     def arrays(self, batch: Batch, start: int, stop: int) -> dict[str, Array]:
-        """Examples ``start:stop`` of a batch, by the names of RAW. Call :meth:`release` after their reads."""
+        """Examples ``start:stop`` of a batch, named as by :func:`raw_arrays`. Call :meth:`release` after the reads."""
         self.bring(batch)
         slot = self._of(batch)
         self._ops.after(slot.uploaded)

@@ -35,6 +35,9 @@ class SlowedInput:
         self._before = self._worked()
         return self._feed.load(space, batch, start, stop)
 
+    def partner_labels(self, space: Workspace, batch: Batch, start: int, stop: int) -> Array | None:
+        return self._feed.partner_labels(space, batch, start, stop)
+
     def ahead(self, batch: Batch) -> None:
         self._feed.ahead(batch)
 

@@ -10,6 +10,7 @@ struct Extents {
   Int pixels, channels, groups;
   Int each() const { return channels / groups; }
   Int size() const { return pixels * channels; }
+  bool is_row() const { return pixels == 1 && groups == 1; }
 };
 }
 
@@ -34,9 +35,59 @@ template <class Term> INLINE void sum_pixels(Extents of, double* sums, Term term
   }
 }
 
+// One row by itself: run(place, count) for its eights.
+template <class Run> INLINE void each_of_row(Int channels, Run run) {
+  Int c = 0;
+  for (; c + 8 <= channels; c += 8) run(c, 8);
+  if (c < channels) run(c, channels - c);
+}
+
+INLINE void normalise_row(const Real* x, const Real* gamma, const Real* beta, Real* y, Real* mean, Real* inverse,
+                          Int channels, double eps) {
+  double share = 1 / double(channels);
+  Eight sum = {}, squares = {};
+  each_of_row(channels, [&](Int c, Int n) { sum += load_eight(x + c, n); });
+  double middle = sum_eight(sum) * share;
+  each_of_row(channels, [&](Int c, Int n) {
+    Eight d = load_eight(x + c, n, middle) - middle;
+    squares += d * d;
+  });
+  double factor = 1 / __builtin_sqrt(sum_eight(squares) * share + eps);
+  *mean = Real(middle);
+  *inverse = Real(factor);
+  each_of_row(channels, [&](Int c, Int n) {
+    Eight scaled = (load_eight(x + c, n) - middle) * (load_eight(gamma + c, n) * factor);
+    store_eight(y + c, scaled + load_eight(beta + c, n), n);
+  });
+}
+
+// Adds to `along` the dy · xhat of a row, and to `level` its dy.
+INLINE void row_back(const Real* x, const Real* gamma, double mean, double inverse, const Real* dy, Real* dx,
+                     double* along, double* level, Int channels) {
+  double share = 1 / double(channels);
+  Eight a = {}, b = {};
+  each_of_row(channels, [&](Int c, Int n) {
+    Eight d = load_eight(dy + c, n), xhat = (load_eight(x + c, n) - mean) * inverse, slope = d * load_eight(gamma + c, n);
+    a += slope;
+    b += slope * xhat;
+    store_eight(along + c, load_eight(along + c, n) + d * xhat, n);
+    store_eight(level + c, load_eight(level + c, n) + d, n);
+  });
+  if (!dx) return;
+  double a_mean = sum_eight(a) * share, b_mean = sum_eight(b) * share;
+  each_of_row(channels, [&](Int c, Int n) {
+    Eight xhat = (load_eight(x + c, n) - mean) * inverse, slope = load_eight(dy + c, n) * load_eight(gamma + c, n);
+    store_eight(dx + c, (slope - a_mean - xhat * b_mean) * inverse, n);
+  });
+}
+
 KERNEL(group_norm)(Context* context, const Real* x, const Real* gamma, const Real* beta, Real* y, Real* mean, Real* inverse,
                    Int n, Int pixels, Int channels, Int groups, double eps) {
   Extents of = {pixels, channels, groups};
+  if (of.is_row()) return context->parts(n, parts_of(GRAIN, channels), [=](Int first, Int end, Workspace&) {
+    for (Int e = first; e < end; e++)
+      normalise_row(x + e * channels, gamma, beta, y + e * channels, mean + e, inverse + e, channels, eps);
+  });
   context->parts(n, parts_of(GRAIN, most(1, of.size())), [=](Int first, Int end, Workspace& space) {
     double *sums = space.take<double>(channels), *centre = space.take<double>(channels);
     double *factor = space.take<double>(channels), *values = space.take<double>(groups);
@@ -96,6 +147,10 @@ KERNEL(group_norm_back)(Context* context, const Real* x, const Real* gamma, cons
       memset(out, 0, 2 * channels * sizeof(double));
       for (Int e = block * together; e < least(n, (block + 1) * together); e++) {
         const Real *from = x + e * of.size(), *slope = dy + e * of.size();
+        if (of.is_row()) {
+          row_back(from, gamma, mean[e], inverse[e], slope, dx ? dx + e * channels : 0, out, out + channels, channels);
+          continue;
+        }
         for (Int c = 0; c < channels; c++) {
           s.centre[c] = mean[e * groups + c / of.each()];
           s.factor[c] = inverse[e * groups + c / of.each()];

@@ -51,28 +51,37 @@ KERNEL(add_bias)(Context* context, const Real* x, const Real* b, Real* y, Int ro
 // x is [n, length, 3 units]: queries, keys and values, of each head some columns. p is [n, heads, length, length].
 // One head of one example at a time: its products are of this thread alone.
 
-// row = softmax(scale · row) over its first `count` elements, zeros after them.
-INLINE void softmax_row(Real* row, Int count, Int length, Real scale) {
-  Real greatest = Real(greatest_of(row, count));
-  each_vector(0, count, [=](Int i, Int n) {
-    store_up_to(row + i, exp_of((load_up_to(row + i, n) - greatest) * scale), n);
-  });
+// Rows of scores lie `wide` apart in a thread's workspace: whole vectors of any family, so that no row has a rest.
+constexpr Int WHOLE_VECTOR = 16;
+
+// to[count] = softmax(scale · row) over the first `count` elements, zeros after them, and so in `row`, which has `wide`.
+INLINE void softmax_row(Real* row, Int count, Int wide, Real scale, Real* to, Int length) {
+  for (Int i = count; i < wide; i++) row[i] = Real(-INFINITE);
+  Vec most = load(row);
+  for (Int i = LANES; i < wide; i += LANES) { Vec v = load(row + i); most = v > most ? v : most; }
+  Real held[LANES];
+  store(held, most);
+  UNROLL for (Int half = LANES / 2; half; half /= 2) {
+    UNROLL for (Int j = 0; j < half; j++) held[j] = held[j + half] > held[j] ? held[j + half] : held[j];
+  }
+  for (Int i = 0; i < wide; i += LANES) store(row + i, exp_of((load(row + i) - held[0]) * scale));
   Eight sum = {};
-  for (Int i = 0; i < count; i += 8) sum += load_eight(row + i, count - i);
+  for (Int i = 0; i < wide; i += 8) sum += load_eight(row + i, 8);
   Real inverse = Real(1 / sum_eight(sum));
-  each_vector(0, count, [=](Int i, Int n) { store_up_to(row + i, load_up_to(row + i, n) * inverse, n); });
-  memset(row + count, 0, (length - count) * sizeof(Real));
+  for (Int i = 0; i < wide; i += LANES) store(row + i, load(row + i) * inverse);
+  memcpy(to, row, length * sizeof(Real));
 }
 
 // d = scale · p · (d - sum of p · d), row by row: from the gradient of p to that of the scores.
-INLINE void softmax_back(const Real* p, Real* d, Int length, double scale) {
-  for (Int row = 0; row < length; row++, p += length, d += length) {
-    Eight sums = {};
-    for (Int i = 0; i < length; i += 8) sums += load_eight(p + i, length - i) * load_eight(d + i, length - i);
+INLINE void softmax_back(const Real* p, Real* d, Int length, Int wide, double scale) {
+  Int whole = length / 8 * 8, rest = length - whole;
+  for (Int row = 0; row < length; row++, p += length, d += wide) {
+    Eight sums = {}, last = {}, last_d = {};
+    for (Int i = 0; i < whole; i += 8) sums += load_eight(p + i, 8) * load_eight(d + i, 8);
+    if (rest) sums += (last = load_eight(p + whole, rest)) * (last_d = load_eight(d + whole, rest));
     double sum = sum_eight(sums);
-    for (Int i = 0; i < length; i += 8) {
-      store_eight(d + i, load_eight(p + i, length - i) * (load_eight(d + i, length - i) - sum) * scale, length - i);
-    }
+    for (Int i = 0; i < whole; i += 8) store_eight(d + i, load_eight(p + i, 8) * (load_eight(d + i, 8) - sum) * scale, 8);
+    if (rest) store_eight(d + whole, last * (last_d - sum) * scale, 8);  // `wide` has room for it
   }
 }
 
@@ -80,24 +89,26 @@ INLINE void multiply_here(const Product& z, Workspace& space) { multiply_part(z,
 INLINE Int worth(Int length, Int width) { return parts_of(WORTH_A_THREAD, most(1, 2 * length * length * width)); }
 
 KERNEL(attention)(Context* context, const Real* x, Real* y, Real* p, Int n, Int length, Int units, Int heads, bool causal) {
-  Int width = units / heads, step = 3 * units;
+  Int width = units / heads, step = 3 * units, wide = up(length, WHOLE_VECTOR);
   Real scale = Real(1 / __builtin_sqrt(double(width)));
   context->parts(n * heads, worth(length, width), [=](Int first, Int end, Workspace& space) {
     for (Int i = first; i < end; i++) {
       space.rewind();
       const Real *q = x + i / heads * length * step + i % heads * width, *k = q + units, *v = k + units;
       Real *own = p + i * length * length, *out = y + i / heads * length * units + i % heads * width;
+      Real* scores = space.take<Real>(length * wide);
       Matrix query = matrix(q, step, false), keys = matrix(k, step, true), values = matrix(v, step, false);
-      multiply_here({query, keys, own, length, length, length, width, false, 0, false}, space);
-      for (Int row = 0; row < length; row++) softmax_row(own + row * length, causal ? row + 1 : length, length, scale);
-      multiply_here({matrix(own, length, false), values, out, units, length, width, length, false, 0, false}, space);
+      multiply_here({query, keys, scores, wide, length, length, width, false, 0, false}, space);
+      for (Int row = 0; row < length; row++)
+        softmax_row(scores + row * wide, causal ? row + 1 : length, wide, scale, own + row * length, length);
+      multiply_here({matrix(scores, wide, false), values, out, units, length, width, length, false, 0, false}, space);
     }
   });
 }
 
 KERNEL(attention_back)(Context* context, const Real* x, const Real* p, const Real* dy, Real* dx, Int n, Int length,
                        Int units, Int heads) {
-  Int width = units / heads, step = 3 * units;
+  Int width = units / heads, step = 3 * units, wide = up(length, WHOLE_VECTOR);
   double scale = 1 / __builtin_sqrt(double(width));
   context->parts(n * heads, worth(length, width), [=](Int first, Int end, Workspace& space) {
     for (Int i = first; i < end; i++) {
@@ -105,12 +116,12 @@ KERNEL(attention_back)(Context* context, const Real* x, const Real* p, const Rea
       Int at = i / heads * length * step + i % heads * width;
       const Real *q = x + at, *k = q + units, *v = k + units, *own = p + i * length * length;
       const Real* d = dy + i / heads * length * units + i % heads * width;
-      Real *dq = dx + at, *dk = dq + units, *dv = dk + units, *ds = space.take<Real>(length * length);
+      Real *dq = dx + at, *dk = dq + units, *dv = dk + units, *ds = space.take<Real>(length * wide);
       Matrix slopes = matrix(d, units, false), values = matrix(v, step, true);
-      multiply_here({slopes, values, ds, length, length, length, width, false, 0, false}, space);
-      softmax_back(own, ds, length, scale);
-      multiply_here({matrix(ds, length, false), matrix(k, step, false), dq, step, length, width, length, false, 0, false}, space);
-      multiply_here({matrix(ds, length, true), matrix(q, step, false), dk, step, length, width, length, false, 0, false}, space);
+      multiply_here({slopes, values, ds, wide, length, length, width, false, 0, false}, space);
+      softmax_back(own, ds, length, wide, scale);
+      multiply_here({matrix(ds, wide, false), matrix(k, step, false), dq, step, length, width, length, false, 0, false}, space);
+      multiply_here({matrix(ds, wide, true), matrix(q, step, false), dk, step, length, width, length, false, 0, false}, space);
       multiply_here({matrix(own, length, true), slopes, dv, step, length, width, length, false, 0, false}, space);
     }
   });

@@ -16,3 +16,16 @@ extern "C" __global__ void prepare_images(
         }
     }
 }
+
+// In the box (top, left, height, width) of each example x = source, or 0 without a source.
+extern "C" __global__ void paste_boxes(ACT *x, const ACT *source, const int *boxes, int n, int H, int W, int C) {
+    for (int image = blockIdx.y; image < n; image += gridDim.y) {
+        const int *box = boxes + 4 * image;
+        long long first = (long long)image * H * W * C;
+        for (int i = (int)first_index(); i < box[2] * box[3] * C; i += (int)index_stride()) {
+            int c = i % C, w = box[1] + i / C % box[3], h = box[0] + i / C / box[3];
+            long long at = first + ((long long)h * W + w) * C + c;
+            x[at] = source ? source[at] : to_act((REAL)0);
+        }
+    }
+}

@@ -148,3 +148,10 @@ extern "C" __global__ void __launch_bounds__(ROW_BLOCK) class_values(
     double delta) {
     value_part(kind, x, labels, dx, results, count, scale, delta, true);
 }
+
+// Add the totals (loss, correct, valid) of a mixed batch; one thread.
+extern "C" __global__ void mix_totals(const double *a, const double *b, double *totals, double share) {
+    totals[0] += share * a[0] + (1 - share) * b[0];
+    totals[1] += share >= 0.5 ? a[1] : b[1];
+    totals[2] += a[2];
+}

@@ -12,10 +12,16 @@ from ringtrain.errors import DataError, RingtrainError
 def decoding(what: str):
     """Raise any exception of a decoder as a DataError with ``what``, which names the file and the failed step, and the
     reason. Its warnings stay hidden: they concern bytes, and the data is taken or refused as a whole."""
+    with warnings.catch_warnings(), decoder_errors(what):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def decoder_errors(what: str):
+    """Do as :func:`decoding`, but leave warnings alone: their filters belong to all threads."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except RingtrainError:
         raise
     except MemoryError as error:

@@ -1,0 +1,109 @@
+"""What training does to an image on the host: RandomResizedCrop and colour jitter, with torchvision's meaning.
+
+The key of a draw is (seed, epoch, example), so an example looks the same on every rank, and after a resume.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.data.batches import keys
+from ringtrain.data.batches.draws import Draws
+from ringtrain.data.batches.pictures import PictureSplit
+from ringtrain.data.images import Box, Picture, pillow
+
+RATIO = (3 / 4, 4 / 3)  # width by height
+TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop:
+    """A random box of the image, of a share ``scale`` = (least, most) of its area, resized to ``height`` × ``width``.
+    Source: torchvision.transforms.RandomResizedCrop; Szegedy et al. 2014"""
+
+    height: int
+    width: int
+    scale: tuple[float, float] = (0.08, 1.0)
+
+    def box(self, rows: int, columns: int, draws: Draws) -> Box:
+        """Return the box in an image of ``rows`` × ``columns`` pixels."""
+        low, high = map(math.log, RATIO)
+        for _ in range(TRIES):
+            area = rows * columns * draws.uniform(*self.scale)
+            ratio = math.exp(draws.uniform(low, high))
+            width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < width <= columns and 0 < height <= rows:
+                return draws.below(rows - height + 1), draws.below(columns - width + 1), height, width
+        width = min(columns, max(1, round(rows * RATIO[1])))
+        height = min(rows, max(1, round(columns / RATIO[0])))
+        return (rows - height) // 2, (columns - width) // 2, height, width
+
+    def of(self, picture: Picture, draws: Draws) -> np.ndarray:
+        return picture.cut(self.box(picture.height, picture.width, draws), self.height, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class ColourJitter:
+    """Changes of uint8 RGB images, in a random order: factors of brightness, contrast and saturation from 1 - x to 1 +
+    x, and a turn of the hue from -x to x of its circle. Source: torchvision.transforms.ColorJitter"""
+
+    brightness: float
+    contrast: float
+    saturation: float
+    hue: float
+
+    def of(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        """Shapes: uint8 [H, W, 3] → [H, W, 3]"""
+        changed = pillow().fromarray(np.ascontiguousarray(image))
+        changes = self._changes(draws)
+        for number in draws.order(len(changes)):
+            changed = changes[number](changed)
+        return np.asarray(changed)
+
+    def _changes(self, draws: Draws) -> list[Callable]:
+        from PIL import ImageEnhance
+
+        enhancers = (
+            (ImageEnhance.Brightness, self.brightness),
+            (ImageEnhance.Contrast, self.contrast),
+            (ImageEnhance.Color, self.saturation),
+        )
+        factors = [draws.uniform(max(0.0, 1 - most), 1 + most) for _, most in enhancers]
+        turn = round(draws.uniform(-self.hue, self.hue) * 255) % 256
+        changes = [
+            lambda image, enhancer=enhancer, factor=factor: enhancer(image).enhance(factor)
+            for (enhancer, most), factor in zip(enhancers, factors, strict=True)
+            if most
+        ]
+        return [*changes, lambda image: _turned(image, turn)] if self.hue else changes
+
+
+def _turned(image, turn: int):
+    """The image with its hue moved on by ``turn``/256 of the circle."""
+    hue, *others = image.convert("HSV").split()
+    moved = hue.point([(value + turn) % 256 for value in range(256)])
+    return pillow().merge("HSV", (moved, *others)).convert("RGB")
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """What training does to each image. ``crop``: None for the view of evaluations"""
+
+    crop: RandomResizedCrop | None = None
+    jitter: ColourJitter | None = None
+
+    def size(self, split: PictureSplit) -> tuple[int, int]:
+        """Return (height, width) of the transformed images of a split."""
+        if self.crop is not None:
+            return self.crop.height, self.crop.width
+        height, width, _ = split.shape
+        return height, width
+
+    def of(self, split: PictureSplit, example: int, seed: int, epoch: int) -> np.ndarray:
+        """Return an example's image in an epoch. Shapes: → [height, width, C]"""
+        picture = split.picture(example)
+        draws = Draws(keys.make_key(keys.TRANSFORM, seed, epoch, example))
+        image = self.crop.of(picture, draws) if self.crop is not None else split.viewed(picture)
+        return self.jitter.of(image, draws) if self.jitter is not None else image

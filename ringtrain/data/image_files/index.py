@@ -1,0 +1,96 @@
+"""The index of image files: where each example's bytes lie, in compact arrays."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+Tables = dict[str, np.ndarray]
+
+
+class Divide(Protocol):
+    """Calls ``work`` for each number below ``count``, and returns all results in order, on every rank alike. Where
+    there are ranks, they divide the calls among them."""
+
+    def __call__(self, count: int, work: Callable[[int], Tables]) -> list[Tables]: ...
+
+
+def alone(count: int, work: Callable[[int], Tables]) -> list[Tables]:
+    """Do all of it here."""
+    return [work(number) for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The images of a shard, or of the folder of a class.
+
+    names:   of members or files, in order
+    offsets: of their bytes in the shard; 0 in a folder
+    labels:  class numbers; of ``folders`` where there are any
+    folders: the classes that the members' folders name, in order; empty if labels are numbers
+    """
+
+    names: Sequence[str]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    labels: Sequence[int]
+    folders: Sequence[str] = ()
+
+    def tables(self) -> Tables:
+        """Return it as arrays."""
+        return {
+            "spans": np.array([self.offsets, self.sizes, self.labels], np.int64).reshape(3, -1),
+            "names": joined(self.names),
+            "folders": joined(self.folders),
+        }
+
+
+def joined(names: Sequence[str]) -> np.ndarray:
+    """Return names as bytes, each ended by a zero. Shapes: → uint8 [bytes]"""
+    return np.frombuffer("".join(f"{name}\0" for name in names).encode(errors="surrogateescape"), np.uint8)
+
+
+def parted(data: np.ndarray) -> list[str]:
+    """Return the names in bytes of :func:`joined`."""
+    return bytes(data).decode(errors="surrogateescape").split("\0")[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Where N examples lie.
+
+    places:  shards, or folders of classes, as text
+    spans:   int64 [3, N]: offset, bytes, label
+    place:   int32 [N], of each example
+    names:   uint8: the name of each example, ended by a zero
+    ends:    int64 [N]: where each name ends
+    """
+
+    places: tuple[str, ...]
+    spans: np.ndarray
+    place: np.ndarray
+    names: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, places: Sequence[str], tables: Sequence[Tables]) -> "Index":
+        """Join the tables of places, whose labels are class numbers."""
+        names = np.concatenate([table["names"] for table in tables])
+        counts = [table["spans"].shape[1] for table in tables]
+        return cls(
+            places=tuple(places),
+            spans=np.concatenate([table["spans"] for table in tables], axis=1),
+            place=np.repeat(np.arange(len(places), dtype=np.int32), counts),
+            names=names,
+            ends=np.flatnonzero(names == 0),
+        )
+
+    @property
+    def count(self) -> int:
+        return self.spans.shape[1]
+
+    def name(self, example: int) -> str:
+        """Return the name of a member or file."""
+        start = self.ends[example - 1] + 1 if example else 0
+        return bytes(self.names[start : self.ends[example]]).decode(errors="surrogateescape")

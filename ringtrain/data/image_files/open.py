@@ -1,0 +1,161 @@
+"""Opens folders of images and tar shards as a data set: their names and sizes are read, not their images.
+
+Mean and standard deviation of the channels are those of a sample: of up to SAMPLE training images, drawn by key, as
+evaluations see them. Their sums are of integers: the same, however many ranks divide them.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data import texts
+from ringtrain.data.batches import keys
+from ringtrain.data.batches.pictures import View
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.data.file.statistics import PixelStatistics, statistics_of_sums
+from ringtrain.data.image_files.index import Divide, Index, Listing, Tables, alone, parted
+from ringtrain.data.image_files.shards import are_shards, scan_shard, shards_of
+from ringtrain.data.image_files.split import ImageFilesSplit, OpenShards
+from ringtrain.data.readers import folder
+from ringtrain.errors import DataError, plain
+
+SAMPLE, AT_A_TIME = 1024, 32  # images of the sample; of a rank's turn
+CLASSES_FILE = "classes.txt"
+
+
+def accepts(path: str) -> bool:
+    """Return whether a path or pattern is of tar shards, or of a folder of images."""
+    return are_shards(path) or folder.accepts(Path(path))
+
+
+def open_images(
+    path: str, view: View, channels: int, threads: int = 1, divide: Divide = alone, touch: Callable = lambda: None
+) -> DataSet:
+    """Open a folder of images (:mod:`ringtrain.data.readers.folder` has its grammar) or tar shards (:mod:`.shards`).
+
+    view:     of all images in evaluations, and in training without a transform
+    channels: 1, grey, or 3, RGB
+    threads:  that decode a batch
+    divide:   divides scans and the sample among ranks
+    touch:    called again and again while this works
+    Raises: DataError
+    """
+    how = {"view": view, "channels": channels, "threads": threads}
+
+    def busy(count: int, work: Callable[[int], Tables]) -> list[Tables]:
+        def one(number: int) -> Tables:
+            touch()
+            return work(number)
+
+        return divide(count, one)
+
+    if are_shards(path):
+        indices, classes = _of_shards(path, busy)
+    else:
+        indices, classes = _of_folders(Path(path), busy)
+    shards = are_shards(path)
+    splits = {
+        name: ImageFilesSplit(index=index, shards=OpenShards(index.places) if shards else None, **how)
+        for name, index in indices.items()
+    }
+    statistics = _statistics(splits["train"], busy)
+    return DataSet(
+        name=plain(Path(path).name if shards else Path(path).resolve().name),
+        train=splits["train"],
+        test=splits.get("test"),
+        classes=tuple(map(plain, classes)),
+        mean=statistics.mean,
+        std=statistics.std,
+        mean_image=statistics.mean_image,
+        source=plain((texts.SOURCE_SHARDS if shards else texts.SOURCE_FOLDER)(path=path)),
+        licence="not stated",
+        held="files",
+    )
+
+
+# ── folders ─────────────────────────────────────────────────────────────────────────────────────────────────
+def _of_folders(path: Path, divide: Divide) -> tuple[dict[str, Index], Sequence[str]]:
+    roots = folder.parts_of(path)
+    classes, places = folder.labelled_folders(roots)
+    tables = divide(len(places), lambda number: _scan_folder(*places[number][1:]).tables())
+    indices = {}
+    for name in roots:
+        own = [number for number, (part, _, _) in enumerate(places) if part == name]
+        indices[name] = Index.of([str(places[number][1]) for number in own], [tables[number] for number in own])
+    return indices, classes
+
+
+def _scan_folder(entry: Path, label: int) -> Listing:
+    files = folder.images_of(entry)
+    sizes = [os.stat(file).st_size for file in files]
+    return Listing([file.name for file in files], [0] * len(files), sizes, [label] * len(files))
+
+
+# ── shards ──────────────────────────────────────────────────────────────────────────────────────────────────
+def _of_shards(pattern: str, divide: Divide) -> tuple[dict[str, Index], Sequence[str]]:
+    paths = shards_of(pattern)
+    tables = divide(len(paths), lambda number: scan_shard(paths[number]).tables())
+    folders = [parted(table["folders"]) for table in tables]
+    named = [bool(names) for names in folders]
+    if any(named) and not all(named):
+        raise DataError(texts.SHARDS_DIFFER(one=paths[named.index(True)], other=paths[named.index(False)]))
+    given = _given_classes(Path(paths[0]).parent / CLASSES_FILE)
+    if not all(named):
+        return {"train": Index.of(paths, tables)}, _numbered(tables, paths, given)
+    classes = given or sorted({name for names in folders for name in names})
+    numbers = {name: number for number, name in enumerate(classes)}
+    for path, names in zip(paths, folders, strict=True):
+        for name in names:
+            if name not in numbers:
+                raise DataError(texts.CLASS_NOT_GIVEN(shard=path, name=plain(name), file=CLASSES_FILE))
+    renumbered = [_renumbered(table, names, numbers) for table, names in zip(tables, folders, strict=True)]
+    return {"train": Index.of(paths, renumbered)}, classes
+
+
+def _renumbered(table: Tables, names: list[str], numbers: dict[str, int]) -> Tables:
+    """The table with labels of all classes, in place of those of a shard's folders."""
+    spans = table["spans"].copy()
+    spans[2] = np.array([numbers[name] for name in names], np.int64)[spans[2]]
+    return {**table, "spans": spans}
+
+
+def _given_classes(file: Path) -> list[str]:
+    """The names in a file, one a line, in the order of their numbers; none without the file."""
+    try:
+        names = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    except (OSError, ValueError) as error:
+        raise DataError(texts.CLASSES_UNREADABLE(file=file, error=error)) from error
+    names = [name.strip() for name in names if name.strip()]
+    if len(set(names)) < len(names):
+        raise DataError(texts.CLASS_TWICE(file=file, name=next(name for name in names if names.count(name) > 1)))
+    return names
+
+
+def _numbered(tables: list[Tables], paths: list[str], given: list[str]) -> list[str]:
+    highest = [int(table["spans"][2].max()) for table in tables]
+    if not given:
+        return [str(number) for number in range(max(highest) + 1)]
+    for path, label in zip(paths, highest, strict=True):
+        if label >= len(given):
+            raise DataError(texts.LABEL_NOT_GIVEN(shard=path, label=label, count=len(given), file=CLASSES_FILE))
+    return given
+
+
+# ── statistics ──────────────────────────────────────────────────────────────────────────────────────────────
+def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
+    sample = np.sort(keys.permutation(keys.make_key(keys.SAMPLE), split.count)[:SAMPLE])
+    turns = [sample[start : start + AT_A_TIME].tolist() for start in range(0, sample.size, AT_A_TIME)]
+
+    def sums(turn: int) -> Tables:
+        pixels, squares = np.zeros(split.shape, np.uint64), np.zeros(split.shape[-1], np.uint64)
+        for example in turns[turn]:
+            image = split.viewed(split.picture(example))
+            pixels += image
+            squares += np.square(image, dtype=np.uint64).sum(axis=(0, 1))
+        return {"pixels": pixels, "squares": squares}
+
+    found = divide(len(turns), sums)
+    pixels, squares = (sum(each[name] for each in found) for name in ("pixels", "squares"))
+    return statistics_of_sums(pixels, squares, int(sample.size))

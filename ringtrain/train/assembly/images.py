@@ -1,0 +1,158 @@
+"""What is done to images, from a run's options; and the opening of image files by all ranks together."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.data.batches.mixing import Erasing, Mixing
+from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
+from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.data.image_files.index import Divide, Tables
+from ringtrain.data.image_files.open import open_images
+from ringtrain.data.split import Split
+from ringtrain.errors import ConfigError
+from ringtrain.nn import shapes
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.parsing import whole_number
+from ringtrain.train import texts
+from ringtrain.train.agree import together
+from ringtrain.transport.base import Transport
+
+MOST_PIXELS = 1 << 15  # of a side
+MOST_THREADS = 16
+CLASSES_ALONE = ("resize", "random_resized_crop", "colour_jitter", "mixup", "cutmix")
+
+
+# ── options ─────────────────────────────────────────────────────────────────────────────────────────────────
+def resize_of(config: TrainConfig) -> tuple[int, int] | int | None:
+    """``--resize``: (height, width), the length of the shorter side, or None. Raises ConfigError"""
+    if config.resize is None:
+        return None
+    sides = [whole_number(side) for side in config.resize.split("x")]
+    if len(sides) > 2 or not all(side and side <= MOST_PIXELS for side in sides):
+        raise ConfigError(texts.RESIZE(given=config.resize, most=MOST_PIXELS))
+    return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
+
+
+def _numbers(text: str, separator: str, count: int) -> list[float] | None:
+    try:
+        numbers = [float(part) for part in text.split(separator)]
+    except ValueError:
+        return None
+    return numbers if len(numbers) == count and all(np.isfinite(numbers)) else None
+
+
+def transform_of(config: TrainConfig, model: ModelSpec) -> Transform | None:
+    """What training does to each image on the host; None: nothing. Raises ConfigError"""
+    crop = jitter = None
+    if config.random_resized_crop is not None:
+        scale = _numbers(config.random_resized_crop, ":", 2)
+        if scale is None or not 0 < scale[0] <= scale[1] <= 1:
+            raise ConfigError(texts.CROP_SCALE(given=config.random_resized_crop))
+        crop = RandomResizedCrop(*model.input.shape[:2], (scale[0], scale[1]))
+    if config.colour_jitter is not None:
+        given = _numbers(config.colour_jitter, ",", 4)
+        if given is None or min(given) < 0 or given[3] > 0.5:
+            raise ConfigError(texts.JITTER(given=config.colour_jitter))
+        jitter = ColourJitter(*given)
+    return Transform(crop, jitter) if crop or jitter else None
+
+
+def mixing_of(config: TrainConfig) -> Mixing:
+    return Mixing(config.mixup, config.cutmix)
+
+
+def erasing_of(config: TrainConfig) -> Erasing | None:
+    return Erasing(config.random_erasing) if config.random_erasing else None
+
+
+# ── data ────────────────────────────────────────────────────────────────────────────────────────────────────
+def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """Open a folder of images or tar shards. Collective: ranks divide the work."""
+    height, width, channels = model.input.shape
+    view, threads = View((height, width), resize_of(config)), threads_of(config, transport)
+    return open_images(path, view, channels, threads, _divided(transport), transport.activity.touch)
+
+
+def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """The data set, with arrays under the view and the transform of the options. Raises ConfigError"""
+    resize, threads = resize_of(config), threads_of(config, transport)
+    asked = [name for name in CLASSES_ALONE if getattr(config, name) is not None]
+    if asked and not (data.train.has_classes and len(data.train.shape) == 3):
+        raise ConfigError(texts.NO_IMAGE_CLASSES(option=_flag(asked[0]), data=data.name))
+    transform = transform_of(config, model)
+    if resize is not None or transform is not None:
+        view = None if resize is None else View(model.input.shape[:2], resize)
+
+        def under(split: Split) -> Split:
+            return split if isinstance(split, PictureSplit) else StoredPictures(split, view, threads)
+
+        if view is not None and not isinstance(data.train, PictureSplit) and data.mean_image is not None:
+            data = replace(data, mean_image=view.of(data.mean_image))
+        data = replace(data, train=under(data.train), test=data.test and under(data.test))
+    _check(config, model, data, transform)
+    return data
+
+
+def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Transform | None) -> None:
+    if transform is None:
+        return
+    train = data.train
+    if transform.jitter is not None and (train.dtype != np.uint8 or train.shape[2] != 3):
+        given = shapes.format_shape(train.shape)
+        raise ConfigError(texts.JITTER_NO_COLOURS(data=data.name, dtype=train.dtype, shape=given))
+    if model.input.mean == "image" and transform.size(train) != train.shape[:2]:
+        raise ConfigError(texts.MEAN_OF_OTHER_SIZE(model=model.name, images=shapes.format_shape(train.shape)))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def threads_of(config: TrainConfig, transport: Transport) -> int:
+    """The threads that decode a rank's images: its cores on a GPU's host, else half of them. Ranks that are not bound
+    to cores share those of the node."""
+    cores = len(os.sched_getaffinity(0))
+    own = cores if cores < (os.cpu_count() or 1) else cores // transport.local_size
+    return max(1, min(MOST_THREADS, own if config.device == "cuda" else own // 2))
+
+
+def _divided(transport: Transport) -> Divide:
+    def divide(count: int, work: Callable[[int], Tables]) -> list[Tables]:
+        """Each rank does every size-th piece of work; results travel by broadcasts of bytes."""
+        turns = [range(rank, count, transport.size) for rank in range(transport.size)]
+        own = together(transport, lambda: [work(number) for number in turns[transport.rank]])
+        forms = transport.gather_json([_form(table) for table in own])
+        found: list[Tables] = [{} for _ in range(count)]
+        for rank, form in enumerate(forms):
+            mine = own if rank == transport.rank else [_empty(each) for each in form]
+            arrays = [array for table in mine for array in table.values() if array.size]
+            if arrays:
+                flat = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+                transport.broadcast(flat, rank)
+                _fill(arrays, flat)
+            for number, table in zip(turns[rank], mine, strict=True):
+                found[number] = table
+        return found
+
+    return divide
+
+
+def _form(table: Tables) -> dict:
+    return {name: [array.dtype.str, list(array.shape)] for name, array in table.items()}
+
+
+def _empty(form: dict) -> Tables:
+    return {name: np.empty(shape, dtype) for name, (dtype, shape) in form.items()}
+
+
+def _fill(arrays: list[np.ndarray], flat: np.ndarray) -> None:
+    start = 0
+    for array in arrays:
+        if array.flags.writeable:
+            array.reshape(-1).view(np.uint8)[...] = flat[start : start + array.nbytes]
+        start += array.nbytes

@@ -1,0 +1,216 @@
+"""Folders of images and tar shards as data sets: found by their headers, read at their offsets."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from image_makers import encoded, labelled, pixels, shards, tar
+
+from ringtrain.data import texts
+from ringtrain.data.batches.pictures import View
+from ringtrain.data.image_files.open import SAMPLE, accepts, open_images
+from ringtrain.data.image_files.shards import shards_of
+from ringtrain.data.images import decode_image, fit
+from ringtrain.errors import DataError
+
+VIEW = View((16, 16))
+IMAGE = encoded(pixels(20, 20))
+GOOD = [("1.png", IMAGE), ("1.cls", b"0")]
+
+
+def opened(path, **more):
+    return open_images(str(path), VIEW, 3, **more)
+
+
+def read(split, examples):
+    images, labels = np.empty((len(examples), *split.shape), np.uint8), np.empty(len(examples), np.int32)
+    split.read(np.array(examples), images, labels)
+    return images, labels
+
+
+def test_members_with_one_stem_are_examples(tmp_path):
+    data = opened(shards(tmp_path))
+    members = dict(member for number in (0, 1) for member in labelled(12 * number, 12))
+    assert (data.train.count, data.test, data.classes, data.held) == (24, None, ("0", "1", "2"), "files")
+    assert data.train.shape == (16, 16, 3)
+    images, labels = read(data.train, [13, 0, 23])
+    assert labels.tolist() == [1, 0, 2]
+    for row, number in enumerate((13, 0, 23)):
+        assert (images[row] == fit(decode_image(members[f"{number:04}.jpg"], "", 3), 16, 16)).all()
+    whole = np.stack([fit(decode_image(members[f"{n:04}.jpg"], "", 3), 16, 16) for n in range(24)]).astype(float)
+    assert SAMPLE >= 24
+    assert np.allclose(data.mean, whole.mean(axis=(0, 1, 2))) and np.allclose(data.std, whole.std(axis=(0, 1, 2)))
+    assert np.allclose(data.mean_image, whole.mean(axis=0))
+
+
+def test_labels_may_be_json_and_members_lie_in_any_order(tmp_path):
+    members = [("b.json", b'{"label": 4, "id": "x"}'), ("a.png", IMAGE), ("b.png", IMAGE), ("a.txt", b"a rose")]
+    tar(tmp_path / "one.tar", [*members, ("a.json", b'{"label": 2}')])
+    data = opened(tmp_path / "one.tar")
+    assert data.train.labels.tolist() == [2, 4]
+    assert data.classes == ("0", "1", "2", "3", "4")
+
+
+def test_folders_of_members_are_classes_and_a_file_beside_the_shards_names_them(tmp_path):
+    tar(tmp_path / "a-1.tar", [("x/tulip/1.png", IMAGE), ("x/rose/2.png", IMAGE)])
+    tar(tmp_path / "a-2.tar", [("x/aster/1.png", IMAGE), ("x/rose/3.PNG", IMAGE)])
+    data = opened(tmp_path / "a-*.tar")
+    assert (data.classes, data.train.labels.tolist()) == (("aster", "rose", "tulip"), [2, 1, 0, 1])
+    (tmp_path / "classes.txt").write_text("tulip\nrose\naster\nlily\n")
+    data = opened(tmp_path / "a-*.tar")
+    assert (data.classes, data.train.labels.tolist()) == (("tulip", "rose", "aster", "lily"), [0, 1, 2, 1])
+    (tmp_path / "classes.txt").write_text("tulip\nrose\n")
+    with pytest.raises(DataError, match=texts.CLASS_NOT_GIVEN.pattern(name="aster", file="classes.txt")):
+        opened(tmp_path / "a-*.tar")
+
+
+def test_a_folder_has_a_part_to_test_with(tmp_path):
+    for part, name, count in (("train", "rose", 3), ("train", "tulip", 2), ("val", "tulip", 2)):
+        folder = tmp_path / part / name
+        folder.mkdir(parents=True)
+        for number in range(count):
+            (folder / f"{number}.png").write_bytes(encoded(pixels(20, 30, seed=number)))
+    data = opened(tmp_path)
+    assert (data.classes, data.train.labels.tolist()) == (("rose", "tulip"), [0, 0, 0, 1, 1])
+    assert data.test.labels.tolist() == [1, 1]
+    images, _ = read(data.test, [1])
+    assert (images[0] == fit(pixels(20, 30, seed=1), 16, 16)).all()
+    assert data.train.image(2).shape == (20, 30, 3)
+    with pytest.raises(DataError, match=texts.IMAGE_CHANGED.pattern(file="2.png", found=3)):
+        (tmp_path / "train" / "rose" / "2.png").write_bytes(b"abc")
+        data.train.image(2)
+
+
+def test_the_checksum_is_of_names_sizes_and_labels(tmp_path):
+    first = opened(shards(tmp_path)).checksum
+    again = tmp_path / "again"
+    again.mkdir()
+    assert opened(shards(again)).checksum == first
+    tar(
+        again / "train-001.tar",
+        [*labelled(12, 11), ("0023.jpg", encoded(pixels(22, 27, 23), "JPEG")), ("0023.cls", b"1")],
+    )
+    assert opened(again / "train-{000..001}.tar").train.checksum != opened(tmp_path / "train-*.tar").train.checksum
+
+
+def test_work_that_is_divided_gives_the_same(tmp_path):
+    pattern, turns = shards(tmp_path, 3, 6), []
+
+    def backwards(count, work):
+        turns.append(count)
+        return [work(number) for number in reversed(range(count))][::-1]
+
+    one, other = opened(pattern), opened(pattern, divide=backwards)
+    assert turns == [3, 1]
+    assert one.checksum == other.checksum
+
+
+def test_patterns_name_shards_in_their_order(tmp_path):
+    for name in ("a-08.tar", "a-09.tar", "a-10.tar"):
+        (tmp_path / name).touch()
+    for pattern in ("a-{08..10}.tar", "a-*.tar", "a-[01]?.tar"):
+        assert [path[-8:] for path in shards_of(str(tmp_path / pattern))] == ["a-08.tar", "a-09.tar", "a-10.tar"]
+    for pattern, text in (
+        ("a-{08..11}.tar", texts.NO_SHARD.pattern(path=tmp_path / "a-11.tar")),
+        ("a-{3..1}.tar", texts.SHARD_NUMBERS.pattern()),
+        ("b-*.tar", texts.NO_SHARDS.pattern()),
+        ("a.tar.gz", texts.SHARD_COMPRESSED.pattern()),
+    ):
+        assert accepts(str(tmp_path / pattern))
+        with pytest.raises(DataError, match=text):
+            shards_of(str(tmp_path / pattern))
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ([("1.png", IMAGE), ("2.png", IMAGE), ("2.cls", b"0")], texts.NO_LABEL.pattern(member="1.png", stem="1")),
+        ([*GOOD, ("1.json", b'{"label": 0}')], texts.TWO_LABELS.pattern(member="1.json", offset=2560)),
+        ([*GOOD, ("1.jpg", IMAGE)], texts.TWO_IMAGES.pattern(member="1.jpg", stem="1")),
+        ([*GOOD, ("2.cls", b"0")], texts.LABEL_ALONE.pattern(member="2.cls")),
+        ([("1.png", IMAGE), ("1.cls", b"rose")], texts.LABEL_UNREADABLE.pattern(member="1.cls")),
+        ([("1.png", IMAGE), ("1.cls", b"-2")], texts.LABEL_UNREADABLE.pattern(member="1.cls")),
+        ([("1.png", IMAGE), ("1.json", b"{")], texts.LABEL_UNREADABLE.pattern(member="1.json")),
+        ([("1.png", IMAGE), ("1.json", b"[" * 9999)], texts.LABEL_UNREADABLE.pattern(member="1.json")),
+        ([("1.png", IMAGE), ("1.json", b'{"class": 1}')], texts.LABEL_UNREADABLE.pattern(error=texts.LABEL_ABSENT())),
+        ([("1.png", IMAGE), ("1.cls", b"0" * (2 << 20))], texts.LABEL_UNREADABLE.pattern(member="1.cls")),
+        ([("a/1.png", IMAGE), ("a/notes.doc", b"")], texts.MEMBER_NO_IMAGE.pattern(member="a/notes.doc")),
+        ([("a/1.png", IMAGE), ("2.png", IMAGE)], texts.NO_LABEL.pattern(member="2.png")),
+        ([("1.cls", b"0")], texts.SHARD_NO_IMAGES.pattern()),
+        ([("a/1.png", b"no image")], texts.NO_IMAGE.pattern()),
+    ],
+)  # fmt: skip
+def test_a_member_that_is_wrong_is_named(tmp_path, members, text):
+    tar(tmp_path / "bad.tar", members)
+    with pytest.raises(DataError, match=text) as refused:
+        opened(tmp_path / "bad.tar")
+    assert str(tmp_path / "bad.tar") in str(refused.value)
+
+
+def damaged(path):
+    """What may happen to a tar, by name: its bytes, and the text of the refusal."""
+    offsets = tar(path, [("a/1.png", IMAGE), ("a/2.png", IMAGE), ("a/3.png", IMAGE)])
+    whole = path.read_bytes()
+    yield "cut in a header", whole[: offsets[1] + 100], texts.SHARD_GOES_ON.pattern(offset=offsets[1])
+    yield "cut in a member", whole[: offsets[1] + 600], texts.MEMBER_CUT.pattern(member="a/2.png", offset=offsets[1])
+    yield "cut between members", whole[: offsets[1]], texts.SHARD_CUT.pattern(nbytes=offsets[1])
+    yield "a header is changed", _changed(whole, offsets[1] + 5), texts.SHARD_GOES_ON.pattern(offset=offsets[1])
+    yield "two in one", whole + whole, texts.SHARD_GOES_ON.pattern()
+    yield "zeros", bytes(5000), texts.SHARD_NO_IMAGES.pattern()
+    yield "nothing", b"", texts.SHARD_DAMAGED.pattern(offset=0)
+    yield "no tar", IMAGE * 3, texts.SHARD_DAMAGED.pattern(offset=0)
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+        yield f"type {kind}", _special(kind), texts.MEMBER_NO_FILE.pattern(member="a/1.png", offset=0)
+    yield "a size below 0", _sized(-512), texts.MEMBER_SIZE.pattern() + "|" + texts.SHARD_DAMAGED.pattern()
+    yield "a size of all", _sized(1 << 60), texts.SHARD_DAMAGED.pattern() + "|" + texts.MEMBER_CUT.pattern()
+
+
+def _changed(data, at):
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+def _special(kind):
+    info = tarfile.TarInfo("a/1.png")
+    info.type, info.linkname = kind, "/etc/passwd"
+    return info.tobuf() + bytes(1024)
+
+
+def _sized(size):
+    info = tarfile.TarInfo("a/1.png")
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
+
+
+def test_a_damaged_shard_is_refused_by_name(tmp_path):
+    for what, data, text in damaged(tmp_path / "good.tar"):
+        (tmp_path / "bad.tar").write_bytes(data)
+        with pytest.raises(DataError, match=text) as refused:
+            opened(tmp_path / "bad.tar")
+        assert str(tmp_path / "bad.tar") in str(refused.value), what
+
+
+def test_any_changed_byte_gives_a_data_set_or_a_clear_error(tmp_path):
+    offsets = tar(tmp_path / "good.tar", [("a/1.png", IMAGE), ("b/2.png", IMAGE)])
+    whole, random = (tmp_path / "good.tar").read_bytes(), np.random.default_rng(0)
+    for _ in range(150):
+        data = bytearray(whole)
+        for place in offsets:
+            data[place + int(random.integers(512))] = int(random.integers(256))
+        (tmp_path / "bad.tar").write_bytes(data)
+        try:
+            assert opened(tmp_path / "bad.tar").train.count <= 2
+        except DataError as error:
+            assert "bad.tar" in str(error)
+
+
+def test_pax_names_are_read(tmp_path):
+    name = f"{'long' * 60}/é.png"
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(IMAGE)
+        archive.addfile(info, io.BytesIO(IMAGE))
+    data = opened(tmp_path / "a.tar")
+    assert data.classes == ("long" * 60,)
+    assert name in data.train.where(0)
+    assert (data.train.image(0) == pixels(20, 20)).all()

@@ -1,0 +1,161 @@
+"""What training does to images: drawn by key, the same however a batch is divided."""
+
+import numpy as np
+import pytest
+from image_makers import pixels
+
+from ringtrain.data.batches import keys
+from ringtrain.data.batches.augment import Augment
+from ringtrain.data.batches.draws import Draws
+from ringtrain.data.batches.gather import Gather
+from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
+from ringtrain.data.batches.pictures import StoredPictures, View
+from ringtrain.data.batches.sampler import EvenParts, Sampler
+from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
+from ringtrain.data.images import resize
+from ringtrain.data.split import ArraySplit
+
+COUNT, BATCH = 22, 8
+ALL = {
+    "augment": Augment(0, True, 12, 16),
+    "transform": Transform(RandomResizedCrop(12, 16), ColourJitter(0.4, 0.4, 0.4, 0.1)),
+    "mixing": Mixing(0.3, 1.0),
+    "erasing": Erasing(0.5),
+}
+UNIFORM = [0.32282605940748416, 0.08674371134201347]
+ORDER = [4, 3, 2, 0, 1]
+BETA = [0.9984340667724609, 0.46684741973876953, 0.25387096405029297]
+BOX = (0, 19, 50, 45)
+MIXES = [Mix(share=0.9984312057495117, box=None), Mix(share=0.9732341766357422, box=None)]
+BOXES = [[5, 2, 8, 21], [12, 1, 9, 6], [0, 0, 0, 0]]
+ARRAYS = ("examples", "images", "labels", "top", "left", "flip", "erase")
+
+
+def split(threads=1, dtype=np.uint8, channels=3):
+    images = np.stack([pixels(20, 24, seed) for seed in range(COUNT)])[..., :channels].astype(dtype)
+    labels = (np.arange(COUNT) % 5 - 1).astype(np.int32)
+    return StoredPictures(ArraySplit(images, labels, "0" * 64), None, threads)
+
+
+def gathered(iteration, parts, given=None, seed=7, **how):
+    """Each part's batch of an iteration, and its partner's, one after another."""
+    rows = {"": [], "partner.": []}
+    for part in range(parts):
+        made = {**ALL, **how}
+        gather = Gather(given or split(), Sampler(COUNT, BATCH, 3), EvenParts(parts), made.pop("augment"), seed, **made)
+        batch = gather.fill(gather.slot(), iteration, part)
+        rows[""].append(batch)
+        rows["partner."].append(batch.partner)
+        gather.close()
+    mixes = {(batch.mix, batch.valid_total) for batch in rows[""]}
+    assert len(mixes) == 1
+    arrays = {
+        f"{of}{name}": np.concatenate([getattr(batch, name) for batch in batches])
+        for of, batches in rows.items()
+        for name in ARRAYS
+    }
+    return arrays, mixes.pop()
+
+
+@pytest.mark.parametrize("iteration", [0, 2, 4])  # the second is a tail; the last is of the second epoch
+def test_batches_are_the_same_divided_among_three_ranks_and_in_threads(iteration):
+    one, mix = gathered(iteration, 1)
+    for given in (split(), split(threads=3)):
+        three, same = gathered(iteration, 3, given)
+        assert same == mix
+        assert all((one[name] == three[name]).all() for name in one)
+    assert one["images"].shape[1:] == (12, 16, 3)
+    again, _ = gathered(iteration, 1, seed=8)
+    assert (one["images"] != again["images"]).any()
+
+
+def test_partners_are_other_examples_of_the_batch_each_once():
+    arrays, _ = gathered(1, 2)
+    assert sorted(arrays["partner.examples"]) == sorted(arrays["examples"])
+    assert (arrays["partner.examples"] != arrays["examples"]).all()
+    own = {example: row for row, example in enumerate(arrays["examples"].tolist())}
+    rows = [own[example] for example in arrays["partner.examples"].tolist()]
+    for name in ARRAYS:
+        assert (arrays[f"partner.{name}"] == arrays[name][rows]).all()
+    assert (partners(1, 0, 0) == [0]).all()
+    assert (partners(6, 1, 2) == [2, 4, 5, 0, 3, 1]).all()
+
+
+def test_draws_are_these_numbers():
+    """They decide the images of every run ever logged."""
+    draws = Draws(keys.make_key(keys.TRANSFORM, 1, 2, 3))
+    assert [draws.uniform() for _ in range(2)] == pytest.approx(UNIFORM, abs=0)
+    assert draws.order(5) == ORDER
+    assert [draws.beta(alpha) for alpha in (0.2, 1.0, 5.0)] == BETA
+    assert RandomResizedCrop(4, 4).box(50, 70, Draws(9)) == BOX
+    assert [Mixing(0.4, 1.0).draw(32, 32, 5, iteration) for iteration in range(2)] == MIXES
+    boxes = np.empty((3, 4), np.int32)
+    Erasing(0.5).draw(32, 24, 0, 0, np.arange(3), boxes)
+    assert boxes.tolist() == BOXES
+
+
+def test_draws_have_their_distributions():
+    draws = Draws(0)
+    for alpha in (0.1, 0.5, 1.0, 4.0):
+        shares = np.array([draws.beta(alpha) for _ in range(4000)])
+        assert ((shares >= 0) & (shares <= 1)).all()
+        assert shares.mean() == pytest.approx(0.5, abs=0.03)
+        assert shares.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
+    crop = RandomResizedCrop(8, 8, (0.25, 0.5))
+    boxes = np.array([crop.box(100, 100, draws) for _ in range(1500)])
+    top, left, height, width = boxes.T
+    assert min(top.min(), left.min()) >= 0 and max((top + height).max(), (left + width).max()) <= 100
+    area, ratio = height * width / 1e4, width / height
+    assert area.min() > 0.24 and area.max() < 0.51 and area.mean() == pytest.approx(0.375, abs=0.01)
+    assert ratio.min() > 0.72 and ratio.max() < 1.37 and np.log(ratio).mean() == pytest.approx(0, abs=0.02)
+    erased = np.empty((3000, 4), np.int32)
+    Erasing(0.3).draw(64, 64, 1, 1, np.arange(3000), erased)
+    assert (erased[:, 2] > 0).mean() == pytest.approx(0.3, abs=0.03)
+    shares = [Mixing(cutmix=1.0).draw(64, 64, 0, iteration) for iteration in range(500)]
+    for mix in shares:
+        top, left, height, width = mix.box
+        assert mix.share == 1 - height * width / 64**2 and top + height <= 64 and left + width <= 64
+    kinds = [Mixing(1.0, 1.0).draw(8, 8, 0, iteration).box is None for iteration in range(1000)]
+    assert np.mean(kinds) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_box_that_fits_in_no_try_is_the_centre():
+    assert RandomResizedCrop(8, 8, (1.0, 1.0)).box(10, 100, Draws(0)) == (0, 43, 10, 13)
+    assert RandomResizedCrop(8, 8, (1.0, 1.0)).box(100, 10, Draws(0)) == (43, 0, 13, 10)
+
+
+def test_jitter_of_nothing_changes_nothing_and_of_one_kind_that_alone():
+    image = pixels(10, 12)
+    assert (ColourJitter(0, 0, 0, 0).of(image, Draws(0)) == image).all()
+    grey = ColourJitter(0, 0, 1, 0).of(np.full((4, 4, 3), 90, np.uint8), Draws(0))
+    assert (grey == 90).all()  # saturation leaves grey alone
+    brighter = ColourJitter(0.5, 0, 0, 0).of(image, Draws(1)).astype(float)
+    draws = Draws(1)
+    factor = draws.uniform(0.5, 1.5)
+    assert np.abs(brighter - np.clip(image * factor, 0, 255)).max() <= 1
+    red = np.zeros((2, 2, 3), np.uint8)
+    red[..., 0] = 255
+    turned = ColourJitter(0, 0, 0, 0.5).of(red, Draws(4))
+    assert (turned.max(axis=2) == 255).all() and (turned != red).any()
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [(np.float32, 2), (np.float64, 1), (np.uint8, 2)])
+def test_arrays_of_any_channels_and_types_are_cropped(dtype, channels):
+    given = split(dtype=dtype, channels=channels)
+    crop = Transform(RandomResizedCrop(12, 16))
+    gather = Gather(given, Sampler(COUNT, BATCH, 3), EvenParts(), None, 0, transform=crop)
+    batch = gather.fill(gather.slot(), 0, 0)
+    assert (batch.images.shape, batch.images.dtype) == ((BATCH, 12, 16, channels), dtype)
+    for example, image in zip(batch.examples.tolist(), batch.images, strict=True):
+        box = crop.crop.box(20, 24, Draws(keys.make_key(keys.TRANSFORM, 0, 0, example)))
+        assert (image == resize(given.source.images[example], 12, 16, box)).all()
+
+
+def test_resized_arrays_are_a_split_of_that_shape():
+    given = split()
+    viewed = StoredPictures(given.source, View((8, 8), (10, 14)), 1)
+    images, labels = np.empty((2, *viewed.shape), np.uint8), np.empty(2, np.int32)
+    viewed.read(np.array([3, 5]), images, labels)
+    assert viewed.shape == (10, 14, 3)
+    assert (labels == given.labels[[3, 5]]).all()
+    assert (images[1] == View((8, 8), (10, 14)).of(given.source.images[5])).all()
