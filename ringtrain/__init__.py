@@ -12,4 +12,8 @@ def __getattr__(name: str):
         from ringtrain.api.communicator import Communicator
 
         return Communicator
+    if name == "load":
+        from ringtrain.train.model import load
+
+        return load
     raise AttributeError(f"module 'ringtrain' has no attribute {name!r}")

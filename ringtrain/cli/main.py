@@ -20,9 +20,10 @@ COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
     "compare": ("ringtrain.cli.compare", "Compare runs: strategies, bytes, speed, accuracy."),
     "evaluate": ("ringtrain.cli.evaluate", "Compute loss and accuracy of a checkpoint on a data set."),
-    "predict": ("ringtrain.cli.predict", "Write classes, probabilities or a layer's features of every example."),
+    "predict": ("ringtrain.cli.predict", "Predict classes of images, folders, arrays or a data set."),
+    "export": ("ringtrain.cli.export", "Write the weights of a run to a safetensors or ONNX file."),
     "outcome": ("ringtrain.cli.outcome", "Show the outcome of a run, and end with its exit code."),
-    "models": ("ringtrain.cli.models", "List the bundled models, and the cost of a model."),
+    "models": ("ringtrain.cli.models", "List and copy the bundled models, and the cost of a model."),
     "time": ("ringtrain.cli.time", "Time forward and backward of each layer of a model."),
     "schedule": ("ringtrain.cli.schedule", "Show an all-reduce: steps, proof, predicted time, picture."),
     "bench-allreduce": (
@@ -34,7 +35,7 @@ COMMANDS = {
     "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
-SHOWN_ONCE = ("models", "schedule")  # the same on every rank: rank 0 prints it
+SHOWN_ONCE = ("models", "schedule", "export")  # the same on every rank: rank 0 prints it
 BY_ITSELF = ("outcome", "slurm", "data")  # of the files that each rank sees
 MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text, and an option of another program
 

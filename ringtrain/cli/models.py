@@ -1,13 +1,16 @@
-"""The command ``ringtrain models``: list and show."""
+"""The command ``ringtrain models``: list, show and copy."""
+
+from pathlib import Path
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 
 
 @click.group(cls=CommandGroup)
 def models():
-    """List the bundled models, and show the cost of any model."""
+    """List and copy the bundled models, and show the cost of any model."""
 
 
 @models.command("list")
@@ -49,6 +52,27 @@ def show(name, batch):
         for row in filter(None, rows):
             line = ", ".join(f"{key} = {_plain(value)}" for key, value in row.items())
             console.print(plain(f"{title}: {line}"), highlight=False, markup=False, soft_wrap=True)
+
+
+@models.command()
+@click.argument("name")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="File to write. [NAME.toml]")
+@click.option("--classes", type=click.IntRange(1), help="Units of the last layer.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def copy(name, out, classes, force):
+    """Write the TOML file of NAME, a model or a TOML file, to be changed; `--model` takes its path."""
+    from ringtrain.errors import UsageError
+    from ringtrain.nn import spec
+    from ringtrain.nn.head import with_classes
+    from ringtrain.storage import files
+
+    model = spec.load_model(name)
+    model = with_classes(model, classes) if classes else model
+    path = out or Path(f"{model.name}.toml")
+    if path.exists() and not force:
+        raise UsageError(texts.FILE_EXISTS(path=path))
+    files.write(path, model.text.encode())
+    click.echo(texts.COPIED(path=path))
 
 
 def _layer_table(graph, batch: int):

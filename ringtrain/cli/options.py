@@ -8,7 +8,7 @@ from ringtrain.parsing import epochs
 
 # Sections of `ringtrain train --help`; all other fields are in the last section.
 SECTIONS = {
-    "Model and data": "run_file model data batch_norm loss huber_delta label_smoothing synthetic",
+    "Model and data": "run_file model data classes init freeze batch_norm loss huber_delta label_smoothing synthetic",
     "Images": "augment resize random_resized_crop colour_jitter mixup cutmix random_erasing",
     "Batch and length": "batch accumulate epochs iterations seed",
     "Optimizer": "optimizer momentum beta2 trust_coefficient trust_limit momentum_correction "

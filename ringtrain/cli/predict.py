@@ -6,37 +6,72 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
 
+STANDARD_OUTPUT = Path("-")
+
 
 @click.command()
-@click.argument("target")
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="File to write: .h5 or .csv.")
-@click.option("--data", help="Data set. [that of the run]")
-@click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
+@click.argument("target", metavar="RUN")
+@click.argument("inputs", metavar="[INPUT]...", nargs=-1)
+@click.option(
+    "-o",
+    "--out",
+    default=STANDARD_OUTPUT,
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="File to write: .jsonl, .csv or .h5; - for standard output, as JSON lines. [default: -]",
+)
+@click.option("--top", type=click.IntRange(1), help="Classes of a JSON line, the most probable first. [default: 5]")
+@click.option("--data", help="Data set in place of INPUT. [that of the run]")
+@click.option("--split", type=click.Choice(["train", "test"]), help="Part of a data set. [default: test]")
 @click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
-def predict(target, out, split, layer, best, force, **given):
-    """Write the predictions of TARGET, a checkpoint or a run folder, for every example: classes and probabilities, or
-    any layer's features."""
+def predict(target, inputs, out, top, split, layer, best, force, **given):
+    """Write the predictions of RUN, a checkpoint or a run folder, for every INPUT: image files, folders of them (with
+    all folders in them), .npy and .npz arrays, and data sets; no labels are needed. Without INPUT for every example of
+    a data set.
+
+    An image of any size is resized and cropped to that of the training images. A file that cannot be read gets a line
+    with an error, and the exit code is 1.
+    """
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
 
-    def action(transport: "Transport") -> None:
-        from ringtrain.train.load import load
-        from ringtrain.train.predict import write_predictions
+    if inputs and given["data"]:
+        raise UsageError(texts.INPUT_AND_DATA(data=given["data"]))
 
-        trained = load(transport, target, best, only_given(given), split)
-        predicted = write_predictions(transport, trained, out, layer, force)
+    def action(transport: "Transport") -> int:
+        from ringtrain.train.load import load, load_model
+        from ringtrain.train.predict import of_data, of_inputs, write_predictions
+
+        if inputs:
+            trained = load_model(transport, target, best, only_given(given))
+            sources = of_inputs(transport, trained, inputs, split)
+        else:
+            trained = load(transport, target, best, only_given(given), split or "test")
+            sources = of_data(trained)
+        predicted = write_predictions(transport, trained, sources, out, layer, force, top, named=bool(inputs))
         if transport.rank == 0:
             tell_skipped(trained.skipped)
-            right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)
-            click.echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right))
+            _tell(out, predicted)
+        return 1 if predicted.bad else 0
 
     return in_world(action)
+
+
+def _tell(out: Path, predicted) -> None:
+    right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)
+    if out != STANDARD_OUTPUT:
+        click.echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right))
+    elif right:
+        click.echo(texts.PREDICTED(out=texts.ON_SCREEN(), examples=predicted.examples, accuracy=right), err=True)
+    if predicted.bad:
+        told = texts.BAD_INPUTS(bad=predicted.bad, examples=predicted.examples, first=predicted.first)
+        click.echo(texts.FROM(text=told), err=True)

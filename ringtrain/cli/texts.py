@@ -52,6 +52,9 @@ METRICS_ENDING = Template("{path}: metrics are written as .json or .csv")
 METRICS_WRITTEN = Template("{path} has all metrics")
 METRICS_EXIST = Template("{path} exists: give another name, or --force")
 
+# export.py
+EXPORTED = Template("{out}: {tensors} tensors of {path} (model {model}, iteration {iteration:,})")
+
 # hints.py
 UNKNOWN_COMMAND = Template("no command {name!r}; {hint}")
 USAGE = Template("{text}\n{usage}\nTry '{command} --help' for help.")
@@ -61,6 +64,10 @@ RANKS = Template("mpirun starts the ranks: mpirun -np 2 ringtrain {command}")
 
 # main.py
 EMPTY = Template("{argument} is empty: {why}")
+
+# models.py
+FILE_EXISTS = Template("{path} is there already: give another -o, or --force to replace it")
+COPIED = Template("{path}: train it by --model {path}")
 
 # options.py
 NO_INTEGERS = Template("{value!r} is not a list of integers like 4000,5000")
@@ -72,6 +79,9 @@ OUTPUT_FAILED = Template("standard output cannot be written: {reason}")
 # predict.py
 ACCURACY = Template(", accuracy {percent:.2f} %")
 PREDICTED = Template("{out}: {examples:,} examples{accuracy}")
+ON_SCREEN = Template("standard output")
+INPUT_AND_DATA = Template("--data {data} stands in place of inputs: leave it out, or name it as an input")
+BAD_INPUTS = Template("{bad:,} of {examples:,} could not be read and have an error in place of a prediction: {first}")
 
 # progress.py
 PROGRESS = Template("# {what}: {done} of {total} done")

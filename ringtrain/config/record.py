@@ -32,6 +32,19 @@ class TrainConfig:
         "Data set: an HDF5 file from `ringtrain data make`; a folder of images, one subfolder a class; or tar shards, "
         "'train-{000..099}.tar'. [digits: the shipped one]",
     )
+    classes: int | None = option(
+        None, "Classes: the units of the model's last layer, in place of those in its file.", low=1
+    )
+    init: str | None = option(
+        None,
+        "Begin with these weights: a .safetensors file with names of PyTorch or torchvision, a checkpoint or a run "
+        "folder. What does not match by name, or is a last layer of another shape, is drawn anew.",
+    )
+    freeze: str | None = option(
+        None,
+        "Layers or parameters that are not trained: names, separated by commas, with the wildcards of a shell: "
+        "'conv*,stage1.*'; none: all are trained.",
+    )
     synthetic: bool = option(False, "Train on one fixed random batch: speed without data loading.")
 
     batch: int = option(64, "Examples an iteration, over all ranks.", low=1, short="b")
@@ -273,7 +286,8 @@ class TrainConfig:
 # A resumed run must keep these: they decide the order of its examples, the optimizer's state or the order in
 # which gradients are added. The model is also compared layer by layer, and the data by checksum.
 FIXED_ON_RESUME = (
-    "synthetic", "batch", "seed", "dtype", "loss", "optimizer", "momentum_correction", "reproducible", "shards"
+    "synthetic", "batch", "seed", "dtype", "loss", "classes", "optimizer", "momentum_correction", "reproducible",
+    "shards",
 )  # fmt: skip
 # A reproducible run must keep these too: they decide the bits of a product.
 FIXED_WHERE_REPRODUCIBLE = ("device", "precision")

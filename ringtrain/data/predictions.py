@@ -1,58 +1,115 @@
-"""Files of predictions: HDF5 or CSV by the ending of the name, written aside and renamed when whole.
+"""Predictions as JSON lines, CSV or HDF5, by the ending of the file's name; a file gets its name when it is whole.
 
 ``class`` is the most probable one, and ``name`` its name; HDF5 has the names in its attribute ``classes``.
 
-HDF5   label int32 [n], class int32 [n], probability float32 [n, K]; or label and features float32 [n, ...]
-CSV    example,label,class,name,p0,p1,...                            or example,label,f0,f1,...
+JSON   a line an example: {"input": "cat.jpg", "top": [{"class": 3, "name": "cat", "probability": 0.93}, ...]}; with
+       "example", its number, of arrays; with "label" if it has one; "values" or "features" in place of "top"; "error"
+       in place of either, of a file that could not be read
+CSV    input,example,label,class,name,p0,p1,...,error     v0,v1,... of values, f0,f1,... of features
+HDF5   input, example, label int32 [n], class int32 [n], probability float32 [n, K]     values or features [n, ...]
+
+The columns input, example (HDF5) and error are there if inputs were given. A row of a file that could not be read has
+the class -1 and NaN.
 """
 
 import csv
+import json
+import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import h5py
 import numpy as np
 
 from ringtrain.data import texts
+from ringtrain.data.content import IGNORE
 from ringtrain.errors import DataError, RingtrainError
+
+STANDARD_OUTPUT = Path("-")
+PROBABILITY, VALUES, FEATURES = "probability", "values", "features"
+TOP = 5
+MOST_IN_TEXT = 1 << 16  # numbers of one example; an HDF5 file takes any
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionForm:
+    """The predictions of a file.
+
+    kind:    PROBABILITY of classes, VALUES or FEATURES; ``shape``: of those of one example
+    classes: their names. Of a class for each pixel the shape is [H, W, K], which HDF5 alone takes
+    named:   whether inputs were given, so that a row has the name of its own
+    """
+
+    kind: str
+    count: int
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRows:
+    """Some examples, the first of them number ``start`` of all.
+
+    names:    the input of each, and its number in it; None for the only one
+    labels:   int32 [n], -1 for none; ``values``: [n, ...]
+    problems: why an example could not be read, by its place here
+    """
+
+    start: int
+    names: Sequence[tuple[str, int | None]]
+    labels: np.ndarray
+    values: np.ndarray
+    problems: Mapping[int, str] = field(default_factory=dict)
 
 
 class PredictionFile(ABC):
-    """A file that takes blocks of rows in order, then :meth:`finish`. :meth:`discard` removes an unfinished one."""
+    """A file that takes rows in order, then :meth:`finish`. :meth:`discard` removes an unfinished one.
 
-    def __init__(self, path: Path, features: bool):
-        self._path, self._features = path, features
-        self._aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    ``path``: None for standard output
+    """
+
+    def __init__(self, path: Path | None, form: PredictionForm):
+        self._path, self._form = path, form
+        self._aside = path.with_name(f".{path.name}.{os.getpid()}.partial") if path else Path(os.devnull)
         self._correct = self._labelled = 0
 
     @property
     def accuracy(self) -> float | None:
-        """The fraction of labelled examples whose class is their label; None for features, or without any label."""
+        """The fraction of labelled examples whose class is their label; None without any label or class."""
         return self._correct / self._labelled if self._labelled else None
 
-    def write(self, start: int, labels, values) -> None:
-        """Append rows. Shapes: labels int32 [n]; values [n, ...], for the examples from ``start`` on"""
-        classes = None if self._features else values.argmax(axis=1).astype(np.int32)
-        if classes is not None:
-            self._labelled += int(np.count_nonzero(labels >= 0))
-            self._correct += int(np.count_nonzero(classes == labels))
+    def write(self, rows: PredictionRows) -> None:
+        """Append rows. Raises: RingtrainError"""
+        classes = None
+        if self._form.kind == PROBABILITY:
+            classes = rows.values.argmax(axis=-1).astype(np.int32)
+        if classes is not None and classes.ndim == 1:
+            self._labelled += int(np.count_nonzero(rows.labels >= 0))
+            self._correct += int(np.count_nonzero((classes == rows.labels) & (rows.labels >= 0)))
         with self._clear_errors():
-            self._write(start, labels, classes, values)
+            self._write(rows, classes)
 
     def finish(self) -> None:
         """Close the file and give it its name. Raises: UsageError, RingtrainError"""
         with self._clear_errors():
             self._close()
-            with open(self._aside, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(self._aside, self._path)
+            if self._path is not None:
+                with open(self._aside, "rb") as file:
+                    os.fsync(file.fileno())
+                os.replace(self._aside, self._path)
 
     @contextmanager
     def _clear_errors(self):
         try:
             yield
+        except RingtrainError:  # of standard output
+            raise
         except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError at times
             raise RingtrainError(texts.PREDICTIONS_FAILED(path=self._path, error=error)) from None
 
@@ -60,13 +117,14 @@ class PredictionFile(ABC):
         """Close the file, and remove it if it is not finished."""
         try:
             self._close()
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, RingtrainError):
             pass  # a full disk fails on closing, too: the first error is reported
         finally:
-            self._aside.unlink(missing_ok=True)
+            if self._path is not None:
+                self._aside.unlink(missing_ok=True)
 
     @abstractmethod
-    def _write(self, start: int, labels, classes, values) -> None: ...
+    def _write(self, rows: PredictionRows, classes) -> None: ...
 
     @abstractmethod
     def _close(self) -> None:
@@ -76,22 +134,33 @@ class PredictionFile(ABC):
 class Hdf5Predictions(PredictionFile):
     """Predictions as an HDF5 file."""
 
-    def __init__(self, path: Path, count: int, shape, classes, features: bool, about: dict):
-        super().__init__(path, features)
+    def __init__(self, path: Path, form: PredictionForm, about: dict):
+        super().__init__(path, form)
         self._file = h5py.File(self._aside, "w")
         self._file.attrs.update({key: value for key, value in about.items() if value})
-        self._file.attrs["classes"] = list(classes)
-        self._file.create_dataset("label", (count,), "i4")
-        if not features:
-            self._file.create_dataset("class", (count,), "i4")
-        self._values = self._file.create_dataset("features" if features else "probability", (count, *shape), "f4")
+        self._file.attrs["classes"] = list(form.classes)
+        columns = {"label": "i4"} | ({"input": h5py.string_dtype(), "example": "i8"} if form.named else {})
+        for name, dtype in columns.items():
+            self._file.create_dataset(name, (form.count,), dtype)
+        if form.kind == PROBABILITY:
+            self._file.create_dataset("class", (form.count, *form.shape[:-1]), "i4")
+        self._values = self._file.create_dataset(form.kind, (form.count, *form.shape), "f4")
 
-    def _write(self, start, labels, classes, values) -> None:
-        rows = slice(start, start + len(labels))
-        self._file["label"][rows] = labels
-        self._values[rows] = values
+    def _write(self, rows, classes) -> None:
+        bad = sorted(rows.problems)
+        values = np.array(rows.values, np.float32)
+        values[bad] = np.nan
+        columns = {"label": rows.labels}
         if classes is not None:
-            self._file["class"][rows] = classes
+            classes[bad] = IGNORE
+            columns["class"] = classes
+        if self._form.named:
+            columns["input"] = np.array([os.fsencode(name) for name, _ in rows.names], object)
+            columns["example"] = np.array([number or 0 for _, number in rows.names])
+        at = slice(rows.start, rows.start + len(values))
+        self._values[at] = values
+        for name, column in columns.items():
+            self._file[name][at] = column
 
     def _close(self) -> None:
         self._file.close()
@@ -100,38 +169,109 @@ class Hdf5Predictions(PredictionFile):
 class CsvPredictions(PredictionFile):
     """Predictions as a CSV file."""
 
-    def __init__(self, path: Path, shape, classes, features: bool):
-        super().__init__(path, features)
-        self._names = classes
-        self._file = open(self._aside, "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed by finish or discard)
+    def __init__(self, path: Path, form: PredictionForm):
+        super().__init__(path, form)
+        self._file = open(  # noqa: SIM115 (closed by finish or discard)
+            self._aside, "w", newline="", encoding="utf-8", errors="backslashreplace"
+        )
         self._rows = csv.writer(self._file)
-        width = int(np.prod(shape))
-        names = [f"f{i}" for i in range(width)] if features else ["class", "name", *(f"p{i}" for i in range(width))]
-        self._rows.writerow(["example", "label", *names])
+        letter = {PROBABILITY: "p", VALUES: "v", FEATURES: "f"}[form.kind]
+        self._numbers = [f"{letter}{i}" for i in range(math.prod(form.shape))]
+        named = ["class", "name"] if form.kind == PROBABILITY else []
+        self._rows.writerow(self._cells(["input"], ["example", "label", *named, *self._numbers], ["error"]))
 
-    def _write(self, start, labels, classes, values) -> None:
-        for i, (label, row) in enumerate(zip(labels, values.reshape(len(labels), -1), strict=True)):
-            named = [] if classes is None else [int(classes[i]), self._names[classes[i]]]
-            self._rows.writerow([start + i, int(label), *named, *(f"{value:.7g}" for value in row)])
+    def _cells(self, before: list, cells: list, after: list) -> list:
+        return [*before, *cells, *after] if self._form.named else cells
+
+    def _write(self, rows, classes) -> None:
+        values = rows.values.reshape(len(rows.values), -1)
+        for i, ((name, number), label) in enumerate(zip(rows.names, rows.labels, strict=True)):
+            shown = "" if number is None else number
+            named = [] if classes is None else [int(classes[i]), self._form.classes[classes[i]]]
+            cells = [*named, *(f"{value:.7g}" for value in values[i])]
+            if i in rows.problems:
+                cells = [""] * len(cells)
+            self._rows.writerow(self._cells([name], [shown, int(label), *cells], [rows.problems.get(i, "")]))
 
     def _close(self) -> None:
         self._file.close()
 
 
+class JsonPredictions(PredictionFile):
+    """Predictions as JSON lines, in a file or on a stream, with the ``top`` most probable classes."""
+
+    def __init__(self, path: Path | None, form: PredictionForm, top: int, stream: IO[str] | None = None):
+        super().__init__(path, form)
+        self._top, self._stream = top, stream
+        self._file = stream or open(self._aside, "w", encoding="ascii")  # noqa: SIM115 (closed by finish or discard)
+
+    def _write(self, rows, classes) -> None:
+        for i in range(len(rows.values)):
+            # ASCII: the same bytes in any locale, for a name of any bytes.
+            self._file.write(json.dumps(self._line(rows, i)) + "\n")
+        if self._stream is not None:
+            self._file.flush()
+
+    def _line(self, rows: PredictionRows, i: int) -> dict:
+        name, number = rows.names[i]
+        line: dict = {"input": name} if number is None else {"input": name, "example": number}
+        if i in rows.problems:
+            return line | {"error": rows.problems[i]}
+        if rows.labels[i] >= 0:
+            line["label"] = int(rows.labels[i])
+        if self._form.kind == PROBABILITY:
+            return line | {"top": self._most_probable(rows.values[i])}
+        return line | {self._form.kind: _numbers(rows.values[i])}
+
+    def _most_probable(self, probabilities: np.ndarray) -> list[dict]:
+        order = np.argsort(-probabilities, kind="stable")[: self._top]
+        names = self._form.classes
+        return [{"class": int(k), "name": names[k], "probability": _number(probabilities[k])} for k in order]
+
+    def _close(self) -> None:
+        if self._stream is None:
+            self._file.close()
+
+
+def _number(value) -> float | None:
+    """The shortest number that is the same in the array's type; None (null) for what JSON has no number for."""
+    return float(str(value)) if np.isfinite(value) else None
+
+
+def _numbers(values: np.ndarray):
+    return [_numbers(part) for part in values] if values.ndim else _number(values[()])
+
+
 def open_predictions(
-    path: Path, count: int, shape, classes, layer: str | None, about: dict, force: bool
+    path: Path, form: PredictionForm, about: dict, force: bool, top: int | None, stream: IO[str]
 ) -> PredictionFile:
-    """Open a file for ``count`` rows of ``shape``. Raises: DataError if it cannot be written there."""
+    """Open a file for predictions; ``-`` is the stream, as JSON lines. ``top``: classes of a JSON line.
+
+    Raises: DataError if it cannot be written there.
+    """
+    if path == STANDARD_OUTPUT:
+        _check_text(path, form)
+        return JsonPredictions(None, form, top or TOP, stream)
     if path.is_dir():
         raise DataError(texts.PREDICTIONS_FOLDER(path=path))
     if path.exists() and not force:
         raise DataError(texts.PREDICTIONS_EXIST(path=path))
-    features = layer is not None
+    if top is not None and path.suffix != ".jsonl":
+        raise DataError(texts.TOP_ELSEWHERE(path=path))
     try:
         if path.suffix in (".h5", ".hdf5"):
-            return Hdf5Predictions(path, count, shape, classes, features, about)
-        if path.suffix == ".csv":
-            return CsvPredictions(path, shape, classes, features)
+            return Hdf5Predictions(path, form, about)
+        if path.suffix not in (".csv", ".jsonl"):
+            raise DataError(texts.PREDICTIONS_ENDING(path=path))
+        _check_text(path, form)
+        return CsvPredictions(path, form) if path.suffix == ".csv" else JsonPredictions(path, form, top or TOP)
     except OSError as error:
         raise DataError(texts.PREDICTIONS_REFUSED(path=path, reason=error.strerror or error)) from None
-    raise DataError(texts.PREDICTIONS_ENDING(path=path))
+
+
+def _check_text(path: Path, form: PredictionForm) -> None:
+    count = math.prod(form.shape)
+    if count > MOST_IN_TEXT:
+        raise DataError(texts.TOO_MUCH_TEXT(path=path, count=count, most=MOST_IN_TEXT))
+    if form.kind == PROBABILITY and len(form.shape) != 1:
+        raise DataError(texts.PIXELS_IN_TEXT(path=path))

@@ -214,10 +214,21 @@ NPZ_NO_ARRAY = Template("{path}: {name} is not a NumPy array")
 
 # predictions.py
 PREDICTIONS_FAILED = Template("{path} could not be written: {error}; make room there")
-PREDICTIONS_FOLDER = Template("{path} is a folder; name a file that ends in .h5 or .csv")
+PREDICTIONS_FOLDER = Template("{path} is a folder; name a file that ends in .jsonl, .csv or .h5")
 PREDICTIONS_EXIST = Template("{path} exists already; name another file, or give --force to replace it")
 PREDICTIONS_REFUSED = Template("{path} cannot be written: {reason}")
-PREDICTIONS_ENDING = Template("{path}: its ending gives the format: name it .h5 or .csv")
+PREDICTIONS_ENDING = Template("{path}: its ending gives the format: name it .jsonl, .csv or .h5")
+TOP_ELSEWHERE = Template("{path} gets the probabilities of all classes: leave --top out, or write .jsonl")
+PIXELS_IN_TEXT = Template("{path}: a class for each pixel is no line of text: write .h5")
+TOO_MUCH_TEXT = Template("{path}: {count:,} numbers an example are too many for text (at most {most:,}): write .h5")
+
+# inputs.py
+NO_INPUT = Template("there is no {path}: give image files, folders of them, .npy or .npz files, or data sets (.h5)")
+NO_IMAGES_BELOW = Template("{folder} and the folders in it have no images (of {suffixes})")
+INPUT_UNREADABLE = Template("{path} could not be read: {reason}")
+WHICH_ARRAY = Template("{path} has several arrays ({found}): name the one with the examples {known}")
+ARRAY_TYPE = Template("{where}: its values are {dtype}: give uint8, or other numbers")
+ARRAY_SHAPE = Template("{where} has the shape {shape}: the model takes [N, {wanted}]; N from 1")
 
 # sampler.py
 NOTHING_TO_SAMPLE = Template("cannot sample from {count} examples: at least one is needed")

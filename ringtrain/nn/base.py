@@ -55,6 +55,7 @@ class Parameter:
     decay: float = 1.0  # multiplies the weight decay
     rate: float = 0.0  # of a statistic
     columns: Columns | None = None
+    frozen: bool = False  # never updated
 
     @property
     def whole_shape(self) -> Shape:
@@ -118,9 +119,11 @@ class Pass:
 @dataclass(frozen=True)
 class Layer(ABC):
     """Stateless: its settings, and no state of a run. Final classes, one a kind, each a frozen dataclass whose fields
-    are the keys of a model file (see ringtrain.nn.settings)."""
+    are the keys of a model file (see ringtrain.nn.settings). ``frozen``: short names of parameters that are not
+    updated; not a key of model files (:mod:`ringtrain.nn.freeze`)."""
 
     name: str
+    frozen: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     @abstractmethod
     def shape(self, inputs: Sequence[Shape]) -> Shape:

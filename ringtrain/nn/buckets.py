@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ringtrain.nn.base import Span
 
@@ -16,6 +17,11 @@ class Bucket:
     nbytes: int
 
     @property
+    def frozen(self) -> bool:
+        """Whether none of its parameters is trained."""
+        return all(span.parameter.frozen for span in self.spans)
+
+    @property
     def name(self) -> str:
         """ "conv1.weight to fc.bias": its first span and its last; empty if it has no spans."""
         if not self.spans:
@@ -26,16 +32,18 @@ class Bucket:
 
 def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> list[Bucket]:
     """Group whole spans into buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end
-    to its start: the order in which backward finishes them.
+    to its start: the order in which backward finishes them. Frozen spans before all trained ones, which backward does
+    not reach, are in a bucket of their own.
     """
     buckets: list[Bucket] = []
     held: list[Span] = []
-    for span in reversed(spans):
+    frozen = list(takewhile(lambda span: span.parameter.frozen, spans))
+    for span in reversed(spans[len(frozen) :]):
         held.insert(0, span)
         if (held[-1].stop - held[0].start) * itemsize >= bucket_bytes:
             buckets.append(_bucket(held, itemsize))
             held = []
-    return [*buckets, _bucket(held, itemsize)] if held else buckets
+    return [*buckets, *(_bucket(rest, itemsize) for rest in (held, frozen) if rest)]
 
 
 def _bucket(spans: list[Span], itemsize: int) -> Bucket:

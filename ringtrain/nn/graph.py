@@ -10,7 +10,7 @@ drops those within a block of layers, and runs the block forward again right bef
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -75,7 +75,7 @@ class Graph:
     def parameters(self) -> tuple[tuple[str, Parameter], ...]:
         """Return (full name, parameter) in layer order: the table of an arena."""
         return tuple(
-            (f"{node.name}.{parameter.name}", parameter)
+            (f"{node.name}.{parameter.name}", replace(parameter, frozen=parameter.name in node.layer.frozen))
             for node in self.plan
             for parameter in node.layer.parameters(graph_checks.input_shapes(node, self.shapes))
         )
@@ -210,6 +210,12 @@ class Graph:
                 owed = self._recorded(ctx, (*key, *more), segment, dlogits.shape[0], run)
                 for node in segment:
                     yield from reversed(self._views[node.name].spans)
+        for node in reversed(self.plan):  # frozen, and without a trained layer before
+            if node.name not in self._needing:
+                part = self._views[node.name]
+                for grad in part.grads.values():  # exchanged with the others: what is left there would add up
+                    ctx.ops.fill(grad, 0)
+                yield from reversed(part.spans)
         tapes.dx = owed.get(INPUT)
         ctx.space.end(TRAINING, AGAIN)
 

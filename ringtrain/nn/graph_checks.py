@@ -85,11 +85,16 @@ def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:
 
 
 def gradients_needed(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: Iterable[str] = ()) -> set[str]:
-    """Return the outputs whose gradient is needed: those with a parameter in or before their layer, and those that are
-    ``wanted``.
+    """Return the outputs whose gradient is needed: those with a trained parameter in or before their layer, and those
+    that are ``wanted``.
     """
     found = set(wanted)
     for node in nodes:
-        if found.intersection(node.inputs) or node.layer.parameters(input_shapes(node, known)):
+        if found.intersection(node.inputs) or _is_trained(node, known):
             found.add(node.name)
     return found
+
+
+def _is_trained(node: Node, known: dict[str, Shape]) -> bool:
+    parameters = node.layer.parameters(input_shapes(node, known))
+    return any(parameter.name not in node.layer.frozen for parameter in parameters)

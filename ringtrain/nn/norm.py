@@ -65,6 +65,8 @@ class BatchNorm(Fusable):
     The running averages are parameters of role statistic: their "gradient" is this rank's share of the
     batch's statistics, so one exchange sums it like any gradient.
 
+    If scale and shift are frozen, training too normalises by the running averages, which do not move.
+
     adds: y = … + a, where a is a second input of the same shape; not a key of model files (:mod:`ringtrain.nn.fuse`)
 
     Shapes: x [N,...,C], of any number of spatial axes; gamma, beta, mean, variance [C]
@@ -96,16 +98,20 @@ class BatchNorm(Fusable):
         return 2 * shapes.element_count(inputs[0])
 
     def repeats(self, ctx):
-        return ctx.add_over_ranks is None or not ctx.training
+        return ctx.add_over_ranks is None or not ctx.training or self._is_fixed
+
+    @property
+    def _is_fixed(self) -> bool:
+        return {"gamma", "beta"} <= self.frozen
 
     def forward(self, ctx, weights, xs):
         x = xs[0]
         y = ctx.space.shared(f"{self.name}.y", x.shape)
         given = x, weights["gamma"], weights["beta"], *xs[1:]
         fixed = ctx.ops.batch_norm_fixed_add if self.adds else ctx.ops.batch_norm_fixed
-        if not ctx.training:
+        if not ctx.training or self._is_fixed:
             fixed(*given, weights["mean"], weights["variance"], y, self.eps, relu=self.relu)
-            return y, None
+            return y, (x, y, weights["mean"], weights["variance"], None) if ctx.training else None
         if ctx.add_over_ranks is not None:
             found = whole_batch.batch_statistics(ctx, self.name, x, ctx.add_over_ranks)
             mean_C, var_C = whole_batch.device_moments(ctx, self.name, found)
@@ -121,6 +127,9 @@ class BatchNorm(Fusable):
         x, y, mean_GC, var_GC, found = tape
         dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
         dxs = (dx, dy)[: len(wanted)]  # dy, by now masked, is the gradient of what is added
+        if self._is_fixed:
+            self._backward_of_fixed(ctx, weights["gamma"], grads, dy, tape, dx)
+            return dxs
         if found is not None:
             self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
             return dxs
@@ -151,6 +160,16 @@ class BatchNorm(Fusable):
             accumulate=ctx.accumulate,
         )
         return dxs
+
+    def _backward_of_fixed(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
+        x, y, mean_C, var_C, _ = tape
+        for grad in grads.values():
+            ctx.ops.fill(grad, 0)
+        sums_2C = ctx.space(f"{self.name}.sums", (2, x.shape[-1]), "float64")
+        ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)  # masks dy
+        if dx is not None:
+            ctx.ops.fill(sums_2C, 0)  # the averages do not depend on x
+            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, 1, dx, self.eps)
 
     def _backward_of_all(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
         x, y, mean_C, var_C, found = tape

@@ -13,8 +13,8 @@ UNKNOWN_LAYER = Template("the model has no layer {layer!r}; {hint}")
 
 # loss
 CLASSES = Template(
-    "the last layer, {layer!r}, gives {shape}, but the data set has {count}: use another data set, or {model} that "
-    "ends in Linear with units = {classes}"
+    "the last layer, {layer!r}, gives {shape}, but the data set has {count}: use another data set, "
+    "--classes {classes}, or {model} that ends in Linear with units = {classes}"
 )
 CLASS_NUMBERS = Template(
     "--loss ce takes class numbers, but the labels are values of shape {shape}: give --loss mse, mae, huber or bce, or "
@@ -122,3 +122,15 @@ TOO_LARGE = Template("{name} is {shape}, more numbers than any memory holds: use
 THE_INPUT = Template("the input")
 A_LAYER = Template("layer {layer!r}")
 PARAMETER_OF_LAYER = Template("{parameter} of layer {layer!r}")
+
+# freeze, head
+NOTHING_TO_FREEZE = Template("--freeze {pattern}: no layer or parameter has such a name; {hint}")
+ALL_FROZEN = Template("--freeze {patterns}: that is every parameter, and none is left to train: freeze fewer")
+NO_HEAD = Template(
+    "--classes {classes}: the output of model {model!r} is not that of one last Linear or Conv2D layer: change the "
+    "model file itself"
+)
+HEAD_IN_BLOCK = Template(
+    "--classes {classes}: the last layer of model {model!r}, {layer!r}, is in a block: give it {key} = {classes} in a "
+    "copy of the model file"
+)

@@ -84,11 +84,13 @@ class UpdateRange:
 
 
 def update_ranges(spans: Sequence[Span], hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
-    """Merge neighbouring spans with equal multipliers. ``layerwise``: keep spans apart whose own norms scale their
-    updates."""
+    """Merge neighbouring spans with equal multipliers, and leave frozen ones out. ``layerwise``: keep spans apart whose
+    own norms scale their updates."""
     merged: list[UpdateRange] = []
     norms = count()
     for span in spans:
+        if span.parameter.frozen:
+            continue
         run = _run(span, hyper)
         if layerwise and span.parameter.role == "weight":
             run = replace(run, norm=next(norms))

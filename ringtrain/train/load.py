@@ -1,12 +1,15 @@
-"""Loads a trained model from a checkpoint on every rank, for evaluate and predict."""
+"""Loads a trained model from a checkpoint on every rank, for evaluate, predict and ``ringtrain.load``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+import numpy as np
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, resolve
 from ringtrain.data.batches.batches import evaluation_batches
+from ringtrain.data.content import IGNORE
 from ringtrain.data.file.dataset import DataSet
-from ringtrain.data.split import Split
+from ringtrain.data.split import ArraySplit, Split
 from ringtrain.errors import DataError, ModelError, everywhere
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
@@ -24,6 +27,8 @@ from ringtrain.train.agree import agree, on_root, take_turns, together
 from ringtrain.train.assembly.assemble import check_images, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
+from ringtrain.train.checkpoints import input_facts
+from ringtrain.train.checkpoints.input_facts import InputFacts, facts_of
 from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
@@ -32,31 +37,80 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A model with trained weights. ``path``: of the checkpoint; ``skipped``: a sentence on each newer, damaged one."""
+    """A model with trained weights. ``path``: of the checkpoint; ``skipped``: a sentence on each newer, damaged one;
+    ``facts``: of its training data."""
 
     path: str
     skipped: tuple[str, ...]
     iteration: int
     config: TrainConfig
     model: ModelSpec
-    data: DataSet
-    split: Split
     ops: Ops
     space: Workspace
     graph: Graph
     loss: Loss
+    facts: InputFacts
+
+    def feed_of(self, split: Split) -> DeviceInput:
+        """Return what brings a split's examples to the device, prepared as those of the training were."""
+        return DeviceInput(self.ops, self.model.input, self.facts.data_set("", split))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedOnData(TrainedModel):
+    """A trained model, and a part of a data set to apply it to."""
+
+    data: DataSet
+    split: Split
     feed: DeviceInput
 
 
-def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> TrainedModel:
+def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> TrainedOnData:
     """Load the model of a checkpoint's file or a run's folder, and one split of the data set in ``given``, or of the
     run's. Collective; raises RingtrainError on every rank alike."""
-    agree(transport, {"target": target, "best": best, "split": split, **given})
+    found, told, config, model = _look_up(transport, target, best, given, split)
+    data = read_data(config, model, transport)
+    chosen = together(transport, lambda: split_of(data, split, model))
+    trained = _load(transport, found, told, config, model, data)
+    parts = {each.name: getattr(trained, each.name) for each in fields(trained)}
+    loaded = TrainedOnData(**parts, data=data, split=chosen, feed=trained.feed_of(chosen))
+    take_turns(transport, lambda: _rehearse(loaded, chosen, data), compiles=loaded.ops.records)
+    return loaded
+
+
+def load_model(transport: Transport, target: str, best: bool, given: dict) -> TrainedModel:
+    """Load the model of a checkpoint's file or a run's folder, without data: only a checkpoint of an earlier version
+    needs the run's. Collective; raises RingtrainError on every rank alike."""
+    found, told, config, model = _look_up(transport, target, best, given)
+    trained = _load(transport, found, told, config, model)
+    one = ArraySplit(np.zeros((1, *model.input.shape), np.uint8), np.full(1, IGNORE, np.int32), "")
+    take_turns(transport, lambda: _rehearse(trained, one), compiles=trained.ops.records)
+    return trained
+
+
+def _look_up(
+    transport: Transport, target: str, best: bool, given: dict, *more: str
+) -> tuple[FoundCheckpoint | None, dict, TrainConfig, ModelSpec]:
+    """(the checkpoint, on rank 0; its facts; configuration; model)."""
+    agree(transport, {"target": target, "best": best, "split": more, **given})
     found, told = _find(transport, target, best)
     config = together(transport, lambda: _configured(told["config"], given))
     model = together(transport, lambda: spec.parse_model(told["model"], told["model_name"], texts.THE_MODEL()))
-    data = read_data(config, model, transport)
-    chosen = together(transport, lambda: _split(data, split, model))
+    return found, told, config, model
+
+
+def _load(
+    transport: Transport,
+    found: FoundCheckpoint | None,
+    told: dict,
+    config: TrainConfig,
+    model: ModelSpec,
+    data: DataSet | None = None,
+) -> TrainedModel:
+    """Load the weights. ``data``: for a checkpoint that does not keep the facts of its training data."""
+    facts = input_facts.spread(transport, told, found.checkpoint if found else None, model.input)
+    if facts is None:
+        facts = facts_of(model.input, data or read_data(config, model, transport))
     device = open_device(config, transport)
     transport.activity.deadline_s = config.deadline_s
     ops, transport = device.ops, device.transport
@@ -72,22 +126,18 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     together(transport, check)
     weights = found.checkpoint.weights if found else None
     ops.upload(from_root(transport, arena.spans, weights, ops.dtype), arena.weights)
-    trained = TrainedModel(
+    return TrainedModel(
         path=told["path"],
         skipped=tuple(told["skipped"]),
         iteration=told["iteration"],
         config=config,
         model=model,
-        data=data,
-        split=chosen,
         ops=ops,
         space=Workspace(ops),
         graph=graph,
         loss=together(transport, lambda: make_loss(config)).evaluated(),
-        feed=DeviceInput(ops, model.input, data),
+        facts=facts,
     )
-    take_turns(transport, lambda: _rehearse(trained), compiles=ops.records)
-    return trained
 
 
 def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoint | None, dict]:
@@ -97,7 +147,12 @@ def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoin
     def look() -> dict:
         with transport.activity.holds_gil(f"reading checkpoint {target}"):
             held.append(run_folder.find_checkpoint(target, best))
-        return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
+        return {
+            **place(held[0].checkpoint),
+            "path": str(held[0].path),
+            "skipped": held[0].skipped,
+            **input_facts.form_of(held[0].checkpoint),
+        }
 
     told = on_root(transport, look)
     return (held[0] if held else None), told
@@ -111,7 +166,7 @@ def _configured(stored: str, given: dict) -> TrainConfig:
     return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, flags))
 
 
-def score_of(transport: Transport, trained: TrainedModel, by_class: bool = False) -> Score:
+def score_of(transport: Transport, trained: TrainedOnData, by_class: bool = False) -> Score:
     """Compute the loss and the metrics of the split, ``by_class`` also of each class. Collective. Raises ModelError if
     the output does not fit the labels, DataError without labels."""
     together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
@@ -123,21 +178,24 @@ def score_of(transport: Transport, trained: TrainedModel, by_class: bool = False
     return score
 
 
-def _rehearse(trained: TrainedModel) -> None:
-    """Run every kernel of an evaluation and a prediction once, on one example."""
+def _rehearse(trained: TrainedModel, split: Split, data: DataSet | None = None) -> None:
+    """Run every kernel of a prediction, and of an evaluation on ``data``, once, on one example."""
     ctx = Pass(trained.ops, trained.space, training=False)
-    with evaluation_batches(trained.split, 1, crop=crop_of(trained.graph)) as batches:
-        x, labels, ctx.examples = trained.feed.load(ctx.space, next(batches), 0, 1)
-    logits, _ = trained.graph.forward(ctx, x)
+    with evaluation_batches(split, 1, crop=crop_of(trained.graph)) as batches:
+        x, labels, ctx.examples = trained.feed_of(split).load(ctx.space, next(batches), 0, 1)
+    outputs, _ = trained.graph.forward(ctx, x)
+    trained.loss.predict(ctx, outputs)
+    if data is None:
+        return
     try:
-        check_output(trained.loss, trained.graph, trained.data)
+        check_output(trained.loss, trained.graph, data)
     except ModelError:  # an error of what asks for the output, and not of a layer's features
         return
-    trained.loss.predict(ctx, logits)
-    trained.loss.forward(ctx, logits, labels, trained.ops.zeros((3,), "float64"))
+    trained.loss.forward(ctx, outputs, labels, trained.ops.zeros((3,), "float64"))
 
 
-def _split(data: DataSet, name: str, model: ModelSpec) -> Split:
+def split_of(data: DataSet, name: str, model: ModelSpec) -> Split:
+    """The part of a data set whose inputs the model takes. Raises DataError"""
     check_images(model, data)
     found = dict(data.splits())
     if name not in found:

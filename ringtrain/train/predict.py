@@ -1,92 +1,229 @@
-"""Writes the probabilities of every example, or the output of a layer, block by block into a file."""
+"""Writes the prediction for every example, or the output of a layer, block by block into a file."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import inputs
 from ringtrain.data.batches.batches import Batch, evaluation_batches
-from ringtrain.data.predictions import PredictionFile, open_predictions
-from ringtrain.errors import ModelError, everywhere, nearest
+from ringtrain.data.content import IGNORE
+from ringtrain.data.images import pillow
+from ringtrain.data.predictions import (
+    FEATURES,
+    PROBABILITY,
+    VALUES,
+    PredictionFile,
+    PredictionForm,
+    PredictionRows,
+    open_predictions,
+)
+from ringtrain.data.split import Split
+from ringtrain.errors import DataError, ModelError, everywhere, nearest
 from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import check_output
+from ringtrain.nn.shapes import format_shape
+from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, together
+from ringtrain.train.assembly.assemble import check_images, read_data
+from ringtrain.train.assembly.images import threads_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, crop_of
-from ringtrain.train.load import TrainedModel
+from ringtrain.train.load import TrainedModel, TrainedOnData, split_of
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
+
+GRAIN_BYTES = 32 << 20  # of the outputs of a rank at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The count of written examples. ``accuracy``: on those with a label; None for features or without labels."""
+    """The count of examples. ``accuracy``: on those with a label; None for features or without labels. ``bad``: the
+    number of those that could not be read, and ``first``: why the first of them could not."""
 
     examples: int
     accuracy: float | None
+    bad: int = 0
+    first: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Examples of one kind and shape.
+
+    name:     name(example) → the input, and the example's number in it, None for the only one
+    problems: see :class:`ringtrain.data.inputs.ImageFiles`
+    """
+
+    split: Split
+    feed: DeviceInput
+    name: Callable[[int], tuple[str, int | None]]
+    problems: dict[int, str] = field(default_factory=dict)
+
+
+# ── what there is to predict on ───────────────────────────────────────────────────────────────────────────────
+def of_data(trained: TrainedOnData) -> list[Source]:
+    """The examples of the opened data set."""
+    name = "synthetic" if trained.config.synthetic else trained.config.data or "digits"
+    return [Source(trained.split, trained.feed, lambda example: (name, example))]
+
+
+def of_inputs(transport: Transport, trained: TrainedModel, given: Sequence[str], part: str | None) -> list[Source]:
+    """The examples of image files, folders of them, arrays and data sets, in their order. ``part``: of a data set; test
+    if it has one, unless given. Collective; raises DataError."""
+    listed = on_root(transport, lambda: inputs.list_inputs(given))
+    return [_source(transport, trained, kind, paths, part) for kind, paths in listed]
+
+
+def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[str], part: str | None) -> Source:
+    if kind == inputs.IMAGES:
+        images = together(transport, lambda: _images(transport, trained, paths))
+        return Source(images, trained.feed_of(images), lambda example: (paths[example], None), images.problems)
+    path = paths[0]
+    opened = _array if kind == inputs.ARRAY else _data_set
+    split = opened(transport, trained, path, part)
+    return Source(split, trained.feed_of(split), lambda example: (path, example))
+
+
+def _data_set(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> Split:
+    data = read_data(replace(trained.config, data=path, synthetic=False), trained.model, transport)
+    chosen = part or ("train" if data.test is None else "test")
+    return together(transport, lambda: split_of(data, chosen, trained.model))
+
+
+def _array(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> Split:
+    split = together(transport, lambda: inputs.read_array(path, trained.model.input.shape))
+    together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, split)))
+    agree(transport, {f"shape of {path}": [split.count, *split.shape]})
+    return split
+
+
+def _images(transport: Transport, trained: TrainedModel, paths: list[str]) -> inputs.ImageFiles:
+    shape = trained.facts.shape
+    if len(shape) != 3 or shape[-1] not in (1, 3):
+        wanted = format_shape(trained.model.input.shape)
+        raise DataError(texts.NO_IMAGE_INPUT(model=trained.model.name, wanted=wanted))
+    pillow()  # an error of the installation, and not of each file
+    return inputs.ImageFiles(paths, shape, trained.facts.view, threads_of(trained.config, transport))
+
+
+# ── predictions ───────────────────────────────────────────────────────────────────────────────────────────────
 def write_predictions(
-    transport: Transport, trained: TrainedModel, out: Path, layer: str | None, force: bool
+    transport: Transport,
+    trained: TrainedModel,
+    sources: Sequence[Source],
+    out: Path,
+    layer: str | None = None,
+    force: bool = False,
+    top: int | None = None,
+    named: bool = False,
 ) -> Predicted:
-    """Write the network's output for each example of the split, in order. Rank 0 writes; collective."""
-    agree(transport, {"out": str(out), "features": layer, "force": force})
-    if layer is None:
-        together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
-    shape = _shape_of(trained, layer)
+    """Write the prediction for each example of the sources, in order. Rank 0 writes; collective.
+
+    ``layer``: whose output to write instead; ``top``: classes of a JSON line; ``named``: whether inputs were given,
+    which rows name
+    """
+    agree(transport, {"out": str(out), "features": layer, "force": force, "top": top})
+    data = trained.data if isinstance(trained, TrainedOnData) else None
+    if data is not None and layer is None:
+        together(transport, lambda: check_output(trained.loss, trained.graph, data))
+    form = _form_of(trained, layer, sum(source.split.count for source in sources), named)
     made: list[PredictionFile] = []
 
     def make() -> None:
         about = {
             "model": trained.model.name,
             "checkpoint": trained.path,
-            "data": trained.data.name,
+            "data": data.name if data is not None else "",
             "layer": layer or "",
         }
-        made.append(open_predictions(out, trained.split.count, shape, trained.data.classes, layer, about, force))
+        made.append(open_predictions(out, form, about, force, top, sys.stdout))
+
+    def finish() -> float | None:
+        made[0].finish()
+        return made[0].accuracy
 
     on_root(transport, make)
+    bad: list[str] = []
     try:
-        for start, rows in _blocks(transport, trained, layer, shape):
-            for file in made:
-                file.write(start, trained.split.labels[start : start + len(rows)], rows)
-        for file in made:
-            file.finish()
+        for rows in _rows(transport, trained, sources, layer):
+            bad += rows.problems.values()
+            on_root(transport, partial(_append, made, rows))
+        accuracy = on_root(transport, finish)
     finally:
         for file in made:
             file.discard()
-    return Predicted(trained.split.count, made[0].accuracy if made else None)
+    return Predicted(form.count, accuracy, len(bad), bad[0] if bad else "")
 
 
-def _shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
+def _append(made: Sequence[PredictionFile], rows: PredictionRows) -> None:
+    for file in made:
+        file.write(rows)
+
+
+def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
+    """The shape of one example's prediction, or of a layer's output. Raises ModelError for an unknown layer, as on
+    every rank."""
     names = [node.name for node in trained.graph.nodes]
     if layer is not None and layer not in names:
         raise everywhere(ModelError(nn_texts.UNKNOWN_LAYER(layer=layer, hint=nearest(layer, names))))
     return trained.graph.shapes[layer or trained.graph.output]
 
 
-def _blocks(
-    transport: Transport, trained: TrainedModel, layer: str | None, shape: tuple[int, ...]
+def _form_of(trained: TrainedModel, layer: str | None, count: int, named: bool) -> PredictionForm:
+    shape, classes = shape_of(trained, layer), trained.facts.classes
+    of_classes = classes and shape[-1:] == (len(classes),)
+    kind = FEATURES if layer is not None else PROBABILITY if of_classes else VALUES
+    return PredictionForm(kind, count, tuple(shape), classes, named)
+
+
+def _rows(
+    transport: Transport, trained: TrainedModel, sources: Sequence[Source], layer: str | None
+) -> Iterator[PredictionRows]:
+    before = 0
+    for source in sources:
+        labels = source.split.labels if source.split.has_classes else None
+        for start, values in blocks(transport, trained, source.split, source.feed, layer):
+            examples = range(start, start + len(values))
+            found = [[at - start, source.problems.pop(at)] for at in examples if at in source.problems]
+            problems = {at: text for own in transport.gather_json(found) for at, text in own}
+            yield PredictionRows(
+                start=before + start,
+                names=[source.name(example) for example in examples],
+                labels=np.full(len(values), IGNORE) if labels is None else labels[start : examples.stop],
+                values=values,
+                problems=dict(sorted(problems.items())),
+            )
+        before += source.split.count
+
+
+def blocks(
+    transport: Transport, trained: TrainedModel, split: Split, feed: DeviceInput, layer: str | None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(first example, values) of each block. A rank has zeros in the rows of other ranks, so that the sum over ranks is
-    the block, exactly. Examples of a grain stay together: each has the same bits at any number of ranks."""
-    batch, crop = EVALUATION_BATCH * transport.size, crop_of(trained.graph)
-    block = np.empty((batch, *shape), trained.ops.dtype)
-    with evaluation_batches(trained.split, batch, transport.rank, transport.size, EVALUATION_BATCH, crop) as batches:
+    """(first example, values) of each block of a split, valid until the next. A rank has zeros in the rows of other
+    ranks, so that the sum over ranks is the block, exactly. Examples of a grain stay together: each has the same bits
+    at any number of ranks. Collective."""
+    shape = shape_of(trained, layer)
+    row_bytes = int(np.prod(shape)) * trained.ops.dtype.itemsize
+    grain = max(1, min(EVALUATION_BATCH, GRAIN_BYTES // max(1, row_bytes)))
+    batch, crop = grain * transport.size, crop_of(trained.graph)
+    block = np.empty((min(batch, split.count), *shape), trained.ops.dtype)
+    with evaluation_batches(split, batch, transport.rank, transport.size, grain, crop) as batches:
         for part in batches:
             start = part.iteration * batch
             rows = block[: part.total]
             rows.fill(0)
             if len(part.labels):
-                rows[part.examples - start] = _output(trained, part, layer)
+                rows[part.examples - start] = _output(trained, feed, part, layer)
             transport.native_allreduce_start(rows.reshape(-1)).wait(trained.config.deadline_s)
             yield start, rows
 
 
-def _output(trained: TrainedModel, part: Batch, layer: str | None) -> np.ndarray:
+def _output(trained: TrainedModel, feed: DeviceInput, part: Batch, layer: str | None) -> np.ndarray:
     ctx = Pass(trained.ops, trained.space, training=False)
-    x, _, ctx.examples = trained.feed.load(ctx.space, part, 0, len(part.labels))
+    x, _, ctx.examples = feed.load(ctx.space, part, 0, len(part.labels))
     y, _ = trained.graph.forward(ctx, x, upto=layer)
-    if layer is None:
-        y = trained.loss.predict(ctx, y)
-    return ctx.ops.to_host(y)
+    return ctx.ops.to_host(y if layer is not None else trained.loss.predict(ctx, y))

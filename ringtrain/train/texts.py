@@ -109,6 +109,16 @@ NOT_ELASTIC = Template("--elastic {elastic}: {why}; or leave --elastic out")
 NO_LABELS = Template("no example of that part of data set {data!r} has a label")
 NO_PART = Template("data set {data!r} has no {part} part; it has {parts}: choose with --split")
 THE_MODEL = Template("the model in the checkpoint")
+WRONG_FACTS = Template(
+    "checkpoint {path}: the mean, std, mean_image or shape of its training data do not fit the input of model "
+    "{model!r}: it was changed; use another one"
+)
+
+# model.py
+THE_ARRAY = Template("the array")
+
+# predict.py
+NO_IMAGE_INPUT = Template("model {model!r} takes {wanted}, which no image file gives: give arrays (.npy, .npz)")
 
 # divergence, run, records: values that are not finite
 LOSS = Template(
@@ -250,6 +260,16 @@ OTHER_DATA = Template(
 OTHER_POSITION = Template(
     "the checkpoint says iteration {iteration:,}, but {seen:,} examples seen, which is another iteration with batches "
     "of {batch}: the file was changed; give another"
+)
+
+INIT_AND_RESUME = Template(
+    "--init {init} begins a run, and --resume {resume} goes on with one, whose weights it has: leave one of them out"
+)
+
+# initial_weights, header
+INIT_UNUSED = Template("--init {init} is not used: the run goes on from its checkpoint, and has its weights")
+FROZEN = Template(
+    "--freeze {patterns}: {frozen} of {total} parameters are not trained, {numbers:,} of {all_numbers:,} numbers"
 )
 
 # memory_check

@@ -65,7 +65,7 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
         ("bench-allreduce --guard", cli_texts.UNKNOWN_OPTION.pattern(asked="--guard", hint="use --check-collectives")),
         ("slurm --np 3", cli_texts.UNKNOWN_OPTION.pattern(asked="--np", hint="use --ranks-per-node")),
         ("data shwo digits", cli_texts.UNKNOWN_COMMAND.pattern(name="shwo", hint="known: check, info, make")),
-        ("models info", cli_texts.UNKNOWN_COMMAND.pattern(name="info", hint="known: list, show")),
+        ("models info", cli_texts.UNKNOWN_COMMAND.pattern(name="info", hint="known: copy, list, show")),
         (
             "schedule prove ring",
             cli_texts.UNKNOWN_COMMAND.pattern(name="prove", hint="known: cost, draw, list, qualify, show, verify"),

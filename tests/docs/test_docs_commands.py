@@ -6,13 +6,15 @@ RINGTRAIN_REWRITE_DOCS=1 writes the transcripts anew. Commands in ``long`` run i
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from ringtrain.data.file.dataset import open_dataset
 from tests.docs.markdown import steps
 from tests.docs.playing import ROOT, Plan, Stage, play
 
 pytestmark = pytest.mark.mpi
 
-TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
+TUTORIAL, PREDICT, README = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "predict.md", ROOT / "README.md"
 ON_A_CLUSTER = "mpirun -np 4 venv/bin/ringtrain train --model resnet20 --data cifar10.h5"
 COMPARE = (
     'mpirun -np 2 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4" '
@@ -45,6 +47,7 @@ PLANS = {
             "python3 -m venv venv && venv/bin/pip install '.[plot]'": INSTALLS,
         },
     ),
+    PREDICT: Plan(),
     README: Plan(
         more={
             "mpirun -np 2 ringtrain train": "--epochs 1",
@@ -98,7 +101,18 @@ def stage(tmp_path) -> Stage:
         (idx / f"{part}-labels-idx1-ubyte").write_bytes(_idx(labels))
     np.savez(made.folder / "cifar10.npz", images=images(256, 32, 32, 3), labels=np.arange(256) % 10)
     assert made.run("ringtrain data make cifar10.npz -o cifar10.h5 --test-fraction 0.25").returncode == 0
+    _write_digits(made.folder)
     return made
+
+
+def _write_digits(folder) -> None:
+    """Images of digits in files and in an array."""
+    digits = open_dataset("digits").test
+    (folder / "photos" / "more").mkdir(parents=True)
+    for name, digit in (("seven.png", 7), ("photos/0.png", 0), ("photos/1.jpg", 1), ("photos/more/2.png", 2)):
+        image = digits.images[digits.labels.tolist().index(digit), ..., 0]
+        Image.fromarray(image).resize((64, 48)).save(folder / name)
+    np.savez(folder / "digits.npz", x=digits.images[:20], y=digits.labels[:20])
 
 
 def _idx(array) -> bytes:

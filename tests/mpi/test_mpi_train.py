@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from ringtrain.cli import texts as cli_texts
+from ringtrain.data.file.dataset import open_dataset
 from ringtrain.train import texts
 from tests.data.image_makers import shards
 from tests.mpi.conftest import PATIENCE_S, ROOT
@@ -225,6 +228,25 @@ def test_predictions_and_scores_are_the_same_at_any_number_of_ranks(mpirun, alon
         assert start(["-m", "ringtrain", "predict", str(out), "-o", str(file)]).returncode == 0
     assert len(files[0].read_text().splitlines()) == 361
     assert files[0].read_text() == files[1].read_text()
+
+
+@pytest.mark.parametrize("count", [60, *thorough(1000)])
+def test_files_give_the_same_lines_at_any_number_of_ranks(mpirun, alone, net, tmp_path, count):
+    """Files of many sizes without labels, one of which is none; to standard output."""
+    images, photos = open_dataset("digits").train.images, tmp_path / "photos"
+    (photos / "more").mkdir(parents=True)
+    for i in range(count):
+        image = Image.fromarray(images[i % len(images), ..., 0]).resize((8 + i % 5, 8 + i % 7))
+        image.save(photos / f"{'more/' if i % 3 else ''}{i}.{'png' if i % 2 else 'jpg'}")
+    (photos / "bad.png").write_text("no image")
+    assert alone(arguments(net, tmp_path / "out", "--iterations", 30)).returncode == 0
+    command = ["-m", "ringtrain", "predict", str(tmp_path / "out"), str(photos), "--top", "3"]
+    one, four = alone(command), mpirun(4, command)
+    assert one.stdout == four.stdout and len(one.stdout.splitlines()) == count + 1
+    assert (one.returncode, four.returncode) == (1, 1)
+    for done in (one, four):
+        assert cli_texts.BAD_INPUTS(bad=1, examples=count + 1, first=photos / "bad.png") in done.stderr
+        assert done.stderr.count("ringtrain:") == 1
 
 
 def test_a_second_ctrl_c_leaves_no_file_of_one_process_in_shared_memory(alone):

@@ -23,15 +23,18 @@ PARAMETERS = {
     "cifar10_full": 89_578,
     "resnet20": 272_474,
     "resnet18": 11_173_962,
+    "resnet18_imagenet": 11_689_512,  # torchvision's
     "resnet50": 25_557_032,
     "alexnet": 60_965_224,
     "vgg16": 138_357_544,
     "transformer": 71_370,  # ours: 28·64 + 64, 28·64 places, twice 33,472, 128 and 650
     "unet": 116_753,
 }
-OUTPUTS = dict.fromkeys(PARAMETERS, (10,)) | dict.fromkeys(("resnet50", "alexnet", "vgg16"), (1000,))
+OUTPUTS = dict.fromkeys(PARAMETERS, (10,)) | dict.fromkeys(
+    ("resnet18_imagenet", "resnet50", "alexnet", "vgg16"), (1000,)
+)
 OUTPUTS["unet"] = (64, 64, 1)
-LARGE = {"resnet18", "resnet50", "alexnet", "vgg16"}
+LARGE = {"resnet18", "resnet18_imagenet", "resnet50", "alexnet", "vgg16"}
 
 
 def test_these_models_ship():
@@ -60,7 +63,10 @@ def test_two_examples_run_forward_and_backward(name):
     runs_forward_and_backward(spec.load_model(name))
 
 
-@pytest.mark.parametrize(("name", "side", "narrow"), [("alexnet", 227, 67), ("vgg16", 224, 32), ("resnet50", 224, 64)])
+@pytest.mark.parametrize(
+    ("name", "side", "narrow"),
+    [("alexnet", 227, 67), ("vgg16", 224, 32), ("resnet18_imagenet", 224, 64), ("resnet50", 224, 64)],
+)
 def test_the_large_ones_run_on_smaller_images_with_fewer_features(name, side, narrow):
     text = spec.available()[name].read_text().replace(f"[{side}, {side}, 3]", f"[{narrow}, {narrow}, 3]")
     runs_forward_and_backward(spec.parse_model(re.sub(r"(units|channels|narrow|wide) = (\d+)", fewer, text), name))

@@ -37,6 +37,8 @@ def make_checkpoint(iteration: int = 7, **changed) -> Checkpoint:
         "best": 0.75,
         "version": "0.1.0",
         "numerics": "kernels 1 (Größer)",
+        "classes": ("größer", 'a "quoted" one'),
+        "inputs": {"mean": np.float64([0.5]), "shape": np.int64([8, 8, 1])},
     }
     return Checkpoint(**{**fields, **changed})
 

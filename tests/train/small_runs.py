@@ -9,6 +9,7 @@ from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.tiers import lasting
@@ -89,7 +90,8 @@ def run_of(transport, model_text, ops=None, examples=FEW, **flags):
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = make_ops(ops or config.ops, config.dtype) if isinstance(ops, str | None) else ops
     data = first_of(open_data(config, model, transport), examples)
-    return assemble(config, model, data, transport, ops, lambda: False), ops
+    initial = find_initial(transport, config, model)
+    return assemble(config, model, data, transport, ops, lambda: False, initial=initial), ops
 
 
 def first_of(data, examples):

@@ -33,7 +33,7 @@ from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.train import texts
 from ringtrain.train.load import load, score_of
-from ringtrain.train.predict import write_predictions
+from ringtrain.train.predict import of_data, write_predictions
 from ringtrain.train.run import memory_trial
 from ringtrain.train.start import start as begin
 from ringtrain.train.start.provenance import command_of, provenance, versions_of
@@ -525,8 +525,8 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
     with pytest.raises(ModelError, match=nn_texts.CLASSES.pattern(count="12 classes")):
         score_of(alone, trained)
     with pytest.raises(ModelError, match=nn_texts.CLASSES.pattern(count="12 classes")):
-        write_predictions(alone, trained, tmp_path / "p.csv", None, False)
-    assert write_predictions(alone, trained, tmp_path / "f.h5", "flat", False).examples == 40
+        write_predictions(alone, trained, of_data(trained), tmp_path / "p.csv", None, False)
+    assert write_predictions(alone, trained, of_data(trained), tmp_path / "f.h5", "flat", False).examples == 40
     with h5py.File(tmp_path / "f.h5") as file:
         assert file["features"].shape == (40, 96)
 
@@ -539,7 +539,7 @@ def test_predictions_name_their_classes(train, tmp_path, alone):
     train(out="run", data="named.h5", batch=8, iterations=10)
     trained = load(alone, "run", False, {}, "train")
     for path in (tmp_path / "p.csv", tmp_path / "p.h5"):
-        assert write_predictions(alone, trained, path, None, False).examples == 40
+        assert write_predictions(alone, trained, of_data(trained), path, None, False).examples == 40
     with open(tmp_path / "p.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["example", "label", "class", "name", *(f"p{k}" for k in range(10))]
@@ -555,7 +555,7 @@ def test_predictions_name_their_classes(train, tmp_path, alone):
     [
         ("folder.csv", None, DataError, "is a folder"),
         ("there.csv", None, DataError, "exists already"),
-        ("p.txt", None, DataError, "its ending gives the format: name it .h5 or .csv"),
+        ("p.txt", None, DataError, "its ending gives the format: name it .jsonl, .csv or .h5"),
         ("no/p.csv", None, DataError, "cannot be written"),
         ("p.csv", "input", ModelError, nn_texts.UNKNOWN_LAYER(layer="input", hint="")),
         ("p.csv", "fcc", ModelError, nn_texts.UNKNOWN_LAYER(layer="fcc", hint="did you mean 'fc'?")),
@@ -567,7 +567,7 @@ def test_predictions_that_are_refused(train, tmp_path, alone, out, layer, kind, 
     (tmp_path / "there.csv").write_text("")
     trained = load(alone, "run", False, {}, "test")
     with pytest.raises(kind) as error:
-        write_predictions(alone, trained, tmp_path / out, layer, False)
+        write_predictions(alone, trained, of_data(trained), tmp_path / out, layer, False)
     assert message in str(error.value) and error.value.everywhere
     assert not list(tmp_path.glob("*.partial"))
 

@@ -47,11 +47,13 @@ class BucketedAllReduce:
         self.deadline_s, self.guard, self.early = config.deadline_s, settings.guard, config.overlap != "none"
         self.notes: Sequence[str] = ()
 
-    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
-        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective."""
+    def bind(self, spans: Sequence[Span], buffer: Array, weights: bool = False) -> Reducer:
+        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Buckets of frozen ones
+        are not sent, unless ``weights`` are summed in it too. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
         names = [b.name for b in buckets]
-        return self.make_reducer(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0, names))
+        pieces = [(b.start, b.start if b.frozen and not weights else b.stop) for b in buckets]
+        return self.make_reducer(buckets, self.prepare(buffer, pieces, 0, names))
 
     def make_reducer(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
         """Return the reducer of these sums."""

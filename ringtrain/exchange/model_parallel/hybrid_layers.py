@@ -162,7 +162,8 @@ def divided(graph: Graph, first: int, layouts: MicrobatchLayouts, columns: Colum
 def _divided(node: Node, more: bool, layouts: MicrobatchLayouts, columns: ColumnShards | None) -> Node:
     if isinstance(node.layer, Linear):
         edges = tuple(bounds(node.layer.units, layouts.ranks))
-        return replace(node, layer=ColumnParallelLinear(node.name, node.layer, layouts, edges, columns, not more))
+        own = ColumnParallelLinear(node.name, node.layer, layouts, edges, columns, not more, frozen=node.layer.frozen)
+        return replace(node, layer=own)
     if isinstance(node.layer, Dropout):
         return replace(node, layer=RandomOverGlobalBatch(node.name, node.layer, layouts))
     return node

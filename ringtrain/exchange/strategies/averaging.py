@@ -60,7 +60,7 @@ class Averaging(Exchange):
         settings, config = self._settings, self._settings.config
         self._arena = arena
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), config.clip_norm)
-        self._sums = self._summing.bind(arena.spans, arena.grads)
+        self._sums = self._summing.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
         self._updates = BucketUpdater(settings, arena, self._update, self._sums)
         if self._outer:

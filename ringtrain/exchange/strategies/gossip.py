@@ -58,7 +58,7 @@ class Gossip(Exchange):
         ops, clip_norm = self._settings.ops, self._settings.config.clip_norm
         self._arena = arena
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
-        sums = self._summing.bind(arena.spans, arena.grads)
+        sums = self._summing.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
         met = {partner for partner in self._partners if partner is not None}
         self._partner_weights = PartnerWeights(self._settings, arena, met)

@@ -10,8 +10,10 @@ from ringtrain.ops.base import Ops
 
 
 def trained_runs(spans: Sequence[Span]) -> list[Piece]:
-    """Return the pieces of the arena that are trained: running statistics have no gradient to clip."""
-    return join([(span.start, span.stop) for span in spans if span.parameter.role != "statistic"])
+    """Return the pieces of the arena that are trained: running statistics have no gradient to clip, and that of frozen
+    parameters does not count."""
+    trained = (span for span in spans if span.parameter.role != "statistic" and not span.parameter.frozen)
+    return join([(span.start, span.stop) for span in trained])
 
 
 def clip(ops: Ops, grads: Array, runs: Sequence[Piece], limit: float, total: Callable[[float], float] = float) -> float:

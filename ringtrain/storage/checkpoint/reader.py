@@ -5,6 +5,7 @@ that lie in one piece in this very file, in numbers and sizes that a checkpoint 
 """
 
 import hashlib
+import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import h5py
 import numpy as np
 from h5py import h5t
 
+from ringtrain.errors import plain
 from ringtrain.storage import hdf5, texts
 from ringtrain.storage.checkpoint import seal
 
@@ -41,12 +43,14 @@ class CheckpointReader:
         scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
         found = {
             **written,
+            "classes": self.classes(written.get("classes", "[]")),
             **{name: self.count(name) for name in COUNTS},
             **{name: self.word(name) for name in ("version", "fingerprint")},
             "weights": self.arrays(self.group(self.file, "weights")),
             "optimizer": self.slots(self.group(self.file, "optimizer")),
             "scalars": scalars,
             "best": self.best(),
+            "inputs": self.arrays(self.group(self.file, "inputs")) if "inputs" in self.file else {},
         }
         for name in SHOWN:
             text = found.get(name, "")  # Checkpoint's constructor reports required fields that are missing
@@ -65,6 +69,12 @@ class CheckpointReader:
         if not isinstance(value, np.floating) or value < 0 or value > 1:
             raise seal.damaged(self.path, texts.VALUE_WRONG(name="best", value=value))
         return None if math.isnan(value) else float(value)
+
+    def classes(self, text: str) -> tuple[str, ...]:
+        names = json.loads(text)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise seal.damaged(self.path, texts.VALUE_WRONG(name="classes", value=text[:60]))
+        return tuple(map(plain, names))
 
     def word(self, name: str) -> str:
         return self.bytes_of(self.file, name).decode()

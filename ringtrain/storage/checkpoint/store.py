@@ -1,8 +1,9 @@
 """Checkpoints: the complete state of a run, for any number of ranks, and its HDF5 file.
 
     /                attributes: iteration, examples_seen, epoch, best, version, fingerprint
-    /text            config, model, model_name, data_name, data_checksum, numerics
+    /text            config, model, model_name, data_name, data_checksum, numerics; classes, a JSON list
     /scalars         one number each
+    /inputs          how inputs are prepared: mean, std, shape, mean_image, view
     /weights         one data set a parameter, in the model's order, "/" in a name written as %2F
     /optimizer/SLOT  likewise
 
@@ -13,10 +14,11 @@ meets a full disk, and not the HDF5 library; this takes memory for a second copy
 
 import hashlib
 import io
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -53,6 +55,10 @@ class Checkpoint:
     best:          best test accuracy so far, a fraction; None without an evaluation
     version:       the ringtrain version that wrote it
     numerics:      the kernels that computed it; "" in checkpoints of earlier versions
+    classes:       the names of the classes; none where the network predicts values
+    inputs:        of the training data: mean and std float64 [C], shape int64 of one stored example, and mean_image
+                   float32 where the network subtracts it, view int64 of images of any size; empty in checkpoints of
+                   earlier versions
     """
 
     iteration: int
@@ -70,6 +76,8 @@ class Checkpoint:
     best: float | None
     version: str
     numerics: str = ""
+    classes: tuple[str, ...] = ()
+    inputs: Arrays = field(default_factory=dict)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -162,9 +170,11 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     for name in ("version", "fingerprint"):
         file.attrs[name] = np.bytes_(getattr(checkpoint, name).encode())
     names = ("config", "model", "model_name", "data_name", "data_checksum", "numerics")
-    _write_arrays(file, "text", {name: _text(getattr(checkpoint, name)) for name in names})
+    written = {name: getattr(checkpoint, name) for name in names} | {"classes": json.dumps(list(checkpoint.classes))}
+    _write_arrays(file, "text", {name: _text(text) for name, text in written.items()})
     _write_arrays(file, "scalars", checkpoint.scalars)
     _write_arrays(file, "weights", checkpoint.weights)
+    _write_arrays(file, "inputs", checkpoint.inputs)
     slots = file.create_group("optimizer", track_order=True)
     for slot, arrays in checkpoint.optimizer.items():
         _write_arrays(slots, slot, arrays)

@@ -27,9 +27,9 @@ from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Shape
+from ringtrain.nn.freeze import freeze
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT
-from ringtrain.nn.initial import initialise
 from ringtrain.nn.losses import LabelForm, Loss, check_output, label_form, make_loss
 from ringtrain.nn.metrics import Metrics
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec, available
@@ -41,6 +41,7 @@ from ringtrain.train import texts
 from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.images import erasing_of, mixing_of, open_image_files, transform_of, viewed
+from ringtrain.train.assembly.initial_weights import InitialWeights
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
 from ringtrain.train.assembly.replica_check import ReplicaCheck
@@ -53,6 +54,8 @@ from ringtrain.train.step.passes import ModelPasses, TimedReduction
 from ringtrain.train.step.slow_rank import Feed, slowed
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.base import Transport
+
+ALL_TRAINED = "none"  # of --freeze
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +206,10 @@ def assemble(
     ops: Ops,
     stop: Callable[[], bool],
     tuning: Table | None = None,
+    initial: InitialWeights | None = None,
 ) -> Assembly:
     """Build all parts of a run, with weights drawn by seed and name. ``stop()``: whether this rank has to stop.
-    ``tuning``: the table by which ``--algorithm auto`` chooses."""
+    ``tuning``: the table by which ``--algorithm auto`` chooses. ``initial``: weights in place of drawn ones."""
     loss = make_loss(config)
     graph = _checked_graph(config, model, data, loss)
     grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
@@ -217,7 +221,7 @@ def assemble(
         ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
     )
     check_batch(config, len(exchange.facts.roles.trainers), grain, data.train)
-    trained, arena = _bound(config, graph, exchange, transport, ops)
+    trained, arena = _bound(config, graph, exchange, transport, ops, initial or InitialWeights())
     if guard is not None:
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
@@ -270,6 +274,8 @@ def assemble(
 def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet, loss: Loss) -> Graph:
     """The network, whose input and output fit the data and the loss."""
     graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
+    if config.freeze not in (None, ALL_TRAINED):
+        graph = freeze(graph, [pattern.strip() for pattern in config.freeze.split(",")])
     check_images(model, data)
     check_output(loss, graph, data, available().get(config.model))
     return graph
@@ -281,9 +287,14 @@ def shards_of(count: int, exchange: Exchange) -> ShardParts | None:
 
 
 def _bound(
-    config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops
+    config: TrainConfig,
+    graph: Graph,
+    exchange: Exchange,
+    transport: Transport,
+    ops: Ops,
+    initial: InitialWeights,
 ) -> tuple[Graph, Arena]:
-    """Draw the weights and bind the exchange to them; (the graph to train, the arena)."""
+    """Set the weights and bind the exchange to them; (the graph to train, the arena)."""
     trained = exchange.prepare(graph)
     together(transport, lambda: check_room(trained.parameters(), ops, transport, trained=True))
     # Ranks of a node share memory of one size: where some have a part of the network, each has its own.
@@ -291,7 +302,7 @@ def _bound(
     arena = Arena(transport.scratch, trained.parameters(), ops.dtype, exchanged)
     for bound in (graph, trained):
         bound.bind(arena)
-    initialise(arena, ops, config.seed)
+    initial.place(transport, ops, graph, arena, config.seed)
     exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
     return trained, arena
 

@@ -13,6 +13,7 @@ from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
 from ringtrain.nn import spec
+from ringtrain.nn.head import with_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
@@ -194,16 +195,24 @@ def _resolved(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainCon
     kept = (texts.FORMER_RUN(), {"resume": first} if first else {})
     layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, kept]
     chosen = resolve(*layers)
+    if checkpoint_in(chosen.resume) and any(values.get("init") for _, values in own):
+        raise ConfigError(texts.INIT_AND_RESUME(init=chosen.init, resume=chosen.resume))
     if origin.place is None:
-        model = spec.load_model(chosen.model)
+        model = _loaded(chosen)
         return resolve(recipe_layer(model.name, model.recipe), *layers), model
     model = spec.parse_model(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
     if any("model" in values for _, values in own):
-        other = spec.load_model(chosen.model)
+        other = _loaded(chosen)
         if (model.nodes, model.input) != (other.nodes, other.input):
             raise CheckpointError(texts.OTHER_MODEL(source=chosen.model, model=model.name))
     _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
     return chosen, model
+
+
+def _loaded(config: TrainConfig) -> ModelSpec:
+    """The model of a run that begins anew."""
+    model = spec.load_model(config.model)
+    return with_classes(model, config.classes) if config.classes else model
 
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:

@@ -15,6 +15,7 @@ from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.checkpoints.input_facts import inputs_of
 from ringtrain.transport.base import Transport
 
 SUMS = ("step", "epoch_loss", "epoch_correct", "epoch_valid")  # scalars of every checkpoint
@@ -99,6 +100,8 @@ def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> C
         best=progress.best,
         version=__version__,
         numerics=ops.numerics(),
+        classes=run.data.classes,
+        inputs=inputs_of(run.model.input, run.data),
     )
 
 

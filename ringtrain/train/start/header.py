@@ -4,6 +4,7 @@ from ringtrain import __version__
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
+from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -57,6 +58,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
     notes += schedule_notes(run.config, run.rate)
+    notes += _frozen(run)
     own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config, own, run.grain)
     notes += filter(
@@ -67,6 +69,18 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     if run.guard is not None and run.guard.gap:
         notes.append(texts.GUARD_GAP(gap=run.guard.gap))
     return notes
+
+
+def _frozen(run: Assembly) -> list[str]:
+    parameters = [parameter for _, parameter in run.graph.parameters() if parameter.role != "statistic"]
+    frozen = [parameter for parameter in parameters if parameter.frozen]
+    if not frozen:
+        return []
+    numbers = {
+        "numbers": sum(element_count(parameter.shape) for parameter in frozen),
+        "all_numbers": sum(element_count(parameter.shape) for parameter in parameters),
+    }
+    return [texts.FROZEN(patterns=run.config.freeze, frozen=len(frozen), total=len(parameters), **numbers)]
 
 
 def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:

@@ -18,6 +18,7 @@ from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
 from ringtrain.train.assembly.device import open_device
+from ringtrain.train.assembly.initial_weights import InitialWeights, find_initial
 from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
 from ringtrain.train.options import RunOptions
@@ -55,8 +56,10 @@ def open_run(
     reproducible.check_kernels(config, transport, device.ops)
     tuning = together(transport, lambda: tuning_of(config, transport, bool(recovery.lost)))
 
+    initial = find_initial(transport, config, model) if origin.place is None else None
+
     def own() -> Assembly:
-        return assemble(config, model, data, device.transport, device.ops, stop, tuning.table)
+        return assemble(config, model, data, device.transport, device.ops, stop, tuning.table, initial)
 
     with transport.activity.during("preparing the run", limited=True):
         run = together(transport, own)
@@ -64,7 +67,10 @@ def open_run(
     together(run.transport, lambda: check_warmup(config, run.rate, options.layers))
     together(run.transport, lambda: check_continuation(run, origin))
     moved = reproducible.moved(config, device.ops, origin.place["numerics"] if origin.place else None)
-    remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]
+    remarks = [
+        *device.notes,
+        *filter(None, [tuning.remark, moved, end.words(), _initial_words(origin, options, initial)]),
+    ]
     return OpenedRun(origin, run, end, remarks)
 
 
@@ -75,6 +81,14 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
         **to_table(config),
         "model file sha256": hashlib.sha256(model.text.encode()).hexdigest(),
     }
+
+
+def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights | None) -> str | None:
+    """The note on ``--init``."""
+    given = options.checked().init
+    if origin.place is not None:
+        return texts.INIT_UNUSED(init=given) if given else None
+    return initial.words if initial else None
 
 
 def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> FoundTuning:

@@ -19,6 +19,7 @@ from ringtrain.train import texts
 from ringtrain.train.agree import together
 from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
+from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.assembly.reproducible import check_kernels
 from ringtrain.train.checkpoints.resume import check_continuation, find_origin, resolve_run
@@ -77,7 +78,8 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     check_kernels(config, own, device.ops)
     own = device.transport
     tuning = together(own, lambda: tuning_of(config, own))
-    run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
+    initial = find_initial(own, config, model) if origin.place is None else None
+    run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table, initial))
     together(own, lambda: check_warmup(config, run.rate, options.layers))
     together(own, lambda: check_continuation(run, origin))
     run.exchange.reducers.close()

@@ -1,0 +1,195 @@
+"""Inputs without a data set: image files, folders of them, and arrays of .npy and .npz files.
+
+Images of any size are fitted to the training images. Arrays are examples as they are: uint8 or numbers of
+any type, [N, H, W, C], also without C where it is 1, or one example alone.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data import texts
+from ringtrain.data.batches.pictures import PictureSplit, View
+from ringtrain.data.content import IGNORE
+from ringtrain.data.decoding import decoding
+from ringtrain.data.images import Box, FilePicture, Picture
+from ringtrain.data.readers.folder import SUFFIXES
+from ringtrain.data.split import ArraySplit, Shape
+from ringtrain.errors import DataError
+from ringtrain.storage import files
+
+IMAGES, ARRAY, DATA_SET = "images", "array", "data set"
+ARRAY_ENDINGS = (".npy", ".npz")
+ARRAY_NAMES = ("x_test", "x", "images", "x_train")  # in an archive of several arrays, the first of these
+ADDRESS = re.compile(r" ?<_io\.BytesIO object at 0x[0-9a-f]+>")  # in Pillow's errors, and another on each rank
+LABEL_NAMES = {"x_test": "y_test", "x": "y", "images": "labels", "x_train": "y_train"}
+
+
+# ── which they are ────────────────────────────────────────────────────────────────────────────────────────────
+def list_inputs(given: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Sort inputs into (kind, paths), in their order: neighbouring images are one entry. A folder stands for all images
+    in it and its folders, in the order of their names; what is neither image nor array is a data set.
+
+    Raises: DataError for a file that is missing, and for a folder without images.
+    """
+    listed: list[tuple[str, list[str]]] = []
+    for path in given:
+        kind, paths = _look(path)
+        if kind == IMAGES and listed and listed[-1][0] == IMAGES:
+            listed[-1][1].extend(paths)
+        else:
+            listed.append((kind, paths))
+    return listed
+
+
+def _look(path: str) -> tuple[str, list[str]]:
+    ending = os.path.splitext(path)[1].lower()
+    if os.path.isdir(path):
+        return IMAGES, _images_in(path)
+    for kind, endings in ((IMAGES, SUFFIXES), (ARRAY, ARRAY_ENDINGS)):
+        if ending in endings and not os.path.exists(path):
+            raise DataError(texts.NO_INPUT(path=path))
+        if ending in endings:
+            return kind, [path]
+    return DATA_SET, [path]
+
+
+def _images_in(folder: str) -> list[str]:
+    found: list[str] = []
+    for place, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        images = (name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
+        found += [os.path.join(place, name) for name in images if not name.startswith(".")]
+    if not found:
+        raise DataError(texts.NO_IMAGES_BELOW(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
+    return sorted(found, key=lambda path: path.split(os.sep))
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+# ── their examples ────────────────────────────────────────────────────────────────────────────────────────────
+class ImageFiles(PictureSplit):
+    """Files of images without labels, decoded when they are read.
+
+    shape:    (H, W, C) of the training images, of which files get the size
+    view:     that of the training images; None: they are of one size, and a file is cropped to their proportions
+    problems: why a file could not be read, by its number; it is then read as zeros. The readers of batches write it
+    """
+
+    dtype = np.dtype(np.uint8)
+    label_shape: Shape = ()
+    label_dtype = np.dtype(np.int32)
+    checksum = ""
+
+    def __init__(self, files: Sequence[str], shape: Shape, view: View | None = None, threads: int = 1):
+        self.files, self.shape, self.view, self.threads = files, shape, view, threads
+        self.count = len(files)
+        self.labels = np.full(self.count, IGNORE, np.int32)
+        self.problems: dict[int, str] = {}
+
+    def valid(self, examples) -> int:
+        return 0
+
+    def read(self, examples, images, labels) -> None:
+        labels.fill(IGNORE)
+        for row, example in enumerate(examples.tolist()):
+            try:
+                images[row] = self.viewed(self.picture(example))
+            except DataError as error:
+                images[row] = 0
+                self.problems[example] = ADDRESS.sub("", str(error))
+
+    def viewed(self, picture: Picture) -> np.ndarray:
+        height, width, _ = self.shape
+        if self.view is not None:
+            return self.view.of(picture.pixels())
+        return picture.cut(centre_of(picture.height, picture.width, height, width), height, width)
+
+    def picture(self, example: int) -> Picture:
+        """Return an image, of which the header is read. Raises: DataError that names the file"""
+        where = self.files[example]
+        return FilePicture(_content(where), where, self.shape[2])
+
+
+def centre_of(rows: int, columns: int, height: int, width: int) -> Box:
+    """Return the largest part at the centre of an image that has these proportions."""
+    tall, wide = max(1, round(columns * height / width)), max(1, round(rows * width / height))
+    tall, wide = min(rows, tall), min(columns, wide)
+    return (rows - tall) // 2, (columns - wide) // 2, tall, wide
+
+
+def _content(path: str) -> bytes:
+    try:
+        with os.fdopen(files.open_regular(Path(path), os.O_RDONLY), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(texts.INPUT_UNREADABLE(path=path, reason=error.strerror or error)) from None
+
+
+def read_array(path: str, shape: Shape) -> ArraySplit:
+    """Open the examples of a .npy file (mapped, not read) or a .npz archive (read), with their labels where the archive
+    has class numbers. ``shape``: of the network's input.
+
+    Raises: DataError if the file is damaged or its array is not of such inputs.
+    """
+    with decoding(texts.NOT_READ_FILE(path=path)):
+        if path.lower().endswith(".npy"):
+            return unlabelled(np.load(path, mmap_mode="r", allow_pickle=False), shape, path)
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            name = _array_name(path, archive)
+            split = unlabelled(archive[name], shape, f"{path}: {name}")
+            labels = LABEL_NAMES.get(name)
+            return _labelled(split, archive[labels] if labels in archive.files else None)
+
+
+def _array_name(path: str, archive) -> str:
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
+    names = archive.files if len(archive.files) == 1 else ARRAY_NAMES
+    for name in names:
+        if name in archive.files:
+            return name
+    raise DataError(
+        texts.WHICH_ARRAY(path=path, found=", ".join(archive.files) or "none", known=", ".join(ARRAY_NAMES))
+    )
+
+
+def _labelled(split: ArraySplit, labels: np.ndarray | None) -> ArraySplit:
+    if labels is None or labels.dtype.kind not in "iu" or labels.reshape(-1).shape != (split.count,):
+        return split
+    return ArraySplit(split.images, labels.reshape(-1).astype(np.int32), "")
+
+
+def unlabelled(array, shape: Shape, where: str) -> ArraySplit:
+    """Return the examples of an array, which may lack the axis of examples, or that of channels where there is one.
+    ``shape``: of the network's input.
+
+    Raises: DataError naming ``where``, if the array has no such axes, no examples, or no numbers.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
+        raise DataError(texts.ARRAY_TYPE(where=where, dtype=getattr(array, "dtype", type(array).__name__)))
+    examples = _with_axes(array, shape)
+    if examples is None or 0 in examples.shape:
+        raise DataError(texts.ARRAY_SHAPE(where=where, shape=array.shape, wanted=", ".join(map(str, shape))))
+    return ArraySplit(examples, np.full(len(examples), IGNORE, np.int32), "")
+
+
+def is_one(array: np.ndarray, shape: Shape) -> bool:
+    """Return whether an array is one example, without an axis of examples. ``shape``: of the network's input"""
+    return array.ndim + _lacks_channels(array, shape) == len(shape)
+
+
+def _lacks_channels(array: np.ndarray, shape: Shape) -> bool:
+    return len(shape) == 3 and shape[-1] == 1 and array.shape[-1:] != (1,)
+
+
+def _with_axes(array: np.ndarray, shape: Shape) -> np.ndarray | None:
+    one = is_one(array, shape)
+    examples = array[..., None] if _lacks_channels(array, shape) else array
+    examples = examples[None] if one else examples
+    return examples if examples.ndim == len(shape) + 1 else None

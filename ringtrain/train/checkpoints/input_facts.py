@@ -1,0 +1,117 @@
+"""The facts of the training data by which inputs are prepared and classes named: kept in each checkpoint, so that it
+alone predicts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.data.batches.pictures import PictureSplit, View
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.data.split import Shape, Split
+from ringtrain.errors import CheckpointError, everywhere
+from ringtrain.nn.spec import InputSpec
+from ringtrain.storage.checkpoint.store import Checkpoint
+from ringtrain.train import texts
+from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """Facts of the training data.
+
+    classes:    their names; none where labels are values
+    shape:      of one stored example
+    mean, std:  float64 [C], on the scale of the stored values
+    mean_image: float32 of ``shape``; None where the network does not subtract it
+    crop:       the input of the network, which is the centre of an example
+    view:       of images of any size, by which they have ``shape``; None where all have it as they are
+    """
+
+    classes: tuple[str, ...]
+    shape: Shape
+    mean: np.ndarray
+    std: np.ndarray
+    mean_image: np.ndarray | None
+    crop: Shape
+    view: View | None
+
+    def data_set(self, name: str, split: Split) -> DataSet:
+        """Return a split as a data set with these facts."""
+        mean_image = np.broadcast_to(self.mean, split.shape) if self.mean_image is None else self._centred(split.shape)
+        return DataSet(name, split, None, self.classes, self.mean, self.std, mean_image, "", "")
+
+    def _centred(self, shape: Shape) -> np.ndarray:
+        """The mean image for examples of another height and width: the centres that the network sees coincide."""
+        assert self.mean_image is not None
+        if shape == self.mean_image.shape:
+            return self.mean_image
+        made = np.zeros(shape, np.float32)
+        places = [_overlap(*each) for each in zip(self.mean_image.shape, shape, self.crop, strict=True)]
+        made[tuple(into for _, into in places)] = self.mean_image[tuple(out for out, _ in places)]
+        return made
+
+
+def _overlap(held: int, wanted: int, crop: int) -> tuple[slice, slice]:
+    """(elements of the held extent, their places in the wanted one)"""
+    shift = (wanted - crop) // 2 - (held - crop) // 2
+    start, stop = max(0, -shift), min(held, wanted - shift)
+    return slice(start, stop), slice(start + shift, stop + shift)
+
+
+def inputs_of(spec: InputSpec, data: DataSet) -> dict[str, np.ndarray]:
+    """The arrays that a checkpoint keeps of the training data."""
+    kept = {"mean": data.mean, "std": data.std, "shape": np.array(data.train.shape, np.int64)}
+    if spec.mean == "image":
+        kept["mean_image"] = data.mean_image
+    view = data.train.view if isinstance(data.train, PictureSplit) else None
+    if view is not None:
+        kept["view"] = np.array([] if view.to is None else view.to, np.int64).reshape(-1)
+    return kept
+
+
+def facts_of(spec: InputSpec, data: DataSet) -> InputFacts:
+    """The facts of an opened data set."""
+    return _made(spec, data.classes, inputs_of(spec, data))
+
+
+def form_of(checkpoint: Checkpoint) -> dict:
+    """The names of the classes, and shape and type of each array of a checkpoint's facts: JSON-able."""
+    arrays = {name: [list(array.shape), array.dtype.str] for name, array in checkpoint.inputs.items()}
+    return {"classes": checkpoint.classes, "inputs": arrays}
+
+
+def spread(transport: Transport, form: dict, checkpoint: Checkpoint | None, spec: InputSpec) -> InputFacts | None:
+    """Broadcast the facts in rank 0's checkpoint, of which all ranks have the :func:`form_of`. None if an earlier
+    version wrote it, which has none. Collective; raises CheckpointError for facts that do not fit the network's input.
+    """
+    if not form["inputs"]:
+        return None
+    arrays = {}
+    for name, (shape, dtype) in form["inputs"].items():
+        array = np.empty(shape, dtype) if checkpoint is None else np.ascontiguousarray(checkpoint.inputs[name])
+        transport.broadcast(array)
+        arrays[name] = array
+    try:
+        return _made(spec, tuple(form["classes"]), arrays)
+    except (KeyError, ValueError, TypeError, OverflowError):
+        raise everywhere(CheckpointError(texts.WRONG_FACTS(path=form["path"], model=form["model_name"]))) from None
+
+
+def _made(spec: InputSpec, classes: tuple[str, ...], arrays: dict[str, np.ndarray]) -> InputFacts:
+    """Raises KeyError for an array that is missing, ValueError for one of another shape."""
+    shape = tuple(int(extent) for extent in arrays["shape"])
+    mean_image = arrays["mean_image"] if spec.mean == "image" else None
+    if len(shape) != len(spec.shape) or min(shape, default=0) < 1 or shape[-1:] != spec.shape[-1:]:
+        raise ValueError(shape)
+    np.broadcast_to(arrays["mean"], shape), np.broadcast_to(arrays["std"], shape)
+    if mean_image is not None and mean_image.shape != shape:
+        raise ValueError(mean_image.shape)
+    view = _view(arrays["view"].tolist(), spec) if "view" in arrays else None
+    if view is not None and view.size != shape[:2]:
+        raise ValueError(view)
+    return InputFacts(classes, shape, arrays["mean"], arrays["std"], mean_image, tuple(spec.shape), view)
+
+
+def _view(to: list[int], spec: InputSpec) -> View:
+    height, width, _ = spec.shape
+    return View((height, width), (to[0], to[1]) if len(to) > 1 else to[0] if to else None)

@@ -1,0 +1,61 @@
+"""A trained model in a program of one's own, without an MPI: ``ringtrain.load``."""
+
+import numpy as np
+
+from ringtrain.data.inputs import is_one, unlabelled
+from ringtrain.train import texts
+from ringtrain.train.assembly.assemble import check_images
+from ringtrain.train.load import TrainedModel, load_model
+from ringtrain.train.predict import blocks, shape_of
+from ringtrain.transport.base import Transport
+from ringtrain.transport.threads.loopback import LoopbackWorld
+
+
+class Model:
+    """A trained model of a run. One call at a time.
+
+    classes: their names; none where the network predicts values
+    model:   the model file's contents (:class:`ringtrain.nn.spec.ModelSpec`)
+    path:    of the checkpoint
+    """
+
+    def __init__(self, transport: Transport, trained: TrainedModel):
+        self._transport, self._trained = transport, trained
+        self.classes, self.model, self.path = trained.facts.classes, trained.model, trained.path
+
+    def predict(self, array) -> np.ndarray:
+        """Return the probabilities of the classes, or the values, as ``ringtrain predict`` gives them.
+
+        array: uint8 or other numbers on the scale of the training data, [N, H, W, C], or one example [H, W, C];
+        examples larger than the network's input are cropped at the centre
+
+        Raises: DataError for an array of another shape. Shapes: → [N, K], or [K] for one example
+        """
+        return self._outputs(array, None)
+
+    def features(self, array, layer: str) -> np.ndarray:
+        """Return the output of a layer. Raises: ModelError for an unknown layer; else as :meth:`predict`"""
+        return self._outputs(array, layer)
+
+    def _outputs(self, array, layer: str | None) -> np.ndarray:
+        array = np.asarray(array)
+        shape = shape_of(self._trained, layer)
+        split = unlabelled(array, self.model.input.shape, texts.THE_ARRAY())
+        check_images(self.model, self._trained.facts.data_set(texts.THE_ARRAY(), split))
+        outputs = np.empty((split.count, *shape), self._trained.ops.dtype)
+        for start, rows in blocks(self._transport, self._trained, split, self._trained.feed_of(split), layer):
+            outputs[start : start + len(rows)] = rows
+        return outputs[0] if is_one(array, self.model.input.shape) else outputs
+
+
+def load(run, device: str = "cpu", best: bool = False, threads: int | None = None) -> Model:
+    """Load a trained model in this process alone.
+
+    run:     the folder of a run, of which the newest checkpoint is taken (``best``: the best), or a checkpoint's file
+    device:  cpu or cuda; ``threads``: of its operations, 1 unless given
+
+    Raises: CheckpointError, ConfigError, DeviceError
+    """
+    given = {"device": device} | ({"threads": threads} if threads is not None else {})
+    transport = LoopbackWorld(1).transport(0)
+    return Model(transport, load_model(transport, str(run), best, given))

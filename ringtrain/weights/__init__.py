@@ -1,0 +1,1 @@
+"""Weights in the names and layouts of PyTorch, in safetensors files and ONNX graphs."""

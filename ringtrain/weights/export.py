@@ -1,0 +1,120 @@
+"""Exports the weights of a checkpoint: a safetensors file, or an ONNX graph."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain import __version__
+from ringtrain.errors import UsageError
+from ringtrain.nn import spec
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.spec import InputSpec, ModelSpec
+from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
+from ringtrain.storage.run_folder.run_folder import find_checkpoint
+from ringtrain.weights import onnx_model, tensor_file, texts
+from ringtrain.weights.layouts import torch_parameters
+from ringtrain.weights.matching import torch_names
+from ringtrain.weights.names import torchvision_names
+
+COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written, and of which checkpoint. ``skipped``: a sentence on each newer, damaged checkpoint"""
+
+    path: Path
+    tensors: int
+    model: str
+    iteration: int
+    skipped: tuple[str, ...]
+
+
+def export(target: str, out: Path, best: bool, force: bool) -> Exported:
+    """Write the weights of a checkpoint or a run's folder to ``out``, by its suffix. Raises RingtrainError."""
+    kinds = {tensor_file.SUFFIX: _write_tensors, onnx_model.SUFFIX: _write_onnx}
+    write = kinds.get(out.suffix)
+    if write is None:
+        raise UsageError(texts.OTHER_SUFFIX(path=out))
+    if os.path.lexists(out) and not force:
+        raise UsageError(texts.EXISTS(path=out))
+    found = find_checkpoint(target, best)
+    checkpoint = found.checkpoint
+    model = spec.parse_model(checkpoint.model, checkpoint.model_name, str(found.path))
+    graph = model.graph()
+    check_parameters(checkpoint, {name: p.shape for name, p in graph.parameters()}, str(found.path))
+    tensors = write(out, model, graph, checkpoint, found.path)
+    return Exported(found.path, tensors, model.name, checkpoint.iteration, tuple(found.skipped))
+
+
+def _write_tensors(out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, path: Path) -> int:
+    tensors = to_torch(graph, checkpoint.weights, checkpoint.iteration)
+    tensor_file.write_tensors(out, tensors, _about(model, checkpoint))
+    return len(tensors)
+
+
+def _write_onnx(out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, path: Path) -> int:
+    prepared = _prepared(model, checkpoint, path)
+    return onnx_model.write_onnx(out, graph, checkpoint.weights, prepared, _about(model, checkpoint))
+
+
+def to_torch(graph: Graph, weights: Mapping[str, np.ndarray], iteration: int = 0) -> dict[str, np.ndarray]:
+    """Return weights in PyTorch's names and layouts; torchvision's names where the model is one of its. A BatchNorm has
+    its count of batches too, which is ``iteration``."""
+    parameters = torch_parameters(graph)
+    there = torchvision_names({each.layer for each in parameters})
+    tensors: dict[str, np.ndarray] = {}
+    for each in parameters:
+        name = torch_names(each, there)[0]
+        tensors[name] = each.to_torch(weights[each.name])
+        if each.suffix == "running_var":
+            tensors[f"{name.removesuffix(each.suffix)}{COUNTER}"] = np.array(iteration, np.int64)
+    return tensors
+
+
+def _about(model: ModelSpec, checkpoint: Checkpoint) -> dict[str, str]:
+    """What a file says of itself: every value a text."""
+    about = {
+        "format": "pt",  # the order of axes, as other programs name it
+        "ringtrain": __version__,
+        "model": model.name,
+        "model_file": model.text,
+        "iteration": str(checkpoint.iteration),
+        "classes": json.dumps(list(checkpoint.classes), ensure_ascii=False),
+    }
+    for name in ("mean", "std"):
+        if name in checkpoint.inputs:
+            about[name] = json.dumps(checkpoint.inputs[name].tolist())
+    return about
+
+
+def _prepared(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> onnx_model.Preparation:
+    """(x - mean) · scale, as the run prepared its images."""
+    given, inputs = model.input, checkpoint.inputs
+    if (given.mean, given.std) != ("none", "none") and not inputs:
+        raise UsageError(texts.NO_STATISTICS(path=path, model=model.name))
+    scale = np.full(given.shape[-1:], given.scale, np.float64)
+    if given.std == "channel":
+        scale = scale / np.where(inputs["std"] > 0, inputs["std"], 1.0)
+    return onnx_model.Preparation(_mean_of(given, inputs), scale)
+
+
+def _mean_of(given: InputSpec, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    if given.mean == "channel":
+        return np.asarray(inputs["mean"], np.float64)
+    if given.mean == "image":
+        return _centre(np.asarray(inputs["mean_image"], np.float64), given.shape)
+    return np.zeros(given.shape[-1:])
+
+
+def _centre(image: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The centre of an image, as an evaluation crops it; zeros where it is smaller than the network's input."""
+    height, width, _ = shape
+    pad = max(0, -(-(height - image.shape[0]) // 2), -(-(width - image.shape[1]) // 2))
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
+    top, left = (padded.shape[0] - height) // 2, (padded.shape[1] - width) // 2
+    return padded[top : top + height, left : left + width]

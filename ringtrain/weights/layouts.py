@@ -1,0 +1,131 @@
+"""The parameters of a network as PyTorch has them: names, and axes in another order.
+
+    Conv1D, 2D, 3D    [..., C/groups, K]    [K, C/groups, ...]
+    ConvTranspose2D   [C, R, S, K]          [C, K, R, S]
+    Linear            [in, out]             [out, in]
+    Attention         [D, 3D], [D, D]       transposed; MultiheadAttention's names
+    BatchNorm         gamma, beta, mean, variance     weight, bias, running_mean, running_var
+
+The elements of a flattened image are in the order of height, width and channel here, and of channel, height and width
+there: so are the inputs of the next Linear. A sequence is [L, D] in both, but that of a Conv1D is [C, L] there. Layers
+of other kinds keep names and layouts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.nn import graph_checks
+from ringtrain.nn.base import Parameter, Shape
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT, Node
+
+NORMALISED = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
+NAMES = {
+    **dict.fromkeys(("BatchNorm", "LayerNorm", "GroupNorm"), NORMALISED),
+    "Attention": {
+        "qkv_weight": "in_proj_weight",
+        "qkv_bias": "in_proj_bias",
+        "out_weight": "out_proj.weight",
+        "out_bias": "out_proj.bias",
+    },
+}
+AXES = {  # of a weight here, in the order of there
+    ("Conv1D", "weight"): (2, 1, 0),
+    ("Conv2D", "weight"): (3, 2, 0, 1),
+    ("Conv3D", "weight"): (4, 3, 0, 1, 2),
+    ("ConvTranspose2D", "weight"): (0, 3, 1, 2),
+    ("Linear", "weight"): (1, 0),
+    ("Attention", "qkv_weight"): (1, 0),
+    ("Attention", "out_weight"): (1, 0),
+}
+ELEMENTWISE = ("ReLU", "Sigmoid", "Tanh", "GELU", "SiLU", "Dropout", "Add")
+CHANNELS_FIRST = ("Conv1D", "BatchNorm", "GroupNorm")  # of a sequence there
+ALONG_FEATURES = ("BatchNorm", "LayerNorm")  # parameters in the order of the features
+
+Order = np.ndarray | None  # of flattened elements: at the place of there, the number of here; None: the same
+
+
+@dataclass(frozen=True, slots=True)
+class TorchParameter:
+    """One parameter here and there.
+
+    name:      here, such as "fc.weight"
+    suffix:    there, behind the layer's name: "weight"
+    axes:      of here, in the order of there
+    order:     of the first axis here, where it is flattened elements
+    """
+
+    name: str
+    parameter: Parameter
+    layer: str
+    suffix: str
+    axes: tuple[int, ...]
+    order: Order
+
+    @property
+    def shape(self) -> Shape:
+        """The shape there."""
+        return tuple(self.parameter.shape[axis] for axis in self.axes)
+
+    def to_torch(self, values: np.ndarray) -> np.ndarray:
+        """Return values of here in the layout of there."""
+        ordered = values if self.order is None else values[self.order]
+        return np.ascontiguousarray(ordered.transpose(self.axes))
+
+    def from_torch(self, values: np.ndarray) -> np.ndarray:
+        """Return values of there in the layout of here."""
+        back = values.transpose(np.argsort(self.axes))
+        return np.ascontiguousarray(back if self.order is None else back[np.argsort(self.order)])
+
+
+def torch_parameters(graph: Graph) -> tuple[TorchParameter, ...]:
+    """Return the parameters of a network, in its order."""
+    orders = _orders(graph)
+    return tuple(
+        _torch(node, parameter, orders)
+        for node in graph.nodes
+        for parameter in node.layer.parameters(graph_checks.input_shapes(node, graph.shapes))
+    )
+
+
+def _torch(node: Node, parameter: Parameter, orders: dict[str, Order]) -> TorchParameter:
+    kind, rank = type(node.layer).__name__, len(parameter.shape)
+    ordered = (kind == "Linear" and parameter.name == "weight") or kind in ALONG_FEATURES
+    return TorchParameter(
+        name=f"{node.name}.{parameter.name}",
+        parameter=parameter,
+        layer=node.name,
+        suffix=NAMES.get(kind, {}).get(parameter.name, parameter.name),
+        axes=AXES.get((kind, parameter.name), tuple(range(rank))),
+        order=orders[node.inputs[0]] if ordered else None,
+    )
+
+
+def _orders(graph: Graph) -> dict[str, Order]:
+    """The order of the elements of each output."""
+    found: dict[str, Order] = {INPUT: None}
+    first = {INPUT: len(graph.input_shape) > 2}  # whether channels come first there
+    for node in graph.nodes:
+        kind, source = type(node.layer).__name__, node.inputs[0]
+        shapes, orders = graph_checks.input_shapes(node, graph.shapes), [found[source] for source in node.inputs]
+        inherits = kind in ELEMENTWISE or kind == "Concat"
+        first[node.name] = len(graph.shapes[node.name]) > 2 or kind in CHANNELS_FIRST or (inherits and first[source])
+        found[node.name] = _order_of(kind, shapes, orders, first[source])
+    return found
+
+
+def _order_of(kind: str, shapes: Sequence[Shape], orders: Sequence[Order], channels_first: bool) -> Order:
+    if kind == "Flatten":
+        if len(shapes[0]) < 2:
+            return orders[0]
+        if not channels_first:
+            return None
+        numbers = np.arange(int(np.prod(shapes[0]))).reshape(shapes[0])
+        return np.moveaxis(numbers, -1, 0).reshape(-1)
+    if kind == "Concat" and len(shapes[0]) == 1 and any(order is not None for order in orders):
+        starts = np.cumsum([0, *(shape[0] for shape in shapes[:-1])])
+        parts = [np.arange(shape[0]) if order is None else order for shape, order in zip(shapes, orders, strict=True)]
+        return np.concatenate([start + part for start, part in zip(starts, parts, strict=True)])
+    return orders[0] if kind in ELEMENTWISE or kind in ALONG_FEATURES else None

@@ -1,0 +1,116 @@
+"""Finds the weights of a network in a file, by name and shape."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.errors import UsageError, plain
+from ringtrain.nn.base import Shape
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.head import head_of
+from ringtrain.nn.shapes import format_shape
+from ringtrain.weights import texts
+from ringtrain.weights.layouts import TorchParameter, torch_parameters
+from ringtrain.weights.names import is_counter, torchvision_names
+
+SHOWN = 6  # names of a list
+NEAREST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The weights of a file that fit a network.
+
+    weights: name of the parameter → values, in the layout of here
+    total:   the network's parameters
+    new:     the parameters without weights, with their shapes where those of the file are others
+    unused:  the names of the file that no parameter has
+    """
+
+    weights: dict[str, np.ndarray]
+    total: int
+    new: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def words(self) -> str:
+        """Return the report: "60 of 62 matched; new: fc.weight, fc.bias; not used: …"."""
+        parts = [texts.MATCHED(matched=len(self.weights), total=self.total)]
+        if self.new:
+            parts.append(texts.NEW(names=_listed(self.new)))
+        if self.unused:
+            parts.append(texts.NOT_USED(names=_listed(self.unused)))
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A parameter, and what a file may call it: the first name that is there counts. ``shape``: in the file"""
+
+    name: str
+    layer: str
+    names: tuple[str, ...]
+    shape: Shape
+    convert: Callable[[np.ndarray], np.ndarray]
+
+
+def wanted_of_torch(graph: Graph) -> list[Wanted]:
+    """Return the parameters of a network by PyTorch's names, torchvision's first."""
+    parameters = torch_parameters(graph)
+    there = torchvision_names({each.layer for each in parameters})
+    return [Wanted(each.name, each.layer, torch_names(each, there), each.shape, each.from_torch) for each in parameters]
+
+
+def torch_names(parameter: TorchParameter, there: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a file may call a parameter. ``there``: :func:`.names.torchvision_names` of its network"""
+    layers = dict.fromkeys((there.get(parameter.layer, parameter.layer), parameter.layer))
+    return tuple(f"{layer}.{parameter.suffix}" for layer in layers)
+
+
+def wanted_here(graph: Graph) -> list[Wanted]:
+    """Return the parameters of a network as a checkpoint has them."""
+    return [
+        Wanted(name, name.rpartition(".")[0], (name,), parameter.shape, np.asarray)
+        for name, parameter in graph.parameters()
+    ]
+
+
+def match(
+    graph: Graph, wanted: Sequence[Wanted], shapes: Mapping[str, Shape], read: Callable[[str], np.ndarray], source: str
+) -> Match:
+    """Match a network's parameters with the arrays of a file.
+
+    shapes: of the arrays in the file, by name;  read: name → values;  source: the file's name in errors
+
+    Raises: UsageError if nothing fits, or if a shape differs in another layer than the last
+    """
+    head = head_of(graph)
+    weights, new, used, differing = {}, [], set(), []
+    for each in wanted:
+        name = next((name for name in each.names if name in shapes), None)
+        if name is None:
+            new.append(each.name)
+            continue
+        used.add(name)
+        if shapes[name] == tuple(each.shape):
+            weights[each.name] = each.convert(read(name))
+            continue
+        here, there = format_shape(each.shape), format_shape(shapes[name])
+        if head is not None and each.layer == head.name:
+            new.append(texts.OF_SHAPE(name=each.name, here=here, there=there))
+        else:
+            differing.append(texts.DIFFERS(name=each.name, here=here, there=there))
+    if differing:
+        raise UsageError(texts.SHAPES_DIFFER(source=source, differing=_listed(differing)))
+    if not weights:
+        asked = wanted[0].names[0]
+        near = ", ".join(difflib.get_close_matches(asked, list(shapes), NEAREST, 0.0))
+        raise UsageError(texts.NOTHING_MATCHES(source=source, names=len(shapes), asked=asked, near=near))
+    unused = [plain(name) for name in shapes if name not in used and not is_counter(name)]
+    return Match(weights, len(wanted), tuple(new), tuple(unused))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return texts.AND_MORE(shown=shown, more=len(names) - SHOWN) if len(names) > SHOWN else shown

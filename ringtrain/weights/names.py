@@ -1,0 +1,54 @@
+"""The names of torchvision's models: resnet18, resnet50, vgg16 and alexnet.
+
+A network has them if its layers with parameters are those of the model that ships with ringtrain, by name: also with
+another number of classes, or another stem.
+"""
+
+import re
+from collections.abc import Collection
+
+RESNET_TOP = {"conv": "conv1", "norm": "bn1", "fc": "fc"}
+BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
+DEPTH = {"resnet18": 2, "resnet50": 3}  # convolutions of a block
+VGG16 = {  # layer → place in torchvision's features or classifier
+    **dict(zip(("conv1_1", "conv1_2"), ("features.0", "features.2"), strict=True)),
+    **dict(zip(("conv2_1", "conv2_2"), ("features.5", "features.7"), strict=True)),
+    **{f"conv3_{i}": f"features.{8 + 2 * i}" for i in (1, 2, 3)},
+    **{f"conv4_{i}": f"features.{15 + 2 * i}" for i in (1, 2, 3)},
+    **{f"conv5_{i}": f"features.{22 + 2 * i}" for i in (1, 2, 3)},
+    "fc6": "classifier.0",
+    "fc7": "classifier.3",
+    "fc8": "classifier.6",
+}
+ALEXNET = {
+    **{f"conv{i}": f"features.{place}" for i, place in enumerate((0, 3, 6, 8, 10), 1)},
+    "fc6": "classifier.1",
+    "fc7": "classifier.4",
+    "fc8": "classifier.6",
+}
+
+
+def _resnet(model: str) -> dict[str, str]:
+    depth, names = DEPTH[model], dict(RESNET_TOP)
+    for stage, blocks in enumerate(BLOCKS[model], 1):
+        for block in range(1, blocks + 1):
+            here, there = f"stage{stage}.{block}", f"layer{stage}.{block - 1}"
+            for i in range(1, depth + 1):
+                names |= {f"{here}.conv{i}": f"{there}.conv{i}", f"{here}.norm{i}": f"{there}.bn{i}"}
+            if block == 1 and (stage > 1 or model == "resnet50"):
+                names |= {f"{here}.short": f"{there}.downsample.0", f"{here}.norm{depth + 1}": f"{there}.downsample.1"}
+    return names
+
+
+TORCHVISION = {"resnet18": _resnet("resnet18"), "resnet50": _resnet("resnet50"), "vgg16": VGG16, "alexnet": ALEXNET}
+_COUNTER = re.compile(r"(.*\.)?num_batches_tracked")
+
+
+def torchvision_names(layers: Collection[str]) -> dict[str, str]:
+    """Return the name there of each of these layers with parameters; none if they are of no model of torchvision."""
+    return next((names for names in TORCHVISION.values() if names.keys() == set(layers)), {})
+
+
+def is_counter(name: str) -> bool:
+    """Whether a tensor counts the batches of a BatchNorm, as PyTorch's does, and is no weight."""
+    return _COUNTER.fullmatch(name) is not None

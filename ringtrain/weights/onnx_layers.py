@@ -1,0 +1,276 @@
+"""The ONNX operators of each layer kind, of operator set 17.
+
+Images and volumes are [N,C,H,W] and [N,C,D,H,W] there, as convolutions of ONNX want them; sequences [N,L,D] and vectors
+[N,C] are as here. A layer that works on the last axis has a Transpose before and behind it.
+
+OPERATORS: kind → function of (graph, layer, names of the inputs, their shapes here, weights) → name of the output.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ringtrain.nn.base import Shape
+
+Weights = dict[str, np.ndarray]  # of a layer, by short names
+
+
+class Operators:
+    """A graph under construction: nodes and constants."""
+
+    def __init__(self, helper, to_tensor):
+        self._helper, self._to_tensor = helper, to_tensor
+        self.nodes: list = []
+        self.constants: list = []
+        self._layer, self._count = "", 0
+
+    def begin(self, layer: str) -> None:
+        """Name what follows by a layer."""
+        self._layer, self._count = layer, 0
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; the name of its output."""
+        name = self._name(operator)
+        self.nodes.append(self._helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def constant(self, values, what: str, dtype: type = np.float32) -> str:
+        """Add a constant; its name."""
+        name = f"{self._layer}.{what}"
+        self.constants.append(self._to_tensor(np.asarray(values, dtype, order="C"), name))
+        return name
+
+    def _name(self, operator: str) -> str:
+        self._count += 1
+        return f"{self._layer}/{operator}_{self._count}"
+
+    # ── axes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def channels_last(self, x: str, rank: int) -> str:
+        """[N,C,H,W] → [N,H,W,C]; rank: axes without N"""
+        return self.add("Transpose", x, perm=[0, *range(2, rank + 1), 1]) if rank > 2 else x
+
+    def channels_first(self, x: str, rank: int) -> str:
+        """[N,H,W,C] → [N,C,H,W]"""
+        return self.add("Transpose", x, perm=[0, rank, *range(1, rank)]) if rank > 2 else x
+
+    def reshape(self, x: str, shape: Sequence[int], what: str) -> str:
+        """Reshape; 0: as it is, -1: what is left"""
+        return self.add("Reshape", x, self.constant(shape, what, np.int64))
+
+
+Operator = Callable[[Operators, Any, Sequence[str], Sequence[Shape], Weights], str]
+
+
+# ── convolutions ──────────────────────────────────────────────────────────────────────────────────────────────────
+def _convolution(g: Operators, layer, x: str, rank: int, w: Weights, axes: tuple[int, ...]) -> str:
+    given = [x, g.constant(w["weight"].transpose(axes), "weight")]
+    if "bias" in w:
+        given.append(g.constant(w["bias"], "bias"))
+    pads, strides, kernel = [layer.pad] * (2 * rank), [layer.stride] * rank, [layer.kernel] * rank
+    return g.add("Conv", *given, pads=pads, strides=strides, kernel_shape=kernel, group=layer.groups)
+
+
+def conv1d(g, layer, xs, shapes, w):
+    x = g.add("Transpose", xs[0], perm=[0, 2, 1])
+    y = _convolution(g, layer, x, 1, w, (2, 1, 0))
+    return g.add("Transpose", y, perm=[0, 2, 1])
+
+
+def conv2d(g, layer, xs, shapes, w):
+    return _convolution(g, layer, xs[0], 2, w, (3, 2, 0, 1))
+
+
+def conv3d(g, layer, xs, shapes, w):
+    return _convolution(g, layer, xs[0], 3, w, (4, 3, 0, 1, 2))
+
+
+def conv_transpose2d(g, layer, xs, shapes, w):
+    given = [xs[0], g.constant(w["weight"].transpose(0, 3, 1, 2), "weight")]
+    if "bias" in w:
+        given.append(g.constant(w["bias"], "bias"))
+    return g.add(
+        "ConvTranspose",
+        *given,
+        pads=[layer.pad] * 4,
+        strides=[layer.stride] * 2,
+        kernel_shape=[layer.kernel] * 2,
+        output_padding=[layer.output_pad] * 2,
+    )
+
+
+def upsample(g, layer, xs, shapes, w):
+    scales = g.constant([1, 1, layer.scale, layer.scale], "scales")
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    if layer.mode == "bilinear":
+        how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+    return g.add("Resize", xs[0], "", scales, **how)
+
+
+# ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def linear(g, layer, xs, shapes, w):
+    y = g.add("MatMul", xs[0], g.constant(w["weight"], "weight"))
+    return g.add("Add", y, g.constant(w["bias"], "bias")) if "bias" in w else y
+
+
+def attention(g, layer, xs, shapes, w):
+    (length, width), heads = shapes[0], layer.heads
+    each = width // heads
+    joined = g.add("MatMul", xs[0], g.constant(w["qkv_weight"], "qkv_weight"))
+    if "qkv_bias" in w:
+        joined = g.add("Add", joined, g.constant(w["qkv_bias"], "qkv_bias"))
+    parts = g.reshape(joined, [0, length, 3, heads, each], "parts")
+    q, k, v = (
+        g.add("Gather", parts, g.constant(i, f"part{i}", np.int64), axis=2) for i in range(3)
+    )  # [N, L, heads, each]
+    q, v = (g.add("Transpose", x, perm=[0, 2, 1, 3]) for x in (q, v))
+    scores = g.add("MatMul", q, g.add("Transpose", k, perm=[0, 2, 3, 1]))
+    scores = g.add("Mul", scores, g.constant(each**-0.5, "scale"))
+    if layer.causal:
+        later = np.triu(np.full((length, length), np.finfo(np.float32).min / 2, np.float32), 1)
+        scores = g.add("Add", scores, g.constant(later, "mask"))
+    mixed = g.add("Transpose", g.add("MatMul", g.add("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
+    y = g.add("MatMul", g.reshape(mixed, [0, length, width], "joined"), g.constant(w["out_weight"], "out_weight"))
+    return g.add("Add", y, g.constant(w["out_bias"], "out_bias")) if "out_bias" in w else y
+
+
+def embedding(g, layer, xs, shapes, w):
+    numbers = g.add("Cast", xs[0], to=7)  # int64
+    return g.add("Gather", g.constant(w["weight"], "weight"), numbers, axis=0)
+
+
+def position_embedding(g, layer, xs, shapes, w):
+    return g.add("Add", xs[0], g.constant(w["weight"], "weight"))
+
+
+# ── elementwise ───────────────────────────────────────────────────────────────────────────────────────────────────
+def same(g, layer, xs, shapes, w):
+    return xs[0]
+
+
+def elementwise(operator: str) -> Operator:
+    return lambda g, layer, xs, shapes, w: g.add(operator, *xs)
+
+
+def silu(g, layer, xs, shapes, w):
+    return g.add("Mul", xs[0], g.add("Sigmoid", xs[0]))
+
+
+def gelu(g, layer, xs, shapes, w):
+    (x,) = xs
+    half, one = g.constant(0.5, "half"), g.constant(1, "one")
+    if layer.approximate == "tanh":
+        cube = g.add("Mul", g.add("Mul", x, g.add("Mul", x, x)), g.constant(0.044715, "cube"))
+        inner = g.add("Mul", g.add("Add", x, cube), g.constant((2 / np.pi) ** 0.5, "inner"))
+        share = g.add("Tanh", inner)
+    else:
+        share = g.add("Erf", g.add("Mul", x, g.constant(0.5**0.5, "inner")))
+    return g.add("Mul", g.add("Mul", x, half), g.add("Add", share, one))
+
+
+def concat(g, layer, xs, shapes, w):
+    return g.add("Concat", *xs, axis=2 if len(shapes[0]) == 2 else 1)
+
+
+def flatten(g, layer, xs, shapes, w):
+    """The order of elements is that of here, with channels last: so are the weights behind."""
+    return g.add("Flatten", g.channels_last(xs[0], len(shapes[0])), axis=1)
+
+
+# ── normalisation ─────────────────────────────────────────────────────────────────────────────────────────────────
+def batch_norm(g, layer, xs, shapes, w):
+    given = [g.constant(w[name], name) for name in ("gamma", "beta", "mean", "variance")]
+    is_sequence = len(shapes[0]) == 2
+    x = g.add("Transpose", xs[0], perm=[0, 2, 1]) if is_sequence else xs[0]
+    y = g.add("BatchNormalization", x, *given, epsilon=layer.eps)
+    return g.add("Transpose", y, perm=[0, 2, 1]) if is_sequence else y
+
+
+def layer_norm(g, layer, xs, shapes, w):
+    rank = len(shapes[0])
+    given = [g.constant(w[name], name) for name in ("gamma", "beta")]
+    y = g.add("LayerNormalization", g.channels_last(xs[0], rank), *given, axis=-1, epsilon=layer.eps)
+    return g.channels_first(y, rank)
+
+
+def group_norm(g, layer, xs, shapes, w):
+    rank, channels = len(shapes[0]), shapes[0][-1]
+    x = g.add("Transpose", xs[0], perm=[0, 2, 1]) if rank == 2 else xs[0]
+    spread = [1] * (rank - 1)
+    groups = g.reshape(x, [0, layer.groups, -1], "groups")
+    ones, zeros = g.constant(np.ones(layer.groups), "ones"), g.constant(np.zeros(layer.groups), "zeros")
+    y = g.add("InstanceNormalization", groups, ones, zeros, epsilon=layer.eps)
+    extents = [channels, *(shapes[0][:-1])]
+    y = g.reshape(y, [0, *extents], "extents")
+    y = g.add("Mul", y, g.constant(w["gamma"].reshape(-1, *spread), "gamma"))
+    y = g.add("Add", y, g.constant(w["beta"].reshape(-1, *spread), "beta"))
+    return g.add("Transpose", y, perm=[0, 2, 1]) if rank == 2 else y
+
+
+def lrn(g, layer, xs, shapes, w):
+    (x,) = xs
+    if layer.region == "across":
+        return g.add("LRN", x, size=layer.size, alpha=layer.alpha, beta=layer.beta, bias=layer.k)
+    side, pad = layer.size, (layer.size - 1) // 2
+    mean = g.add(
+        "AveragePool", g.add("Mul", x, x), kernel_shape=[side] * 2, pads=[pad] * 4, count_include_pad=1, strides=[1, 1]
+    )
+    scale = g.add("Add", g.add("Mul", mean, g.constant(layer.alpha, "alpha")), g.constant(1, "one"))
+    return g.add("Div", x, g.add("Pow", scale, g.constant(layer.beta, "beta")))
+
+
+# ── pooling ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def _beyond(layer, shape: Shape) -> list[int]:
+    """The elements behind the image, per axis, that the last windows reach; 0 if they end before."""
+    pool = layer.geometry
+    return [max(0, (pool.output(size) - 1) * pool.stride + pool.kernel - size - pool.pad) for size in shape[:2]]
+
+
+def max_pool(g, layer, xs, shapes, w):
+    pads = [layer.pad, layer.pad, *_beyond(layer, shapes[0])]
+    return g.add("MaxPool", xs[0], kernel_shape=[layer.kernel] * 2, strides=[layer.stride] * 2, pads=pads)
+
+
+def avg_pool(g, layer, xs, shapes, w):
+    """The divisor counts padding, and nothing beyond it: the padding is made first."""
+    (x,), pad, beyond = xs, layer.pad, _beyond(layer, shapes[0])
+    own = [min(pad, behind) for behind in beyond]
+    if pad:
+        x = g.add("Pad", x, g.constant([0, 0, pad, pad, 0, 0, *own], "pads", np.int64))
+    pads = [0, 0, *(behind - padded for behind, padded in zip(beyond, own, strict=True))]
+    return g.add("AveragePool", x, kernel_shape=[layer.kernel] * 2, strides=[layer.stride] * 2, pads=pads)
+
+
+def global_avg_pool(g, layer, xs, shapes, w):
+    rank = len(shapes[0])
+    axes = [1] if rank == 2 else list(range(2, rank + 1))
+    return g.add("ReduceMean", xs[0], axes=axes, keepdims=0)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Conv1D": conv1d,
+    "Conv2D": conv2d,
+    "Conv3D": conv3d,
+    "ConvTranspose2D": conv_transpose2d,
+    "Upsample": upsample,
+    "Linear": linear,
+    "Attention": attention,
+    "Embedding": embedding,
+    "PositionEmbedding": position_embedding,
+    "ReLU": elementwise("Relu"),
+    "Sigmoid": elementwise("Sigmoid"),
+    "Tanh": elementwise("Tanh"),
+    "SiLU": silu,
+    "GELU": gelu,
+    "Dropout": same,
+    "Add": elementwise("Sum"),
+    "Concat": concat,
+    "Flatten": flatten,
+    "BatchNorm": batch_norm,
+    "LayerNorm": layer_norm,
+    "GroupNorm": group_norm,
+    "LRN": lrn,
+    "MaxPool": max_pool,
+    "AvgPool": avg_pool,
+    "GlobalAvgPool": global_avg_pool,
+}

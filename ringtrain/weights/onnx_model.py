@@ -1,0 +1,117 @@
+"""A network as an ONNX graph, from values as they are stored to the last layer's output, without a softmax.
+
+    images   float32 [N,C,H,W] (a sequence [N,L,C] or [N,L], a volume [N,C,D,H,W]): values as in the data, 0 to 255
+    output   float32 of the last layer; an image [N,C,H,W]
+
+Subtracting the mean and scaling is part of the graph.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.errors import ModelError, UsageError, nearest
+from ringtrain.nn import graph_checks
+from ringtrain.nn.base import Shape
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.storage import files
+from ringtrain.weights import texts
+from ringtrain.weights.onnx_layers import OPERATORS, Operators
+
+SUFFIX = ".onnx"
+OPERATOR_SET, IR_VERSION = 17, 8
+IMAGES, OUTPUT, EXAMPLES = "images", "output", "N"
+MOST_BYTES = (1 << 31) - 1  # of a protobuf message
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """(x - mean) · scale. Shapes: mean [C] or [H,W,C], scale [C]; zeros and ones change nothing"""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def write_onnx(
+    path: Path, graph: Graph, weights: Mapping[str, np.ndarray], prepared: Preparation, about: Mapping[str, str]
+) -> int:
+    """Write a network's ONNX graph, whole or not at all; the number of its weights. Raises ModelError for a kind of
+    layer without an operator, UsageError without the package onnx."""
+    content = make_onnx(graph, weights, prepared, about).SerializeToString()
+    files.write(path, content)
+    return len(weights)
+
+
+def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Preparation, about: Mapping[str, str]):
+    """Return the checked ONNX model."""
+    check_kinds(graph)
+    nbytes = sum(array.size * 4 for array in weights.values())
+    if nbytes > MOST_BYTES:
+        raise UsageError(texts.TOO_LARGE(nbytes=nbytes, most=MOST_BYTES))
+    try:
+        import onnx
+        from onnx import helper, numpy_helper
+    except ImportError:
+        raise UsageError(texts.NO_PACKAGE(package="onnx", extra="onnx")) from None
+    operators = Operators(helper, numpy_helper.from_array)
+    names = {INPUT: _prepare(operators, prepared, graph.input_shape)}
+    for node in graph.nodes:
+        operators.begin(node.name)
+        names[node.name] = _layer(operators, node, graph, weights, names)
+    operators.begin(OUTPUT)
+    operators.nodes.append(helper.make_node("Identity", [names[graph.output]], [OUTPUT], name=OUTPUT))
+    kind = onnx.TensorProto.FLOAT
+    made = helper.make_graph(
+        operators.nodes,
+        "ringtrain",
+        [helper.make_tensor_value_info(IMAGES, kind, [EXAMPLES, *there(graph.input_shape)])],
+        [helper.make_tensor_value_info(OUTPUT, kind, [EXAMPLES, *there(graph.shapes[graph.output])])],
+        operators.constants,
+    )
+    model = helper.make_model(
+        made, opset_imports=[helper.make_opsetid("", OPERATOR_SET)], producer_name="ringtrain", ir_version=IR_VERSION
+    )
+    helper.set_model_props(model, dict(about))
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def check_kinds(graph: Graph) -> None:
+    """Raise ModelError for a kind of layer without an ONNX operator."""
+    for node in graph.nodes:
+        kind = type(node.layer).__name__
+        if kind not in OPERATORS:
+            raise ModelError(texts.NO_OPERATOR(layer=node.name, kind=kind, hint=nearest(kind, OPERATORS)))
+
+
+def there(shape: Shape) -> Shape:
+    """Return the shape of one example in an ONNX graph."""
+    return (shape[-1], *shape[:-1]) if len(shape) > 2 else tuple(shape)
+
+
+def _prepare(operators: Operators, prepared: Preparation, shape: Shape) -> str:
+    operators.begin(INPUT)
+    x = IMAGES
+    if prepared.mean.any():
+        x = operators.add("Sub", x, operators.constant(_spread(prepared.mean, shape), "mean"))
+    if (prepared.scale != 1).any():
+        x = operators.add("Mul", x, operators.constant(_spread(prepared.scale, shape), "scale"))
+    return x
+
+
+def _spread(values: np.ndarray, shape: Shape) -> np.ndarray:
+    """Values of each channel, or of each element, in the order of there."""
+    if len(shape) < 3:
+        return values
+    return np.moveaxis(values, -1, 0) if values.ndim == len(shape) else values.reshape(-1, *[1] * (len(shape) - 1))
+
+
+def _layer(operators: Operators, node: Node, graph: Graph, weights: Mapping, names: Mapping[str, str]) -> str:
+    shapes = graph_checks.input_shapes(node, graph.shapes)
+    own = {p.name: np.asarray(weights[f"{node.name}.{p.name}"]) for p in node.layer.parameters(shapes)}
+    return OPERATORS[type(node.layer).__name__](
+        operators, node.layer, [names[source] for source in node.inputs], shapes, own
+    )

@@ -1,0 +1,78 @@
+"""safetensors files: named arrays, and a table of texts. Files come from anywhere: nothing in them is executed, and a
+wrong one is an error of one line."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.errors import UsageError, plain
+from ringtrain.storage import files
+from ringtrain.weights import texts
+
+SUFFIX = ".safetensors"
+WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+MOST_HEADER = 100 << 20  # bytes, the library's own limit
+
+
+def _library():
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        raise UsageError(texts.NO_PACKAGE(package="safetensors", extra="safetensors")) from None
+    return safetensors
+
+
+class TensorFile:
+    """An open safetensors file, checked by the library. ``shapes``: of its tensors, by name. Raises UsageError"""
+
+    def __init__(self, path: Path):
+        library = _library()
+        self.path = path
+        try:
+            os.close(files.open_regular(path, os.O_RDONLY))
+            with library.safe_open(str(path), framework="np") as opened:
+                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118, no mapping
+                self.shapes = {name: tuple(each.get_shape()) for name, each in slices.items()}
+                self._dtypes = {name: each.get_dtype() for name, each in slices.items()}
+            self._starts = self._places()
+        except OSError as error:
+            raise UsageError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from None
+        except (library.SafetensorError, ValueError) as error:
+            raise UsageError(texts.NO_SAFETENSORS(path=path, error=plain(str(error)))) from None
+
+    def _places(self) -> dict[str, int]:
+        """The first byte of each tensor. The library has checked the header."""
+        with open(self.path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MOST_HEADER:
+                raise ValueError(texts.LONG_HEADER(most=MOST_HEADER))
+            header = json.loads(file.read(length))
+        return {name: 8 + length + header[name]["data_offsets"][0] for name in self.shapes}
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a tensor as float32, or float64 if it is that. Raises UsageError for another type, and for values that
+        are not finite."""
+        kind, shape = self._dtypes[name], self.shapes[name]
+        if kind not in WIDTHS:
+            known = ", ".join(WIDTHS)
+            raise UsageError(texts.OTHER_TYPE(path=self.path, name=plain(name), type=kind, known=known))
+        stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}[kind]
+        count = int(np.prod(shape, dtype=np.int64))
+        values = np.fromfile(self.path, stored, count, offset=self._starts[name])
+        if values.size != count:
+            raise UsageError(texts.NO_SAFETENSORS(path=self.path, error=texts.CHANGED()))
+        if kind == "BF16":
+            values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if not np.isfinite(values).all():
+            raise UsageError(texts.NOT_FINITE(path=self.path, name=plain(name)))
+        return values.astype(np.float32, copy=False).reshape(shape) if kind != "F64" else values.reshape(shape)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], texts_by_name: Mapping[str, str]) -> None:
+    """Write a safetensors file, whole or not at all. Raises as :func:`ringtrain.storage.files.write`."""
+    content = _library().numpy.save(dict(tensors), dict(texts_by_name))
+    files.write(path, content)

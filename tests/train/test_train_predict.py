@@ -1,0 +1,383 @@
+"""Predictions of a trained model: on files, folders and arrays, and in a program of one's own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+from small_runs import DROPOUT_NET, on_ranks
+
+import ringtrain
+from ringtrain.data import predictions
+from ringtrain.data import texts as data_texts
+from ringtrain.data.content import Content, Part
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.format import write_dataset
+from ringtrain.data.images import StoredPicture
+from ringtrain.data.inputs import centre_of
+from ringtrain.errors import CheckpointError, DataError, ModelError, OutputClosed
+from ringtrain.storage.checkpoint import store
+from ringtrain.train import texts
+from ringtrain.train.load import load, load_model, score_of
+from ringtrain.train.predict import of_data, of_inputs, write_predictions
+from ringtrain.transport.threads.loopback import LoopbackWorld
+
+NAMES = ("zero", 'a "one"', *map(str, range(2, 9)), "neun ü")
+ROOT = Path(ringtrain.__file__).parents[1]
+
+
+@pytest.fixture
+def digits():
+    return open_dataset("digits").test
+
+
+@pytest.fixture
+def run(train, digits):
+    """A run whose data have names of classes, and are gone."""
+    digits = Part(digits.images[:200], digits.labels[:200])
+    write_dataset("named.h5", Content("named", digits, None, NAMES, "digits"))
+    train(out="run", data="named.h5", batch=8, iterations=10)
+    os.rename("named.h5", "moved.h5")
+    return "run"
+
+
+def write_photos(images, folder="photos", count=60):
+    """Files of several formats and sizes in two folders; one of them is no image, and two are left out."""
+    os.makedirs(f"{folder}/sub")
+    for i in range(count):
+        path = f"{folder}/{'sub/' if i % 2 else ''}{i}.{('png', 'jpg', 'bmp')[i % 3]}"
+        Image.fromarray(images[i % len(images), ..., 0]).resize((8 + i % 5, 8 + i % 7)).save(path)
+    Path(folder, "notes.txt").write_text("left out")
+    Path(folder, ".hidden.png").write_text("left out")
+    Path(folder, "sub", "bad.png").write_text("no image")
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def predict(transport, run, *inputs, out="p.jsonl", **options):
+    trained = load_model(transport, run, False, {})
+    sources = of_inputs(transport, trained, [str(each) for each in inputs], None)
+    return write_predictions(transport, trained, sources, Path(out), named=True, force=True, **options)
+
+
+# ── a checkpoint alone ────────────────────────────────────────────────────────────────────────────────────────
+def test_a_checkpoint_predicts_without_its_data(run, alone, digits):
+    np.save("a.npy", digits.images[:200])
+    predict(alone, run, "a.npy", top=1)
+    trained = load(alone, run, False, {"data": "moved.h5"}, "train")
+    write_predictions(alone, trained, of_data(trained), Path("own.jsonl"), top=1)
+    ours, theirs = lines("p.jsonl"), lines("own.jsonl")
+    assert [line["top"] for line in ours] == [line["top"] for line in theirs]
+    assert {line["top"][0]["name"] for line in ours} <= set(NAMES)
+    assert all(NAMES[line["top"][0]["class"]] == line["top"][0]["name"] for line in ours)
+    assert theirs[3] | {"top": 0} == {"input": "moved.h5", "example": 3, "label": int(digits.labels[3]), "top": 0}
+    assert score_of(alone, trained).accuracy == np.mean([line["top"][0]["class"] == line["label"] for line in theirs])
+
+
+def test_a_checkpoint_of_an_earlier_version_wants_its_data(run, alone, digits):
+    np.save("a.npy", digits.images[:9])
+    predict(alone, run, "a.npy")
+    (path,) = Path("run/checkpoints").glob("iteration-*.h5")
+    store.save_checkpoint(Path("old.h5"), replace(store.load_checkpoint(path), classes=(), inputs={}))
+    with pytest.raises(DataError, match=data_texts.NO_DATA_SET.pattern(path="named.h5")):
+        load_model(alone, "old.h5", False, {})
+    os.rename("moved.h5", "named.h5")
+    predict(alone, "old.h5", "a.npy", out="old.jsonl")
+    assert lines("old.jsonl") == lines("p.jsonl")
+
+
+def test_facts_that_do_not_fit_the_network_are_refused(run, alone):
+    (path,) = Path("run/checkpoints").glob("iteration-*.h5")
+    held = store.load_checkpoint(path)
+    for wrong in (
+        {"shape": np.int64([8, 8, 3])},
+        {"mean_image": np.zeros((4, 4, 1))},
+        {"std": np.zeros(3)},
+        {"shape": np.float64(np.inf)},
+        {"view": np.int64([3])},
+    ):
+        store.save_checkpoint(Path("wrong.h5"), replace(held, inputs={**held.inputs, **wrong}))
+        with pytest.raises(CheckpointError, match=texts.WRONG_FACTS.pattern(path="wrong.h5")):
+            load_model(alone, "wrong.h5", False, {})
+
+
+def test_other_data_are_prepared_as_the_training_data_were(run, alone, digits):
+    """And not by their own mean."""
+    bright = Part(np.minimum(digits.images[:50], 200) + np.uint8(50), digits.labels[:50])
+    write_dataset("bright.h5", Content("bright", bright, None, NAMES, "digits"))
+    np.save("bright.npy", bright.images)
+    trained = load(alone, run, False, {"data": "bright.h5"}, "train")
+    write_predictions(alone, trained, of_data(trained), Path("data.jsonl"))
+    predict(alone, run, "bright.npy")
+    assert [line["top"] for line in lines("data.jsonl")] == [line["top"] for line in lines("p.jsonl")]
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_many_files_give_the_same_lines_on_any_number_of_ranks(run, alone, digits, monkeypatch):
+    monkeypatch.setattr("ringtrain.train.predict.EVALUATION_BATCH", 8)
+    write_photos(digits.images)
+    np.savez("more.npz", x=digits.images[:20, ..., 0], y=digits.labels[:20])
+    inputs = ("photos", "more.npz", "photos/0.png")
+    found = predict(alone, run, *inputs)
+    assert (found.examples, found.bad) == (61 + 20 + 1, 1) and "sub/bad.png" in found.first
+    for predicted in on_ranks(3, lambda transport: predict(transport, run, *inputs, out="p3.jsonl")):
+        assert predicted.bad == 1
+    assert Path("p.jsonl").read_bytes() == Path("p3.jsonl").read_bytes()
+    held = lines("p.jsonl")
+    names = [line["input"] for line in held[:61]]
+    assert names == sorted(names, key=lambda name: name.split("/")) and "photos/sub/1.jpg" in names
+    (bad,) = [line for line in held if "error" in line]
+    assert bad == {"input": "photos/sub/bad.png", "error": found.first} and "0x" not in found.first
+    assert [line["example"] for line in held[61:81]] == list(range(20))
+    assert [line["label"] for line in held[61:81]] == digits.labels[:20].tolist()
+    assert held[-1] | {"top": 0} == {"input": "photos/0.png", "top": 0}
+
+
+def test_a_file_of_the_size_of_the_training_images_is_taken_as_it_is(run, alone, digits):
+    os.mkdir("photos")
+    for i in range(12):
+        Image.fromarray(digits.images[i, ..., 0]).save(f"photos/{i:02}.png")
+    np.save("a.npy", digits.images[:12])
+    predict(alone, run, "photos")
+    predict(alone, run, "a.npy", out="a.jsonl")
+    assert [line["top"] for line in lines("p.jsonl")] == [line["top"] for line in lines("a.jsonl")]
+
+
+@pytest.mark.parametrize("resize", [None, "10", "8x12"])
+def test_a_run_on_image_files_sees_new_files_as_its_evaluation_does(train, alone, digits, resize):
+    for name in ("train", "test"):
+        for i in range(12):
+            path = Path("flowers", name, f"class {digits.labels[i] % 3}", f"{i:02}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(digits.images[i, ..., 0]).resize((9 + i, 20 - i)).save(path)
+    Path("three.toml").write_text(DROPOUT_NET.replace("units = 10", "units = 3"))
+    train(out="run", model="three.toml", data="flowers", batch=6, iterations=4, resize=resize)
+    trained = load(alone, "run", False, {}, "test")
+    write_predictions(alone, trained, of_data(trained), Path("own.jsonl"))
+    os.rename("flowers", "moved")
+    predict(alone, "run", "moved/test")
+    assert [line["top"] for line in lines("own.jsonl")] == [line["top"] for line in lines("p.jsonl")]
+    assert {each["name"] for line in lines("p.jsonl") for each in line["top"]} == {"class 0", "class 1", "class 2"}
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 24), (24, 8), (16, 16), (3, 3000)])
+def test_the_largest_square_at_the_centre_is_seen(height, width):
+    image = np.zeros((height, width, 1), np.uint8)
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    image[top : top + side, left : left + side] = 200
+    box = centre_of(height, width, 8, 8)
+    assert box == (top, left, side, side) and (StoredPicture(image).cut(box, 8, 8) == 200).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("cat.jpg", data_texts.NO_INPUT.pattern(path="cat.jpg")),
+        ("none.npy", data_texts.NO_INPUT.pattern(path="none.npy")),
+        ("empty", data_texts.NO_IMAGES_BELOW.pattern(folder="empty")),
+        ("colour.npy", data_texts.ARRAY_SHAPE.pattern(where="colour.npy", shape=(2, 8, 8, 3))),
+        ("small.npy", texts.OTHER_IMAGES.pattern(data="small.npy", images="5x8x1")),
+        ("text.npy", data_texts.ARRAY_TYPE.pattern(where="text.npy")),
+        ("flat.npy", data_texts.ARRAY_SHAPE.pattern(where="flat.npy", shape=(4,))),
+        ("no.npy", data_texts.ARRAY_SHAPE.pattern(where="no.npy", shape=(0, 8, 8, 1))),
+        ("objects.npy", data_texts.NOT_READ_FILE.pattern(path="objects.npy")),
+        ("damaged.npz", data_texts.NOT_READ_FILE.pattern(path="damaged.npz")),
+        ("named.npz", data_texts.WHICH_ARRAY.pattern(path="named.npz")),
+        ("else", data_texts.NO_DATA_SET.pattern(path="else")),
+    ],
+)
+def test_inputs_that_are_refused_before_anything_is_written(run, alone, given, message):
+    os.mkdir("empty")
+    arrays = {
+        "colour": np.zeros((2, 8, 8, 3), np.uint8), "small": np.zeros((2, 5, 8, 1), np.uint8),
+        "text": np.array(["a"]), "flat": np.zeros(4, np.uint8), "no": np.zeros((0, 8, 8, 1), np.uint8),
+    }  # fmt: skip
+    for name, array in arrays.items():
+        np.save(f"{name}.npy", array)
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    Path("damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    np.savez("named.npz", first=arrays["no"], second=arrays["no"])
+    with pytest.raises(DataError, match=message) as error:
+        predict(alone, run, given)
+    assert error.value.everywhere and error.value.exit_code == 2
+    assert not list(Path().glob("*p.jsonl*"))
+
+
+def test_a_network_without_an_image_input_wants_arrays(run, alone, digits):
+    trained = load_model(alone, run, False, {})
+    two = replace(trained, facts=replace(trained.facts, shape=(8, 8, 2)))
+    Path("cat.jpg").write_text("")
+    with pytest.raises(DataError, match=texts.NO_IMAGE_INPUT.pattern()):
+        of_inputs(alone, two, ["cat.jpg"], None)
+
+
+def test_a_missing_pillow_is_an_error_of_no_file(run, alone, monkeypatch):
+    Path("cat.jpg").write_text("")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=data_texts.NO_PILLOW.pattern()):
+        predict(alone, run, "cat.jpg")
+
+
+# ── what is written ───────────────────────────────────────────────────────────────────────────────────────────
+def test_formats_hold_the_same_predictions(run, alone, digits):
+    write_photos(digits.images, count=4)
+    np.save("a.npy", digits.images[:3])
+    for out in ("p.jsonl", "p.csv", "p.h5"):
+        predict(alone, run, "photos", "a.npy", out=out, top=99 if out == "p.jsonl" else None)
+    held = lines("p.jsonl")
+    with h5py.File("p.h5") as file:
+        names = [name.decode() for name in file["input"]]
+        classes, probabilities, examples = file["class"][:], file["probability"][:], file["example"][:]
+        assert file["label"][:].tolist() == [-1] * 8
+    assert names == [line["input"] for line in held] and examples.tolist() == [0] * 6 + [1, 2]
+    for line, most, row in zip(held, classes, probabilities, strict=True):
+        if "error" in line:
+            assert most == -1 and np.isnan(row).all()
+            continue
+        assert len(line["top"]) == 10 and line["top"][0]["class"] == most
+        told = {each["class"]: np.float32(each["probability"]) for each in line["top"]}
+        assert [told[k] for k in range(10)] == row.tolist()
+        assert list(told) == np.argsort(-row, kind="stable").tolist()
+    csv = Path("p.csv").read_text().splitlines()
+    assert csv[0] == "input,example,label,class,name," + ",".join(f"p{k}" for k in range(10)) + ",error"
+    assert csv[5].startswith("photos/sub/bad.png,,-1,,,,") and "photos/sub/bad.png" in csv[5].split(",,")[-1]
+    assert csv[6].startswith("a.npy,0,-1,")
+
+
+def test_features_and_values_are_lists(run, alone, digits):
+    np.save("a.npy", digits.images[:3])
+    predict(alone, run, "a.npy", layer="pool1")
+    assert np.shape(lines("p.jsonl")[2]["features"]) == (4, 4, 6)
+    trained = load_model(alone, run, False, {})
+    values = replace(trained, facts=replace(trained.facts, classes=()))
+    for out in ("v.jsonl", "v.csv", "v.h5"):
+        write_predictions(alone, values, of_inputs(alone, values, ["a.npy"], None), Path(out), named=True)
+    assert list(lines("v.jsonl")[0]) == ["input", "example", "values"] and len(lines("v.jsonl")[0]["values"]) == 10
+    assert Path("v.csv").read_text().startswith("input,example,label,v0,v1,")
+    with h5py.File("v.h5") as file:
+        assert file["values"].shape == (3, 10) and "class" not in file
+
+
+def test_what_is_no_text_goes_to_hdf5(run, alone, digits, monkeypatch):
+    np.save("a.npy", digits.images[:3])
+    monkeypatch.setattr(predictions, "MOST_IN_TEXT", 95)
+    for out in ("p.jsonl", "p.csv", "-"):
+        with pytest.raises(DataError, match=data_texts.TOO_MUCH_TEXT.pattern(path=out, count=96)):
+            predict(alone, run, "a.npy", layer="pool1", out=out)
+    predict(alone, run, "a.npy", layer="pool1", out="p.h5")
+    with pytest.raises(DataError, match=data_texts.TOP_ELSEWHERE.pattern(path="p.csv")):
+        predict(alone, run, "a.npy", out="p.csv", top=3)
+
+
+def test_a_class_for_each_pixel_goes_to_hdf5(tmp_path):
+    form = predictions.PredictionForm(predictions.PROBABILITY, 2, (3, 4, 5), tuple("abcde"), False)
+    options = {"about": {}, "force": False, "top": None, "stream": None}
+    with pytest.raises(DataError, match=data_texts.PIXELS_IN_TEXT.pattern()):
+        predictions.open_predictions(tmp_path / "p.jsonl", form, **options)
+    values = np.random.default_rng(0).random((2, 3, 4, 5), np.float32)
+    file = predictions.open_predictions(tmp_path / "p.h5", form, **options)
+    file.write(predictions.PredictionRows(0, [("a", 0), ("a", 1)], np.int32([-1, -1]), values))
+    file.finish()
+    with h5py.File(tmp_path / "p.h5") as file:
+        assert np.array_equal(file["class"], values.argmax(-1)) and np.array_equal(file["probability"], values)
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path):
+    form = predictions.PredictionForm(predictions.VALUES, 1, (3,), (), True)
+    file = predictions.open_predictions(tmp_path / "p.jsonl", form, {}, False, None, None)
+    values = np.float32([[np.nan, 0.1, np.inf]])
+    file.write(predictions.PredictionRows(0, [("\udcff ü", None)], np.int32([-1]), values))
+    file.finish()
+    assert lines(tmp_path / "p.jsonl") == [{"input": "\udcff ü", "values": [None, 0.1, None]}]
+    assert (tmp_path / "p.jsonl").read_bytes().isascii()
+
+
+# ── in a program ──────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_program_predicts_as_the_command_does(run, alone, digits):
+    np.save("a.npy", digits.images[:200])
+    predict(alone, run, "a.npy", out="p.h5")
+    predict(alone, run, "a.npy", out="f.h5", layer="relu1")
+    model = ringtrain.load(run)
+    assert model.classes == NAMES and model.model.input.shape == (8, 8, 1)
+    with h5py.File("p.h5") as file, h5py.File("f.h5") as features:
+        held, shown = file["probability"][:], features["features"][:]
+    assert np.array_equal(model.predict(digits.images[:200]), held)
+    assert np.array_equal(model.features(digits.images[:200], "relu1"), shown)
+    assert model.predict(digits.images[:1]).shape == model.predict(digits.images[:1, ..., 0]).shape == (1, 10)
+    assert model.predict(digits.images[0]).shape == model.predict(digits.images[0, ..., 0]).shape == (10,)
+    assert np.allclose(model.predict(digits.images[0]), held[0], atol=1e-6)
+    whole = model.predict(digits.images[:4].astype(np.int16))
+    assert np.allclose(whole, held[:4], atol=1e-6) and np.allclose(model.predict(list(digits.images[:4])), whole)
+
+
+def test_a_margin_around_the_centre_changes_nothing(run, digits):
+    model = ringtrain.load(run)
+    wide = np.pad(digits.images[:9], ((0, 0), (3, 3), (1, 2), (0, 0)), constant_values=255)
+    assert np.array_equal(model.predict(wide), model.predict(digits.images[:9]))
+
+
+def test_a_program_is_told_what_fits_nothing(run, digits):
+    model = ringtrain.load(run)
+    with pytest.raises(DataError, match=texts.OTHER_IMAGES.pattern(data=texts.THE_ARRAY(), images="5x8x1")):
+        model.predict(np.zeros((2, 5, 8, 1), np.uint8))
+    with pytest.raises(DataError, match=data_texts.ARRAY_SHAPE.pattern(shape=(4,))):
+        model.predict(np.zeros(4))
+    with pytest.raises(ModelError, match="did you mean 'relu1'"):
+        model.features(digits.images[:2], "relu")
+    with pytest.raises(CheckpointError):
+        ringtrain.load("nowhere")
+
+
+def test_a_program_loads_no_mpi(run, digits):
+    np.save("a.npy", digits.images[:2])
+    program = (
+        "import sys, numpy as np, ringtrain\n"
+        "assert 'ringtrain.train' not in sys.modules\n"
+        "assert ringtrain.load('run').predict(np.load('a.npy')).shape == (2, 10)\n"
+        "heavy = {'mpi4py', 'cupy', 'torch', 'click', 'rich', 'PIL'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+# ── standard output ───────────────────────────────────────────────────────────────────────────────────────────
+class Closing:
+    """A standard output whose reader goes away after a few lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, text):
+        if len(self.lines) == 3:
+            raise OutputClosed
+        self.lines.append(text)
+
+    def flush(self):
+        pass
+
+
+def test_a_reader_that_goes_away_ends_all_ranks_in_silence(run, digits, monkeypatch):
+    np.save("a.npy", digits.images[:40])
+    monkeypatch.setattr(sys, "stdout", Closing())
+    for error in on_ranks(2, lambda transport: predict(transport, run, "a.npy", out="-")):
+        assert isinstance(error, OutputClosed) and error.everywhere
+    assert [json.loads(line)["example"] for line in sys.stdout.lines] == [0, 1, 2]
+
+
+def test_ranks_without_a_part_of_a_small_input_agree(run, digits):
+    np.save("a.npy", digits.images[:1])
+    predict(LoopbackWorld(1).transport(0), run, "a.npy")
+    for found in on_ranks(3, lambda transport: predict(transport, run, "a.npy", out="p3.jsonl")):
+        assert found.examples == 1
+    assert lines("p.jsonl") == lines("p3.jsonl") and len(lines("p.jsonl")) == 1

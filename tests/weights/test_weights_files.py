@@ -1,0 +1,208 @@
+"""safetensors files: names, layouts, what matches, and files that are wrong."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ringtrain.errors import UsageError
+from ringtrain.nn import spec
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.nn.head import with_classes
+from ringtrain.nn.layers import Concat, Flatten, Linear, ReLU
+from ringtrain.nn.norm import BatchNorm
+from ringtrain.weights import texts
+from ringtrain.weights.export import to_torch
+from ringtrain.weights.layouts import torch_parameters
+from ringtrain.weights.names import TORCHVISION, torchvision_names
+from ringtrain.weights.sources import read_weights
+from ringtrain.weights.tensor_file import TensorFile, write_tensors
+from tests.weights.networks import random_weights
+
+NET = """
+input = { shape = [6, 6, 2] }
+layers = [
+  { name = "conv", kind = "Conv2D", channels = 4, kernel = 3, groups = 2 },
+  { name = "norm", kind = "BatchNorm" },
+  { name = "flat", kind = "Flatten" },
+  { name = "relu", kind = "ReLU" },
+  { name = "fc", kind = "Linear", units = 5 },
+]
+"""
+
+
+@pytest.fixture
+def net():
+    return spec.parse_model(NET, "net")
+
+
+@pytest.fixture
+def saved(tmp_path, net):
+    graph = net.graph()
+    weights = random_weights(graph)
+    path = tmp_path / "w.safetensors"
+    write_tensors(path, to_torch(graph, weights, 7), {"a": "b"})
+    return path, weights
+
+
+def changed(path, **tensors):
+    """The file with other tensors; None removes one."""
+    held = {**safetensors.numpy.load_file(path), **tensors}
+    safetensors.numpy.save_file({name: value for name, value in held.items() if value is not None}, path)
+    return str(path)
+
+
+def raw(path, header, data=b""):
+    content = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(content)) + content + data)
+    return str(path)
+
+
+# ── names and layouts ─────────────────────────────────────────────────────────────────────────────────────────────────
+def test_names_and_shapes_are_pytorchs(saved):
+    shapes = {name: array.shape for name, array in safetensors.numpy.load_file(saved[0]).items()}
+    assert shapes == {
+        "conv.weight": (4, 1, 3, 3),
+        "conv.bias": (4,),
+        **{f"norm.{name}": (4,) for name in ("weight", "bias", "running_mean", "running_var")},
+        "norm.num_batches_tracked": (),
+        "fc.weight": (5, 64),
+        "fc.bias": (5,),
+    }
+
+
+def test_a_file_comes_back_bit_for_bit(saved, net):
+    path, weights = saved
+    found = read_weights(str(path), net.graph())
+    assert found.words() == texts.MATCHED(matched=8, total=8)
+    assert weights.keys() == found.weights.keys()
+    assert all(np.array_equal(weights[name], found.weights[name]) for name in weights)
+
+
+def test_a_product_behind_a_flattened_image_is_the_same_in_the_order_of_there():
+    nodes = [
+        Node(Flatten("a"), (INPUT,)),
+        Node(BatchNorm("n"), ("a",)),
+        Node(ReLU("r"), ("n",)),
+        Node(Concat("c"), ("r", "a")),
+        Node(Linear("fc", 4), ("c",)),
+    ]
+    graph = Graph(nodes, (2, 3, 5))
+    parameters, random = {each.name: each for each in torch_parameters(graph)}, np.random.default_rng(1)
+    x = random.standard_normal((2, 3, 5))
+    here, there = x.reshape(-1), np.moveaxis(x, -1, 0).reshape(-1)
+    weight, gamma = random.standard_normal((60, 4)), random.standard_normal(30)
+    y = np.concatenate([here * gamma, here]) @ weight
+    moved = parameters["n.gamma"].to_torch(gamma)
+    found = parameters["fc.weight"].to_torch(weight) @ np.concatenate([there * moved, there])
+    np.testing.assert_allclose(found, y)
+    assert not np.array_equal(moved, gamma)
+    assert np.array_equal(parameters["fc.weight"].from_torch(parameters["fc.weight"].to_torch(weight)), weight)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18_imagenet", "resnet50", "vgg16", "alexnet"])
+def test_bundled_models_have_torchvisions_names(name):
+    layers = {each.layer for each in torch_parameters(spec.load_model(name).graph())}
+    there = torchvision_names(layers)
+    assert there is TORCHVISION[name.removesuffix("_imagenet")] and len(set(there.values())) == len(layers)
+
+
+def test_other_models_have_their_own_names():
+    assert torchvision_names({each.layer for each in torch_parameters(spec.load_model("resnet20").graph())}) == {}
+
+
+# ── matching ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_new_head_is_drawn_anew_and_what_is_not_used_is_told(saved, net):
+    path = changed(saved[0], extra=np.zeros(3, np.float32))
+    found = read_weights(path, with_classes(net, 3).graph())
+    new = "fc.weight (3x64, there 5x64), fc.bias (3, there 5)"
+    assert found.words() == f"6 of 8 matched; new: {new}; not used: extra"
+
+
+def test_a_missing_tensor_is_new(saved, net):
+    found = read_weights(changed(saved[0], **{"conv.bias": None}), net.graph())
+    assert found.new == ("conv.bias",) and len(found.weights) == 7
+
+
+def test_another_shape_before_the_head_is_refused(saved, net):
+    path = changed(saved[0], **{"conv.bias": np.zeros(9, np.float32)})
+    with pytest.raises(UsageError, match=texts.SHAPES_DIFFER.pattern(differing="conv.bias is 4, there 9")):
+        read_weights(path, net.graph())
+
+
+def test_a_file_of_which_nothing_fits_is_refused_with_the_nearest_names(saved, net, tmp_path):
+    safetensors.numpy.save_file({"encoder.conv.weight": np.zeros(2), "z": np.zeros(2)}, tmp_path / "o.safetensors")
+    with pytest.raises(UsageError, match=r"such as 'conv.weight' \(nearest there: encoder.conv.weight, z\)"):
+        read_weights(str(tmp_path / "o.safetensors"), net.graph())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
+def test_types_of_weights(saved, net, dtype):
+    path, _ = saved
+    values = safetensors.numpy.load_file(path)["fc.bias"]
+    if dtype == "bfloat16":
+        bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+        raw(path, {"fc.bias": {"dtype": "BF16", "shape": [5], "data_offsets": [0, 10]}}, bits.tobytes())
+        expected = (bits.astype(np.uint32) << 16).view(np.float32)
+    else:
+        expected = changed(path, **{"fc.bias": values.astype(dtype)}) and values.astype(dtype)
+    assert np.array_equal(read_weights(str(path), net.graph()).weights["fc.bias"], expected)
+
+
+# ── files that are wrong ──────────────────────────────────────────────────────────────────────────────────────────────
+def test_values_that_are_not_finite_are_refused(saved, net):
+    path = changed(saved[0], **{"fc.bias": np.array([0, 1, np.nan, 1, 1], np.float32)})
+    with pytest.raises(UsageError, match=texts.NOT_FINITE.pattern(name="fc.bias")):
+        read_weights(path, net.graph())
+
+
+def test_whole_numbers_are_no_weights(saved, net):
+    path = changed(saved[0], **{"fc.bias": np.zeros(5, np.int32)})
+    with pytest.raises(UsageError, match=texts.OTHER_TYPE.pattern(name="fc.bias", type="I32")):
+        read_weights(path, net.graph())
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 40, -1])
+def test_truncated_files_are_refused(saved, net, keep):
+    path, _ = saved
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UsageError, match=texts.NO_SAFETENSORS.pattern(path=path)):
+        TensorFile(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\xff" * 16,
+        b"[1]",
+        {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [8, 4]}},
+        {"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}},
+    ],
+)
+def test_wrong_headers_are_refused(tmp_path, header):
+    path = raw(tmp_path / "w.safetensors", header, b"1234")
+    with pytest.raises(UsageError, match=texts.NO_SAFETENSORS.pattern(path=path)):
+        TensorFile(tmp_path / "w.safetensors")
+
+
+def test_a_header_as_long_as_it_says_is_not_read(tmp_path):
+    (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+    with pytest.raises(UsageError, match=texts.NO_SAFETENSORS.pattern()):
+        TensorFile(tmp_path / "w.safetensors")
+
+
+def test_what_is_no_file(tmp_path, net):
+    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern(path=tmp_path / "none.safetensors")):
+        TensorFile(tmp_path / "none.safetensors")
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern()):
+        TensorFile(tmp_path / "folder.safetensors")
+
+
+def test_a_pickle_is_refused_unread(net):
+    with pytest.raises(UsageError, match=texts.PICKLE.pattern(path="none.pth")):
+        read_weights("none.pth", net.graph())
