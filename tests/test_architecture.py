@@ -38,10 +38,11 @@ ARROWS = {
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
     "train": LEAF
     | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
-    | {"launch", "data", "storage", "report", "optim", "weights"},
+    | {"launch", "data", "storage", "report", "optim", "weights", "plugin"},
     "weights": READERS | {"nn"},
     "cli": {"*"},
     "torch": LEAF | {"allreduce", "api", "cli", "launch", "transport"},
+    "plugin": LEAF | {"nn", "optim", "exchange", "collectives", "allreduce"},
     "__main__": {"cli"},
     "__init__": {"api", "train"},
 }
@@ -61,7 +62,7 @@ ORDER = {
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
-    "activations conv conv_columns layers loss metrics losses norm pool sequence upsample "
+    "activations conv conv_columns layers metrics losses norm pool sequence upsample "
     "capture_segments describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision base cuda host cpu "
     "reference catalogue",

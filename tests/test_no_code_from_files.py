@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 import ringtrain
+from ringtrain import plugin
+from ringtrain.config.record import config_fields
+from ringtrain.config.resolve import parse_run_file, recipe_layer, resolve
+from ringtrain.errors import ConfigError, RingtrainError
+from ringtrain.nn.spec import parse_model
 
 PACKAGE = Path(ringtrain.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -22,9 +27,12 @@ MODULES = {
     "code",
     "yaml",
 }
-UNPICKLES = {
-    PACKAGE / "data" / "readers" / "unpickle.py": ["pickle"]
-}  # a program of its own: it allows a list of names
+ALLOWED = {
+    PACKAGE / "data" / "readers" / "unpickle.py": ["pickle"],  # a program of its own: it allows a list of names
+    PACKAGE / "plugin.py": ["loader.exec_module"],  # the files of --plugin
+    PACKAGE / "torch" / "__main__.py": ["runpy.run_module", "runpy.run_path"],  # the script of its command line
+}
+RUNS_FILES = {"exec_module", "load_module", "run_path", "run_module", "spec_from_file_location", "source_to_code"}
 BUILT_IN = {"eval", "exec", "compile", "__import__"}
 # Of mpi4py: what begins with a small letter sends objects, pickled.
 PICKLED = {
@@ -64,12 +72,14 @@ def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
         return ["shell=True"]
     if said in ("os.system", "os.popen", "torch.load", "np.save", "numpy.save") or name == "extractall":
         return [said]
+    if name in RUNS_FILES:
+        return [said]
     return [said] if over_mpi and name in PICKLED and "comm" in said.lower() else []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_that_is_read_becomes_code(path):
-    assert sins(path.read_text(), path.is_relative_to(PACKAGE / "transport")) == UNPICKLES.get(path, [])
+    assert sins(path.read_text(), path.is_relative_to(PACKAGE / "transport")) == ALLOWED.get(path, [])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +97,8 @@ def test_nothing_that_is_read_becomes_code(path):
         "subprocess.run(x, shell=True)",
         "os.system(x)",
         "archive.extractall()",
+        "loader.exec_module(m)",
+        "importlib.util.spec_from_file_location(name, path)",
     ],
 )
 def test_the_check_itself_says_no(source):
@@ -96,3 +108,23 @@ def test_the_check_itself_says_no(source):
 def test_what_is_harmless_is_let_through():
     plain = "import json\njson.load(f)\ncomm.Send(x)\nnp.load(p, allow_pickle=False)\nre.compile('x')\nsocket.send(x)"
     assert sins(plain, over_mpi=True) == []
+
+
+def test_plugins_are_read_for_the_command_line_alone():
+    """No other code in the package calls it: not for a model file, a run file or a checkpoint."""
+    callers = [path for path in FILES if "load_plugins(" in path.read_text() and path != PACKAGE / "plugin.py"]
+    assert callers == [PACKAGE / "cli" / "options.py"]
+    assert not {"plugin", "plugins"} & set(config_fields())
+
+
+@pytest.mark.parametrize("key", ["plugin", "plugins"])
+def test_no_file_can_name_a_plugin(key):
+    line = f'{key} = ["own.py"]\n'
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'|{key}"):
+        resolve(("run file", parse_run_file(line, "run file")))
+    net = '[input]\nshape = [8, 8, 1]\n[[layers]]\nname = "flat"\nkind = "Flatten"\n'
+    for text in (line + net, net + line, net + "[recipe]\n" + line):
+        with pytest.raises(RingtrainError, match=key):
+            model = parse_model(text, "net")
+            recipe_layer("net", model.recipe)
+    assert not plugin.LOADED

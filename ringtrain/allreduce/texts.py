@@ -31,7 +31,7 @@ NO_BFLOAT16 = Template("MPI has no bfloat16: it would add the bits as integers")
 NOT_REDUCED = Template("MPI does not reduce {dtype} by {op}: {error}")
 
 # reductions
-UNKNOWN_ALGORITHM = Template("unknown algorithm {name!r}: {hint}")
+UNKNOWN_ALGORITHM = Template("unknown algorithm {name!r} (one of your own needs --plugin FILE.py): {hint}")
 SENDS_UNPACKED = Template(
     "{name!r}, the MPI's own all-reduce, sends a buffer without packing: leave the wire out, or name a schedule"
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import plugin_option
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Fraction, OfRank, Size
 
@@ -17,6 +18,7 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 
 
 @click.command("bench-allreduce")
+@plugin_option
 @click.option("-b", "--begin", type=Size(), help="Smallest buffer. [1K]")
 @click.option("-e", "--end", type=Size(), help="Largest buffer. [16M]")
 @click.option("-f", "--factor", type=float, help="Factor between sizes. [4]")
@@ -85,9 +87,11 @@ def bench_allreduce(**flags):
 
 
 def _bench(transport: "Transport", flags: dict) -> int:
+    from ringtrain import plugin
     from ringtrain.bench.sweep.sweep import sweep
-    from ringtrain.train.agree import on_root, together
+    from ringtrain.train.agree import agree, on_root, together
 
+    agree(transport, plugin.facts())
     asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags, asked.protocol))
     transport, asked, buffers, close = _placed(transport, _tuned(transport, flags, asked), flags)

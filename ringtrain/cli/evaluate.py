@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import plugin_option
 
 if TYPE_CHECKING:
     from ringtrain.train.evaluate import Score
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("target")
+@plugin_option
 @click.option("--data", help="Data set. [that of the run]")
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
+@click.option("--raw", is_flag=True, help="The weights of the last update, also of a run with --ema.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
-def evaluate(target, split, best, per_class, confusion, output, force, as_json, **given):
+def evaluate(target, split, best, raw, per_class, confusion, output, force, as_json, **given):
     """Compute loss and metrics of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world, tell_skipped
@@ -45,7 +48,7 @@ def evaluate(target, split, best, per_class, confusion, output, force, as_json, 
         asked = {"per-class": per_class, "confusion": confusion, "output": str(output) if output else ""}
         agree(transport, {**asked, "force": force})
         on_root(transport, lambda: _check_output(output, force))
-        trained = load(transport, target, best, only_given(given), split)
+        trained = load(transport, target, best, only_given(given), split, raw)
         score = score_of(transport, trained, per_class or confusion or output is not None)
         together(transport, lambda: _check_classes(score, trained.loss.name, per_class, confusion))
 
@@ -130,6 +133,7 @@ def _words(trained: "TrainedModel", split: str, score: "Score") -> str:
         loss=score.loss,
         others="".join(texts.METRIC(name=name, value=value) for name, value in found),
         count=count,
+        averaged=texts.AVERAGED if trained.averaged else "",
     )
 
 
@@ -169,6 +173,7 @@ def _facts(trained: "TrainedModel", split: str, score: "Score") -> dict:
         "loss": score.loss,
         "accuracy": score.accuracy,
         "examples": score.examples,
+        "weights": "ema" if trained.averaged else "raw",
     }
     return found | dict(score.metrics)
 

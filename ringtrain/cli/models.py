@@ -6,6 +6,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
+from ringtrain.cli.options import plugin_option
 
 
 @click.group(cls=CommandGroup)
@@ -31,6 +32,7 @@ def list_models():
 
 @models.command()
 @click.argument("name")
+@plugin_option
 @click.option("-b", "--batch", type=click.IntRange(1), help="Examples held at once. [the recipe's batch]")
 def show(name, batch):
     """Show NAME, a model or a TOML file: layers, shapes, parameters, FLOPs, bytes, recipe.

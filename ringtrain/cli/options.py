@@ -8,13 +8,14 @@ from ringtrain.parsing import epochs
 
 # Sections of `ringtrain train --help`; all other fields are in the last section.
 SECTIONS = {
-    "Model and data": "run_file model data classes init freeze batch_norm loss huber_delta label_smoothing synthetic",
+    "Model and data": "run_file plugin model data classes init freeze batch_norm loss huber_delta "
+    "label_smoothing synthetic",
     "Images": "augment resize random_resized_crop colour_jitter mixup cutmix random_erasing",
     "Batch and length": "batch accumulate epochs iterations seed",
-    "Optimizer": "optimizer momentum beta2 trust_coefficient trust_limit momentum_correction "
-    "weight_decay decay_bias_norm clip_norm",
-    "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power",
-    "Output and checkpoints": "out resume evaluate_every checkpoint_every keep stop_before_s",
+    "Optimizer": "optimizer momentum beta2 eps trust_coefficient trust_limit momentum_correction "
+    "weight_decay decay_bias_norm clip_norm ema",
+    "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power min_lr",
+    "Output and checkpoints": "out resume best_by early_stop evaluate_every checkpoint_every keep stop_before_s",
     "Device and precision": "device precision loss_scale dtype ops threads recompute mpi_cuda",
     "Strategy": "sync average_every average_momentum average_from outer_momentum outer_lr servers dedicated "
     "server_levels staleness asynchronous gossip_max_lag",
@@ -95,6 +96,20 @@ class StrategyOption(click.Option):
         return record and (f"--sync [{'|'.join(STRATEGIES)}]", record[1].replace("STRATEGIES", summaries))
 
 
+def plugin_option(command):
+    """Decorate a command with ``--plugin``, which is read before every other option: they may name what it adds."""
+    help = "Python file with own layers, losses, strategies, schedules or optimizers; may be repeated. It runs as code."
+    how = {"multiple": True, "is_eager": True, "expose_value": False, "callback": _load_plugins}
+    return click.option("--plugin", metavar="FILE.py", help=help, **how)(command)
+
+
+def _load_plugins(ctx, param, paths):
+    if paths:
+        from ringtrain.plugin import load_plugins
+
+        load_plugins(paths)
+
+
 def flags_of(kind):
     """Decorate a command with one option for each field of ``kind``; an option that is not given is None."""
 
@@ -117,14 +132,17 @@ def _option(spec):
     kind: type | click.ParamType = kind_of(spec)
     if kind is bool:
         return click.option(f"--{name}/--no-{name}", spec.name, default=None, help=help)
-    if spec.metadata["choices"]:
+    if isinstance(spec.metadata["choices"], list):  # resolve() checks it
+        kind = click.STRING
+    elif spec.metadata["choices"]:
         kind = click.Choice(spec.metadata["choices"])
     elif spec.metadata["epochs"]:
         kind = ManyIterations() if default == () else Iterations()
     names = [f"--{name}"] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
+    shown = {"metavar": f"[{'|'.join(spec.metadata['choices'])}]"} if kind is click.STRING else {}
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
     cls = StrategyOption if spec.name == "sync" else click.Option
-    return click.option(*names, spec.name, cls=cls, type=kind, default=None, help=help, **bare)
+    return click.option(*names, spec.name, cls=cls, type=kind, default=None, help=help, **bare, **shown)
 
 
 def _help(spec) -> str:

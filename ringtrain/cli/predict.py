@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import plugin_option
 from ringtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ STANDARD_OUTPUT = Path("-")
 @click.command()
 @click.argument("target", metavar="RUN")
 @click.argument("inputs", metavar="[INPUT]...", nargs=-1)
+@plugin_option
 @click.option(
     "-o",
     "--out",
@@ -30,10 +32,11 @@ STANDARD_OUTPUT = Path("-")
 @click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--raw", is_flag=True, help="The weights of the last update, also of a run with --ema.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
-def predict(target, inputs, out, top, split, layer, best, force, **given):
+def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
     """Write the predictions of RUN, a checkpoint or a run folder, for every INPUT: image files, folders of them (with
     all folders in them), .npy and .npz arrays, and data sets; no labels are needed. Without INPUT for every example of
     a data set.
@@ -52,26 +55,29 @@ def predict(target, inputs, out, top, split, layer, best, force, **given):
         from ringtrain.train.predict import of_data, of_inputs, write_predictions
 
         if inputs:
-            trained = load_model(transport, target, best, only_given(given))
+            trained = load_model(transport, target, best, only_given(given), raw)
             sources = of_inputs(transport, trained, inputs, split)
         else:
-            trained = load(transport, target, best, only_given(given), split or "test")
+            trained = load(transport, target, best, only_given(given), split or "test", raw)
             sources = of_data(trained)
         predicted = write_predictions(transport, trained, sources, out, layer, force, top, named=bool(inputs))
         if transport.rank == 0:
             tell_skipped(trained.skipped)
-            _tell(out, predicted)
+            _tell(out, predicted, texts.AVERAGED if trained.averaged else "")
         return 1 if predicted.bad else 0
 
     return in_world(action)
 
 
-def _tell(out: Path, predicted) -> None:
+def _tell(out: Path, predicted, averaged: str) -> None:
     right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)
     if out != STANDARD_OUTPUT:
-        click.echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right))
+        click.echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right, averaged=averaged))
     elif right:
-        click.echo(texts.PREDICTED(out=texts.ON_SCREEN(), examples=predicted.examples, accuracy=right), err=True)
+        click.echo(
+            texts.PREDICTED(out=texts.ON_SCREEN(), examples=predicted.examples, accuracy=right, averaged=averaged),
+            err=True,
+        )
     if predicted.bad:
         told = texts.BAD_INPUTS(bad=predicted.bad, examples=predicted.examples, first=predicted.first)
         click.echo(texts.FROM(text=told), err=True)

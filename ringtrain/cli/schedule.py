@@ -4,7 +4,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
-from ringtrain.cli.options import Numbers
+from ringtrain.cli.options import Numbers, plugin_option
 from ringtrain.collectives.catalogue import GOALS
 
 CANONICAL, SHARDS = "canonical", 8
@@ -33,12 +33,14 @@ def _options(command):
         click.option("--nodes", type=Numbers(), help="Number of nodes; or the ranks of each, such as 4,2,3. [1]"),
         click.option("-n", "--ranks", type=int, help="Ranks, divided among the nodes as evenly as possible. [4]"),
         click.argument("name"),
+        plugin_option,
     ):
         command = option(command)
     return command
 
 
 @schedule.command("list")
+@plugin_option
 def list_schedules():
     """List the schedules that --algorithm knows.
 
@@ -105,6 +107,7 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
 
 
 @schedule.command()
+@plugin_option
 @click.option("--shards", type=click.IntRange(1, SHOWN), default=SHARDS, show_default=True, help="Shards of the batch.")
 def qualify(shards):
     """List the schedules that add --shards in one tree, as --reproducible needs, for each number of ranks.

@@ -161,8 +161,11 @@ def _check_schedule(config, own, examples) -> None:
 
 
 def _is_far(config) -> bool:
-    """Return whether the data set is missing on this machine; the nodes may have it."""
-    return config.data not in (None, "digits") and not os.path.exists(config.data)
+    """Return whether the data set is missing on this machine, where the nodes may have it; or of image files, which
+    are read in the job alone."""
+    from ringtrain.data.image_files.open import accepts
+
+    return config.data not in (None, "digits") and (not os.path.exists(config.data) or accepts(config.data))
 
 
 def _checked_data(config, model, graph):

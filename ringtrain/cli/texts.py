@@ -38,7 +38,10 @@ NOT_MAPPED = Template("{choice}; ranks of a node do not map each other's buffers
 DOCTOR_STUCK = Template("ringtrain doctor: rank {rank} on {host}: {words}")
 
 # evaluate.py
-SCORE = Template("{path} (model {model}, iteration {iteration:,})\n{split} loss {loss:.4f}{others} of {count}")
+SCORE = Template(
+    "{path} (model {model}, iteration {iteration:,})\n{split} loss {loss:.4f}{others} of {count}{averaged}"
+)
+AVERAGED = ", weights averaged (--ema)"
 EXAMPLES, ELEMENTS = Template("{count:,} examples"), Template("{count:,} labelled elements of {examples:,} examples")
 METRIC = Template(", {name} {value}")
 PERCENT = Template("{percent:.2f} %")
@@ -78,7 +81,7 @@ OUTPUT_FAILED = Template("standard output cannot be written: {reason}")
 
 # predict.py
 ACCURACY = Template(", accuracy {percent:.2f} %")
-PREDICTED = Template("{out}: {examples:,} examples{accuracy}")
+PREDICTED = Template("{out}: {examples:,} examples{accuracy}{averaged}")
 ON_SCREEN = Template("standard output")
 INPUT_AND_DATA = Template("--data {data} stands in place of inputs: leave it out, or name it as an input")
 BAD_INPUTS = Template("{bad:,} of {examples:,} could not be read and have an error in place of a prediction: {first}")

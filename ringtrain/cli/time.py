@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import plugin_option
 
 if TYPE_CHECKING:
     from ringtrain.ops.base import Ops
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
+@plugin_option
 @click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the recipe's]")
 @click.option("-n", "--iterations", type=click.IntRange(1), default=10, show_default=True, help="Timed iterations.")
 @click.option(
@@ -40,6 +42,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 
 
 def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
+    from ringtrain import plugin
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
     from ringtrain.bench.layers.layers import keys_of, measure_layers
     from ringtrain.bench.layers.peaks import measure_peaks
@@ -47,7 +50,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     from ringtrain.train.assembly.device import open_device
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
-    agree(transport, {"model file": model.text, **given})
+    agree(transport, {"model file": model.text, **plugin.facts(), **given})
     on_root(transport, lambda: _check_file(json_path))
     header = _header(transport, config, iterations, warm_up)
     graph = model.graph()

@@ -5,12 +5,13 @@ from functools import partial
 
 import click
 
-from ringtrain.cli.options import SECTIONS, Sectioned, flags_of, given
+from ringtrain.cli.options import SECTIONS, Sectioned, flags_of, given, plugin_option
 from ringtrain.config.record import TrainConfig
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("--config", "run_file", type=click.Path(), help="TOML run file; flags win over its keys.")
+@plugin_option
 @flags_of(TrainConfig)
 def train(run_file, **flags):
     """Train a model; under mpirun, on every rank together.

@@ -74,7 +74,10 @@ def _joined(activity, ender: "Ender") -> "World":
 
 @contextmanager
 def _errors_printed(session: WorldSession) -> Iterator[None]:
-    """Print an error, and set its exit code; abort the other ranks unless they raise it too."""
+    """Print an error, and set its exit code; abort the other ranks unless they raise it too. An unknown error of a
+    plug-in's code is named by its file and line."""
+    from ringtrain.plugin import blamed
+
     world = session.world
     try:
         with naming_packages():
@@ -89,10 +92,16 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
     except KeyboardInterrupt:
         session.code = 130
         world.transport.abort(session.code)
-    except BaseException:
-        _tell(texts.RANK_FAILED(rank=world.transport.rank, traceback=traceback.format_exc()))
-        world.transport.abort(1)
-        raise
+    except BaseException as error:
+        told = blamed(error)
+        if told is None:
+            _tell(texts.RANK_FAILED(rank=world.transport.rank, traceback=traceback.format_exc()))
+            world.transport.abort(1)
+            raise
+        session.code, several = told.exit_code, world.transport.size > 1
+        _tell(texts.FROM_RANK(rank=world.transport.rank, text=told) if several else texts.FROM(text=told))
+        if several:
+            world.transport.abort(session.code)
 
 
 def _meet(transport: "Transport") -> bool:

@@ -49,6 +49,13 @@ SCHEDULES: dict[str, Callable[[Topology], Schedule]] = {
 GOALS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 
 
+def add_schedule(name: str, build: Builder, halves: tuple[Builder, Builder] | None = None) -> None:
+    """Add an all-reduce of a plug-in, with its halves if it has them."""
+    FLAT[name], SCHEDULES[name] = build, _on_ranks(build)
+    if halves is not None:
+        HALVES[name] = halves
+
+
 def make_schedule(name: str, where: Topology | int, goal: str = ALL_REDUCE, rounded: bool = False) -> Schedule:
     """Return the schedule ``name`` for ranks on nodes, or for a number of ranks on one node. ``rounded``: for a wire
     format that rounds, so that owners round their own copies too.

@@ -6,7 +6,7 @@ from ringtrain.template import Template
 TOO_FEW_SHARDS = Template("{size} ranks cannot have a shard each of {shards}: give more shards or fewer ranks")
 
 # catalogue
-UNKNOWN_ALGORITHM = Template("unknown algorithm {name!r}: {hint}")
+UNKNOWN_ALGORITHM = Template("unknown algorithm {name!r} (one of your own needs --plugin FILE.py): {hint}")
 NOT_A_PAIR = Template("unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
 UNKNOWN_PART = Template("unknown algorithm {part!r} {place} in {name!r}: {hint}")
 WITHIN_NODES = Template("within nodes")

@@ -7,13 +7,15 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import UnionType
 from typing import get_args
 
+OPTIMIZER_NAMES = ["sgd", "nesterov", "adamw", "adam", "rmsprop", "lars", "lamb"]  # a list: plug-ins add to it
+
 
 def option(
     default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None, epochs=False
 ):
-    """Return a field with the properties of its flag: help text with its unit, and the accepted values; ``bare``: the
-    meaning of the flag without a value; ``epochs``: whether a number of iterations may be given in epochs, as the
-    text "5ep", which becomes iterations once the data are known.
+    """Return a field with the properties of its flag: help text with its unit, and the accepted values; ``choices``: a
+    list if plug-ins may add to it; ``bare``: the meaning of the flag without a value; ``epochs``: whether a number of
+    iterations may be given in epochs, as the text "5ep", which becomes iterations once the data are known.
     """
     rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high}
     rules |= {"short": short, "bare": bare, "epochs": epochs}
@@ -52,7 +54,7 @@ class TrainConfig:
     iterations: int | None = option(None, "Iterations, in place of epochs.", low=1)
     accumulate: int = option(1, "Micro-batches of an iteration on each rank, to save memory.", low=1, high=65536)
 
-    optimizer: str = option("sgd", "Update rule.", choices=("sgd", "nesterov", "adamw", "lars", "lamb"))
+    optimizer: str = option("sgd", "Update rule.", choices=OPTIMIZER_NAMES)
     lr: float = option(0.01, "Learning rate.", above=0)
     base_batch: int | None = option(
         None, "Linear scaling rule: --lr holds for this batch, and is multiplied by batch / base-batch.", low=1
@@ -62,14 +64,26 @@ class TrainConfig:
         "Schedule of the learning rate.",
         choices=("constant", "step", "multistep", "poly", "inv", "cosine"),
     )
+    min_lr: float = option(
+        0.0,
+        "Least learning rate: cosine and poly end there, the others do not fall below it. --base-batch scales it too.",
+        low=0,
+    )
     lr_steps: tuple[int | str, ...] = option(
         (), "Drops of `multistep`, in iterations or epochs: 30ep,60ep; or the period of `step`.", low=1, epochs=True
     )
     lr_gamma: float = option(0.1, "Factor of `step` and `multistep`; gamma of `inv`.", above=0)
     lr_power: float = option(1.0, "Power of `poly` and `inv`.", above=0)
     warmup: int | str = option(0, "Iterations of linear warm-up, or epochs: 5ep, 0.5ep.", low=0, epochs=True)
-    momentum: float = option(0.9, "Momentum of sgd, nesterov and lars; beta1 of adamw and lamb.", low=0, below=1)
-    beta2: float = option(0.999, "Second moment's decay of adamw and lamb.", low=0, below=1)
+    momentum: float = option(
+        0.9, "Momentum of sgd, nesterov, rmsprop and lars; beta1 of adamw, adam and lamb.", low=0, below=1
+    )
+    beta2: float = option(
+        0.999, "Second moment's decay of adamw, adam and lamb; smoothing constant (alpha) of rmsprop.", low=0, below=1
+    )
+    eps: float | None = option(
+        None, "Added to the root of the second moment in adamw, adam, rmsprop and lamb. [1e-8; lamb: 1e-6]", above=0
+    )
     trust_coefficient: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
     trust_limit: float | None = option(None, "Largest trust ratio of lars and lamb. [no limit]", above=0)
     momentum_correction: bool = option(
@@ -81,10 +95,20 @@ class TrainConfig:
         "batches of SIZE examples; sync, over the whole batch, summed over ranks in every layer.",
     )
     weight_decay: float = option(
-        0.0, "Weight decay: L2 in sgd, nesterov and lars, decoupled in adamw, part of the scaled step in lamb.", low=0
+        0.0,
+        "Weight decay: L2 in sgd, nesterov, adam, rmsprop and lars, decoupled in adamw, part of the scaled step in "
+        "lamb.",
+        low=0,
     )
     decay_bias_norm: bool = option(True, "Whether biases and normalisation scales decay too.")
     clip_norm: float | None = option(None, "Clip the gradient to this global L2 norm.", above=0)
+    ema: float | None = option(
+        None,
+        "Keep an exponential moving average of the weights, with this decay, such as 0.999; evaluations, `evaluate` "
+        "and `predict` use it.",
+        above=0,
+        below=1,
+    )
     loss: str = option("ce", "Loss: ce, softmax cross-entropy; mse; mae; huber; bce, binary cross-entropy of logits.")
     huber_delta: float = option(1.0, "With huber: the error from which the loss is linear.", above=0)
     label_smoothing: float = option(0.0, "With ce: share of the target spread over all classes.", low=0, below=1)
@@ -273,6 +297,14 @@ class TrainConfig:
         "Resume from a checkpoint: a file, a run folder, or `auto`: the newest good one in --out, if it exists.",
     )
     evaluate_every: int = option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
+    best_by: str | None = option(
+        None,
+        "Test figure by which the best checkpoint is chosen. [accuracy; loss where --loss has none]",
+        choices=("accuracy", "loss"),
+    )
+    early_stop: int | None = option(
+        None, "End the run after this many evaluations in a row without a better one (--best-by).", low=1
+    )
     checkpoint_every: int = option(0, "Iterations between checkpoints. [0: each epoch's end]", low=0)
     stop_before_s: float | None = option(
         None,
@@ -286,7 +318,7 @@ class TrainConfig:
 # A resumed run must keep these: they decide the order of its examples, the optimizer's state or the order in
 # which gradients are added. The model is also compared layer by layer, and the data by checksum.
 FIXED_ON_RESUME = (
-    "synthetic", "batch", "seed", "dtype", "loss", "classes", "optimizer", "momentum_correction", "reproducible",
+    "synthetic", "batch", "seed", "dtype", "loss", "classes", "optimizer", "momentum_correction", "ema", "reproducible",
     "shards",
 )  # fmt: skip
 # A reproducible run must keep these too: they decide the bits of a product.
@@ -295,9 +327,9 @@ FIXED_WHERE_REPRODUCIBLE = ("device", "precision")
 # The keys of a model file's recipe: how to train it, and not where.
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
-    "lr_power", "warmup", "momentum", "beta2", "trust_coefficient", "trust_limit", "momentum_correction",
-    "weight_decay", "decay_bias_norm", "clip_norm", "loss", "huber_delta", "label_smoothing",
-    "resize", "random_resized_crop", "colour_jitter", "mixup", "cutmix", "random_erasing",
+    "lr_power", "min_lr", "warmup", "momentum", "beta2", "eps", "trust_coefficient", "trust_limit",
+    "momentum_correction", "weight_decay", "decay_bias_norm", "clip_norm", "ema", "loss", "huber_delta",
+    "label_smoothing", "resize", "random_resized_crop", "colour_jitter", "mixup", "cutmix", "random_erasing",
 )  # fmt: skip
 
 # Keys of one start of a run, not passed to its continuation.

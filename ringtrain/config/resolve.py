@@ -142,7 +142,8 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
     if isinstance(value, str):
         _check_text(where, value)
         if rules["choices"] and value not in rules["choices"]:
-            raise _refused(where, value, nearest(value, rules["choices"]))
+            known = nearest(value, rules["choices"])
+            raise _refused(where, value, texts.OR_PLUGIN(known=known) if isinstance(rules["choices"], list) else known)
     _check_bounds(where, rules, value)
     return value
 

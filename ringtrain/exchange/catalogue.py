@@ -49,6 +49,7 @@ class Strategy:
     pipeline:        with ``--fc pipeline``
     reproducible:    with ``--reproducible``
     check_replicas:  with ``--check-replicas``
+    ema:             with ``--ema``
     """
 
     make: Callable[[ExchangeSettings], Exchange]
@@ -66,6 +67,7 @@ class Strategy:
     pipeline: Template | None
     reproducible: Template | None
     check_replicas: Template | None
+    ema: Template | None
 
 
 STRATEGIES = {
@@ -85,6 +87,7 @@ STRATEGIES = {
         pipeline=None,
         reproducible=None,
         check_replicas=None,
+        ema=None,
     ),
     "delayed": Strategy(
         make=Delayed,
@@ -102,6 +105,7 @@ STRATEGIES = {
         pipeline=texts.HYBRID_DELAYED,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
+        ema=None,
     ),
     "sharded": Strategy(
         make=Sharded,
@@ -119,6 +123,7 @@ STRATEGIES = {
         pipeline=None,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
+        ema=None,
     ),
     "averaging": Strategy(
         make=Averaging,
@@ -139,6 +144,7 @@ STRATEGIES = {
         pipeline=texts.PIPELINE,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=texts.CHECK_REPLICAS,
+        ema=texts.AVERAGE_APART,
     ),
     "gossip": Strategy(
         make=Gossip,
@@ -156,6 +162,7 @@ STRATEGIES = {
         pipeline=texts.PIPELINE,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=texts.CHECK_REPLICAS,
+        ema=texts.AVERAGE_APART,
     ),
     "master": Strategy(
         make=Master,
@@ -173,6 +180,7 @@ STRATEGIES = {
         pipeline=None,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
+        ema=None,
     ),
     "server": Strategy(
         make=make_parameter_server,
@@ -190,6 +198,7 @@ STRATEGIES = {
         pipeline=None,
         reproducible=texts.REPRODUCIBLE,
         check_replicas=None,
+        ema=None,
     ),
 }
 DATA = "data"  # fully connected layers like all others

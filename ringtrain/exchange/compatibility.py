@@ -14,7 +14,7 @@ from ringtrain.collectives.catalogue import FLAT
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange import compatibility_texts as texts
-from ringtrain.exchange.catalogue import DATA, STRATEGIES
+from ringtrain.exchange.catalogue import DATA, STRATEGIES, Strategy
 from ringtrain.ops.precision import HALVES
 from ringtrain.template import Template
 
@@ -27,7 +27,12 @@ OWNED: dict[str, dict[str, tuple[str, ...]]] = {
     "fc": {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")},
     "compress": {"top-k": ("compress_ratio", "compress_from"), "powersgd": ("compress_rank", "compress_from")},
     "loss": {"ce": ("label_smoothing",), "huber": ("huber_delta",)},
-    "optimizer": {"lars": ("trust_coefficient", "trust_limit", "momentum_correction"), "lamb": ("trust_limit",)},
+    "optimizer": {
+        "lars": ("trust_coefficient", "trust_limit", "momentum_correction"),
+        "lamb": ("trust_limit", "eps"),
+        **dict.fromkeys(("adamw", "adam", "rmsprop"), ("eps",)),
+    },
+    "lr_policy": dict.fromkeys(("step", "multistep", "poly", "inv", "cosine"), ("min_lr",)),
 }
 # Options that a strategy may refuse: a field of its row, the option, the refused values, and a value that always goes.
 OF_STRATEGIES = (
@@ -41,6 +46,7 @@ OF_STRATEGIES = (
     ("loss_scale", "precision", ("float16",), BFLOAT16),
     ("reproducible", "reproducible", None, None),
     ("check_replicas", "check_replicas", bool, None),
+    ("ema", "ema", None, None),
 )
 
 
@@ -106,8 +112,7 @@ def _of_strategies() -> Iterator[Rule]:
                 yield Rule("sync", (name,), option, only.values, only.why)
 
 
-RULES = (
-    *_owned(),
+OTHER_RULES = (
     Rule("loss_scale", None, "precision", ("float16",)),
     Rule("shards", None, "reproducible", ON),
     Rule("algorithm", (CANONICAL,), "reproducible", ON),
@@ -116,7 +121,6 @@ RULES = (
     Rule("precision", None, "device", ("cuda",)),
     Rule("mpi_cuda", None, "device", ("cuda",)),
     Rule("ops", None, "device", ("cpu",)),
-    *_of_strategies(),
     # parameter servers
     Rule("servers", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
     Rule("dedicated", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
@@ -131,6 +135,8 @@ RULES = (
     Rule("server_levels", None, "staleness", (0,), texts.LEVELS),
     Rule("check_replicas", bool, "asynchronous", OFF, texts.CHECK_REPLICAS),
     Rule("check_replicas", bool, "staleness", (0,), texts.CHECK_REPLICAS),
+    Rule("ema", None, "asynchronous", OFF, texts.AVERAGE_APART),
+    Rule("ema", None, "staleness", (0,), texts.AVERAGE_APART),
     # compression
     Rule("compress", None, "fc", (DATA,), texts.DIVIDED),
     Rule("compress", None, "overlap", ("none", "backward"), texts.TWO_ROUNDS),
@@ -152,6 +158,7 @@ RULES = (
     Rule("fc", ("hybrid",), "staleness", (0,), texts.HYBRID_APART),
     Rule("fc", ("pipeline",), "algorithm", (AUTO, *FLAT), texts.ALGORITHM_SOME),
     Rule("fc", ("pipeline",), "tuning", UNSET, texts.TUNING_SOME),
+    Rule("ema", None, "fc_update", ("accumulate",), texts.AVERAGE_UPDATES),
     Rule("fc_update", ("micro-batch",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
     # images
@@ -172,6 +179,19 @@ RULES = (
     Rule("precision", None, "dtype", ("float32",), texts.FEWER_BITS),
     Rule("synthetic", ON, "data", UNSET, texts.RANDOM_IMAGES),
 )
+
+
+def _rules() -> list[Rule]:
+    return [*_owned(), *_of_strategies(), *OTHER_RULES]
+
+
+RULES = _rules()
+
+
+def add_strategy(name: str, strategy: Strategy) -> None:
+    """Add a strategy of a plug-in, with its rules."""
+    STRATEGIES[name], OWNED["sync"][name] = strategy, strategy.options
+    RULES[:] = _rules()
 
 
 def check_options(config: TrainConfig) -> None:

@@ -7,7 +7,7 @@ from ringtrain.template import Template
 UNUSED = Template("{option} is used by {users} alone; this run uses {given}: leave it out, or use {users}")
 REFUSED = Template("{option} {reason}. Use {instead}, or leave {option} out")
 EITHER = Template("{option} {reason}. Leave one of the two out")
-UNKNOWN_STRATEGY = Template("unknown strategy --sync {name!r}: {hint}")
+UNKNOWN_STRATEGY = Template("unknown strategy --sync {name!r} (one of your own needs --plugin FILE.py): {hint}")
 
 # ── reasons of strategies ─────────────────────────────────────────────────────────────────────────────────────────────
 OVERLAP_DELAYED = Template("exchanges while the next iteration computes; {other} forbids that")
@@ -33,6 +33,7 @@ HYBRID_APART = Template("needs all ranks in every pass with equal weights; with 
 PIPELINE = Template("joins the layers of one network; with {other} each rank has a network of its own")
 REPRODUCIBLE = Template("updates every rank by one sum, added in one order over all shards; {other} does not")
 CHECK_REPLICAS = Template("compares the weights of ranks; with {other} they differ between evaluations")
+AVERAGE_APART = Template("averages the weights that all ranks share; with {other} each rank has its own")
 
 # ── reasons of other options ──────────────────────────────────────────────────────────────────────────────────────────
 SERVERS = Template("is about servers, which --sync averaging has with --asynchronous alone; this run has {other}")
@@ -55,6 +56,7 @@ SAME_LAYER = Template("needs all ranks in the same layer; with {other} they are 
 ALGORITHM_SOME = Template("sums over some of the ranks; {other} takes all of them")
 TUNING_SOME = Template("sums over some of the ranks; {other} holds times of all-reduces over all of them")
 SAME_BATCH = Template("needs all ranks in every pass of one batch; with {other} they are in different batches")
+AVERAGE_UPDATES = Template("averages after each iteration; {other} updates some layers more often")
 WHOLE_GRADIENT = Template("updates at every message; {other} needs the whole gradient before any update")
 HANDED_OUT = Template("recovers what a dead rank had; with {other} the parts that it had taken are lost")
 OUTLIVED = Template("needs messages that outlive a rank; {other} moves device memory by UCX, which does not")

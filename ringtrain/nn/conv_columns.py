@@ -162,6 +162,29 @@ class Conv1D(SpatialConvolution):
 
     AXES = 1
 
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        if not self._depthwise(x):
+            return super().forward(ctx, weights, xs)
+        y = ctx.space.shared(f"{self.name}.y", (x.shape[0], *self.shape([x.shape[1:]])))
+        weight = weights["weight"].reshape((self.kernel, self.channels))
+        ctx.ops.depthwise_line(x, weight, weights.get("bias"), y, self.geometry, relu=self.relu)
+        return y, (x, y)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        x, y = tape
+        if not self._depthwise(x):
+            return super().backward(ctx, weights, grads, dy, tape, wanted)
+        dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
+        weight, dw = (given["weight"].reshape((self.kernel, self.channels)) for given in (weights, grads))
+        gradients = dw, grads.get("bias"), dx
+        rest = {"relu": self.relu, "accumulate": ctx.accumulate}
+        ctx.ops.depthwise_line_back(x, weight, y, dy, *gradients, self.geometry, **rest)
+        return (dx,)
+
+    def _depthwise(self, x) -> bool:
+        return 1 < self.groups == x.shape[-1] == self.channels
+
 
 @dataclass(frozen=True)
 class Conv3D(SpatialConvolution):

@@ -72,6 +72,12 @@ class Graph:
     def input_shape(self) -> Shape:
         return self.shapes[INPUT]
 
+    @property
+    def entries(self) -> int | None:
+        """The entries of the embedding that reads the input, which are whole numbers below it; None: any numbers."""
+        found = (getattr(node.layer, "entries", None) for node in self.nodes if INPUT in node.inputs)
+        return min(filter(None, found), default=None)
+
     def parameters(self) -> tuple[tuple[str, Parameter], ...]:
         """Return (full name, parameter) in layer order: the table of an arena."""
         return tuple(

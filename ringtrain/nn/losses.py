@@ -65,8 +65,9 @@ class Loss(ABC):
         """Which labels make the loss NaN, whatever the output. Shapes: [n, ...] → bool, the same"""
         return ~np.isfinite(labels)
 
-    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
-        """What an evaluation tells beside loss and accuracy; ``by_class``: whether also of each class."""
+    def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
+        """What an evaluation tells beside loss and accuracy. whole: whether also what training's own leave out;
+        by_class: whether also of each class"""
         return NoMetrics()
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
@@ -127,8 +128,8 @@ class SoftmaxCrossEntropy(Loss):
     def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
         return (labels != self.ignore) & ((labels < 0) | (labels >= output[-1]))
 
-    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
-        return ClassMetrics(output[-1], bool(labels.shape), by_class)
+    def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
+        return ClassMetrics(output[-1], bool(labels.shape), whole, by_class)
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
         probabilities = ctx.space("probabilities", outputs.shape)
@@ -172,7 +173,7 @@ class ValueLoss(Loss):
         ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), _flat(dx), totals_3, scale, self.delta)
         return dx
 
-    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
+    def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
         return ValueMetrics()
 
 
@@ -212,7 +213,7 @@ class BinaryCrossEntropy(ValueLoss):
     def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
         return ~((labels >= (-1 if labels.dtype.kind == "i" else 0)) & (labels <= 1))
 
-    def metrics(self, output: Shape, labels: LabelForm, by_class: bool = False) -> Metrics:
+    def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
         return BinaryMetrics(labels.shape[0] if len(labels.shape) == 1 else 1)
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 TOP = 5  # of top-5 accuracy
+MANY = 100  # classes of which training tells it
 MOST_CONFUSED = 2048  # classes of a confusion matrix: 32 MiB
 
 
@@ -76,12 +77,13 @@ class NoMetrics(Metrics):
 class ClassMetrics(Metrics):
     """Of classes that exclude one another: top-5 accuracy; of dense labels the mean intersection over union.
 
+    whole:    whether top-5 accuracy is told of fewer than ``MANY`` classes, too
     by_class: whether elements are counted by class, and confused ones
     """
 
-    def __init__(self, count: int, dense: bool, by_class: bool):
+    def __init__(self, count: int, dense: bool, whole: bool = False, by_class: bool = False):
         self._count, self._dense = count, dense
-        self._top = not dense and count > TOP
+        self._top = not dense and count > TOP and (whole or count >= MANY)
         self._matrix = by_class and count <= MOST_CONFUSED
         self._by_class = by_class or dense
         self.names = (*(["top5_accuracy"] if self._top else []), *(["mean_iou"] if dense else []))

@@ -15,7 +15,10 @@ from ringtrain.nn.settings import Flag, IntegerSetting, Number, WordSetting
 from ringtrain.nn.shapes import format_shape
 
 KEYS = ("summary", "input", "blocks", "layers", "recipe", "results")
-RESULT_KEYS = ("data", "ranks", "epochs", "iterations", "test_accuracy", "command")
+RESULT_KEYS = (
+    "data", "ranks", "epochs", "iterations", "test_loss", "test_accuracy", "top5_accuracy", "mean_iou", "f1", "rmse",
+    "mae", "r2", "command",
+)  # fmt: skip
 IMAGE_EXTENTS, MOST_EXTENTS = 3, 4  # of an input
 LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 

@@ -32,7 +32,7 @@ OTHER_VALUES = Template(
 ONE_NUMBER = Template("one number")
 CLASSES_INSTEAD = Template("give --loss ce if labels are classes, or a model that ends in Linear with units = 1")
 SHAPE_INSTEAD = Template("use a model that ends in the labels' shape, or another data set")
-UNKNOWN_LOSS = Template("--loss {name}: unknown loss; {hint}")
+UNKNOWN_LOSS = Template("--loss {name}: unknown loss (one of your own needs --plugin FILE.py); {hint}")
 A_MODEL = Template("a model")
 A_COPY = Template("give --model a copy of {file}")
 
@@ -105,7 +105,7 @@ INPUT_NO_IMAGE = Template(
 )
 INPUT_KEY = Template("input: {key}")
 LAYER_NAME = Template("a layer wants a name of letters, digits and _ . -, got {name!r} in {entry!r}")
-UNKNOWN_KIND = Template("layer {layer!r}: unknown kind {kind!r}; {hint}")
+UNKNOWN_KIND = Template("layer {layer!r}: unknown kind {kind!r} (one of your own needs --plugin FILE.py); {hint}")
 LAYER_OF_KIND = Template("layer {layer!r} ({kind})")
 LAYER_KEY = Template("layer {layer!r} ({kind}): {key}")
 LAYER_KEY_MISSING = Template("layer {layer!r} ({kind}) wants the key {key!r}")

@@ -144,6 +144,16 @@ class Ops(MachineOps, CompressionOps):
         return ""
 
     @abstractmethod
+    def depthwise_line(self, x_NLC, w_SC, b_C, y_NPC, geometry: ConvGeometry, relu=False) -> None:
+        """Cross-correlation along a line, of each channel with a kernel of its own."""
+
+    @abstractmethod
+    def depthwise_line_back(
+        self, x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu=False, accumulate=False
+    ):
+        """Gradients of :meth:`depthwise_line`."""
+
+    @abstractmethod
     def columns(self, x, columns, geometry: ConvGeometry, group: int = 0) -> None:
         """The windows of x as the rows of a matrix (im2col), of the channels of ``group``; zeros where they reach past
         the edge. x is [N, ..., C] of 1 to 3 spatial axes, columns [windows, taps · C/groups], in the order of N, the
@@ -367,6 +377,16 @@ class Ops(MachineOps, CompressionOps):
     def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step: int) -> None:
         """w -= lr·decay·w; m, v are the moving moments; w -= lr · m̂/(sqrt(v̂) + eps), bias-corrected by ``step`` >= 1.
         Source: Loshchilov & Hutter 2019."""
+
+    @abstractmethod
+    def adam(self, w, g, m, v, lr, beta1, beta2, eps, decay, step: int) -> None:
+        """g' = g + decay·w; m, v are its moving moments; w -= lr · m̂/(sqrt(v̂) + eps), bias-corrected by ``step`` >= 1.
+        Source: Kingma & Ba 2015, with L2 decay as in torch.optim.Adam."""
+
+    @abstractmethod
+    def rmsprop(self, w, g, s, v, lr, momentum, alpha, eps, decay) -> None:
+        """g' = g + decay·w; s = alpha·s + (1 - alpha)·g'²; v = momentum·v + g'/(sqrt(s) + eps); w -= lr·v. Source:
+        Tieleman & Hinton 2012, as torch.optim.RMSprop."""
 
     @abstractmethod
     def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step: int) -> None:

@@ -7,8 +7,11 @@
     inv        lr · (1 + gamma·i)^-power
     cosine     lr · (1 + cos(pi · i/total)) / 2
 
+``floor`` is the least rate: poly and cosine fall from lr to it, floor + (lr - floor) · factor, as eta_min of PyTorch's
+CosineAnnealingLR; of step, multistep and inv the rate is at least the floor.
+
 Warm-up multiplies any of these by (i + 1)/warmup while i < warmup (Goyal et al. 2017, section 2.2). Past
-``total``, poly and cosine stay at 0.
+``total``, poly and cosine stay at the floor.
 
 Source: Caffe's learning rate policies; cosine: Loshchilov & Hutter 2017
 """
@@ -25,8 +28,8 @@ from ringtrain.optim import texts
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """A learning rate policy. lr: the base rate. policy: one of POLICIES. steps, warmup and total are in iterations.
-    typed: steps as the user gave them, in iterations or epochs ("30ep"), for errors.
+    """A learning rate policy. lr: the base rate. policy: one of POLICIES. floor: the least rate. steps, warmup
+    and total are in iterations. typed: steps as the user gave them, in iterations or epochs ("30ep"), for errors.
 
     Raises: ConfigError for an unknown policy, or numbers that it cannot use
     """
@@ -38,18 +41,25 @@ class LearningRate:
     power: float = 1.0
     warmup: int = 0
     total: int = 0
+    floor: float = 0.0
     typed: tuple[int | str, ...] = field(default=(), compare=False)
 
     def __post_init__(self):
         if self.policy not in POLICIES:
             raise ConfigError(texts.UNKNOWN_POLICY(policy=self.policy, hint=nearest(self.policy, POLICIES)))
         CHECKS.get(self.policy, _nothing)(self)
+        if self.floor > self.lr:
+            raise ConfigError(texts.FLOOR(floor=self.floor, lr=self.lr))
         if self.warmup < 0:
             raise ConfigError(texts.WARMUP(warmup=self.warmup))
 
     def at(self, iteration: int) -> float:
         """Return the learning rate of an iteration."""
-        rate = self.lr * self._factor(iteration)
+        factor = self._factor(iteration)
+        if self.policy in TO_FLOOR:
+            rate = self.floor + (self.lr - self.floor) * factor
+        else:
+            rate = max(self.lr * factor, self.floor)
         return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
 
     def _factor(self, iteration: int) -> float:
@@ -106,6 +116,9 @@ POLICIES = {
     "inv": _inv,
     "cosine": _cosine,
 }
+
+
+TO_FLOOR = ("poly", "cosine")  # policies that end at the floor
 
 
 def _nothing(s: LearningRate) -> None:

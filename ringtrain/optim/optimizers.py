@@ -4,12 +4,16 @@ The parameters' own multipliers cut the arena into *runs*: neighbours with equal
 one call, padding included (it is zero, and stays zero). Running statistics are runs too, which move towards
 what the exchange summed.
 
+With ``ema`` each update ends with ema = ema·d + (1-d)·w, of every element, running statistics included.
+
 Formulas, where lr and decay have been multiplied by those of the parameter:
 
     sgd       g' = g + decay·w      v = momentum·v + g'     w -= lr·v
     nesterov  the same g' and v                             w -= lr·(g' + momentum·v)
     adamw     w -= lr·decay·w       m = b1·m + (1-b1)·g     v = b2·v + (1-b2)·g²
               w -= lr · m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps)              t = step, from 1
+    adam      g' = g + decay·w      m, v as in adamw, of g'   w -= lr · m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps)
+    rmsprop   g' = g + decay·w      s = b2·s + (1-b2)·g'²   v = momentum·v + g' / (sqrt(s) + eps)   w -= lr·v
     lars      v = momentum·v + lr·q·(g + decay·w)             w -= v    q = trust·|w| / (|g| + decay·|w|)
     lamb      m, v as in adamw; r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay·w
               w -= lr·q·r                                               q = |w| / |r|
@@ -21,9 +25,11 @@ In lars v has lr inside: after a change from lr to lr' it still moves the weight
 correction* multiplies v by lr'/lr then. That is what v = momentum·v + q·(g + decay·w), w -= lr·v computes, whatever lr
 does, and how it is done here. The others have no lr in their state, and nothing to correct.
 
-Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW); You,
-Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity (LAMB);
-Goyal et al. 2017, section 3 (momentum correction)
+Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW);
+Kingma & Ba 2015 (Adam; L2 decay as in PyTorch); Tieleman & Hinton 2012 (RMSprop, as in PyTorch, where b2 is alpha);
+You, Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity
+(LAMB); Goyal et al. 2017, section 3 (momentum correction); ema as torch.optim.swa_utils.AveragedModel with
+use_buffers=True
 """
 
 import math
@@ -41,6 +47,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.optim import texts
 
 Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
+EMA = "ema"  # the slot of the average of the weights
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 
 
@@ -48,14 +55,15 @@ UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 class Hyper:
     """The hyperparameters.
 
-    momentum:        of sgd, nesterov and lars; the first moment's (beta1) of adamw and lamb
+    momentum:        of sgd, nesterov, lars and rmsprop; the first moment's (beta1) of adam, adamw and lamb
     weight_decay:    before the parameters' multipliers
     decay_bias_norm: whether biases, scales and shifts decay too
-    beta2:           of adamw and lamb
-    eps:             likewise; None: 1e-8 for adamw, 1e-6 for lamb, their authors' values
+    beta2:           of adam, adamw, rmsprop (alpha) and lamb
+    eps:             likewise; None: 1e-6 for lamb, its authors' value, else 1e-8
     trust_coefficient: of lars
     trust_limit:     the largest trust ratio of lars and lamb
     correction:      momentum correction of lars
+    ema:             decay of the average of the weights; None: no average
     """
 
     momentum: float = 0.9
@@ -66,6 +74,7 @@ class Hyper:
     trust_coefficient: float = 1e-3
     trust_limit: float = math.inf
     correction: bool = False
+    ema: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +119,15 @@ def _run(span: Span, hyper: Hyper) -> UpdateRange:
     return UpdateRange(span.start, span.stop, p.lr, 0.0 if exempt else hyper.weight_decay * p.decay, 0.0)
 
 
+def eps_of(hyper: Hyper, usual: float) -> float:
+    return usual if hyper.eps is None else hyper.eps
+
+
 class Optimizer(ABC):
     """An update rule.
 
-    slots:     names of the flat arrays that hold its state, as long as the arena and zero at first
+    slots:     names of the flat arrays that hold its state, as long as the arena and zero at first; of an object with
+               ``hyper.ema`` also :data:`EMA`, the average of the weights
     linear:    whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
     layerwise: whether it needs norms of whole parameters: see :class:`Layerwise`
     """
@@ -123,7 +137,8 @@ class Optimizer(ABC):
     layerwise: bool
 
     def __init__(self, spans: Sequence[Span], hyper: Hyper):
-        self.hyper = hyper
+        self.hyper, self._rule_slots = hyper, type(self).slots
+        self.slots = self._rule_slots if hyper.ema is None else (*self._rule_slots, EMA)
         self.runs = update_ranges(spans, hyper, self.layerwise)
 
     @abstractmethod
@@ -141,7 +156,18 @@ class Optimizer(ABC):
                 yield replace(run, start=max(run.start, start), stop=min(run.stop, stop))
 
     def _state(self, run: UpdateRange, slots: Slots, first: int) -> list[Array]:
-        return [slots[name][run.start - first : run.stop - first] for name in self.slots]
+        return [slots[name][run.start - first : run.stop - first] for name in self._rule_slots]
+
+    def _average(self, ops: Ops, weights, slots: Slots, step: int, start: int, stop: int, first: int) -> None:
+        """Move the average of the weights, running statistics included, towards the updated ones; it begins at those of
+        the first update."""
+        if self.hyper.ema is None or start == stop:
+            return
+        average, updated = slots[EMA][start - first : stop - first], weights[start:stop]
+        if step == 1:
+            ops.copy(updated, average)
+        else:
+            ops.approach(average, updated, 1 - self.hyper.ema)
 
 
 class ElementwiseOptimizer(Optimizer):
@@ -156,6 +182,7 @@ class ElementwiseOptimizer(Optimizer):
                 ops.approach(w, g, run.rate)
             else:
                 self._update(ops, w, g, self._state(run, slots, first), lr * run.lr, run.decay, step)
+        self._average(ops, weights, slots, step, start, stop, first)
 
     @abstractmethod
     def _update(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, decay: float, step: int) -> None: ...
@@ -184,9 +211,26 @@ class AdamW(ElementwiseOptimizer):
     linear = False
 
     def _update(self, ops: Ops, w, g, state, lr, decay, step):
-        eps = 1e-8 if self.hyper.eps is None else self.hyper.eps
         m, v = state
-        ops.adamw(w, g, m, v, lr, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
+        ops.adamw(w, g, m, v, lr, self.hyper.momentum, self.hyper.beta2, eps_of(self.hyper, 1e-8), decay, step)
+
+
+class Adam(ElementwiseOptimizer):
+    slots = ("mean", "square")
+    linear = False
+
+    def _update(self, ops: Ops, w, g, state, lr, decay, step):
+        m, v = state
+        ops.adam(w, g, m, v, lr, self.hyper.momentum, self.hyper.beta2, eps_of(self.hyper, 1e-8), decay, step)
+
+
+class RMSprop(ElementwiseOptimizer):
+    slots = ("square", "momentum")
+    linear = False
+
+    def _update(self, ops: Ops, w, g, state, lr, decay, step):
+        s, v = state
+        ops.rmsprop(w, g, s, v, lr, self.hyper.momentum, self.hyper.beta2, eps_of(self.hyper, 1e-8), decay)
 
 
 class Layerwise(Optimizer):
@@ -209,7 +253,7 @@ class Layerwise(Optimizer):
         squares = self._whole
         squares.fill(0.0)
         self.prepare(ops, weights, grads, slots, step, start, stop, squares, first)
-        self.move(ops, weights, grads, slots, lr, start, stop, squares, first)
+        self.move(ops, weights, grads, slots, lr, step, start, stop, squares, first)
 
     def squares(self) -> np.ndarray:
         """Return zeros, float64 [parameters with norms, 2], for the sums of squares of weights and direction."""
@@ -228,8 +272,9 @@ class Layerwise(Optimizer):
                 squares[run.norm] += ops.square_sum(w), ops.square_sum(g)
 
     def move(
-        self, ops: Ops, weights, grads, slots: Slots, lr: float, start: int, stop: int, squares, first: int = 0
-    ) -> None:
+        self, ops: Ops, weights, grads, slots: Slots, lr: float, step: int, start: int, stop: int, squares,
+        first: int = 0,
+    ) -> None:  # fmt: skip
         """Update elements ``start:stop`` in their direction, by the squares of whole parameters."""
         for run in self._within(start, stop):
             w, g = weights[run.start : run.stop], grads[run.start : run.stop]
@@ -238,6 +283,7 @@ class Layerwise(Optimizer):
                 continue
             ratio = 1.0 if run.norm is None else self._limited(np.sqrt(squares[run.norm]), run.decay)
             self._move(ops, w, g, self._state(run, slots, first), lr * run.lr, ratio, run.decay)
+        self._average(ops, weights, slots, step, start, stop, first)
 
     def _check_whole(self, start: int, stop: int) -> None:
         for run in self.runs if start < stop else ():
@@ -285,8 +331,8 @@ class LAMB(Layerwise):
     slots = ("mean", "square")
 
     def _direct(self, ops: Ops, w, g, state, decay, step):
-        eps = 1e-6 if self.hyper.eps is None else self.hyper.eps
         m, v = state
+        eps = eps_of(self.hyper, 1e-6)
         ops.adam_direction(w, g, m, v, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
 
     def _trust(self, w_norm, g_norm, decay):
@@ -297,7 +343,15 @@ class LAMB(Layerwise):
         ops.add(w, g, w)
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW, "lars": LARS, "lamb": LAMB}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "nesterov": Nesterov,
+    "adamw": AdamW,
+    "adam": Adam,
+    "rmsprop": RMSprop,
+    "lars": LARS,
+    "lamb": LAMB,
+}
 
 
 def make_optimizer(name: str, spans: Sequence[Span], hyper: Hyper) -> Optimizer:

@@ -104,7 +104,7 @@ class Ended:
     weights_sha256:  of all weights; equal on every rank
     seconds:         of this process, from :class:`RunStarted`
     exposed_share:   fraction of the training time in which the loop waited for communication
-    reason:          "done" or "interrupted"
+    reason:          "done", "interrupted", or "early stop": --early-stop ended it
     """
 
     iterations: int

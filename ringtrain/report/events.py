@@ -43,11 +43,12 @@ class RunStarted:
     resumed_at:      iterations finished before this process began; 0 for a new run
     seed:            of all random numbers
     folder:          of the run; None if nothing is kept
-    best:            the highest test accuracy of the run before it was resumed, or the lowest test loss where the loss
-                     counts nothing correct; None without one
+    best:            the best test accuracy, or loss, of the run before it was resumed; None without one
+    best_by:         "accuracy" or "loss"
     loss:            its name
     metrics:         names of the metrics of an evaluation, beside loss and accuracy
     accuracy:        whether the loss counts correct elements
+    plugins:         path → sha256 of each --plugin
     date:            of the start, UTC, in ISO 8601
     hosts:           by rank
     command:         that started every rank
@@ -84,6 +85,8 @@ class RunStarted:
     loss: str = "ce"
     metrics: list[str] = field(default_factory=list)
     accuracy: bool = True
+    best_by: str = "accuracy"
+    plugins: dict[str, str] = field(default_factory=dict)
     date: str = ""
     hosts: list[str] = field(default_factory=list)
     command: str = ""
@@ -254,3 +257,8 @@ def _finite(value):
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_better(best_by: str, value: float, before: float | None) -> bool:
+    """Whether a test accuracy or loss is better than the best one before."""
+    return before is None or (value < before if best_by == "loss" else value > before)

@@ -51,17 +51,6 @@ class Score:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     classes: ClassCounts | None = None
 
-    @property
-    def quality(self) -> float:
-        """What decides on the best checkpoint: the accuracy, the higher the better, or else the loss."""
-        return self.loss if self.accuracy is None else self.accuracy
-
-    def is_better(self, best: float | None) -> bool:
-        """Whether it is better than the best :attr:`quality` so far."""
-        if best is None:
-            return True
-        return self.loss < best if self.accuracy is None else self.accuracy > best
-
 
 class Evaluator:
     """Scores the weights of a graph. Sums are float64, so that counts are exact. ``ranks``: those that hold the whole
@@ -85,11 +74,14 @@ class Evaluator:
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
 
-    def score(self, split: Split, batch: int, grain: int = 1, by_class: bool = False) -> Score | None:
+    def score(
+        self, split: Split, batch: int, grain: int = 1, whole: bool = False, by_class: bool = False
+    ) -> Score | None:
         """Score a split; None if no example has a label. Raises EvaluationStopped, on every rank, if one has to stop,
         and DivergedError for labels that make any loss NaN. Collective.
 
-        batch: examples at a time, over all ranks; grain: those that stay together
+        batch: examples at a time, over all ranks; grain: those that stay together; whole,
+        by_class: see :meth:`ringtrain.nn.losses.Loss.metrics`
 
         Each rank's parts have rows of their own, zeros elsewhere, so that the sum over ranks is exact; rows are then
         added in the order of their examples. With a grain of batch/ranks the score has the same bits at any number of
@@ -97,7 +89,7 @@ class Evaluator:
         """
         place, size = self._place, len(self._ranks)
         output = self._graph.shapes[self._graph.output]
-        metrics = self._loss.metrics(output, label_form(split), by_class)
+        metrics = self._loss.metrics(output, label_form(split), whole, by_class)
         own = self._rows(split, batch)
         parts, counts = own.size // 3, np.zeros(metrics.counts, np.int64)
         rows = np.zeros((parts, size, 3 + metrics.sums))

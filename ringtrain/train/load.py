@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from ringtrain import plugin
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, resolve
 from ringtrain.data.batches.batches import evaluation_batches
@@ -29,7 +30,7 @@ from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.checkpoints import input_facts
 from ringtrain.train.checkpoints.input_facts import InputFacts, facts_of
-from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
+from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place, weights_for_use
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
@@ -38,11 +39,12 @@ from ringtrain.transport.base import Transport
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
     """A model with trained weights. ``path``: of the checkpoint; ``skipped``: a sentence on each newer, damaged one;
-    ``facts``: of its training data."""
+    ``facts``: of its training data; ``averaged``: on rank 0, whether the weights are the run's average (``--ema``)."""
 
     path: str
     skipped: tuple[str, ...]
     iteration: int
+    averaged: bool
     config: TrainConfig
     model: ModelSpec
     ops: Ops
@@ -65,34 +67,36 @@ class TrainedOnData(TrainedModel):
     feed: DeviceInput
 
 
-def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> TrainedOnData:
+def load(transport: Transport, target: str, best: bool, given: dict, split: str, raw: bool = False) -> TrainedOnData:
     """Load the model of a checkpoint's file or a run's folder, and one split of the data set in ``given``, or of the
-    run's. Collective; raises RingtrainError on every rank alike."""
-    found, told, config, model = _look_up(transport, target, best, given, split)
+    run's. ``raw``: the weights of the last update, also of a run with an average of weights. Collective; raises
+    RingtrainError on every rank alike."""
+    found, told, config, model = _look_up(transport, target, best, raw, given, split)
     data = read_data(config, model, transport)
     chosen = together(transport, lambda: split_of(data, split, model))
-    trained = _load(transport, found, told, config, model, data)
+    trained = _load(transport, found, told, config, model, raw, data)
     parts = {each.name: getattr(trained, each.name) for each in fields(trained)}
     loaded = TrainedOnData(**parts, data=data, split=chosen, feed=trained.feed_of(chosen))
     take_turns(transport, lambda: _rehearse(loaded, chosen, data), compiles=loaded.ops.records)
     return loaded
 
 
-def load_model(transport: Transport, target: str, best: bool, given: dict) -> TrainedModel:
+def load_model(transport: Transport, target: str, best: bool, given: dict, raw: bool = False) -> TrainedModel:
     """Load the model of a checkpoint's file or a run's folder, without data: only a checkpoint of an earlier version
-    needs the run's. Collective; raises RingtrainError on every rank alike."""
-    found, told, config, model = _look_up(transport, target, best, given)
-    trained = _load(transport, found, told, config, model)
+    needs the run's. ``raw``: as in :func:`load`. Collective; raises RingtrainError on every rank alike."""
+    found, told, config, model = _look_up(transport, target, best, raw, given)
+    trained = _load(transport, found, told, config, model, raw)
     one = ArraySplit(np.zeros((1, *model.input.shape), np.uint8), np.full(1, IGNORE, np.int32), "")
     take_turns(transport, lambda: _rehearse(trained, one), compiles=trained.ops.records)
     return trained
 
 
 def _look_up(
-    transport: Transport, target: str, best: bool, given: dict, *more: str
+    transport: Transport, target: str, best: bool, raw: bool, given: dict, *more: str
 ) -> tuple[FoundCheckpoint | None, dict, TrainConfig, ModelSpec]:
     """(the checkpoint, on rank 0; its facts; configuration; model)."""
-    agree(transport, {"target": target, "best": best, "split": more, **given})
+    asked = {"target": target, "best": best, "raw": raw, "split": more, "plug-ins": plugin.facts()}
+    agree(transport, {**asked, **given})
     found, told = _find(transport, target, best)
     config = together(transport, lambda: _configured(told["config"], given))
     model = together(transport, lambda: spec.parse_model(told["model"], told["model_name"], texts.THE_MODEL()))
@@ -105,6 +109,7 @@ def _load(
     told: dict,
     config: TrainConfig,
     model: ModelSpec,
+    raw: bool,
     data: DataSet | None = None,
 ) -> TrainedModel:
     """Load the weights. ``data``: for a checkpoint that does not keep the facts of its training data."""
@@ -124,12 +129,13 @@ def _load(
             store.check_parameters(found.checkpoint, parameter_shapes(arena), str(found.path))
 
     together(transport, check)
-    weights = found.checkpoint.weights if found else None
+    weights, averaged = weights_for_use(found.checkpoint, raw) if found else (None, False)
     ops.upload(from_root(transport, arena.spans, weights, ops.dtype), arena.weights)
     return TrainedModel(
         path=told["path"],
         skipped=tuple(told["skipped"]),
         iteration=told["iteration"],
+        averaged=averaged,
         config=config,
         model=model,
         ops=ops,
@@ -172,7 +178,9 @@ def score_of(transport: Transport, trained: TrainedOnData, by_class: bool = Fals
     together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
     loss, deadline_s = trained.loss, trained.config.deadline_s
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
-    score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH, by_class=by_class)
+    score = evaluator.score(
+        trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH, whole=True, by_class=by_class
+    )
     if score is None:
         raise everywhere(DataError(texts.NO_LABELS(data=trained.data.name)))
     return score

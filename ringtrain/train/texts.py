@@ -13,6 +13,7 @@ OTHER_IMAGES = Template(
 RESIZE = Template(
     "--resize {given!r} is neither HxW nor one number of pixels (from 1 to {most}), such as 224x224 or 256"
 )
+NO_IMAGE_INPUT = Template("--data has images, but model {model!r} takes {shape}, not height x width x channels")
 CROP_SCALE = Template(
     "--random-resized-crop {given!r} is no LEAST:MOST, shares of the image's area from above 0 to 1, such as 0.08:1"
 )
@@ -81,10 +82,19 @@ ALGORITHM = Template(" ({algorithm}{rounding})")
 ROUNDED = Template(", rounded to {wire} on the wire")
 MOMENTUM = Template("momentum {momentum:g}{corrected}")
 CORRECTED = Template(" corrected")
+ALPHA = Template("alpha {alpha:g}, momentum {momentum:g}")
 BETAS = Template("beta1 {beta1:g}, beta2 {beta2:g}")
 OPTIMIZER = Template("{optimizer}, {memory}, weight decay {decay:g}")
 TRUST = Template(", trust {trust:g}")
 TRUST_LIMIT = Template(", trust ratio at most {limit:g}")
+EARLY_STOP_WITHOUT_TEST = Template(
+    "--early-stop {evaluations} compares evaluations, and data {data} have no test part: leave it out, or make the "
+    "data with one"
+)
+BEST_BY_ACCURACY = Template("--best-by accuracy: --loss {loss} counts nothing correct; give --best-by loss")
+NO_BETTER = Template("--early-stop: no test {best_by} better than {best:.4f} in {evaluations}")
+PLUGIN = Template("plug-in {path}, sha256 {sha256}")
+AVERAGED = Template(", weights averaged with decay {decay:g} for evaluations")
 CLIPPED = Template(", gradient clipped to {norm:g}")
 
 # reasons, run: stops
@@ -168,6 +178,7 @@ WITHOUT_TUNING = Template("without --tuning from here on: {error}")
 
 # recipe
 STEP_AT = Template("{policy} at {steps}")
+FLOOR = Template("at least {floor:g}")
 STEP_EVERY = Template("{policy} every {steps}")
 WARMUP = Template("warm-up {span}")
 EPOCH_SPAN = Template("{count} epoch = {iterations}")

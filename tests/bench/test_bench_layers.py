@@ -28,7 +28,7 @@ from ringtrain.nn.layers import ReLU
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.tables import plain_lines
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
@@ -77,7 +77,7 @@ def test_every_layer_is_timed_once_in_each_direction(graph):
     assert inside == pytest.approx(seconds[ITERATION, ""])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "lars", "lamb"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_iteration_computes_the_same(graph, optimizer):
     """The rate is 0: weights stay; running statistics alone move."""
     rig = rig_of(graph, optimizer=optimizer)

@@ -105,7 +105,7 @@ def shown(columns: int) -> str:
 
 def test_every_field_is_in_one_section():
     named = [name for names in SECTIONS.values() for name in names.split()]
-    assert sorted(named) == sorted([*config_fields(), "run_file"])
+    assert sorted(named) == sorted([*config_fields(), "run_file", "plugin"])
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -50,7 +50,7 @@ def refused(flag, value, wanted):
         ({"batch": "5ep"}, refused("--batch", "5ep", texts.A_WHOLE_NUMBER)),
         (
             {"optimizer": "sdg"},
-            texts.REFUSED_FLAG(name="--optimizer", value="sdg", wanted="did you mean 'sgd'? known: adamw, lamb"),
+            texts.REFUSED_FLAG(name="--optimizer", value="sdg", wanted="did you mean 'sgd'? known: adam, adamw"),
         ),
         (
             {"epochs": 3, "iterations": 4},

@@ -16,7 +16,7 @@ from ringtrain.errors import DataError
 from tests.fakes.clock import until
 
 AUGMENT = Augment(pad=2, flip=True, height=4, width=3)
-FIELDS = ("examples", "images", "labels", "top", "left", "flip", "erase")
+FIELDS = ("examples", "images", "labels", "top", "left", "flip")
 
 
 def kept(batch):

@@ -464,6 +464,14 @@ def test_synthetic_data_are_the_same_for_a_seed_and_look_random():
     assert a.train.checksum == synthetic((5, 3, 3), 7, 1000, 1).train.checksum
 
 
+def test_synthetic_labels_have_the_shape_of_a_loss():
+    dense, values = (synthetic((6, 2), classes, 500, 3, (6,), most=9).train for classes in (4, None))
+    assert dense.labels.shape == values.labels.shape == (500, 6) and set(dense.labels.ravel()) == set(range(4))
+    assert values.label_dtype == np.float32 and values.labels.min() >= 0 and values.labels.max() < 1
+    assert abs(values.labels.mean() - 0.5) < 0.02 and set(values.images.ravel()) == set(range(10))
+    assert synthetic((6, 2), None, 500, 3, (6,)).classes == ()
+
+
 @pytest.mark.parametrize("arguments", [((0, 3, 3), 7, 10, 0), ((3, 3, 3), 0, 10, 0), ((3, 3, 3), 2, 0, 0)])
 def test_synthetic_data_of_nothing_are_refused(arguments):
     with pytest.raises(DataError, match=data_texts.SYNTHETIC_NONE.pattern()):

@@ -9,7 +9,7 @@ from image_makers import encoded, labelled, pixels, shards, tar
 
 from ringtrain.data import texts
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.image_files.open import SAMPLE, accepts, open_images
+from ringtrain.data.image_files.open import SAMPLE, accepts, open_images, open_part
 from ringtrain.data.image_files.shards import shards_of
 from ringtrain.data.images import decode_image, fit
 from ringtrain.errors import DataError
@@ -61,7 +61,7 @@ def test_folders_of_members_are_classes_and_a_file_beside_the_shards_names_them(
     data = opened(tmp_path / "a-*.tar")
     assert (data.classes, data.train.labels.tolist()) == (("tulip", "rose", "aster", "lily"), [0, 1, 2, 1])
     (tmp_path / "classes.txt").write_text("tulip\nrose\n")
-    with pytest.raises(DataError, match=texts.CLASS_NOT_GIVEN.pattern(name="aster", file="classes.txt")):
+    with pytest.raises(DataError, match=texts.CLASS_NOT_GIVEN.pattern(name="aster", source="classes.txt")):
         opened(tmp_path / "a-*.tar")
 
 
@@ -80,6 +80,19 @@ def test_a_folder_has_a_part_to_test_with(tmp_path):
     with pytest.raises(DataError, match=texts.IMAGE_CHANGED.pattern(file="2.png", found=3)):
         (tmp_path / "train" / "rose" / "2.png").write_bytes(b"abc")
         data.train.image(2)
+
+
+def test_a_part_to_test_with_has_the_classes_of_training(tmp_path):
+    tar(tmp_path / "val.tar", [("rose/2.png", IMAGE), ("lily/1.png", IMAGE)])
+    part = open_part(str(tmp_path / "val.tar"), VIEW, 3, ("lily", "aster", "rose"))
+    assert part.labels.tolist() == [2, 0]
+    with pytest.raises(DataError, match=texts.CLASS_NOT_GIVEN.pattern(name="lily", source="the training part")):
+        open_part(str(tmp_path / "val.tar"), VIEW, 3, ("aster", "rose"))
+    for name in ("rose", "lily"):
+        (tmp_path / "val" / name).mkdir(parents=True)
+        (tmp_path / "val" / name / "1.png").write_bytes(IMAGE)
+    part = open_part(str(tmp_path / "val"), VIEW, 3, ("rose", "aster", "lily"))
+    assert part.labels.tolist() == [2, 0]
 
 
 def test_the_checksum_is_of_names_sizes_and_labels(tmp_path):

@@ -15,6 +15,7 @@ from tests.docs.playing import ROOT, Plan, Stage, play
 pytestmark = pytest.mark.mpi
 
 TUTORIAL, PREDICT, README = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "predict.md", ROOT / "README.md"
+PLUGINS = ROOT / "docs" / "plugins.md"
 ON_A_CLUSTER = "mpirun -np 4 venv/bin/ringtrain train --model resnet20 --data cifar10.h5"
 COMPARE = (
     'mpirun -np 2 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4" '
@@ -48,6 +49,7 @@ PLANS = {
         },
     ),
     PREDICT: Plan(),
+    PLUGINS: Plan(),
     README: Plan(
         more={
             "mpirun -np 2 ringtrain train": "--epochs 1",

@@ -1,6 +1,7 @@
 """A scaled loss: how the factor moves, what is left out, and who cannot."""
 
 import numpy as np
+import pytest
 from test_exchange_strategies import bound
 
 from ringtrain.exchange.update.loss_scale import GROW_AFTER, LARGEST, START, LossScale, unscale
@@ -76,11 +77,12 @@ def test_what_one_rank_has_not_decides_for_all():
     assert scale.skipped == 1
 
 
-def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count():
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "rmsprop"])
+def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count(optimizer):
     """Adam's corrections depend on how many there were."""
 
     def body(t, factors):
-        exchange, arena = bound(Sharded, t, "adamw", scale=LossScale(1.0))
+        exchange, arena = bound(Sharded, t, optimizer, scale=LossScale(1.0))
         for iteration, factor in enumerate(factors):
             exchange.before(iteration, 1, 2)
             for span in reversed(arena.spans):

@@ -37,6 +37,12 @@ WINDOWS = {
     "volume, stride 2, groups 2": ((5, 4, 6, 4), ConvGeometry(2, 2, 1, 2)),
     "volume, pad over kernel": ((2, 3, 2, 2), ConvGeometry(2, 3, 3)),
 }
+DEPTHWISE_LINES = (  # length, channels, windows
+    (60, 5, ConvGeometry(3, 1, 1)),
+    (13, 70, ConvGeometry(5, 2, 3)),
+    (9, 17, ConvGeometry(2, 3)),
+    (4, 3, ConvGeometry(3, 1, 4)),
+)
 UPSAMPLED = ((4, 3, 5, 2), (1, 4, 3, 3), (3, 1, 17, 4), (2, 2, 1, 1))  # H, W, C, and how many times larger
 POOLS = {
     "ceil with pad": PoolGeometry(3, 2, 1, True),
@@ -103,6 +109,7 @@ def calls(dtype, n: int):
 
     yield from _convolutions(draw, n)
     yield from _windows(draw, n)
+    yield from _depthwise_lines(draw, n)
     yield from _upsampled(draw, n)
     yield from _pools(draw, n)
     yield from _responses(draw, n)
@@ -172,6 +179,18 @@ def _windows(draw, n):
     for relu, db in ((False, draw(6)), (True, draw(6)), (True, None)):
         outputs, rest = {"dy": draw(n, 7, 6), "db_C": db}, {"relu": relu, "accumulate": relu}
         yield Call("bias_back", {"y": draw(n, 7, 6)}, outputs, rest)
+
+
+def _depthwise_lines(draw, n):
+    for length, c, geometry in DEPTHWISE_LINES:
+        x, y, w = draw(n, length, c), draw(n, geometry.output(length), c), draw(geometry.kernel, c)
+        for relu in (False, True):
+            rest, given = {"geometry": geometry, "relu": relu}, {"x_NLC": x, "w_SC": w}
+            yield Call("depthwise_line", {**given, "b_C": draw(c) if relu else None}, {"y_NPC": y}, rest)
+            for accumulate, db, dx in ((relu, draw(c), draw(*x.shape)), (not relu, None, None)):
+                inputs = {**given, "y_NPC": y, "dy_NPC": draw(*y.shape)}
+                outputs = {"dw_SC": draw(*w.shape), "db_C": db, "dx_NLC": dx}
+                yield Call("depthwise_line_back", inputs, outputs, {**rest, "accumulate": accumulate})
 
 
 def _upsampled(draw, n):
@@ -360,6 +379,9 @@ def _flat(draw):
         yield Call("sgd", {"g": g}, {"w": w, "v": draw(5077)}, rest)
     rest = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.01, "step": 3}
     yield Call("adamw", {"g": g}, {"w": w, "m": draw(5077), "v": v}, rest)
+    yield Call("adam", {"g": g}, {"w": w, "m": draw(5077), "v": v}, rest)
+    division = {"lr": 0.1, "momentum": 0.9, "alpha": 0.99, "eps": 1e-8, "decay": 0.01}
+    yield Call("rmsprop", {"g": g}, {"w": w, "s": v, "v": draw(5077)}, division)
     direction = {name: rest[name] for name in ("beta1", "beta2", "eps", "decay", "step")}
     yield Call("adam_direction", {"w": w}, {"g": g, "m": draw(5077), "v": v}, direction)
     yield Call("approach", {"g": g}, {"w": w}, {"rate": 0.1})

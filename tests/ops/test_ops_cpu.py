@@ -221,6 +221,8 @@ def test_an_update_has_the_same_bits_wherever_an_element_lies(make, dtype):
     updates = {
         "sgd": (lambda w, g, m, v: ops.sgd(w, g, m, 0.1, 0.9, 0.01, True)),
         "adamw": (lambda w, g, m, v: ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)),
+        "adam": (lambda w, g, m, v: ops.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)),
+        "rmsprop": (lambda w, g, m, v: ops.rmsprop(w, g, v, m, 0.1, 0.9, 0.99, 1e-8, 0.01)),
         "adam_direction": (lambda w, g, m, v: ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3)),
         "approach": (lambda w, g, m, v: ops.approach(w, g, 0.1)),
         "scale": (lambda w, g, m, v: ops.scale(g, 0.3)),
@@ -259,6 +261,8 @@ def test_threads_change_no_bit_of_flat_spans(dtype):
         packed, pairs = np.zeros(w.size, np.float16), np.zeros(pair_bytes(3000, w.itemsize), np.uint8)
         ops.sgd(w, g, m, 0.1, 0.9, 0.01, True)
         ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
+        ops.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
+        ops.rmsprop(w, g, v, m, 0.1, 0.9, 0.99, 1e-8, 0.01)
         ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3)
         ops.add(w, g, w)
         ops.add(m, w, m, relu=True)

@@ -40,7 +40,7 @@ class Case:
         n, h, w, c, k, kernel, pad, groups = shape
         self.geometry = ConvGeometry(kernel, 1, pad, groups)
         p, q = self.geometry.output(h), self.geometry.output(w)
-        self.sizes = np.array([n, h, w, c, p, q, k, kernel, kernel, 1, pad, groups])
+        self.sizes = np.array([n, h, w, c, p, q, k, kernel, kernel, 1, pad, groups, pad])
         generator = np.random.default_rng(0)
 
         def draw(*shape):
@@ -144,7 +144,8 @@ def test_arrays_are_neither_read_nor_written_beyond_their_ends():
         ((16, 27, 27, 96), 256, ConvGeometry(5, 1, 2, 2), "float64", "direct"),
         ((128, 32, 32, 3), 16, ConvGeometry(3, 1, 1), "float32", "direct"),
         ((32, 32, 32, 64), 128, ConvGeometry(3, 2, 1), "float32", "direct"),
-        ((32, 32, 32, 64), 64, ConvGeometry(3, 1, 1, 64), "float32", "direct"),
+        ((32, 32, 32, 64), 64, ConvGeometry(3, 1, 1, 64), "float32", "depthwise"),
+        ((32, 32, 32, 64), 128, ConvGeometry(3, 2, 1, 64), "float32", "direct"),
         ((32, 8, 8, 64), 64, ConvGeometry(3, 1, 3), "float32", "direct"),
         ((1, 4, 4, 512), 512, ConvGeometry(3, 1, 1), "float32", "direct"),
         ((0, 4, 4, 512), 512, ConvGeometry(3, 1, 1), "float32", "direct"),

@@ -5,7 +5,7 @@ import pytest
 
 from ringtrain.ops.base import ACTIVATIONS, ConvGeometry
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import CONVOLUTIONS, POOLS, UPSAMPLED, WINDOWS, window_shape
+from tests.ops.cases import CONVOLUTIONS, DEPTHWISE_LINES, POOLS, UPSAMPLED, WINDOWS, window_shape
 
 OPS = ReferenceOps("float64")
 SMALL = [name for name in CONVOLUTIONS if name not in ("long rows", "many tiles", "depthwise, wide")]
@@ -63,6 +63,24 @@ def test_gradients_of_linear(relu):
     def back(dy):
         dx, dw, db = (np.empty_like(x) for x in inputs)
         OPS.linear_back(inputs[0], inputs[1], forward(*inputs), dy, dw, db, dx, relu)
+        return dx, dw, db
+
+    check(forward, back, *inputs)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("length", "channels", "geometry"), DEPTHWISE_LINES)
+def test_gradients_of_depthwise_convolution_along_a_line(length, channels, geometry, relu):
+    inputs = draw(2, length, channels), draw(geometry.kernel, channels), draw(channels)
+    y = np.empty((2, geometry.output(length), channels))
+
+    def forward(*inputs):
+        OPS.depthwise_line(*inputs, y, geometry, relu)
+        return y.copy()
+
+    def back(dy):
+        dx, dw, db = (np.empty_like(x) for x in inputs)
+        OPS.depthwise_line_back(inputs[0], inputs[1], forward(*inputs), dy, dw, db, dx, geometry, relu)
         return dx, dw, db
 
     check(forward, back, *inputs)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from ringtrain.nn.arena import lay_out
+from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim.optimizers import SGD, Hyper
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 F = torch.nn.functional
@@ -245,3 +248,60 @@ def test_adamw():
             lambda w, g, step: OPS.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.02, step),
         )
     )
+
+
+def test_adam():
+    m, v = np.zeros(11), np.zeros(11)
+    close(
+        *steps(
+            lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.02),
+            lambda w, g, step: OPS.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.02, step),
+        )
+    )
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_rmsprop(momentum):
+    s, v = np.zeros(11), np.zeros(11)
+    close(
+        *steps(
+            lambda p: torch.optim.RMSprop(p, lr=0.1, alpha=0.95, eps=1e-3, weight_decay=0.02, momentum=momentum),
+            lambda w, g, step: OPS.rmsprop(w, g, s, v, 0.1, momentum, 0.95, 1e-3, 0.02),
+        )
+    )
+
+
+def test_averaged_weights():
+    """Of each update, begun at the first: torch's AveragedModel."""
+    parameter = Parameter("weight", (11,), Fill("constant"), "weight")
+    optimizer = SGD(lay_out((("fc.weight", parameter),)), Hyper(momentum=0.9, weight_decay=0.02, ema=0.8))
+    slots = {name: np.zeros(16) for name in optimizer.slots}
+    found = []
+
+    class Net(torch.nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = torch.nn.Parameter(weight.detach())
+
+    def made(parameters):
+        (weight,) = parameters
+        kept = torch.optim.swa_utils.AveragedModel(
+            Net(weight), multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8), use_buffers=True
+        )
+        sgd = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.02)
+
+        def update(*_):
+            kept.update_parameters(Net(weight))
+            found.append(kept.module.weight.detach().numpy().copy())
+
+        sgd.register_step_post_hook(update)
+        return sgd
+
+    def step(w, g, number):
+        padded = [np.zeros(16), np.zeros(16)]
+        padded[0][:11], padded[1][:11] = w, g
+        optimizer.apply(OPS, *padded, slots, 0.1, number, 0, 16)
+        w[...] = padded[0][:11]
+
+    close(*steps(made, step))
+    close(slots["ema"][:11], found[-1])

@@ -20,6 +20,11 @@ KNOWN = [
     (LearningRate(0.01, "inv", gamma=1e-4, power=0.75), {0: 0.01, 9900: 0.00596843, 10000: 0.0059460}),
     (LearningRate(0.4, "cosine", total=100), {0: 0.4, 50: 0.2, 25: 0.2 * (1 + math.sqrt(0.5)), 100: 0.0, 200: 0.0}),
     (LearningRate(0.4, warmup=4), {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.4}),
+    (LearningRate(0.4, "cosine", total=100, floor=0.1), {0: 0.4, 50: 0.25, 100: 0.1, 200: 0.1}),
+    (LearningRate(1.0, "poly", power=2, total=10, floor=0.2), {0: 1.0, 5: 0.4, 10: 0.2, 99: 0.2}),
+    (LearningRate(0.1, "step", (10,), gamma=0.5, floor=0.03), {0: 0.1, 10: 0.05, 20: 0.03, 90: 0.03}),
+    (LearningRate(0.1, "multistep", (10,), gamma=0.1, floor=0.03, warmup=2), {0: 0.05, 9: 0.1, 10: 0.03}),
+    (LearningRate(0.01, "inv", gamma=1e-4, power=0.75, floor=0.008), {0: 0.01, 9900: 0.008}),
     (LearningRate(0.4, "poly", total=10, warmup=2), {0: 0.2, 1: 0.36, 2: 0.32}),
 ]
 
@@ -86,3 +91,8 @@ def test_unusable_numbers_are_explained(arguments, message):
     with pytest.raises(ConfigError) as error:
         LearningRate(0.1, **arguments)
     assert message in str(error.value)
+
+
+def test_a_floor_above_the_rate_is_refused():
+    with pytest.raises(ConfigError, match=texts.FLOOR.pattern(floor=0.2, lr=0.1)):
+        LearningRate(0.1, "cosine", total=10, floor=0.2)

@@ -46,7 +46,19 @@ def adamw(w, g, slots, lr, decay, step, hyper):
     return w - lr * (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
 
 
-FORMULAS = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw}  # of each element; the others are in test_optim_layerwise
+def adam(w, g, slots, lr, decay, step, hyper):
+    return adamw(w, g + decay * w, slots, lr, 0.0, step, hyper)
+
+
+def rmsprop(w, g, slots, lr, decay, step, hyper):
+    g = g + decay * w
+    s = slots["square"] = hyper.beta2 * slots["square"] + (1 - hyper.beta2) * g * g
+    v = slots["momentum"] = hyper.momentum * slots["momentum"] + g / (np.sqrt(s) + hyper.eps)
+    return w - lr * v
+
+
+# Of each element; the others are in test_optim_layerwise.
+FORMULAS = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw, "adam": adam, "rmsprop": rmsprop}
 
 
 def gradients(step):
@@ -131,6 +143,20 @@ def test_state_may_begin_where_a_slice_does(name):
     assert np.abs(ends[0] - gradients(0)).max() > 0.01
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_average_moves_towards_the_weights_after_each_update(name):
+    """It begins at those of the first update, and has running statistics too."""
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, Hyper(0.9, 0.1, ema=0.75))
+    assert optimizer.slots == (*OPTIMIZERS[name].slots, "ema")
+    w, average = gradients(0), None
+    slots = {slot: np.zeros(COUNT - 16) for slot in optimizer.slots}
+    for step in (1, 2, 3):
+        for start, stop in ((16, 37), (37, COUNT)):
+            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, start, stop, first=16)
+        average = w.copy() if average is None else 0.75 * average + 0.25 * w
+    np.testing.assert_allclose(slots["ema"], average[16:], rtol=1e-12, atol=1e-15)
+
+
 def test_neighbours_with_equal_multipliers_are_one_run():
     assert update_ranges(SPANS, Hyper(weight_decay=0.1)) == (
         UpdateRange(0, 32, 1, 0.1, 0),
@@ -150,6 +176,6 @@ def test_spans_apart_are_not_merged():
 
 def test_names():
     assert isinstance(make_optimizer("adamw", SPANS, Hyper()), AdamW)
-    hint = "did you mean 'adamw'? known: adamw, lamb, lars, nesterov, sgd"
-    with pytest.raises(ConfigError, match=UNKNOWN_OPTIMIZER.pattern(name="adam", hint=hint)):
-        make_optimizer("adam", SPANS, Hyper())
+    hint = "did you mean 'adam'? known: adam, adamw, lamb, lars, nesterov, rmsprop, sgd"
+    with pytest.raises(ConfigError, match=UNKNOWN_OPTIMIZER.pattern(name="adamv", hint=hint)):
+        make_optimizer("adamv", SPANS, Hyper())

@@ -103,7 +103,7 @@ def measured_apart(name, hyper, cuts):
             optimizer.prepare(ops, w, g, slots, step, start, stop, own, first=start)
             total += own if number % 2 else 0
         for (start, stop), slots in zip(parts, held, strict=True):
-            optimizer.move(ops, w, g, slots, lr, start, stop, total, first=start)
+            optimizer.move(ops, w, g, slots, lr, step, start, stop, total, first=start)
     return w, {slot: np.concatenate([slots[slot] for slots in held]) for slot in optimizer.slots}
 
 

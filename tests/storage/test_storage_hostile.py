@@ -104,8 +104,8 @@ HOSTILE = {
         checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.zeros(4000)),
     ),
     "no number for the best": (
-        attribute("best", 7.0),
-        checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.float64(7.0)),
+        attribute("best", -7.0),
+        checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.float64(-7.0)),
     ),
     "a name that moves the cursor": (
         text("model_name", b"a\x1b[2Jb"),

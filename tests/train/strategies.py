@@ -69,6 +69,7 @@ NETS = {
 # What every strategy is asked to do, but for the options that it names in ``cannot``.
 OPTIONS = {
     "adamw": {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.01},
+    "rmsprop": {"optimizer": "rmsprop", "lr": 0.002, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.01},
     "nesterov, clipped": {"optimizer": "nesterov", "clip_norm": 0.5},
     "micro-batches": {"optimizer": "nesterov", "accumulate": 3, "label_smoothing": 0.1, "decay_bias_norm": False},
     "micro-batches, clipped": {"accumulate": 2, "clip_norm": 0.1},
@@ -149,7 +150,7 @@ def averaging(says, flags, **more):
 
 def compressed(says, flags, **more):
     """Factors and elements go on alike under any optimizer: one is asked."""
-    given = {"exact": False, "like": None, "learns": 1 / 3, "cannot": ("adamw",), "stops": False, **more}
+    given = {"exact": False, "like": None, "learns": 1 / 3, "cannot": ("adamw", "rmsprop"), "stops": False, **more}
     return Strategy(flags, f"{says}, error feedback (ring)", **given)
 
 
@@ -221,7 +222,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             World(3, "ghost", {**LATER, "overlap": "forward"}),
             World(3, "dropout", {**LATER, "overlap": "none"}),
         ),
-        cannot=("adamw", "nesterov, clipped", "micro-batches, clipped", "corrected lars", "clipped lamb"),
+        cannot=("adamw", "rmsprop", "nesterov, clipped", "micro-batches, clipped", "corrected lars", "clipped lamb"),
         devices=(),
         files=False,
         stops=False,

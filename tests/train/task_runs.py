@@ -51,13 +51,13 @@ def data_of(task, labels=None) -> DataSet:
     return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", "none")
 
 
-def task_run(transport, task, labels=None, **flags):
-    """The assembly of a task's run, and its operations."""
+def task_run(transport, task, labels=None, ops=None, **flags):
+    """The assembly of a task's run, and its operations: those of its flags unless given."""
     text, loss, _ = TASKS[task]
     model = spec.parse_model(text, "task")
     given = {"model": "task", "loss": loss, "batch": BATCH, "lr": 0.1, "check_collectives": False, "dtype": "float64"}
     config = resolve(("flags", {**given, "ops": "reference", "iterations": 6, **flags}))
-    ops = make_ops(config.ops, config.dtype)
+    ops = ops or make_ops(config.ops, config.dtype)
     return assemble(config, model, data_of(task, labels), transport, ops, lambda: False), ops
 
 

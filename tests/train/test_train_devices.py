@@ -32,6 +32,8 @@ def test_training_is_that_of_the_host_bit_by_bit(size, early, model_text):
     "flags",
     [
         {"optimizer": "adamw"},
+        {"optimizer": "adam", "ema": 0.9},
+        {"optimizer": "rmsprop", "eps": 1e-6, "ema": 0.9},
         {"optimizer": "nesterov", "clip_norm": 0.5},
         {"optimizer": "lars", "trust_coefficient": 0.1},
         {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},

@@ -27,6 +27,8 @@ CASES = {
     "ghost": (BATCH_NORM_NET, {"optimizer": "nesterov", "clip_norm": 0.5}),
     "lars": (BATCH_NORM_NET, {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05}),
     "lamb": (DROPOUT_NET, {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "overlap": "forward"}),
+    "adam": (DROPOUT_NET, {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "ema": 0.9}),
+    "rmsprop": (BATCH_NORM_NET, {"optimizer": "rmsprop", "lr": 0.01, "momentum": 0.5, "ema": 0.8}),
     "adamw": (DROPOUT_NET, {"optimizer": "adamw", "lr": 0.01, "label_smoothing": 0.1}),
 }
 
@@ -64,7 +66,7 @@ def found_at(size, *given, **flags):
     return *ranks[0][:2], bits(ranks[0][3])
 
 
-@pytest.mark.parametrize("case", daily(CASES, "ghost", "lamb", "adamw"))
+@pytest.mark.parametrize("case", daily(CASES, "ghost", "lamb", "adam"))
 def test_the_same_bits_at_any_number_of_ranks(case):
     net, flags = CASES[case]
     one = found_at(1, net, ITERATIONS, scored=True, **flags)
@@ -98,13 +100,13 @@ def test_how_gradients_travel_does_not_count(flags):
     assert found_at(3, BATCH_NORM_NET, 4, **flags) == found_at(2, BATCH_NORM_NET, 4, **flags) == wanted
 
 
-@pytest.mark.parametrize("sizes", [(4, 2, 1), (1, 3, 8)])
-def test_stopped_within_an_epoch_and_gone_on_with_at_other_numbers(sizes):
+@pytest.mark.parametrize(("sizes", "flags"), [((4, 2, 1), {}), ((1, 3, 8), {"ema": 0.8})])
+def test_stopped_within_an_epoch_and_gone_on_with_at_other_numbers(sizes, flags):
     found, first = None, 0
     for size, stop in zip(sizes, (2, 5, 7), strict=True):
-        ranks = everywhere(size, lambda t, f=found, a=first, b=stop: trained(t, BATCH_NORM_NET, b, a, f))
+        ranks = everywhere(size, lambda t, f=found, a=first, b=stop: trained(t, BATCH_NORM_NET, b, a, f, **flags))
         found, first = ranks[0][3], stop
-    assert bits(found) == found_at(1, BATCH_NORM_NET, 7)[2]
+    assert bits(found) == found_at(1, BATCH_NORM_NET, 7, **flags)[2]
 
 
 def test_more_shards_than_examples_in_most_of_them_and_more_ranks():

@@ -198,8 +198,7 @@ def test_a_run_that_is_done_is_left_as_it_is(train, drawn, tmp_path, capsys, len
     said = capsys.readouterr().out.splitlines()
     assert said == [
         f"this run is {longer} lengthens it",
-        f"test loss {end['test_loss']:.4f}, accuracy {100 * end['test_accuracy']:.2f}%, "
-        f"top-5 {100 * end['test_metrics']['top5_accuracy']:.2f}%",
+        f"test loss {end['test_loss']:.4f}, accuracy {100 * end['test_accuracy']:.2f}%",
         f"{end['images_per_s']:,.0f} images/s",
         "run folder run",
     ]

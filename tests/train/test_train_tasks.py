@@ -1,16 +1,19 @@
 """Losses of every kind of label: the same training and the same metrics at any number of ranks."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from small_runs import everywhere, on_ranks
-from task_runs import COUNT, TASKS, data_of, task_run, train_task
+from task_runs import TASKS, data_of, task_run, train_task
 
-from ringtrain.errors import DivergedError
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.train import texts
-from ringtrain.train.evaluate import Score
+from ringtrain.train.assembly.recipe import best_by_of
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.host_cuda import HostRuntime
+from tests.fakes.transports import DeviceTransport
 
 DIVIDED = ("mae of vectors", "bce of images")  # two fully connected layers after another one, to divide
 
@@ -53,6 +56,24 @@ def test_a_reproducible_run_has_the_same_bits(task):
     (losses, weights), *others = [everywhere(n, lambda t: train_task(t, task, **flags))[0] for n in (1, 2, 4)]
     for own_losses, own_weights in others:
         assert own_losses == losses and own_weights.tobytes() == weights.tobytes()
+
+
+@pytest.mark.parametrize("task", ["dense ce", "mse of fields", "bce of images", "huber of numbers"])
+def test_a_device_trains_and_scores_as_the_host(task):
+    """Its memory is read by operations alone."""
+
+    def on(transport, ops=None):
+        run, _ = task_run(transport, task, ops=ops)
+        return train_task(transport, task, ops=ops), run.evaluator.score(run.data.train, 12, by_class=True)
+
+    def on_device(transport):
+        ops = FakeGpuOps(HostRuntime(True), "float64")
+        return on(DeviceTransport(transport, ops), ops)
+
+    ((losses, weights), wanted), ((found, device_weights), score) = everywhere(1, on)[0], everywhere(1, on_device)[0]
+    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    np.testing.assert_allclose(device_weights, weights, rtol=0, atol=1e-12 * np.abs(weights).max())
+    assert score.metrics == pytest.approx(wanted.metrics, rel=1e-12) and score.accuracy == wanted.accuracy
 
 
 # ── metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +137,7 @@ def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown
 
 
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():
-    by_loss, by_accuracy = Score(0.5, None, 3), Score(0.5, 0.8, 3)
-    assert by_loss.is_better(None) and by_loss.is_better(0.6) and not by_loss.is_better(0.5)
-    assert by_accuracy.is_better(0.7) and not replace(by_accuracy, accuracy=0.7).is_better(0.7)
-    assert (by_loss.quality, by_accuracy.quality, COUNT) == (0.5, 0.8, len(data_of("ce").train.labels))
+    assert [best_by_of(TrainConfig(loss=loss)) for loss in ("ce", "bce", "mse")] == ["accuracy", "accuracy", "loss"]
+    assert best_by_of(TrainConfig(best_by="loss")) == "loss"
+    with pytest.raises(ConfigError, match=texts.BEST_BY_ACCURACY(loss="mse")):
+        best_by_of(TrainConfig(loss="mse", best_by="accuracy"))

@@ -78,19 +78,12 @@ class Rig:
 
     count: examples of this rank; total: of all ranks
     make:  (spans) → optimizer
-    loss:  of random labels that fit the net's output
+    loss:  at the end of the network, with random labels
     ways:  by layer, the way that its operations take
     """
 
     def __init__(
-        self,
-        ops: Ops,
-        graph: Graph,
-        count: int,
-        total: int,
-        make: Callable[..., Optimizer],
-        loss: Loss,
-        seed: int = 0,
+        self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], loss: Loss, seed: int = 0
     ):
         self._ops, self._watch, self._loss = ops, Stopwatch(ops), loss
         inputs = {node.name: graph_checks.input_shapes(node, graph.shapes) for node in graph.plan}
@@ -106,13 +99,15 @@ class Rig:
         examples, key = ops.from_host(np.arange(count)), ops.from_host(np.array([seed], np.uint64))
         self._ctx = Pass(ops, Workspace(ops), examples=examples, total=total, key=key)
         random = np.random.default_rng(seed)
-        self._x = ops.from_host(random.standard_normal((count, *graph.input_shape), np.float32).astype(ops.active))
+        x = random.standard_normal((count, *graph.input_shape), np.float32)
+        if graph.entries is not None:
+            x = random.integers(0, graph.entries, x.shape)
+        self._x = ops.from_host(x.astype(ops.active))
         form, classes = loss.labels_of(graph.shapes[graph.output])
-        shape = count, *form.shape
-        values = (
-            random.standard_normal(shape).astype(ops.dtype) if classes is None else random.integers(0, classes, shape)
+        labels = random.random((count, *form.shape))
+        self._labels = ops.from_host(
+            labels.astype(ops.dtype) if classes is None else (labels * classes).astype(np.int32)
         )
-        self._labels = ops.from_host(values if classes is None else values.astype(np.int32))
         self._labelled = total * shapes.element_count(form.shape)
 
     @property

@@ -19,7 +19,7 @@ class Batch:
 
     Shapes: examples int64 [n]; images [n, ...] and labels [n, ...] of the split's shapes and types; top and left int32
     [n], flip uint8 [n]; erase int32 [n, 4]: top, left, height and width of a box of the network's input, which becomes
-    0.
+    0; [n, 0] if none is.
     mix: how each example is mixed with that of ``partner`` in the same row; None: not at all.
     Units: total counts examples of all ranks, valid_total their labelled elements: class numbers other than -1
     (ignore), or values.
@@ -42,17 +42,19 @@ class Batch:
 
 class BatchSlot:
     """The memory of one batch of up to ``capacity`` examples of a split, in rows of ``shape``. ``allocate(shape,
-    dtype)`` makes its arrays; ``mixed``: partners have such memory too."""
+    dtype)`` makes its arrays; ``erased``: boxes of examples are; ``mixed``: partners have such memory too."""
 
-    def __init__(self, capacity: int, split: Split, shape: Shape, allocate=np.empty, mixed: bool = False):
-        self.partner = BatchSlot(capacity, split, shape, allocate) if mixed else None
+    def __init__(
+        self, capacity: int, split: Split, shape: Shape, allocate=np.empty, erased: bool = False, mixed: bool = False
+    ):
+        self.partner = BatchSlot(capacity, split, shape, allocate, erased) if mixed else None
         self.examples = allocate((capacity,), np.int64)
         self.images = allocate((capacity, *shape), split.dtype)
         self.labels = allocate((capacity, *split.label_shape), split.label_dtype)
         self.top = allocate((capacity,), np.int32)
         self.left = allocate((capacity,), np.int32)
         self.flip = allocate((capacity,), np.uint8)
-        self.erase = allocate((capacity, 4), np.int32)
+        self.erase = allocate((capacity, 4), np.int32) if erased else np.empty((capacity, 0), np.int32)
 
     def batch(self, n: int, **about) -> Batch:
         """Return views of the first ``n`` examples."""
@@ -103,7 +105,8 @@ class Gather:
 
     def slot(self, allocate=np.empty) -> BatchSlot:
         """Make a slot that holds any part."""
-        return BatchSlot(self.capacity, self._split, self._rows.shape, allocate, bool(self._mixing))
+        erased, mixed = self._erasing is not None, bool(self._mixing)
+        return BatchSlot(self.capacity, self._split, self._rows.shape, allocate, erased, mixed)
 
     def fill(self, slot: BatchSlot, iteration: int, part: int | None) -> Batch:
         """Gather a part of an iteration into the slot. ``part`` None: no examples, for an iteration of other ranks'
@@ -124,9 +127,7 @@ class Gather:
         np.copyto(batch.examples, examples)
         self._rows.read(batch.epoch, batch.examples, batch.images, batch.labels)
         self._augment.draw(self._rows.shape, self._seed, batch.epoch, batch, self._draw_scratch)
-        if self._erasing is None:
-            batch.erase.fill(0)
-        else:
+        if self._erasing is not None:
             self._erasing.draw(*self._augment.size, self._seed, batch.epoch, batch.examples, batch.erase)
         return batch
 

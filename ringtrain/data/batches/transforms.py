@@ -1,4 +1,4 @@
-"""What training does to an image on the host: RandomResizedCrop and colour jitter, with torchvision's meaning.
+"""Changes of an image in training, on the host: RandomResizedCrop and colour jitter, with torchvision's meaning.
 
 The key of a draw is (seed, epoch, example), so an example looks the same on every rank, and after a resume.
 """

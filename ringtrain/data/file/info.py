@@ -3,18 +3,24 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ringtrain.data import texts
 from ringtrain.data.file.dataset import DIGITS, hdf5_errors, open_hdf5
 from ringtrain.data.file.layout import layout_problems
 from ringtrain.errors import DataError, plain
 
+CLASS_NUMBERS = np.dtype(np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class SplitShape:
-    """The size of a split. ``shape``: (H, W, C) of each image."""
+    """The size of a split. ``shape``: of each input; ``label_shape``: of each label."""
 
     count: int
     shape: tuple[int, ...]
+    label_shape: tuple[int, ...] = ()
+    label_dtype: np.dtype = CLASS_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)

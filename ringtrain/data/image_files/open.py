@@ -23,6 +23,7 @@ from ringtrain.errors import DataError, plain
 
 SAMPLE, AT_A_TIME = 1024, 32  # images of the sample; of a rank's turn
 CLASSES_FILE = "classes.txt"
+TRAINING = "the training part"
 
 
 def accepts(path: str) -> bool:
@@ -42,25 +43,15 @@ def open_images(
     touch:    called again and again while this works
     Raises: DataError
     """
-    how = {"view": view, "channels": channels, "threads": threads}
-
-    def busy(count: int, work: Callable[[int], Tables]) -> list[Tables]:
-        def one(number: int) -> Tables:
-            touch()
-            return work(number)
-
-        return divide(count, one)
-
-    if are_shards(path):
-        indices, classes = _of_shards(path, busy)
-    else:
-        indices, classes = _of_folders(Path(path), busy)
+    divide = _touching(divide, touch)
+    splits, classes = _opened(path, view, channels, threads, divide)
+    try:
+        statistics = _statistics(splits["train"], divide)
+    except BaseException:
+        for split in splits.values():
+            split.close()
+        raise
     shards = are_shards(path)
-    splits = {
-        name: ImageFilesSplit(index=index, shards=OpenShards(index.places) if shards else None, **how)
-        for name, index in indices.items()
-    }
-    statistics = _statistics(splits["train"], busy)
     return DataSet(
         name=plain(Path(path).name if shards else Path(path).resolve().name),
         train=splits["train"],
@@ -75,10 +66,49 @@ def open_images(
     )
 
 
+def open_part(
+    path: str,
+    view: View,
+    channels: int,
+    classes: Sequence[str],
+    threads: int = 1,
+    divide: Divide = alone,
+    touch: Callable = lambda: None,
+) -> ImageFilesSplit:
+    """Open a folder of images or tar shards as one part of a data set with these classes, to test with: its labels are
+    numbers of them. A folder's own test part is left aside. Otherwise as :func:`open_images`."""
+    splits, _ = _opened(path, view, channels, threads, _touching(divide, touch), classes)
+    return splits["train"]
+
+
+def _touching(divide: Divide, touch: Callable) -> Divide:
+    def busy(count: int, work: Callable[[int], Tables]) -> list[Tables]:
+        def one(number: int) -> Tables:
+            touch()
+            return work(number)
+
+        return divide(count, one)
+
+    return busy
+
+
+def _opened(
+    path: str, view: View, channels: int, threads: int, divide: Divide, classes: Sequence[str] = ()
+) -> tuple[dict[str, ImageFilesSplit], Sequence[str]]:
+    """(the parts by name, the names of classes: those given, if any)"""
+    shards = are_shards(path)
+    indices, classes = _of_shards(path, divide, classes) if shards else _of_folders(Path(path), divide, classes)
+    splits = {}
+    for name, index in indices.items():
+        files = OpenShards(index.places) if shards else None
+        splits[name] = ImageFilesSplit(index=index, channels=channels, view=view, threads=threads, shards=files)
+    return splits, classes
+
+
 # ── folders ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _of_folders(path: Path, divide: Divide) -> tuple[dict[str, Index], Sequence[str]]:
+def _of_folders(path: Path, divide: Divide, given: Sequence[str]) -> tuple[dict[str, Index], Sequence[str]]:
     roots = folder.parts_of(path)
-    classes, places = folder.labelled_folders(roots)
+    classes, places = folder.labelled_folders(roots, given)
     tables = divide(len(places), lambda number: _scan_folder(*places[number][1:]).tables())
     indices = {}
     for name in roots:
@@ -94,22 +124,23 @@ def _scan_folder(entry: Path, label: int) -> Listing:
 
 
 # ── shards ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _of_shards(pattern: str, divide: Divide) -> tuple[dict[str, Index], Sequence[str]]:
+def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> tuple[dict[str, Index], Sequence[str]]:
     paths = shards_of(pattern)
     tables = divide(len(paths), lambda number: scan_shard(paths[number]).tables())
     folders = [parted(table["folders"]) for table in tables]
     named = [bool(names) for names in folders]
     if any(named) and not all(named):
         raise DataError(texts.SHARDS_DIFFER(one=paths[named.index(True)], other=paths[named.index(False)]))
-    given = _given_classes(Path(paths[0]).parent / CLASSES_FILE)
+    source = TRAINING if given else CLASSES_FILE
+    given = given or _given_classes(Path(paths[0]).parent / CLASSES_FILE)
     if not all(named):
-        return {"train": Index.of(paths, tables)}, _numbered(tables, paths, given)
+        return {"train": Index.of(paths, tables)}, _numbered(tables, paths, given, source)
     classes = given or sorted({name for names in folders for name in names})
     numbers = {name: number for number, name in enumerate(classes)}
     for path, names in zip(paths, folders, strict=True):
         for name in names:
             if name not in numbers:
-                raise DataError(texts.CLASS_NOT_GIVEN(shard=path, name=plain(name), file=CLASSES_FILE))
+                raise DataError(texts.CLASS_NOT_GIVEN(shard=path, name=plain(name), source=source))
     renumbered = [_renumbered(table, names, numbers) for table, names in zip(tables, folders, strict=True)]
     return {"train": Index.of(paths, renumbered)}, classes
 
@@ -133,13 +164,13 @@ def _given_classes(file: Path) -> list[str]:
     return names
 
 
-def _numbered(tables: list[Tables], paths: list[str], given: list[str]) -> list[str]:
+def _numbered(tables: list[Tables], paths: list[str], given: Sequence[str], source: str) -> Sequence[str]:
     highest = [int(table["spans"][2].max()) for table in tables]
     if not given:
         return [str(number) for number in range(max(highest) + 1)]
     for path, label in zip(paths, highest, strict=True):
         if label >= len(given):
-            raise DataError(texts.LABEL_NOT_GIVEN(shard=path, label=label, count=len(given), file=CLASSES_FILE))
+            raise DataError(texts.LABEL_NOT_GIVEN(shard=path, label=label, count=len(given), source=source))
     return given
 
 

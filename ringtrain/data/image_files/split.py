@@ -35,9 +35,12 @@ class OpenShards:
         finally:
             os.close(file)
 
-    def __del__(self):
+    def close(self) -> None:
+        """Close them. A second call does nothing."""
         while self._files:
             os.close(self._files.popitem()[1])
+
+    __del__ = close
 
 
 def _read(file: int, offset: int, size: int) -> bytes:
@@ -98,6 +101,11 @@ class ImageFilesSplit(PictureSplit):
 
     def picture(self, example: int) -> FilePicture:
         return FilePicture(self._bytes(example), self.where(example), self.channels)
+
+    def close(self) -> None:
+        """Close its files."""
+        if self.shards is not None:
+            self.shards.close()
 
     def _bytes(self, example: int) -> bytes:
         place, (offset, size, _) = int(self.index.place[example]), self.index.spans[:, example].tolist()

@@ -7,6 +7,7 @@ Class numbers follow the order of the names; examples are ordered by class and n
 become RGB; if none has, all stay grey.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,10 +79,12 @@ def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
     return [texts.LEFT_OUT(count=len(others), first=others[0])]
 
 
-def labelled_folders(roots: dict[str, Path]) -> tuple[tuple[str, ...], list[tuple[str, Path, int]]]:
-    """Return the classes, and (part, folder, label) of each folder of a class. Raises: DataError for one that training
-    lacks"""
-    classes = tuple(folder.name for folder in class_folders(roots["train"]))
+def labelled_folders(
+    roots: dict[str, Path], given: Sequence[str] = ()
+) -> tuple[tuple[str, ...], list[tuple[str, Path, int]]]:
+    """Return the classes, and (part, folder, label) of each folder of a class. ``given``: the classes, in place of
+    those of the training part. Raises: DataError for a folder that is none of them"""
+    classes = tuple(given or (folder.name for folder in class_folders(roots["train"])))
     numbers = {name: number for number, name in enumerate(classes)}
     found = [(part, folder) for part, root in roots.items() for folder in class_folders(root)]
     for _, folder in found:

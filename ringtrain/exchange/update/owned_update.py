@@ -104,7 +104,7 @@ class OwnedUpdate:
         if self._squares is None or self._layerwise is None:
             self._optimizer.apply(*given, self._counted(), start, stop, first)
         else:
-            self._layerwise.move(*given, start, stop, self._squares, first)
+            self._layerwise.move(*given, self._counted(), start, stop, self._squares, first)
 
     def _counted(self) -> int:
         return max(self.step, 1)  # a rehearsal comes before the first update

@@ -130,6 +130,14 @@ class CpuOps(HostOps):
         given = x_NHWC, w_RSCK, y_NPQK
         self._convolution.back(*given, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
 
+    def depthwise_line(self, x_NLC, w_SC, b_C, y_NPC, geometry, relu=False):
+        self._convolution.line(x_NLC, w_SC, b_C, y_NPC, geometry, relu)
+
+    def depthwise_line_back(
+        self, x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu=False, accumulate=False
+    ):
+        self._convolution.line_back(x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu, accumulate)
+
     def columns(self, x, columns, geometry, group=0):
         self._kernels.columns(x, columns, self._windows(x, geometry), group)
 
@@ -271,6 +279,13 @@ class CpuOps(HostOps):
     def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
         corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
         self._kernels.adamw(w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
+
+    def adam(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
+        corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
+        self._kernels.adam(w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
+
+    def rmsprop(self, w, g, s, v, lr, momentum, alpha, eps, decay):
+        self._kernels.rmsprop(w, g, s, v, w.size, lr, momentum, alpha, eps, decay)
 
     def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):
         corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))

@@ -13,6 +13,7 @@ from ringtrain.ops.cuda.activations import Activations
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.cuda.convolution import CudaConvolution
+from ringtrain.ops.cuda.depthwise import Depthwise
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
@@ -51,6 +52,7 @@ PARTS = (
     Sums,
     Products,
     CudaConvolution,
+    Depthwise,
     Unfold,
     Upsampling,
 )

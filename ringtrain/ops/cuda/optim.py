@@ -14,6 +14,13 @@ class Optimizers:
         corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
         self._update("adamw", w, w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
 
+    def adam(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
+        corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
+        self._update("adam", w, w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
+
+    def rmsprop(self, w, g, s, v, lr, momentum, alpha, eps, decay):
+        self._update("rmsprop", w, w, g, s, v, w.size, lr, momentum, alpha, eps, decay)
+
     def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):
         corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
         self._update("adam_direction", w, w, g, m, v, w.size, beta1, beta2, eps, decay, *corrections)

@@ -108,6 +108,16 @@ class ReferenceOps(HostOps):
     ):
         conv.conv2d_back(x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
 
+    @quiet
+    def depthwise_line(self, x_NLC, w_SC, b_C, y_NPC, geometry, relu=False):
+        conv.depthwise_line(x_NLC, w_SC, b_C, y_NPC, geometry, relu)
+
+    @quiet
+    def depthwise_line_back(
+        self, x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu=False, accumulate=False
+    ):
+        conv.depthwise_line_back(x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu, accumulate)
+
     def columns(self, x, columns, geometry, group=0):
         columns_of.columns(x, columns, geometry, group)
 
@@ -250,6 +260,14 @@ class ReferenceOps(HostOps):
     @quiet
     def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
         optim.adamw(w, g, m, v, lr, beta1, beta2, eps, decay, step)
+
+    @quiet
+    def adam(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
+        optim.adam(w, g, m, v, lr, beta1, beta2, eps, decay, step)
+
+    @quiet
+    def rmsprop(self, w, g, s, v, lr, momentum, alpha, eps, decay):
+        optim.rmsprop(w, g, s, v, lr, momentum, alpha, eps, decay)
 
     @quiet
     def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):

@@ -1,6 +1,7 @@
 """Activations: value and slope of each kind of :data:`ringtrain.ops.base.ACTIVATIONS`."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -42,14 +43,14 @@ def _gelu_tanh_slope(x, y):
     return share + 2 * x * share * (1 - share) * ROOT * (1 + 3 * CUBE * x * x)
 
 
-VALUES = {
+VALUES: dict[str, Callable[..., np.ndarray]] = {
     "sigmoid": _sigmoid,
     "tanh": np.tanh,
     "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: x * _below(x),
     "gelu_tanh": lambda x: x * _approximate_below(x),
 }
-SLOPES = {
+SLOPES: dict[str, Callable[..., np.ndarray]] = {
     "sigmoid": lambda x, y: y * (1 - y),
     "tanh": lambda x, y: 1 - y * y,
     "silu": _silu_slope,

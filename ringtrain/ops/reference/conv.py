@@ -53,3 +53,35 @@ def _window(padded, r, s, out_shape, geometry):
     _, p, q, _ = out_shape
     stride = geometry.stride
     return padded[:, r : r + (p - 1) * stride + 1 : stride, s : s + (q - 1) * stride + 1 : stride]
+
+
+def depthwise_line(x_NLC, w_SC, b_C, y_NPC, geometry, relu):
+    padded = _pad_line(x_NLC, geometry)
+    y_NPC[...] = 0 if b_C is None else b_C
+    for s, weight_C in enumerate(w_SC):
+        y_NPC += padded[:, _met(s, y_NPC, geometry)] * weight_C
+    if relu:
+        np.maximum(y_NPC, 0, out=y_NPC)
+
+
+def depthwise_line_back(x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu, accumulate):
+    dy_NPC = mask(dy_NPC, y_NPC, relu)
+    bias_gradient(dy_NPC, db_C, accumulate)
+    padded = _pad_line(x_NLC, geometry)
+    dpadded, dw = np.zeros_like(padded), np.zeros_like(w_SC)
+    for s, weight_C in enumerate(w_SC):
+        met = _met(s, y_NPC, geometry)
+        dw[s] = (padded[:, met] * dy_NPC).sum(axis=(0, 1), dtype=np.float64)
+        dpadded[:, met] += dy_NPC * weight_C
+    put(dw, dw_SC, accumulate)
+    if dx_NLC is not None:
+        dx_NLC[...] = dpadded[:, geometry.pad : geometry.pad + x_NLC.shape[1]]
+
+
+def _pad_line(x_NLC, geometry):
+    return np.pad(x_NLC, ((0, 0), (geometry.pad, geometry.pad), (0, 0)))
+
+
+def _met(s, y_NPC, geometry):
+    """The places of a padded line that tap ``s`` of all windows meets."""
+    return slice(s, s + (y_NPC.shape[1] - 1) * geometry.stride + 1, geometry.stride)

@@ -16,6 +16,17 @@ def adamw(w, g, m, v, lr, beta1, beta2, eps, decay, step):
     w -= lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps)
 
 
+def adam(w, g, m, v, lr, beta1, beta2, eps, decay, step):
+    adamw(w, g + decay * w, m, v, lr, beta1, beta2, eps, 0.0, step)
+
+
+def rmsprop(w, g, s, v, lr, momentum, alpha, eps, decay):
+    g = g + decay * w
+    s[...] = alpha * s + (1 - alpha) * g * g
+    v[...] = momentum * v + g / (np.sqrt(s) + eps)
+    w -= lr * v
+
+
 def adam_direction(w, g, m, v, beta1, beta2, eps, decay, step):
     m[...] = beta1 * m + (1 - beta1) * g
     v[...] = beta2 * v + (1 - beta2) * g * g

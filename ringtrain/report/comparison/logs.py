@@ -8,7 +8,7 @@ between.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Point:
     nbytes: float | None
     loss: float | None
     accuracy: float | None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class RunLog:
 
     @property
     def outcome(self) -> str:
-        """ "done", "interrupted", "diverged", "failed" for any other error, or "cut short"."""
+        """ "done", "early stop", "interrupted", "diverged", "failed" for any other error, or "cut short"."""
         if self.end:
             return self.end.get("reason", "done")
         if self.failed:
@@ -149,7 +150,12 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
             at = seen.get(each["iteration"], examples)
             if each.get("test_loss") is not None or each.get("test_accuracy") is not None:
                 point = Point(
-                    each["seconds"] - origin, at, _between(known, at), each["test_loss"], each["test_accuracy"]
+                    each["seconds"] - origin,
+                    at,
+                    _between(known, at),
+                    each["test_loss"],
+                    each["test_accuracy"],
+                    each.get("test_metrics") or {},
                 )
                 test.append(point)
         stamps = [each["seconds"] for each in (*process.iterations[-1:], *process.tests[-1:])]

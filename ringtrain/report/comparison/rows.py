@@ -76,6 +76,7 @@ def _row(run: RunLog) -> dict:
         "best_test_loss": min(losses, default=None),
         "test_accuracy": accuracies[-1] if accuracies else None,
         "best_test_accuracy": max(accuracies, default=None),
+        **{name: run.test[-1].metrics.get(name) for name in METRICS if run.test},
         "seconds": max((point.seconds for point in (*run.train[-1:], *run.test[-1:])), default=None),
         "images_per_s": end.get("images_per_s") or run.last_rate,
         "exposed_share": end.get("exposed_share"),
@@ -86,13 +87,14 @@ def _row(run: RunLog) -> dict:
     return row | {name: ranks.get(name) for name in BY_RANK}
 
 
+METRICS = ("top5_accuracy", "mean_iou", "f1", "rmse", "mae", "r2")  # of the last evaluation
 BY_RANK = (
     "images", "updates", "training_s", "exposed_s", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes",
     "gradient_bytes", "state_bytes", "peak_bytes",
 )  # fmt: skip
 FIELDS = (
     "name", "folder", "outcome", "problem", "strategy", "exact", "ranks", "nodes", "iterations", "examples",
-    "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy", "accuracy_difference", "seconds",
+    "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy", "accuracy_difference", *METRICS, "seconds",
     "images_per_s", "speed_ratio", "exposed_share", "held_bytes", "updates_per_s", "lag", *BY_RANK,
 )  # fmt: skip
 

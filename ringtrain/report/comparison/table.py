@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.report.comparison.rows import FIELDS, NOTHING, least_median_most
+from ringtrain.report.screen.words import FRACTIONS, metric_name
 from ringtrain.tables import plain_table, width_of
 
 MIB = 1 << 20
@@ -89,6 +90,12 @@ SCORES = (
     Column("test loss", "best", _or_nothing("best_test_loss", "{:.4f}".format), best=min, key="best_test_loss"),
     Column("accuracy", "last, %", _or_nothing("test_accuracy", _percent), best=max, key="test_accuracy"),
     Column("accuracy", "best, %", _or_nothing("best_test_accuracy", _percent), best=max, key="best_test_accuracy"),
+    *(Column(metric_name(name), "%", _or_nothing(name, _percent), best=max, key=name) for name in FRACTIONS),
+    *(
+        Column(metric_name(name), "", _or_nothing(name, "{:.4g}".format), best=min, key=name)
+        for name in ("rmse", "mae")
+    ),
+    Column(metric_name("r2"), "", _or_nothing("r2", "{:.4f}".format), best=max, key="r2"),
     Column("difference", "points", _or_nothing("accuracy_difference", lambda value: f"{100 * value:+.2f}")),
 )
 SPEED = (

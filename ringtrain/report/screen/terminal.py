@@ -19,6 +19,7 @@ from ringtrain.report.events import (
     Note,
     RanksLost,
     RunStarted,
+    is_better,
 )
 from ringtrain.report.screen import words
 from ringtrain.report.screen.base import Screen
@@ -91,22 +92,22 @@ class Terminal(Sink):
         return self._epochs
 
     def _is_best(self, event: EpochEnded | Evaluated) -> bool:
-        found = event.test_accuracy if self._started_epochs().run.accuracy else event.test_loss
-        if found is None or (self._best is not None and not self._beats(found, self._best)):
+        value = self._compared(event)
+        if value is None or not is_better(self._started_epochs().run.best_by, value, self._best):
             return False
-        self._best, self._best_in = found, event.epoch
+        self._best, self._best_in = value, event.epoch
         return True
 
-    def _beats(self, found: float, other: float) -> bool:
-        """Whether it is a higher accuracy, or a lower loss."""
-        return found > other if self._started_epochs().run.accuracy else found < other
+    def _compared(self, event: EpochEnded | Evaluated | Ended) -> float | None:
+        """The figure by which evaluations are compared."""
+        return event.test_loss if self._started_epochs().run.best_by == "loss" else event.test_accuracy
 
     def _ended(self, event: Ended) -> None:
         self._screen.close()
         run, best = self._started_epochs().run, ""
-        last = event.test_accuracy if run.accuracy else event.test_loss
-        if last is not None and self._best is not None and self._beats(self._best, last):
-            best = words.best_of(self._best, self._best_in, run.accuracy)
+        value = self._compared(event)
+        if value is not None and self._best is not None and is_better(run.best_by, self._best, value):
+            best = words.best_of(run.best_by, self._best, self._best_in)
         weights = words.weights(event) if run.reproducible else None
         kept = words.folder_line(run.folder, self._saved)
         for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):

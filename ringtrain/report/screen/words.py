@@ -164,10 +164,10 @@ def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list
     return [*lines, *filter(None, more)]
 
 
-def best_of(best: float, epoch: int | None, accuracy: bool = True) -> str:
+def best_of(best_by: str, best: float, epoch: int | None) -> str:
     """Return the text after the last scores if earlier ones were better; ``epoch``: None if an earlier
-    start had them; ``accuracy``: whether the best one is an accuracy, and no loss."""
-    value = accuracy_percent(best) if accuracy else texts.LOSS(loss=best)
+    start had them."""
+    value = texts.LOSS(loss=best) if best_by == "loss" else accuracy_percent(best)
     if epoch is None:
         return texts.BEST_BEFORE(value=value, mark=BEST)
     return texts.BEST_IN(value=value, epoch=epoch, mark=BEST)

@@ -66,7 +66,7 @@ class CheckpointReader:
 
     def best(self) -> float | None:
         value = hdf5.attribute(self.file, "best", [h5t.FLOAT])
-        if not isinstance(value, np.floating) or value < 0 or value > 1:
+        if not isinstance(value, np.floating) or math.isinf(value) or value < 0:
             raise seal.damaged(self.path, texts.VALUE_WRONG(name="best", value=value))
         return None if math.isnan(value) else float(value)
 

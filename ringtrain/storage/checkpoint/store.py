@@ -52,7 +52,7 @@ class Checkpoint:
     model_name:    for the reader
     fingerprint:   of the parameters, see :func:`fingerprint`
     data_name, data_checksum: the training data set
-    best:          best test accuracy so far, a fraction; None without an evaluation
+    best:          best test accuracy so far, a fraction, or loss (--best-by); None without an evaluation
     version:       the ringtrain version that wrote it
     numerics:      the kernels that computed it; "" in checkpoints of earlier versions
     classes:       the names of the classes; none where the network predicts values

@@ -29,7 +29,6 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Shape
 from ringtrain.nn.freeze import freeze
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.graph_checks import INPUT
 from ringtrain.nn.losses import LabelForm, Loss, check_output, label_form, make_loss
 from ringtrain.nn.metrics import Metrics
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec, available
@@ -175,7 +174,7 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
     if config.synthetic:
         graph = model.graph()
         form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
-        most = largest_input(graph)
+        most = min(255, (graph.entries or 256) - 1)
         return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, most)
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
@@ -368,12 +367,6 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
     if ghosts < ranks:
         least = grain * (ranks - 1) + 1
         raise ConfigError(texts.BATCH_UNDER_GHOSTS(batch=batch, ghosts=ghosts, size=grain, ranks=ranks, least=least))
-
-
-def largest_input(graph: Graph) -> int:
-    """The largest number in a byte that the network takes: below the entries of an embedding that reads the input."""
-    entries = (getattr(node.layer, "entries", 256) for node in graph.nodes if INPUT in node.inputs)
-    return min(255, *(count - 1 for count in entries))
 
 
 def broadcast_array(transport: Transport, ops: Ops, flat: Array) -> None:

@@ -1,4 +1,4 @@
-"""What is done to images, from a run's options; and the opening of image files by all ranks together."""
+"""Reads from a run's options what is done to images, and opens image files with all ranks together."""
 
 import os
 from collections.abc import Callable
@@ -72,7 +72,9 @@ def erasing_of(config: TrainConfig) -> Erasing | None:
 
 # ── data ────────────────────────────────────────────────────────────────────────────────────────────────────
 def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """Open a folder of images or tar shards. Collective: ranks divide the work."""
+    """Open a folder of images or tar shards. Collective: ranks divide the work. Raises ConfigError, DataError"""
+    if len(model.input.shape) != 3:
+        raise ConfigError(texts.NO_IMAGE_INPUT(model=model.name, shape=shapes.format_shape(model.input.shape)))
     height, width, channels = model.input.shape
     view, threads = View((height, width), resize_of(config)), threads_of(config, transport)
     return open_images(path, view, channels, threads, _divided(transport), transport.activity.touch)

@@ -8,6 +8,7 @@ from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
+from ringtrain.nn.losses import make_loss
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
 from ringtrain.optim.optimizers import Hyper
@@ -22,8 +23,10 @@ def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
 
 def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRate:
     """The learning rate of a run of ``iterations``, ``per_epoch`` of them an epoch."""
+    scale = (lambda lr: scaled(lr, config.batch, config.base_batch)) if config.base_batch else float
     return LearningRate(
-        lr=scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr,
+        lr=scale(config.lr),
+        floor=scale(config.min_lr),
         policy=config.lr_policy,
         steps=tuple(iterations_in(step, per_epoch) for step in config.lr_steps),
         gamma=config.lr_gamma,
@@ -34,6 +37,15 @@ def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRat
     )
 
 
+def best_by_of(config: TrainConfig) -> str:
+    """The figure of the test part by which scores are compared. Raises: ConfigError for an accuracy that the loss
+    lacks."""
+    has_accuracy = make_loss(config).accuracy
+    if config.best_by == "accuracy" and not has_accuracy:
+        raise ConfigError(texts.BEST_BY_ACCURACY(loss=config.loss))
+    return config.best_by or ("accuracy" if has_accuracy else "loss")
+
+
 def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
     """The header's text on the rate: "cosine, warm-up 5 epochs = 785 iterations"."""
     words = [config.lr_policy]
@@ -41,6 +53,8 @@ def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
         text = texts.STEP_EVERY if config.lr_policy == "step" else texts.STEP_AT
         words = [text(policy=config.lr_policy, steps=steps)]
+    if rate.floor:
+        words.append(texts.FLOOR(floor=rate.floor))
     if config.warmup:
         words.append(texts.WARMUP(span=_span(config.warmup, rate.warmup)))
     return ", ".join(words)
@@ -107,7 +121,9 @@ def hyper_of(config: TrainConfig) -> Hyper:
         weight_decay=config.weight_decay,
         decay_bias_norm=config.decay_bias_norm,
         beta2=config.beta2,
+        eps=config.eps,
         correction=config.momentum_correction,
+        ema=config.ema,
         **{
             key: getattr(config, key)
             for key in ("trust_coefficient", "trust_limit")

@@ -14,6 +14,7 @@ from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
 from ringtrain.nn import spec
 from ringtrain.nn.head import with_classes
+from ringtrain.nn.losses import make_loss
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
@@ -23,7 +24,7 @@ from ringtrain.template import Template
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.assembly.recipe import length_of
+from ringtrain.train.assembly.recipe import best_by_of, length_of
 from ringtrain.train.assembly.reproducible import numerics_of
 from ringtrain.train.checkpoints.state import SUMS, parameter_shapes, place
 from ringtrain.train.options import AUTO, RunOptions, checkpoint_in
@@ -184,6 +185,7 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
     options.checked()
     config, model = _resolved(origin, options.layers)
     check_options(config)
+    make_loss(config)  # a known one
     return config, model
 
 
@@ -217,6 +219,7 @@ def _loaded(config: TrainConfig) -> ModelSpec:
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
     _check_same(texts.FIXED, *({key: getattr(config, key) for key in FIXED_ON_RESUME} for config in (before, now)))
+    _check_same(texts.FIXED, *({"best_by": best_by_of(config)} for config in (before, now)))
     if before.reproducible:
         _check_same(texts.FIXED_BITS, numerics_of(before), numerics_of(now))
 

@@ -1,7 +1,8 @@
 """Captures a run in a checkpoint, and restores it, by parameter name and for any number of ranks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,11 +14,13 @@ from ringtrain.config.resolve import to_table
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
+from ringtrain.optim.optimizers import EMA
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.input_facts import inputs_of
 from ringtrain.transport.base import Transport
 
+SINCE_BEST = "since_best"  # not in checkpoints of earlier versions
 SUMS = ("step", "epoch_loss", "epoch_correct", "epoch_valid")  # scalars of every checkpoint
 
 
@@ -28,10 +31,12 @@ def per(total: float, count: float) -> float:
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a run. ``epoch_sums``: of loss and correct answers, over the ``valid`` labelled examples."""
+    """The progress of a run. ``best``: the best score by ``--best-by``; ``since_best``: evaluations after it, none of
+    them better; ``epoch_sums``: of loss and correct answers, over the ``valid`` labelled examples."""
 
     iteration: int = 0
     best: float | None = None
+    since_best: int = 0
     epoch_sums: dict = field(default_factory=lambda: {"loss": 0.0, "correct": 0, "valid": 0})
 
     def add(self, loss_sum: float, correct: int, valid: int) -> None:
@@ -70,6 +75,42 @@ def from_root(
     return flat
 
 
+def weights_for_use(checkpoint: Checkpoint, raw: bool = False) -> tuple[Mapping[str, np.ndarray], bool]:
+    """Return the weights to evaluate, predict or export with, and whether they are the average of ``--ema``; ``raw``:
+    those of the last update in any case. There is no average before the first update."""
+    averaged = not raw and EMA in checkpoint.optimizer and checkpoint.scalars.get("step", 0) > 0
+    return (checkpoint.optimizer[EMA] if averaged else checkpoint.weights), averaged
+
+
+@contextmanager
+def averaged_weights(run: Assembly) -> Iterator[None]:
+    """With ``--ema``: the ranks that hold the whole network have the average in place of the weights meanwhile.
+    Collective, after :meth:`Exchange.synchronize`."""
+    if run.config.ema is None:
+        yield
+        return
+    ops, weights, transport = run.ops, run.arena.weights, run.transport
+    state = run.exchange.owned_state.state()  # whole on rank 0
+    has_average = transport.gather_json(state["step"] > 0)[0]  # none before the first update
+    whole = transport.rank in run.roles.whole(transport.size)
+    if not has_average:
+        yield
+        return
+    flat = state[EMA] if transport.rank == 0 else np.empty(lay_out(run.graph.parameters())[-1].stop, ops.dtype)
+    transport.broadcast(flat)
+    if not whole:
+        yield
+        return
+    kept = ops.empty(weights.shape, weights.dtype)
+    ops.copy(weights, kept)
+    ops.upload(flat, weights)
+    try:
+        yield
+    finally:
+        ops.copy(kept, weights)
+        ops.synchronize()
+
+
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may gather parts of it."""
     run.exchange.synchronize()
@@ -88,6 +129,7 @@ def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> C
         optimizer=slots,
         scalars={
             "step": state["step"],
+            SINCE_BEST: progress.since_best,
             **{f"epoch_{key}": value for key, value in progress.epoch_sums.items()},
             **(run.scale.state() if run.scale is not None else {}),
         },
@@ -129,4 +171,9 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
     if run.scale is not None:
         run.scale.restore(found["scalars"])
     sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
-    return Progress(iteration=run.sampler.iteration_at(found["examples_seen"]), best=found["best"], epoch_sums=sums)
+    return Progress(
+        iteration=run.sampler.iteration_at(found["examples_seen"]),
+        best=found["best"],
+        since_best=int(found["scalars"].get(SINCE_BEST, 0)),
+        epoch_sums=sums,
+    )

@@ -6,12 +6,15 @@ from dataclasses import replace
 from functools import partial
 
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
+from ringtrain.report.events import is_better
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.assembly.recipe import best_by_of
+from ringtrain.train.checkpoints.early_stop import EARLY_STOP, early_stop_note
 from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
-from ringtrain.train.checkpoints.state import Progress
+from ringtrain.train.checkpoints.state import Progress, averaged_weights
 from ringtrain.train.evaluate import EvaluationStopped, Score
 from ringtrain.train.run.driver import make_driver
 from ringtrain.train.run.records import RunRecords
@@ -56,7 +59,7 @@ class Run:
             self._begin()
             begun, tick = self._progress.iteration, self._records.tick
             with closing(make_driver(self._of, self._transport, begun, self._account, tick)) as driver:
-                while self._progress.iteration < self._of.iterations:
+                while self._progress.iteration < self._of.iterations and not self._stale:
                     stopping = driver.train(self._progress.iteration, self._meeting())
                     self._write_trace(stopping)
                     self._end_early(self._after(stopping))
@@ -78,7 +81,17 @@ class Run:
             score, stopping = self._evaluated()
             self._save(self._best(score), must=True)
             self._end_early(stopping)
-        self._end("done")
+        if self._stale and self._progress.iteration < self._of.iterations:
+            self._records.note(early_stop_note(self._of.config, self._progress))
+            self._end(EARLY_STOP)
+        else:
+            self._end("done")
+
+    @property
+    def _stale(self) -> bool:
+        """Whether ``--early-stop`` ends the run."""
+        limit = self._of.config.early_stop
+        return limit is not None and self._progress.since_best >= limit
 
     def _end_early(self, stopping: bool) -> None:
         if stopping:
@@ -123,6 +136,9 @@ class Run:
         elif score:
             self._records.evaluated(score)
         best = self._best(score)
+        if score is not None:
+            self._progress.since_best = 0 if best else self._progress.since_best + 1
+        last = last or self._stale
         if last or stopping or stopped or best or self._due(config.checkpoint_every, epoch_ends):
             self._save(best, must=last or stopping or stopped)
         self._before = None
@@ -141,8 +157,8 @@ class Run:
 
     def _best(self, score: Score | None) -> Score | None:
         """The score if it is the best one."""
-        before = self._progress.best
-        return score if score is not None and score.is_better(before) else None
+        before, by = self._progress.best, best_by_of(self._of.config)
+        return score if score is not None and is_better(by, getattr(score, by), before) else None
 
     def _evaluated(self) -> tuple[Score | None, bool]:
         """(the score, False), or (None, True) if a rank has to stop meanwhile."""
@@ -155,7 +171,7 @@ class Run:
         if self._of.data.test is None:
             return None
         self._of.exchange.synchronize()
-        with self._transport.activity.during("evaluating"):
+        with averaged_weights(self._of), self._transport.activity.during("evaluating"):
             self._score = self._of.evaluator.score(
                 self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
             )
@@ -174,11 +190,12 @@ class Run:
     def _save(self, best: Score | None, must: bool) -> None:
         """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
         self._check(comparing=self._of.config.check_replicas != 0)
+        value = getattr(best, best_by_of(self._of.config)) if best is not None else None
         if best is not None:
-            self._progress.best = best.quality
+            self._progress.best = value
         saved = self._saving.save(best is not None, must)
         if best is not None:  # later scores compare with a saved one
-            self._progress.best = self._transport.gather_json(best.quality if saved else self._saving.best())[0]
+            self._progress.best = self._transport.gather_json(value if saved else self._saving.best())[0]
 
     def _check(self, comparing: bool = True) -> None:
         """Check that all state is finite, as an update may overflow although its loss did not, and the same on all

@@ -13,6 +13,7 @@ from ringtrain.storage.run_folder import outcome
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import length_of
+from ringtrain.train.checkpoints.early_stop import EARLY_STOP, is_stale
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.base import Transport
@@ -24,11 +25,14 @@ def report_finished(transport: Transport, run: Assembly, origin: Origin, recover
     A run that has saved its last checkpoint but not ended goes on, and so does one that has lost a rank.
     """
     folder = origin.folder
-    if folder is None or not origin.continues or origin.iteration != run.iterations or recovery.lost:
+    if folder is None or not origin.continues or origin.place is None or recovery.lost:
+        return False
+    stale, iterations = is_stale(run.config, origin.place["scalars"]), origin.place["iteration"]
+    if iterations != run.iterations and not stale:
         return False
 
     def look() -> bool:
-        end = _end_of(folder, run.iterations)
+        end = _end_of(folder, iterations)
         if end is not None:
             _report(end, folder, run.config)
         return end is not None
@@ -45,8 +49,9 @@ def _end_of(folder: str, iterations: int) -> Ended | None:
         return None
     known = {each.name for each in fields(Ended)}
     found = {"exposed_share": 0.0} | {name: value for name, value in (end or {}).items() if name in known}
-    done = (became.outcome, became.iterations, found.get("reason"), found.get("iterations"))
-    if done != (outcome.DONE, iterations, "done", iterations) or not _is_whole(found):
+    done = (became.outcome, became.iteration, found.get("iterations"))
+    ended = found.get("reason") in ("done", EARLY_STOP)
+    if done != (outcome.DONE, iterations, iterations) or not ended or not _is_whole(found):
         return None
     return Ended(**found)
 

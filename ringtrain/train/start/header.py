@@ -1,6 +1,6 @@
 """Describes a run before its first iteration."""
 
-from ringtrain import __version__
+from ringtrain import __version__, plugin
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
@@ -11,7 +11,7 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.assembly.recipe import accumulate_notes, hyper_of, schedule_notes, schedule_words
+from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, hyper_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.start.provenance import provenance
 from ringtrain.transport.base import Transport
@@ -46,9 +46,11 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         folder=str(folder.path) if folder else None,
         reproducible=reproducible.describe_numerics(config, ops),
         best=origin.place["best"] if origin.place else None,
+        best_by=best_by_of(config),
         loss=config.loss,
         metrics=list(run.metrics.names),
         accuracy=run.worker.passes.loss.accuracy,
+        plugins=plugin.facts(),
         **provenance(transport),
     )
 
@@ -57,6 +59,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """Notes for the user on this run."""
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
+    notes += [texts.PLUGIN(path=path, sha256=sha256) for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config, run.rate)
     notes += _frozen(run)
     own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
@@ -94,9 +97,12 @@ def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
 def _optimizer_words(config: TrainConfig) -> str:
     corrected = texts.CORRECTED() if config.momentum_correction else ""
     memory = texts.MOMENTUM(momentum=config.momentum, corrected=corrected)
-    if config.optimizer in ("adamw", "lamb"):
+    if config.optimizer in ("adamw", "adam", "lamb"):
         memory = texts.BETAS(beta1=config.momentum, beta2=config.beta2)
+    elif config.optimizer == "rmsprop":
+        memory = texts.ALPHA(alpha=config.beta2, momentum=config.momentum)
     words = texts.OPTIMIZER(optimizer=config.optimizer, memory=memory, decay=config.weight_decay)
     words += texts.TRUST(trust=hyper_of(config).trust_coefficient) if config.optimizer == "lars" else ""
     words += texts.TRUST_LIMIT(limit=config.trust_limit) if config.trust_limit else ""
-    return words + (texts.CLIPPED(norm=config.clip_norm) if config.clip_norm else "")
+    words += texts.CLIPPED(norm=config.clip_norm) if config.clip_norm else ""
+    return words + (texts.AVERAGED(decay=config.ema) if config.ema is not None else "")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain import __version__
+from ringtrain import __version__, plugin
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.tuning_file import FoundTuning, find_tuning
 from ringtrain.config.record import TrainConfig
@@ -20,6 +20,7 @@ from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.initial_weights import InitialWeights, find_initial
 from ringtrain.train.assembly.recipe import check_warmup
+from ringtrain.train.checkpoints.early_stop import check_early_stop
 from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
@@ -50,6 +51,7 @@ def open_run(
     together(transport, lambda: check_elastic(config, transport, only_run))
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
+    together(transport, lambda: check_early_stop(config, data))
     if not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     device = open_device(for_devices(config), bare(transport))  # the run makes a guard of its own
@@ -78,6 +80,7 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
     """The facts that all ranks must share before they open data together."""
     return {
         "ringtrain": __version__,
+        "plug-ins": plugin.facts(),
         **to_table(config),
         "model file sha256": hashlib.sha256(model.text.encode()).hexdigest(),
     }

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
+from ringtrain.plugin import blamed
 from ringtrain.report.end_events import Failed
 from ringtrain.report.events import Compiled, Note
 from ringtrain.report.plots import draw_curves, has_iterations
@@ -119,7 +120,7 @@ def _recorded_end(
             drawn = None  # no time for curves: the other ranks, or a scheduler, wait for this end
         raise
     except BaseException as error:
-        outcome.failed(error)
+        outcome.failed(blamed(error) or error)
         raise
     finally:
         try:

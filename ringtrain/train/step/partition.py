@@ -27,8 +27,8 @@ class RankBatch:
 
 
 def example_arrays(batch: Batch) -> dict[str, Any]:
-    """The arrays of a batch that have one row an example, by name."""
-    return {name: getattr(batch, name) for name in PER_EXAMPLE}
+    """The arrays of a batch that have one row an example, by name; without rows of nothing."""
+    return {name: array for name in PER_EXAMPLE if (array := getattr(batch, name)).shape[1:] != (0,)}
 
 
 def with_rows(batch: Batch, change: Callable[[np.ndarray], np.ndarray]) -> Batch:

@@ -101,7 +101,7 @@ static void run(Context& context, Int n, Int c, const Real* x, const Real* w, In
 KERNEL(depthwise_forward)(Context* context, const Real* x, const Real* w, const Real* bias, Real* y, const Int* shape,
                           bool relu) {
   const Convolution& z = *(const Convolution*)shape;
-  Axis down = {z.p, 0, 1, 0, 1, z.r, z.stride, -z.pad, 1, z.h}, along = {z.q, 0, 1, 0, 1, z.s, z.stride, -z.pad, 1, z.w};
+  Axis down = {z.p, 0, 1, 0, 1, z.r, z.stride, -z.pad_rows, 1, z.h}, along = {z.q, 0, 1, 0, 1, z.s, z.stride, -z.pad, 1, z.w};
   run(*context, z.n, z.c, x, w, z.s, bias, y, z.p, z.q, down, along, relu);
 }
 
@@ -115,7 +115,7 @@ static Axis phase(Int begin, Int length, Int taps, Int stride, Int pad, Int coun
 KERNEL(depthwise_back)(Context* context, const Real* dy, const Real* w, Real* dx, const Int* shape) {
   const Convolution& z = *(const Convolution*)shape;
   for (Int a = 0; a < least(z.stride, z.h); a++) for (Int b = 0; b < least(z.stride, z.w); b++) {
-    Axis down = phase(a, z.h, z.r, z.stride, z.pad, z.p), along = phase(b, z.w, z.s, z.stride, z.pad, z.q);
+    Axis down = phase(a, z.h, z.r, z.stride, z.pad_rows, z.p), along = phase(b, z.w, z.s, z.stride, z.pad, z.q);
     run(*context, z.n, z.c, dy, w, z.s, 0, dx, z.h, z.w, down, along, false);
   }
 }
@@ -141,7 +141,7 @@ APART void add_taps(const Convolution& z, const Real* x, const Real* dy, Int fir
                     double* totals) {
   Vec sum[T][V] = {};
   for (Int i = first; i < end; i++) {
-    Int h = i % z.p * z.stride + r - z.pad;
+    Int h = i % z.p * z.stride + r - z.pad_rows;
     if (h < 0 || h >= z.h) continue;
     const Real *line = x + (i / z.p * z.h + h) * z.w * z.c + (s - z.pad) * z.c, *given = dy + i * z.q * z.c;
     // Outputs left .. right meet all T taps; before and behind them, each tap by itself.

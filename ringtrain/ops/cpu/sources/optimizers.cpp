@@ -46,6 +46,31 @@ KERNEL(adamw)(Context* context, Real* w, const Real* g, Real* m, Real* v, Int co
   });
 }
 
+// The decay is part of the gradient.
+KERNEL(adam)(Context* context, Real* w, const Real* g, Real* m, Real* v, Int count, double lr, double beta1,
+             double beta2, double eps, double decay, double correction1, double correction2) {
+  Real rate = lr * correction1, d = decay;
+  Moments moments = {Real(beta1), Real(beta2), Real(correction2), Real(eps)};
+  context->parts(count, GRAIN, [=](Int first, Int end, Workspace&) {
+    for (Int i = first; i < end; i++) w[i] -= moments.step(rate, g[i] + d * w[i], m[i], v[i]);
+  });
+}
+
+// s: the mean square; v: the momentum of what is left of the gradient after its division.
+KERNEL(rmsprop)(Context* context, Real* w, const Real* g, Real* s, Real* v, Int count, double lr, double momentum,
+                double alpha, double eps, double decay) {
+  Real rate = lr, mu = momentum, a = alpha, e = eps, d = decay;
+  context->parts(count, GRAIN, [=](Int first, Int end, Workspace&) {
+    for (Int i = first; i < end; i++) {
+      Real gradient = g[i] + d * w[i], square = a * s[i] + (1 - a) * gradient * gradient;
+      Real velocity = mu * v[i] + gradient / (root(square) + e);
+      s[i] = square;
+      v[i] = velocity;
+      w[i] -= rate * velocity;
+    }
+  });
+}
+
 // As adamw, but the step is left in g, before it is scaled.
 KERNEL(adam_direction)(Context* context, const Real* w, Real* g, Real* m, Real* v, Int count, double beta1,
                        double beta2, double eps, double decay, double correction1, double correction2) {

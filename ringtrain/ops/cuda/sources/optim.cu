@@ -31,6 +31,31 @@ extern "C" __global__ void adamw(
     }, w, g, m, v);
 }
 
+// The decay is part of the gradient.
+extern "C" __global__ void adam(
+    REAL *w, const REAL *g, REAL *m, REAL *v, long long n, double lr, double beta1, double beta2, double eps,
+    double decay, double correction1, double correction2) {
+    REAL rate = (REAL)(lr * correction1), d = (REAL)decay;
+    REAL b1 = (REAL)beta1, b2 = (REAL)beta2, c2 = (REAL)correction2, e = (REAL)eps;
+    update_each<REALS>(n, [=](REAL &w, REAL g, REAL &m, REAL &v) {
+        moments(m, v, g + d * w, b1, b2);
+        w -= rate * m / (sqrt(v * c2) + e);
+    }, w, g, m, v);
+}
+
+// s: the mean square; v: the momentum of the divided gradient.
+extern "C" __global__ void rmsprop(
+    REAL *w, const REAL *g, REAL *s, REAL *v, long long n, double lr, double momentum, double alpha, double eps,
+    double decay) {
+    REAL rate = (REAL)lr, mu = (REAL)momentum, a = (REAL)alpha, e = (REAL)eps, d = (REAL)decay;
+    update_each<REALS>(n, [=](REAL &w, REAL g, REAL &s, REAL &v) {
+        REAL gradient = g + d * w;
+        s = a * s + ((REAL)1 - a) * gradient * gradient;
+        v = mu * v + gradient / (sqrt(s) + e);
+        w -= rate * v;
+    }, w, g, s, v);
+}
+
 // The step is left in g, before it is scaled.
 extern "C" __global__ void adam_direction(
     const REAL *w, REAL *g, REAL *m, REAL *v, long long n, double beta1, double beta2, double eps, double decay,

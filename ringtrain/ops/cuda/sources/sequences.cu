@@ -98,13 +98,16 @@ extern "C" __global__ void attention(
         sum += (double)e;
     }
     double inverse = 1 / block_sum(sum);
-    for (int j = threadIdx.x; j < length; j += blockDim.x)
-        p[row + j] = to_act(j < count ? (REAL)((double)scores[row + j] * inverse) : (REAL)0);
+    for (int j = threadIdx.x; j < length; j += blockDim.x) {
+        REAL share = j < count ? (REAL)((double)scores[row + j] * inverse) : (REAL)0;
+        scores[row + j] = share;
+        p[row + j] = to_act(share);
+    }
     __syncthreads();
     ACT *out = own.out(y, own.row, length, units);
     for (int d = threadIdx.x; d < own.width; d += blockDim.x) {
         REAL total = (REAL)0;
-        for (int j = 0; j < count; j++) total += to_real(p[row + j]) * to_real(own.in(x, 2, j, length, units)[d]);
+        for (int j = 0; j < count; j++) total += scores[row + j] * to_real(own.in(x, 2, j, length, units)[d]);
         out[d] = to_act(total);
     }
 }

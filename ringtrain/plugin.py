@@ -1,0 +1,201 @@
+"""Plug-ins: Python files outside the package with layers, losses, strategies, schedules and optimizers of one's own.
+
+A plug-in is named on the command line alone, by ``--plugin FILE.py``, or by a Python program through
+:func:`load_plugins`; no model file, run file or checkpoint can name one. Its code runs with the user's rights. It calls
+the ``register_`` functions, which add to the catalogues; a name that exists is refused. Every schedule is proved before
+it runs.
+"""
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.abc import SourceLoader
+from pathlib import Path
+
+from ringtrain.errors import RingtrainError, ScheduleError, UsageError
+from ringtrain.template import Template
+
+UNREADABLE = Template("plug-in {path}: {reason}")
+RAISED = Template("plug-in {path}:{line}: {kind}: {error}")
+REFUSED = Template("plug-in {path}:{line}: {error}")
+TAKEN = Template("{what} {name!r} exists already: choose another name")
+NO_NAME = Template("{what} wants a name without blanks, colons and commas, got {name!r}")
+NOT_OF = Template("{what} wants {wanted}, got {got!r}")
+NOT_A_SCHEDULE = Template("schedule {name!r} for {size} ranks wants a Schedule of {size} ranks, got {got!r}")
+NOT_PROVED = Template("schedule {name!r} for {size} ranks is wrong: {error}")
+MANY_RANKS = Template("schedule {name!r} is proved before it runs, for at most {most} ranks; these are {size}")
+LAYER_KIND = "a class derived from ringtrain.nn.base.Layer, with @dataclass(frozen=True)"
+LOSS_KIND = "a class derived from ringtrain.nn.losses.Loss, with a name"
+STRATEGY_KIND = "a ringtrain.exchange.catalogue.Strategy"
+OPTIMIZER_KIND = "a class derived from ringtrain.optim.optimizers.Optimizer"
+BUILDER_KIND = "a function (number of ranks) -> ringtrain.collectives.schedule.Schedule"
+
+PROVED_AT_MOST = 128  # ranks: a proof keeps every expression of every chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plug-in of this process. path: as given; sha256: of the file"""
+
+    path: str
+    sha256: str
+
+
+LOADED: list[Plugin] = []  # in the order of the command line
+
+
+class _Source(SourceLoader):
+    """Runs the bytes that have been hashed, and writes no compiled file beside them."""
+
+    def __init__(self, path: str, content: bytes):
+        self._path, self._content = path, content
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: str) -> bytes:
+        return self._content
+
+
+def load_plugins(paths: Iterable[str]) -> None:
+    """Run each file that has not run yet in this process. Raises UsageError, with file and line, for one that is
+    missing or raises."""
+    for path in map(str, paths):
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(UNREADABLE(path=path, reason=error.strerror)) from None
+        plugin = Plugin(path, hashlib.sha256(content).hexdigest())
+        if plugin not in LOADED:
+            _run(path, content)
+            LOADED.append(plugin)
+
+
+def _run(path: str, content: bytes) -> None:
+    name = f"plugin_{len(LOADED)}_{Path(path).stem}"
+    loader = _Source(path, content)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None, "there is a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look here for the types of fields
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise _named(error, path) from error
+
+
+def _named(error: BaseException, path: str) -> UsageError:
+    """The error of a plug-in, with its file and line."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return UsageError(RAISED(path=path, line=error.lineno or 0, kind="SyntaxError", error=error.msg))
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    line = lines[-1] if lines and lines[-1] else 1
+    if isinstance(error, RingtrainError):
+        return UsageError(REFUSED(path=path, line=line, error=error))
+    return UsageError(RAISED(path=path, line=line, kind=type(error).__name__, error=error))
+
+
+def blamed(error: BaseException) -> UsageError | None:
+    """The error of a plug-in's code that this unknown error came from; None for a defect of ringtrain."""
+    ours = {each.path for each in LOADED}
+    named = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.filename in ours]
+    return _named(error, named[-1]) if named and isinstance(error, Exception) else None
+
+
+def facts() -> dict[str, str]:
+    """Path → sha256 of each plug-in, for records and for the comparison of ranks."""
+    return {each.path: each.sha256 for each in LOADED}
+
+
+# ── registration ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def register_layer(layer: type) -> type:
+    """Add a kind of layer: the class's name is its kind in model files. Returns the class, as a decorator does."""
+    from ringtrain.nn.base import Layer
+    from ringtrain.nn.catalogue import LAYERS
+
+    kind = isinstance(layer, type) and issubclass(layer, Layer) and "__dataclass_params__" in vars(layer)
+    _check(kind, "register_layer", LAYER_KIND, layer)
+    LAYERS[_free("layer kind", layer.__name__, LAYERS)] = layer
+    return layer
+
+
+def register_loss(loss: type) -> type:
+    """Add a loss, by its ``name``, for ``--loss``. Returns the class, as a decorator does."""
+    from ringtrain.nn.losses import LOSSES, Loss
+
+    kind = isinstance(loss, type) and issubclass(loss, Loss) and isinstance(getattr(loss, "name", None), str)
+    _check(kind, "register_loss", LOSS_KIND, loss)
+    LOSSES[_free("loss", loss.name, LOSSES)] = loss
+    return loss
+
+
+def register_strategy(name: str, strategy) -> None:
+    """Add a strategy for ``--sync``: the row of its abilities, such as ``dataclasses.replace(STRATEGIES["allreduce"],
+    make=…, summary=…)``."""
+    from ringtrain.exchange.catalogue import STRATEGIES, Strategy
+    from ringtrain.exchange.compatibility import add_strategy
+
+    _check(isinstance(strategy, Strategy), "register_strategy", STRATEGY_KIND, strategy)
+    add_strategy(_free("strategy", name, STRATEGIES), strategy)
+
+
+def register_optimizer(name: str, optimizer: type) -> None:
+    """Add an update rule for ``--optimizer``."""
+    from ringtrain.config.record import OPTIMIZER_NAMES
+    from ringtrain.optim.optimizers import OPTIMIZERS, Optimizer
+
+    kind = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
+    _check(kind, "register_optimizer", OPTIMIZER_KIND, optimizer)
+    OPTIMIZERS[_free("optimizer", name, OPTIMIZERS)] = optimizer
+    OPTIMIZER_NAMES.append(name)
+
+
+def register_schedule(name: str, build: Callable, halves: tuple[Callable, Callable] | None = None) -> None:
+    """Add an all-reduce for ``--algorithm``. ``build(ranks)`` makes its schedule; ``halves``: the same for its
+    reduce-scatter and its all-gather, which ``--sync sharded`` and ``--wire`` need. Each schedule is proved when it is
+    made; a wrong one raises UsageError."""
+    from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO
+    from ringtrain.collectives.algorithms.canonical import NAME
+    from ringtrain.collectives.catalogue import SCHEDULES, add_schedule
+
+    _check(callable(build) and all(map(callable, halves or ())), "register_schedule", BUILDER_KIND, build)
+    _free("schedule", name, {*SCHEDULES, *ALGORITHMS, AUTO, NAME})
+    add_schedule(name, _proved(name, build), halves and (_proved(name, halves[0]), _proved(name, halves[1])))
+
+
+def _proved(name: str, build: Callable) -> Callable:
+    from ringtrain.collectives.proof.verify import verify_schedule
+    from ringtrain.collectives.schedule import Schedule
+
+    @cache
+    def proved(size: int) -> Schedule:
+        if size > PROVED_AT_MOST:
+            raise UsageError(MANY_RANKS(name=name, most=PROVED_AT_MOST, size=size))
+        made = build(size)
+        if not isinstance(made, Schedule) or made.size != size:
+            raise UsageError(NOT_A_SCHEDULE(name=name, size=size, got=made))
+        try:
+            verify_schedule(made)
+        except ScheduleError as error:
+            raise UsageError(NOT_PROVED(name=name, size=size, error=error)) from None
+        return made
+
+    return proved
+
+
+def _check(holds: bool, what: str, wanted: str, got) -> None:
+    if not holds:
+        raise UsageError(NOT_OF(what=what, wanted=wanted, got=got))
+
+
+def _free(what: str, name: str, taken) -> str:
+    """The name, if it is free."""
+    if not isinstance(name, str) or not name or not name.isprintable() or set(name) & set(" :,"):
+        raise UsageError(NO_NAME(what=what, name=name))
+    if name in taken:
+        raise UsageError(TAKEN(what=what, name=name))
+    return name

@@ -1,0 +1,286 @@
+"""Plug-ins: the example of docs/plugins.md, what is refused, and what a run says of one."""
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+
+from ringtrain import plugin
+from ringtrain.allreduce.catalogue import check_algorithm
+from ringtrain.cli.main import run as command
+from ringtrain.collectives.catalogue import FLAT, HALVES, SCHEDULES, make_schedule
+from ringtrain.collectives.proof.verify import verify_schedule
+from ringtrain.config.record import OPTIMIZER_NAMES
+from ringtrain.config.resolve import resolve
+from ringtrain.errors import ConfigError, ModelError, UsageError
+from ringtrain.exchange.catalogue import STRATEGIES
+from ringtrain.exchange.compatibility import OWNED, RULES, check_options
+from ringtrain.nn.base import Pass
+from ringtrain.nn.catalogue import LAYERS
+from ringtrain.nn.losses import LOSSES
+from ringtrain.nn.spec import parse_model
+from ringtrain.nn.workspace import Workspace
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.optim.optimizers import OPTIMIZERS, SGD, Hyper, make_optimizer
+from ringtrain.train.start.start import start
+from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.docs.markdown import steps
+from tests.docs.playing import ROOT
+from tests.runs import records
+
+FILES = {step.file: step.command for step in steps((ROOT / "docs" / "plugins.md").read_text()) if step.file}
+DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, OWNED["sync"], FLAT, HALVES, SCHEDULES)
+LISTS = (RULES, OPTIMIZER_NAMES, plugin.LOADED)
+
+
+@pytest.fixture
+def forget():
+    """Takes what plug-ins have added out of the catalogues, as of a new process."""
+    before = [dict(each) for each in DICTS], [list(each) for each in LISTS], set(sys.modules)
+
+    def forget():
+        for each, kept in zip(DICTS, before[0], strict=True):
+            each.clear()
+            each.update(kept)
+        for each, kept in zip(LISTS, before[1], strict=True):
+            each[:] = kept
+        for name in set(sys.modules) - before[2]:
+            if name.startswith("plugin_"):
+                del sys.modules[name]
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch, forget):
+    """The example's files, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def own(files):
+    plugin.load_plugins(["own.py"])
+
+
+@pytest.fixture
+def written(files):
+    """Loads a plug-in of this text."""
+
+    def load(text, name="my.py"):
+        (files / name).write_text(text)
+        plugin.load_plugins([name])
+
+    return load
+
+
+# ── the example ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def trained(transport, **flags):
+    flags = {"model": "net.toml", "data": "digits", "iterations": 5, "seed": 3, "dtype": "float64", **flags}
+    start(transport, None, {"check_collectives": False, **flags}, StopFlag())
+
+
+def numeric(function, array, step=1e-6):
+    """The gradient of a number by an array, by differences."""
+    found = np.zeros_like(array)
+    for at in np.ndindex(array.shape):
+        kept = array[at]
+        values = []
+        for moved in (kept + step, kept - step):
+            array[at] = moved
+            values.append(function())
+        array[at] = kept
+        found[at] = (values[0] - values[1]) / (2 * step)
+    return found
+
+
+def test_the_gradients_of_its_layer_are_right(own):
+    random, ops = np.random.default_rng(0), make_ops("reference", "float64")
+    layer, ctx = LAYERS["LayerScale"]("scale"), Pass(ops, Workspace(ops))
+    x, gamma, weight = random.standard_normal((3, 2, 4)), random.standard_normal(4), random.standard_normal((3, 2, 4))
+
+    def total():
+        return float((layer.forward(ctx, {"gamma": gamma}, [x])[0] * weight).sum())
+
+    _, tape = layer.forward(ctx, {"gamma": gamma}, [x])
+    grads = {"gamma": np.full(4, np.nan)}
+    (dx,) = layer.backward(ctx, {"gamma": gamma}, grads, weight.copy(), tape, [True])
+    np.testing.assert_allclose(grads["gamma"], numeric(total, gamma), rtol=1e-6)
+    np.testing.assert_allclose(dx, numeric(total, x), rtol=1e-6)
+    ctx.accumulate = True
+    once = grads["gamma"].copy()
+    layer.backward(ctx, {"gamma": gamma}, grads, weight.copy(), tape, [True])
+    np.testing.assert_allclose(grads["gamma"], 2 * once, rtol=1e-12)
+
+
+def test_the_gradient_of_its_loss_is_right(own):
+    random, ops = np.random.default_rng(1), make_ops("reference", "float64")
+    loss, ctx = LOSSES["brier"](), Pass(ops, Workspace(ops))
+    outputs, labels = random.standard_normal((5, 3)), np.array([0, 2, -1, 1, 1], np.int32)
+
+    def mean():
+        totals = np.zeros(3)
+        loss.forward(ctx, outputs, labels, totals)
+        return totals[0] / 4
+
+    totals = np.zeros(3)
+    dx = loss.backward(ctx, outputs, labels, totals, 4.0).copy()
+    assert totals[2] == 4 and totals[1] == sum(outputs[i].argmax() == labels[i] for i in (0, 1, 3, 4))
+    np.testing.assert_allclose(dx, numeric(mean, outputs), rtol=1e-6, atol=1e-9)
+
+
+def test_its_schedule_is_proved_and_its_strategy_is_exact(own, files):
+    """Layer, loss, schedule and strategy together: the losses of one rank."""
+    for size in range(1, 9):
+        verify_schedule(make_schedule("chain", size))
+    ways = {"one": (1, {}), "chain": (3, {"algorithm": "chain"}), "blocking": (3, {"sync": "blocking"})}
+    losses = {}
+    for name, (size, flags) in ways.items():
+        LoopbackWorld(size).run(lambda t, name=name, flags=flags: trained(t, out=name, **flags))
+        losses[name] = [record["loss"] for record in records(files / name, "iteration")]
+    assert len(losses["one"]) == 5
+    for name in ("chain", "blocking"):
+        np.testing.assert_allclose(losses[name], losses["one"], rtol=1e-9)
+
+
+def test_a_wrong_schedule_does_not_run(files):
+    own = files / "own.py"
+    own.write_text(own.read_text().replace("add=True", "add=False"))
+    plugin.load_plugins(["own.py"])
+    with pytest.raises(UsageError, match=r"schedule 'chain' for 3 ranks is wrong: .* contribution 0 times"):
+        make_schedule("chain", 3)
+    with pytest.raises(UsageError, match="schedule 'chain' for 2 ranks is wrong"):
+        LoopbackWorld(2).run(lambda t: trained(t, out="run", algorithm="chain"))
+    assert not (files / "run" / "log.jsonl").exists()
+
+
+def test_a_schedule_that_hangs_is_found(files, capfd):
+    """Each rank waits for the next one before it sends."""
+    text = (files / "own.py").read_text()
+    sends, receives = "yield Step(sends=(Move(rank + 1, 0, 1),))", "yield Step(recvs=(Move(rank + 1, 0, 1),))"
+    (files / "own.py").write_text(text.replace(sends, "SENDS").replace(receives, sends).replace("SENDS", receives))
+    assert command(["schedule", "verify", "chain", "--ranks", "4", "--plugin", "own.py"]) == 2
+    assert "schedule 'chain' for 4 ranks is wrong" in capfd.readouterr().err
+
+
+def test_halves_are_proved_too(written):
+    written(
+        "from ringtrain.collectives.algorithms import star\n"
+        "from ringtrain.plugin import register_schedule\n"
+        "register_schedule('mine', star.star, (star.reduce, star.broadcast))\n"
+        "register_schedule('bad', star.star, (star.broadcast, star.reduce))\n"
+    )
+    assert make_schedule("mine", 4, "reduce-scatter").goal == "reduce-scatter"
+    verify_schedule(make_schedule("mine", 4, rounded=True), rounds=True)
+    check_algorithm("hierarchical:mine:ring")
+    with pytest.raises(UsageError, match="for at most 128 ranks; these are 200"):
+        make_schedule("mine", 200)
+
+
+# ── in runs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_run_records_it_and_wants_it_again(own, files, forget):
+    alone = LoopbackWorld(1).transport(0)
+    trained(alone, out="run")
+    (sha256,) = plugin.facts().values()
+    assert records(files / "run", "start")[0]["plugins"] == {"own.py": sha256}
+    assert "own.py" not in (files / "run" / "config.toml").read_text()
+    forget()
+    with pytest.raises(ModelError, match=r"unknown kind 'LayerScale' \(one of your own needs --plugin FILE\.py\)"):
+        trained(alone, out="run", resume="auto", iterations=7)
+
+
+def test_ranks_with_other_files_do_not_begin(own, monkeypatch):
+    count = itertools.count()
+    monkeypatch.setattr(plugin, "facts", lambda: {"own.py": f"sha of {next(count) % 2}"})
+    with pytest.raises(UsageError, match=r"plug-ins.*sha of"):
+        LoopbackWorld(2).run(lambda t: trained(t, out="run"))
+
+
+def test_an_error_of_its_code_is_named_by_file_and_line(files, capfd):
+    text = (files / "own.py").read_text().replace("        np.multiply(x", "        x.missing\n        np.multiply(x")
+    (files / "own.py").write_text(text)
+    line = text[: text.index("x.missing")].count("\n") + 1
+    flags = ["--model", "net.toml", "--data", "digits", "--iterations", "2", "--out", "run"]
+    assert command(["train", "--plugin", "own.py", *flags]) == 2
+    told = capfd.readouterr().err
+    assert f"plug-in own.py:{line}: AttributeError" in told and "Traceback" not in told
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+HEAD = "from ringtrain.plugin import *\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\nraise ValueError('no luck')\n", "my.py:2: ValueError: no luck"),
+        ("x = 1\ndef f(:\n", "my.py:2: SyntaxError"),
+        ("import sys\nsys.exit(0)\n", "my.py:2: SystemExit"),
+        ("import nothing_of_this_name\n", "my.py:1: ModuleNotFoundError"),
+        (HEAD + "register_layer(int)\n", "my.py:2: register_layer wants a class derived from"),
+        (
+            HEAD + "from ringtrain.nn.layers import ReLU\nclass Mine(ReLU): pass\nregister_layer(Mine)\n",
+            "my.py:4: register_layer wants .*dataclass",
+        ),
+        (HEAD + "from ringtrain.nn.layers import ReLU\nregister_layer(ReLU)\n", "my.py:3: layer kind 'ReLU' exists"),
+        (
+            HEAD + "from ringtrain.nn.losses import *\nregister_loss(SoftmaxCrossEntropy)\n",
+            "my.py:3: loss 'ce' exists already",
+        ),
+        (HEAD + "register_loss(3)\n", "my.py:2: register_loss wants"),
+        (
+            HEAD + "from ringtrain.exchange.catalogue import STRATEGIES\n"
+            "register_strategy('sharded', STRATEGIES['allreduce'])\n",
+            "my.py:3: strategy 'sharded' exists already",
+        ),
+        (HEAD + "register_strategy('mine', print)\n", "my.py:2: register_strategy wants"),
+        *((HEAD + f"register_schedule('{name}', print)\n", "exists") for name in ("ring", "auto", "mpi", "canonical")),
+        (HEAD + "register_schedule('a:b', print)\n", "wants a name without blanks"),
+        (HEAD + "register_schedule('mine', 3)\n", "my.py:2: register_schedule wants a function"),
+        (HEAD + "register_optimizer('sgd', print)\n", "my.py:2: register_optimizer wants"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(written, text, told):
+    with pytest.raises(UsageError, match=f"^plug-in .*{told}") as caught:
+        written(text)
+    assert caught.value.exit_code == 2 and not plugin.LOADED
+
+
+@pytest.mark.parametrize("path", ["none.py", "."])
+def test_a_missing_file_is_refused_before_other_options(files, path, capfd):
+    assert command(["train", "--batch", "no number", "--plugin", path]) == 2
+    assert capfd.readouterr().err.startswith(f"ringtrain: plug-in {path}: ")
+
+
+def test_a_file_is_read_once(own):
+    plugin.load_plugins(["own.py"])
+    assert len(plugin.LOADED) == 1
+
+
+def test_a_schedule_that_makes_none_is_refused(written):
+    written(HEAD + "register_schedule('mine', lambda size: None)\n")
+    with pytest.raises(UsageError, match=r"schedule 'mine' for 2 ranks wants a Schedule of 2 ranks, got None"):
+        make_schedule("mine", 2)
+
+
+def test_names_of_plugins_are_known_to_options(own, written):
+    written(
+        HEAD + "from ringtrain.optim.optimizers import SGD\nclass Mine(SGD): pass\nregister_optimizer('mine', Mine)\n"
+    )
+    check_options(resolve(("flags", {"sync": "blocking", "algorithm": "chain", "optimizer": "mine", "loss": "brier"})))
+    assert isinstance(make_optimizer("mine", (), Hyper()), SGD)
+    with pytest.raises(ConfigError, match="--staleness 2 is used by --sync server"):
+        check_options(resolve(("flags", {"sync": "blocking", "staleness": 2})))
+
+
+def test_without_it_each_unknown_name_leads_to_it():
+    for flags in ({"sync": "mine"}, {"algorithm": "mine"}, {"optimizer": "mine"}):
+        with pytest.raises(UsageError, match=r"--plugin FILE\.py"):
+            check_options(resolve(("flags", flags)))
+    with pytest.raises(ModelError, match=r"--plugin FILE\.py"):
+        parse_model(FILES["net.toml"], "net")
