@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.abc import SourceLoader
 from pathlib import Path
+from typing import Any
 
 from ringtrain.errors import RingtrainError, ScheduleError, UsageError
 from ringtrain.template import Template
@@ -119,11 +120,12 @@ def register_layer(layer: type) -> type:
 
     kind = isinstance(layer, type) and issubclass(layer, Layer) and "__dataclass_params__" in vars(layer)
     _check(kind, "register_layer", LAYER_KIND, layer)
-    LAYERS[_free("layer kind", layer.__name__, LAYERS)] = layer
+    kinds: dict[str, Any] = LAYERS
+    kinds[_free("layer kind", layer.__name__, kinds)] = layer
     return layer
 
 
-def register_loss(loss: type) -> type:
+def register_loss(loss: Any) -> Any:
     """Add a loss, by its ``name``, for ``--loss``. Returns the class, as a decorator does."""
     from ringtrain.nn.losses import LOSSES, Loss
 

@@ -39,7 +39,7 @@ ARROWS = {
     "train": LEAF
     | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
     | {"launch", "data", "storage", "report", "optim", "weights", "plugin"},
-    "weights": READERS | {"nn"},
+    "weights": READERS | {"nn", "optim"},
     "cli": {"*"},
     "torch": LEAF | {"allreduce", "api", "cli", "launch", "transport"},
     "plugin": LEAF | {"nn", "optim", "exchange", "collectives", "allreduce"},
@@ -55,15 +55,15 @@ ORDER = {
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
     "config": "record texts resolve",
-    "data": "texts content decoding images split predictions file batches readers image_files inputs",
+    "data": "texts content decoding images split predictions stored file batches readers image_files inputs",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding python_script slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
-    "activations conv conv_columns layers metrics losses norm pool sequence upsample "
-    "capture_segments describe fuse catalogue recompute graph freeze subgraphs spec head",
+    "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
+    "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision base cuda host cpu "
     "reference catalogue",
     "optim": "texts lr optimizers",
@@ -71,7 +71,7 @@ ORDER = {
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",
-    "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
+    "weights": "texts averaged layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "texts deadline activity counters rows shared_arena buffers native_call traffic fault_tolerance "
     "launch_environment waiting service_messages base cuda_aware device threads key_value mpi world cuda_probe",
 }

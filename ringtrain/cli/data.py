@@ -46,8 +46,9 @@ def make(source, out, **options):
     """Make a data set from SRC.
 
     SRC is one of: a folder or prefix of IDX files (MNIST and its likes, .gz too); a folder or .tar.gz of
-    CIFAR-10 or CIFAR-100, python or binary; an .npz with x_train, y_train, x_test, y_test (or x, y; or
-    images, labels); a folder of images, one subfolder a class.
+    CIFAR-10 or CIFAR-100, python or binary; what `train --data` takes: FILE.h5:images,labels, an .npz with x_train,
+    y_train, x_test, y_test (or x, y; or images, labels), x.npy,y.npy, or a quoted pattern of such files; a folder of
+    images, one subfolder a class.
     """
     from ringtrain.data.readers.make import make_dataset
 
@@ -62,22 +63,24 @@ def make(source, out, **options):
 @data.command()
 @click.argument("file", metavar="F.h5", type=click.Path())
 def info(file):
-    """Show what a data set holds ("digits": the one that comes with ringtrain). `show` is the same."""
+    """Show what a data set holds: of F.h5, or of what `train --data` takes. `show` is the same."""
     from rich.console import Console
     from rich.markup import escape
 
     from ringtrain.data.file import check
+    from ringtrain.data.file.contents import VERIFY_BYTES
     from ringtrain.data.file.dataset import open_dataset
     from ringtrain.data.file.metadata import metadata_checksum
 
     with _progress() as progress:
-        opened = open_dataset(file, progress=progress)
+        opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
     console = Console()
     for what, value in check.dataset_rows(opened):
         console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
     names = [name for name, _ in opened.splits()]
     console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in check.split_rows(opened)]))
-    console.print(_table(("", "class", *names), check.class_rows(opened)))
+    if opened.train.has_classes:
+        console.print(_table(("", "class", *names), check.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
     console.print(f"sha256 file  {metadata_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)

@@ -119,9 +119,10 @@ def _words(trained: "TrainedModel", split: str, score: "Score") -> str:
 
     found = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
     for name, value in score.metrics.items():
-        percent = name in FRACTIONS and value is not None
-        shown = texts.PERCENT(percent=100 * value) if percent else metric_value(name, value)
-        found.append((metric_name(name), shown))
+        if name in FRACTIONS and value is not None:
+            found.append((metric_name(name), texts.PERCENT(percent=100 * value)))
+        else:
+            found.append((metric_name(name), metric_value(name, value)))
     examples = trained.split.count
     dense = trained.split.label_shape != ()
     count = texts.ELEMENTS(count=score.examples, examples=examples) if dense else texts.EXAMPLES(count=score.examples)

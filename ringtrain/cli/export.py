@@ -5,21 +5,23 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import plugin_option
 
 
 @click.command()
 @click.argument("target")
+@plugin_option
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="File to write: .safetensors, .onnx.")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
+@click.option("--raw", is_flag=True, help="The weights of the last update, also of a run with --ema.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def export(target, out, best, force):
+def export(target, out, best, raw, force):
     """Write the weights of TARGET, a checkpoint or a run folder: to a safetensors file in PyTorch's layouts, with
     torchvision's names where the model is one of its; or to an ONNX graph, whose input is values as in the data."""
     from ringtrain.cli.world import tell_skipped
     from ringtrain.weights.export import export
 
-    done = export(target, out, best, force)
+    done = export(target, out, best, force, raw)
     tell_skipped(done.skipped)
-    click.echo(
-        texts.EXPORTED(out=out, path=done.path, tensors=done.tensors, model=done.model, iteration=done.iteration)
-    )
+    of = {"path": done.path, "model": done.model, "iteration": done.iteration}
+    click.echo(texts.EXPORTED(out=out, tensors=done.tensors, averaged=texts.AVERAGED if done.averaged else "", **of))

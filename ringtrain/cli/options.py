@@ -1,5 +1,7 @@
 """Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
 
+from typing import Any
+
 import click
 
 from ringtrain.cli import texts
@@ -8,8 +10,8 @@ from ringtrain.parsing import epochs
 
 # Sections of `ringtrain train --help`; all other fields are in the last section.
 SECTIONS = {
-    "Model and data": "run_file plugin model data classes init freeze batch_norm loss huber_delta "
-    "label_smoothing synthetic",
+    "Model": "run_file plugin model classes init freeze batch_norm loss huber_delta label_smoothing",
+    "Data": "data test_data stream shuffle synthetic",
     "Images": "augment resize random_resized_crop colour_jitter mixup cutmix random_erasing",
     "Batch and length": "batch accumulate epochs iterations seed",
     "Optimizer": "optimizer momentum beta2 eps trust_coefficient trust_limit momentum_correction "
@@ -99,7 +101,7 @@ class StrategyOption(click.Option):
 def plugin_option(command):
     """Decorate a command with ``--plugin``, which is read before every other option: they may name what it adds."""
     help = "Python file with own layers, losses, strategies, schedules or optimizers; may be repeated. It runs as code."
-    how = {"multiple": True, "is_eager": True, "expose_value": False, "callback": _load_plugins}
+    how: dict[str, Any] = {"multiple": True, "is_eager": True, "expose_value": False, "callback": _load_plugins}
     return click.option("--plugin", metavar="FILE.py", help=help, **how)(command)
 
 

@@ -163,9 +163,11 @@ def _check_schedule(config, own, examples) -> None:
 def _is_far(config) -> bool:
     """Return whether the data set is missing on this machine, where the nodes may have it; or of image files, which
     are read in the job alone."""
+    from ringtrain.data.file.grammar import is_here
     from ringtrain.data.image_files.open import accepts
 
-    return config.data not in (None, "digits") and (not os.path.exists(config.data) or accepts(config.data))
+    named = [name for name in (config.data, config.test_data) if name not in (None, "digits")]
+    return any(accepts(name) or not is_here(name) for name in named)
 
 
 def _checked_data(config, model, graph):
@@ -177,7 +179,7 @@ def _checked_data(config, model, graph):
 
     if config.synthetic or _is_far(config):
         return SplitShape(config.batch, model.input.shape)
-    data = read_form(config.data or "digits")
+    data = read_form(config.data or "digits", config.test_data, len(model.input.shape))
     check_images(model, data)
     check_output(make_loss(config), graph, data)
     return data.train

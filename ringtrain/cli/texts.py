@@ -56,7 +56,7 @@ METRICS_WRITTEN = Template("{path} has all metrics")
 METRICS_EXIST = Template("{path} exists: give another name, or --force")
 
 # export.py
-EXPORTED = Template("{out}: {tensors} tensors of {path} (model {model}, iteration {iteration:,})")
+EXPORTED = Template("{out}: {tensors} tensors of {path} (model {model}, iteration {iteration:,}){averaged}")
 
 # hints.py
 UNKNOWN_COMMAND = Template("no command {name!r}; {hint}")

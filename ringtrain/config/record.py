@@ -31,8 +31,22 @@ class TrainConfig:
     model: str = option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
     data: str | None = option(
         None,
-        "Data set: an HDF5 file from `ringtrain data make`; a folder of images, one subfolder a class; or tar shards, "
-        "'train-{000..099}.tar'. [digits: the shipped one]",
+        "Data set: an HDF5 file from `ringtrain data make`; arrays of other files (FILE.h5:images,labels; F.npz; "
+        "x.npy,y.npy); a folder of images, one subfolder a class; tar shards; or a quoted pattern of files "
+        '("train-*.h5", "train-{000..099}.tar"). [digits: the shipped one]',
+    )
+    test_data: str | None = option(None, "Test part, named as --data is. [the test part of --data, if it has one]")
+    stream: str = option(
+        "auto",
+        "Whether examples stay in their files: yes, read in blocks ahead; no, in memory; auto, yes if they take more "
+        "than half of the memory that is available.",
+        choices=("auto", "yes", "no"),
+    )
+    shuffle: str | None = option(
+        None,
+        "Order of an epoch: full, one permutation; blocks, near examples within windows, for sets in files. [full up "
+        "to 4 GiB of inputs, else blocks]",
+        choices=("full", "blocks"),
     )
     classes: int | None = option(
         None, "Classes: the units of the model's last layer, in place of those in its file.", low=1
@@ -299,7 +313,7 @@ class TrainConfig:
     evaluate_every: int = option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
     best_by: str | None = option(
         None,
-        "Test figure by which the best checkpoint is chosen. [accuracy; loss where --loss has none]",
+        "Test figure by which the best checkpoint is chosen. [accuracy, or loss where there is none]",
         choices=("accuracy", "loss"),
     )
     early_stop: int | None = option(
@@ -318,8 +332,8 @@ class TrainConfig:
 # A resumed run must keep these: they decide the order of its examples, the optimizer's state or the order in
 # which gradients are added. The model is also compared layer by layer, and the data by checksum.
 FIXED_ON_RESUME = (
-    "synthetic", "batch", "seed", "dtype", "loss", "classes", "optimizer", "momentum_correction", "ema", "reproducible",
-    "shards",
+    "synthetic", "batch", "seed", "shuffle", "dtype", "loss", "classes", "optimizer", "momentum_correction", "ema",
+    "reproducible", "shards",
 )  # fmt: skip
 # A reproducible run must keep these too: they decide the bits of a product.
 FIXED_WHERE_REPRODUCIBLE = ("device", "precision")

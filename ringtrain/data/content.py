@@ -1,8 +1,9 @@
-"""A data set in memory: a source's reader returns it, and ``write_dataset`` writes it to a file."""
+"""The content of a data set: a source's reader returns it, and ``write_dataset`` writes it to a file, by blocks."""
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +24,8 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The examples of one split. Shapes: images uint8 [N, H, W, C], labels int32 [N], -1 for an example without a
-    label."""
+    """The examples of one split, in memory. Shapes: images uint8 [N, H, W, C], labels int32 [N], -1 for an example
+    without a label."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -36,12 +37,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A data set in memory. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the
-    reader."""
+    """A data set. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the reader. Parts
+    are in memory, or :class:`.file.source.SourcePart`."""
 
     name: str
-    train: Part
-    test: Part | None
+    train: Any
+    test: Any
     classes: tuple[str, ...]
     source: str
     licence: str = "not stated"
@@ -98,22 +99,43 @@ def row_blocks(count: int, row_bytes: int, multiple: int = 1):
 
 
 class Checksum:
-    """sha256 over a line "uint8 N H W C", the images and the labels (int32, little-endian), in file order."""
+    """sha256 over a line "uint8 N H W C" (type and shape), the inputs and the labels, little-endian, in file order.
+    Labels other than class numbers, int32 [N], have a line of their type and shape too."""
 
-    def __init__(self, shape):
-        self._hash = hashlib.sha256(f"uint8 {' '.join(map(str, shape))}\n".encode())
+    def __init__(self, shape, dtype="uint8"):
+        self._hash = hashlib.sha256(_line(shape, dtype))
+        self._labelled = False
 
     def add(self, images) -> None:
-        self._hash.update(images.data if images.size else b"")
+        """Add a block of inputs."""
+        self._add(images)
 
-    def finish(self, labels) -> str:
-        self._hash.update(labels.astype("<i4", copy=False).data)
+    def add_labels(self, labels, shape) -> None:
+        """Add a block of labels, of which all have this ``shape``. The first block follows the last inputs."""
+        if (len(shape) > 1 or labels.dtype.kind == "f") and not self._labelled:
+            self._hash.update(_line(shape, labels.dtype))
+        self._labelled = True
+        self._add(labels)
+
+    def _add(self, values) -> None:
+        if values.size:
+            little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+            self._hash.update(little.reshape(-1).view(np.uint8).data)
+
+    def finish(self, labels=None) -> str:
+        """Return the checksum, after the labels if they are given whole."""
+        if labels is not None:
+            self.add_labels(labels, labels.shape)
         return self._hash.hexdigest()
 
 
+def _line(shape, dtype) -> bytes:
+    return f"{np.dtype(dtype).name} {' '.join(map(str, shape))}\n".encode()
+
+
 def checksum(part: Part) -> str:
-    """Return the checksum of a part."""
-    running = Checksum(part.images.shape)
+    """Return the checksum of a part in memory."""
+    running = Checksum(part.images.shape, part.images.dtype)
     running.add(part.images)
     return running.finish(part.labels)
 

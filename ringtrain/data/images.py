@@ -181,7 +181,8 @@ def resize(image: np.ndarray, height: int, width: int, box: Box | None = None) -
 def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Return an evaluation's view of an image: resized so that the shorter side is 256/224 of the crop's, then the
     centre crop. Shapes: [H, W, C] → [height, width, C]. Source: torchvision's Resize(256), CenterCrop(224)"""
-    resized = resize(image, *_fitted(*image.shape[:2], height, width))
+    rows, columns = image.shape[:2]
+    resized = resize(image, *_fitted(rows, columns, height, width))
     return centre(resized, height, width)
 
 

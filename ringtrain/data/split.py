@@ -1,6 +1,8 @@
 """The examples of one part of a data set, as batches read them: from memory, files or anywhere else."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +35,11 @@ class Split(ABC):
         """Whether a label is one class number."""
         return self.label_shape == () and self.label_dtype.kind == "i"
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one input as it is stored: the order of large sets depends on it, wherever they lie."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     @abstractmethod
     def valid(self, examples) -> int:
         """Count the labelled elements of these examples: class numbers other than -1, or all values. Shapes: int64
@@ -46,6 +53,12 @@ class Split(ABC):
     @abstractmethod
     def image(self, example: int) -> np.ndarray:
         """Return one stored input, at its own size."""
+
+    def ahead(self, spans: Iterable[tuple[int, int]]) -> None:  # noqa: B027 (nothing to do in memory)
+        """Bring spans (start, stop) of examples nearer, which are read soon. Examples in memory are near."""
+
+    def behind(self, spans: Iterable[tuple[int, int]]) -> None:  # noqa: B027
+        """Give up what was brought nearer of spans that are not read again soon."""
 
 
 def type_read(stored) -> np.dtype:
@@ -80,6 +93,10 @@ class ArraySplit(Split):
         return type_read(self.images.dtype)
 
     @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) * self.images.dtype.itemsize
+
+    @property
     def label_shape(self) -> Shape:
         return self.labels.shape[1:]
 
@@ -89,7 +106,7 @@ class ArraySplit(Split):
 
     def valid(self, examples) -> int:
         if self._all_valid:
-            return examples.size * int(np.prod(self.label_shape))
+            return examples.size * math.prod(self.label_shape)
         return int(np.count_nonzero(self.labels[examples] != IGNORE))
 
     def read(self, examples, images, labels) -> None:

@@ -2,11 +2,55 @@
 
 from ringtrain.template import Template
 
+# stored/
+ARRAY_TYPE = Template(
+    "{where} is of type {dtype}: ringtrain reads whole numbers and floats of up to 64 bits (uint8, int16, float32, …)"
+)
+ARRAY_SHAPE = Template("{where} has the shape {shape}: the first axis counts the examples, and none of the others is 0")
+ARRAY_CUT = Template(
+    "{where} is truncated: it needs {nbytes} bytes from byte {offset} on, and the file has {there}; copy it again"
+)
+ENDED_BEFORE = Template("{where} ends at byte {offset}, before its last example: it was changed, or the copy is cut")
+FILES_DIFFER = Template(
+    "{other} has examples of {other_rows}, but {one} of {one_rows}: files of one set have the same type and shape"
+)
+AND_OTHERS = Template("{first} and {others} others")
+COLUMNS_FIRST = Template(
+    "{where} is stored column by column (Fortran order), so examples are not in one piece: save"
+    " numpy.ascontiguousarray of it"
+)
+MEMBER_SIZE = Template("{where} has {found} bytes of values, but its shape needs {claimed}: copy it again")
+
+# grammar.py, source.py
+NO_MATCH = Template("no file matches {pattern}: check the folder and the pattern")
+ARRAY_NAMES = Template("{text}: name one or two arrays after the colon, as in FILE.h5:images,labels")
+NPY_PAIR = Template("{text}: inputs and labels are two .npy files: x.npy,y.npy")
+NPY_NAMES = Template("{path} is one array without a name: leave out what stands after the colon")
+NO_SUCH_ARRAY = Template("{path} has no array {name}; it has {found}")
+ARRAY_PROBLEM = Template("{path}: {name} {problem}")
+INPUTS_SHAPE = Template("{where} has the shape {shape}: inputs are [N, …] with 1 to 4 axes after N")
+LABELS_COUNT = Template("{where}: labels have the shape {shape} for {count} examples of {inputs}: each needs one label")
+LABELS_DIFFER = Template("{name}: labels of the training part are {train}, of the test part {test} (shape, type)")
+CLASSES_DIFFER = Template("{other} names other classes than {one}: files of one set have the same classes")
+SOME_UNLABELLED = Template("{text}: some of the files have labels and some have none")
+NOT_FINITE = Template("{where} has values that are not finite (NaN or infinite): remove or replace these examples")
+LABELS_CLASSES = Template(
+    "{where} has labels in {low} … {high}, but there are {classes} classes: the file was changed after it was opened"
+)
+NOT_BY_ROWS = Template(
+    "{where} is compressed as a whole, so it cannot be streamed: save it with numpy.savez, make a file of it with"
+    " `ringtrain data make`, or give --stream no"
+)
+
 # layout.py
 MAKE = Template("make the file with `ringtrain data make`")
 MAKE_OR_COPY = Template(MAKE + " or copy it again")
 SPLITS_DIFFER = Template("test images are {test}, but training images are {train}")
-OTHER_FORMAT = Template("the attribute format is {found!r}, not {wanted!r}: this is another kind of HDF5 file; " + MAKE)
+TYPES_DIFFER = Template("test images are of type {test}, but training images of {train}")
+OTHER_FORMAT = Template(
+    "the attribute format is {found!r}, not {wanted!r}: this is another kind of HDF5 file; name its arrays, as in"
+    " FILE.h5:IMAGES,LABELS, or " + MAKE
+)
 OTHER_VERSION = Template("it has version {version} of the format; this ringtrain reads version {wanted}: " + MAKE)
 ATTRIBUTE_NO_TEXT = Template("the attribute {key} is {found!r}, not a text")
 CLASSES_NO_NAMES = Template("the attribute classes is not a list of names: " + MAKE)
@@ -198,6 +242,9 @@ SOURCE_FOLDER = Template("folder of images {path}")
 IMAGE_UNREADABLE = Template("{file} could not be read: {error}")
 IMAGE_CHANGED = Template("{file} has {found} bytes, but had {size} when it was opened: start the run again")
 
+# named_arrays.py
+NO_LABELS = Template("{where} has no labels beside it: name both, as in FILE.h5:x,y or x.npy,y.npy")
+
 # members.py
 ARCHIVE_DAMAGED = Template("{path} is truncated or damaged, copy it again")
 ENDS_EARLY = Template("it ends before its own size")
@@ -206,10 +253,12 @@ MEMBER_TOO_LARGE = Template("{path}: {name} has {nbytes} bytes; ringtrain reads 
 
 # npz.py
 UNDERSTOOD = Template("x_train and y_train (x_test and y_test too), x and y, or images and labels")
-NPZ_SOURCE = Template(".npz with the arrays " + UNDERSTOOD)
+NPZ_SOURCE = Template(
+    ".npz or HDF5 with the arrays " + UNDERSTOOD + "; FILE.h5:x,y; x.npy,y.npy; a pattern of such files"
+)
 NPZ_NO_ARCHIVE = Template("{path} could not be read: it is not a whole archive; write it with numpy.savez")
 NPZ_PAIR = Template("{path} has only one of {images} and {labels}: give both, or none")
-NPZ_ARRAYS = Template("{path} has the arrays {found}; ringtrain reads " + UNDERSTOOD)
+NPZ_ARRAYS = Template("{path} has the arrays {found}; ringtrain reads " + UNDERSTOOD + "; or name them: {path}:x,y")
 NPZ_NO_ARRAY = Template("{path}: {name} is not a NumPy array")
 
 # predictions.py

@@ -178,6 +178,7 @@ OTHER_RULES = (
     Rule("wire", None, "dtype", ("float32",), texts.WIRE_TYPE),
     Rule("precision", None, "dtype", ("float32",), texts.FEWER_BITS),
     Rule("synthetic", ON, "data", UNSET, texts.RANDOM_IMAGES),
+    Rule("synthetic", ON, "test_data", UNSET, texts.RANDOM_IMAGES),
 )
 
 

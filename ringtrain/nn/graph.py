@@ -218,10 +218,10 @@ class Graph:
                     yield from reversed(self._views[node.name].spans)
         for node in reversed(self.plan):  # frozen, and without a trained layer before
             if node.name not in self._needing:
-                part = self._views[node.name]
-                for grad in part.grads.values():  # exchanged with the others: what is left there would add up
+                views = self._views[node.name]
+                for grad in views.grads.values():  # exchanged with the others: what is left there would add up
                     ctx.ops.fill(grad, 0)
-                yield from reversed(part.spans)
+                yield from reversed(views.spans)
         tapes.dx = owed.get(INPUT)
         ctx.space.end(TRAINING, AGAIN)
 

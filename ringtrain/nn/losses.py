@@ -102,9 +102,9 @@ class SoftmaxCrossEntropy(Loss):
             raise ModelError(texts.CLASS_NUMBERS(shape=shapes.format_shape(labels.shape) or "()"))
         if labels.shape:
             if output[:-1] != labels.shape or (classes and output[-1] != classes):
+                each, shape = shapes.format_shape(labels.shape), shapes.format_shape(output)
                 wanted = shapes.format_shape((*labels.shape, classes)) if classes else texts.ONE_MORE_EXTENT()
-                given = {"layer": layer, "shape": shapes.format_shape(output), "wanted": wanted}
-                raise ModelError(texts.DENSE_CLASSES(labels=shapes.format_shape(labels.shape), **given))
+                raise ModelError(texts.DENSE_CLASSES(layer=layer, shape=shape, labels=each, wanted=wanted))
         elif output != (classes,):
             count = "1 class" if classes == 1 else f"{classes} classes"
             model = texts.A_MODEL() if file is None else texts.A_COPY(file=file)

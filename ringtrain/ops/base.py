@@ -43,6 +43,8 @@ from ringtrain.ops.precision import active_dtype
 
 ACTIVATIONS = ("sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # kernels take the place in this list
 VALUE_LOSSES = ("mse", "mae", "huber", "bce")
+# The kernel that prepares images of a type.
+PREPARE = {"uint8": "prepare_images", "float32": "prepare_floats", "float64": "prepare_doubles"}
 
 
 class Ops(MachineOps, CompressionOps):
@@ -354,9 +356,9 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N) -> None:
-        """uint8 images to network input: y = (image - mean) · scale, where pixel (p, q) of y is pixel (top + p,
-        left + q) of the image, mirrored in q where ``flip`` is 1, and 0 where that lies outside the image. top, left
-        are int32 and may be negative; flip is uint8."""
+        """Images (uint8, float32 or float64) to network input: y = (image - mean) · scale, where pixel (p, q) of y is
+        pixel (top + p, left + q) of the image, mirrored in q where ``flip`` is 1, and 0 where that lies outside the
+        image. top, left are int32 and may be negative; flip is uint8."""
 
     @abstractmethod
     def paste_boxes(self, x_NHWC, source_NHWC: Array | None, boxes_N4) -> None:

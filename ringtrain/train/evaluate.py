@@ -101,8 +101,7 @@ class Evaluator:
                 if len(part.labels):
                     outputs = self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
                     if metrics.sums or metrics.counts:
-                        sums = rows[part.iteration, place, 3:]
-                        metrics.add(self._ops.to_host(outputs), part.labels, sums, counts)
+                        metrics.add(self._ops.to_host(outputs), part.labels, rows[part.iteration, place, 3:], counts)
                     wrong += wrong_labels(self._loss, part, output)[: 1 - len(wrong)]
                 if stop():
                     stop.answer()

@@ -30,10 +30,11 @@ from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.checkpoints import input_facts
 from ringtrain.train.checkpoints.input_facts import InputFacts, facts_of
-from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place, weights_for_use
+from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
+from ringtrain.weights.averaged import weights_for_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoin
 
 def _configured(stored: str, given: dict) -> TrainConfig:
     """``given`` over the configuration in the checkpoint, as TOML."""
-    flags = {**given, "synthetic": False} if "data" in given else given
+    flags = {**given, "synthetic": False, "test_data": None} if "data" in given else given
     if flags.get("device") == "cpu":  # on any device it was trained on
         flags = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **flags}
     return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, flags))

@@ -48,14 +48,15 @@ class Model:
         return outputs[0] if is_one(array, self.model.input.shape) else outputs
 
 
-def load(run, device: str = "cpu", best: bool = False, threads: int | None = None) -> Model:
+def load(run, device: str = "cpu", best: bool = False, threads: int | None = None, raw: bool = False) -> Model:
     """Load a trained model in this process alone.
 
     run:     the folder of a run, of which the newest checkpoint is taken (``best``: the best), or a checkpoint's file
     device:  cpu or cuda; ``threads``: of its operations, 1 unless given
+    raw:     the weights of the last update, also of a run with ``--ema``
 
     Raises: CheckpointError, ConfigError, DeviceError
     """
     given = {"device": device} | ({"threads": threads} if threads is not None else {})
     transport = LoopbackWorld(1).transport(0)
-    return Model(transport, load_model(transport, str(run), best, given))
+    return Model(transport, load_model(transport, str(run), best, given, raw))

@@ -89,7 +89,7 @@ def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[
 
 
 def _data_set(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> Split:
-    data = read_data(replace(trained.config, data=path, synthetic=False), trained.model, transport)
+    data = read_data(replace(trained.config, data=path, test_data=None, synthetic=False), trained.model, transport)
     chosen = part or ("train" if data.test is None else "test")
     return together(transport, lambda: split_of(data, chosen, trained.model))
 

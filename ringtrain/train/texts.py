@@ -13,6 +13,9 @@ OTHER_IMAGES = Template(
 RESIZE = Template(
     "--resize {given!r} is neither HxW nor one number of pixels (from 1 to {most}), such as 224x224 or 256"
 )
+TEST_OTHER_KIND = Template(
+    "--data {data} has image files, but --test-data {test} has none: name a folder of images or tar shards there"
+)
 NO_IMAGE_INPUT = Template("--data has images, but model {model!r} takes {shape}, not height x width x channels")
 CROP_SCALE = Template(
     "--random-resized-crop {given!r} is no LEAST:MOST, shares of the image's area from above 0 to 1, such as 0.08:1"
@@ -76,6 +79,7 @@ NO_LOG = Template("{path} is no log of a run: it is called {name} now")
 
 # header
 PASSED_OVER = Template("passed over: {problem}")
+STREAMED_DATA = Template("examples stay in their files, read ahead of their use; their order: --shuffle {order}")
 PRIVATE_DATA = Template("every rank holds the data set itself: this MPI offers no shared memory of that size")
 GUARD_GAP = Template("the guard does not see {gap}")
 ALGORITHM = Template(" ({algorithm}{rounding})")
@@ -91,7 +95,9 @@ EARLY_STOP_WITHOUT_TEST = Template(
     "--early-stop {evaluations} compares evaluations, and data {data} have no test part: leave it out, or make the "
     "data with one"
 )
-BEST_BY_ACCURACY = Template("--best-by accuracy: --loss {loss} counts nothing correct; give --best-by loss")
+NO_ACCURACY = Template(
+    "--best-by accuracy needs a loss that counts correct answers; --loss {loss} does not: use --best-by loss"
+)
 NO_BETTER = Template("--early-stop: no test {best_by} better than {best:.4f} in {evaluations}")
 PLUGIN = Template("plug-in {path}, sha256 {sha256}")
 AVERAGED = Template(", weights averaged with decay {decay:g} for evaluations")

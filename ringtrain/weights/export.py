@@ -16,6 +16,7 @@ from ringtrain.nn.spec import InputSpec, ModelSpec
 from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.weights import onnx_model, tensor_file, texts
+from ringtrain.weights.averaged import weights_for_use
 from ringtrain.weights.layouts import torch_parameters
 from ringtrain.weights.matching import torch_names
 from ringtrain.weights.names import torchvision_names
@@ -23,19 +24,25 @@ from ringtrain.weights.names import torchvision_names
 COUNTER = "num_batches_tracked"
 
 
+Weights = Mapping[str, np.ndarray]
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and of which checkpoint. ``skipped``: a sentence on each newer, damaged checkpoint"""
+    """What was written, and of which checkpoint. ``averaged``: whether it is the average of weights; ``skipped``: a
+    sentence on each newer, damaged checkpoint"""
 
     path: Path
     tensors: int
     model: str
     iteration: int
+    averaged: bool
     skipped: tuple[str, ...]
 
 
-def export(target: str, out: Path, best: bool, force: bool) -> Exported:
-    """Write the weights of a checkpoint or a run's folder to ``out``, by its suffix. Raises RingtrainError."""
+def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -> Exported:
+    """Write the weights of a checkpoint or a run's folder to ``out``, by its suffix. ``raw``: the weights of the last
+    update, also of a run with an average of weights. Raises RingtrainError."""
     kinds = {tensor_file.SUFFIX: _write_tensors, onnx_model.SUFFIX: _write_onnx}
     write = kinds.get(out.suffix)
     if write is None:
@@ -47,19 +54,22 @@ def export(target: str, out: Path, best: bool, force: bool) -> Exported:
     model = spec.parse_model(checkpoint.model, checkpoint.model_name, str(found.path))
     graph = model.graph()
     check_parameters(checkpoint, {name: p.shape for name, p in graph.parameters()}, str(found.path))
-    tensors = write(out, model, graph, checkpoint, found.path)
-    return Exported(found.path, tensors, model.name, checkpoint.iteration, tuple(found.skipped))
+    weights, averaged = weights_for_use(checkpoint, raw)
+    tensors = write(out, model, graph, checkpoint, weights, found.path)
+    return Exported(found.path, tensors, model.name, checkpoint.iteration, averaged, tuple(found.skipped))
 
 
-def _write_tensors(out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, path: Path) -> int:
-    tensors = to_torch(graph, checkpoint.weights, checkpoint.iteration)
+def _write_tensors(
+    out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, weights: Weights, path: Path
+) -> int:
+    tensors = to_torch(graph, weights, checkpoint.iteration)
     tensor_file.write_tensors(out, tensors, _about(model, checkpoint))
     return len(tensors)
 
 
-def _write_onnx(out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, path: Path) -> int:
+def _write_onnx(out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, weights: Weights, path: Path) -> int:
     prepared = _prepared(model, checkpoint, path)
-    return onnx_model.write_onnx(out, graph, checkpoint.weights, prepared, _about(model, checkpoint))
+    return onnx_model.write_onnx(out, graph, weights, prepared, _about(model, checkpoint))
 
 
 def to_torch(graph: Graph, weights: Mapping[str, np.ndarray], iteration: int = 0) -> dict[str, np.ndarray]:
@@ -113,6 +123,8 @@ def _mean_of(given: InputSpec, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _centre(image: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The centre of an image, as an evaluation crops it; zeros where it is smaller than the network's input."""
+    if len(shape) != 3:  # a sequence, of the data's own size
+        return image.reshape(shape)
     height, width, _ = shape
     pad = max(0, -(-(height - image.shape[0]) // 2), -(-(width - image.shape[1]) // 2))
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))

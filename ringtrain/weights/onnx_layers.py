@@ -232,13 +232,16 @@ def max_pool(g, layer, xs, shapes, w):
 
 
 def avg_pool(g, layer, xs, shapes, w):
-    """The divisor counts padding, and nothing beyond it: the padding is made first."""
-    (x,), pad, beyond = xs, layer.pad, _beyond(layer, shapes[0])
-    own = [min(pad, behind) for behind in beyond]
-    if pad:
-        x = g.add("Pad", x, g.constant([0, 0, pad, pad, 0, 0, *own], "pads", np.int64))
-    pads = [0, 0, *(behind - padded for behind, padded in zip(beyond, own, strict=True))]
-    return g.add("AveragePool", x, kernel_shape=[layer.kernel] * 2, strides=[layer.stride] * 2, pads=pads)
+    """The divisor counts padding, and nothing beyond it; that of ONNX counts all or neither."""
+    pool, side = layer.geometry, layer.kernel
+    pads = [layer.pad, layer.pad, *_beyond(layer, shapes[0])]
+    y = g.add("AveragePool", xs[0], kernel_shape=[side] * 2, strides=[layer.stride] * 2, pads=pads, count_include_pad=1)
+    starts = [np.arange(pool.output(size)) * pool.stride - pool.pad for size in shapes[0][:2]]
+    extents = [
+        np.minimum(start + side, size + pool.pad) - start for start, size in zip(starts, shapes[0], strict=False)
+    ]
+    divisors = np.outer(*extents)
+    return y if (divisors == side**2).all() else g.add("Mul", y, g.constant(side**2 / divisors, "counted"))
 
 
 def global_avg_pool(g, layer, xs, shapes, w):

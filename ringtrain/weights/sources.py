@@ -6,6 +6,7 @@ from ringtrain.errors import UsageError
 from ringtrain.nn.graph import Graph
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.weights import texts
+from ringtrain.weights.averaged import weights_for_use
 from ringtrain.weights.matching import Match, match, wanted_here, wanted_of_torch
 from ringtrain.weights.tensor_file import SUFFIX, TensorFile
 
@@ -21,4 +22,4 @@ def read_weights(source: str, graph: Graph) -> Match:
     if path.suffix in PICKLES:
         raise UsageError(texts.PICKLE(path=path))
     checkpoint = find_checkpoint(source).checkpoint
-    return match(graph, wanted_here(graph), checkpoint.shapes, checkpoint.weights.__getitem__, source)
+    return match(graph, wanted_here(graph), checkpoint.shapes, weights_for_use(checkpoint)[0].__getitem__, source)

@@ -1,13 +1,13 @@
 """safetensors files: named arrays, and a table of texts. Files come from anywhere: nothing in them is executed, and a
 wrong one is an error of one line."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from ringtrain import parsing
 from ringtrain.errors import UsageError, plain
 from ringtrain.storage import files
 from ringtrain.weights import texts
@@ -50,8 +50,11 @@ class TensorFile:
             length = int.from_bytes(file.read(8), "little")
             if length > MOST_HEADER:
                 raise ValueError(texts.LONG_HEADER(most=MOST_HEADER))
-            header = json.loads(file.read(length))
-        return {name: 8 + length + header[name]["data_offsets"][0] for name in self.shapes}
+            header = parsing.parse_json(file.read(length).decode())
+        try:
+            return {name: 8 + length + int(header[name]["data_offsets"][0]) for name in self.shapes}
+        except (KeyError, TypeError, IndexError) as error:  # the library has read another of two equal names
+            raise ValueError(str(error)) from None
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor as float32, or float64 if it is that. Raises UsageError for another type, and for values that
@@ -62,7 +65,10 @@ class TensorFile:
             raise UsageError(texts.OTHER_TYPE(path=self.path, name=plain(name), type=kind, known=known))
         stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}[kind]
         count = int(np.prod(shape, dtype=np.int64))
-        values = np.fromfile(self.path, stored, count, offset=self._starts[name])
+        try:
+            values = np.fromfile(self.path, stored, count, offset=self._starts[name])
+        except OSError as error:
+            raise UsageError(texts.UNREADABLE(path=self.path, reason=error.strerror or error)) from None
         if values.size != count:
             raise UsageError(texts.NO_SAFETENSORS(path=self.path, error=texts.CHANGED()))
         if kind == "BF16":

@@ -15,7 +15,7 @@ from data_makers import content, part
 from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import Content, Part
-from ringtrain.data.file import contents, metadata
+from ringtrain.data.file import contents, layout, metadata
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.contents import HEADER_BYTES
 from ringtrain.data.file.dataset import DIGITS, NodeMemory, open_dataset
@@ -200,11 +200,11 @@ BAD = {
     ),
     "float images": (
         lambda f: replace(f["train"], "images", np.zeros((12, 4, 5, 3), "f4")),
-        data_texts.OTHER_TYPE.pattern(dtype="float32", wanted="uint8"),
+        data_texts.TYPES_DIFFER.pattern(train="float32", test="uint8"),
     ),
     "flat images": (
         lambda f: replace(f["train"], "images", np.zeros((12, 60), "u1")),
-        data_texts.OTHER_SHAPE.pattern(shape="(12, 60)", axes="N, H, W, C"),
+        data_texts.SPLITS_DIFFER.pattern(test="4x5x3", train="60"),
     ),
     "no width": (
         lambda f: replace(f["train"], "images", np.zeros((12, 4, 0, 3), "u1")),
@@ -212,11 +212,11 @@ BAD = {
     ),
     "int64 labels": (
         lambda f: replace(f["train"], "labels", np.zeros(12, "i8")),
-        "labels " + data_texts.OTHER_TYPE.pattern(dtype="int64", wanted="int32"),
+        "labels " + data_texts.OTHER_TYPE.pattern(dtype="int64", wanted=layout.LABEL_TYPES),
     ),
     "big-endian": (
         lambda f: replace(f["train"], "labels", np.zeros(12, ">i4")),
-        "labels " + data_texts.OTHER_TYPE.pattern(dtype=">i4", wanted="int32"),
+        "labels " + data_texts.OTHER_TYPE.pattern(dtype=">i4", wanted=layout.LABEL_TYPES),
     ),
     "labels few": (
         lambda f: replace(f["train"], "labels", np.zeros(11, "i4")),
@@ -252,7 +252,7 @@ BAD = {
     "external": (external, storage_texts.VALUES_ELSEWHERE.pattern()),
     "virtual": (virtual, storage_texts.VALUES_ELSEWHERE.pattern()),
     "linked": (linked, data_texts.NO_GROUP.pattern(name="train")),
-    "objects": (objects, data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
+    "objects": (objects, data_texts.OTHER_TYPE.pattern(dtype="object", wanted=layout.INPUT_TYPES)),
     "label high": (
         set_label([3, 5], 3),
         data_texts.LABELS_OUT_OF_RANGE.pattern(
@@ -413,13 +413,13 @@ def open_on(size, path, windows=True):
 
 def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
     readers = []
-    read_images = contents.read_images
+    read_inputs = contents.read_inputs
 
     def noted(*args):
         readers.append(threading.current_thread())
-        return read_images(*args)
+        return read_inputs(*args)
 
-    monkeypatch.setattr(contents, "read_images", noted)
+    monkeypatch.setattr(contents, "read_inputs", noted)
     results, errors = open_on(3, tiny)
     assert errors == [None] * 3 and [r.held for r in results] == ["node window"] * 3
     assert len({r.train.images.ctypes.data for r in results}) == 1
@@ -449,7 +449,7 @@ def test_a_long_complaint_is_cut_and_still_raised(tiny, monkeypatch):
     def fail(*args):
         raise DataError("…" * HEADER_BYTES)
 
-    monkeypatch.setattr(contents, "read_images", fail)
+    monkeypatch.setattr(contents, "read_inputs", fail)
     _, errors = open_on(2, tiny)
     assert errors[1].startswith("………") and len(errors[1].encode()) <= HEADER_BYTES
 

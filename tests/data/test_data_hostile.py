@@ -13,6 +13,7 @@ import pytest
 from ringtrain.data import texts as data_texts
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.layout import INPUT_TYPES
 from ringtrain.data.readers import pickles
 from ringtrain.data.readers.pickles import load_plain
 from ringtrain.data.texts import PICKLE_BROKEN, PICKLE_ENDS, PICKLE_TAKES_MEMORY
@@ -64,14 +65,20 @@ HOSTILE = {
         storage_texts.STORED_LESS.pattern(stored=0),
     ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
-    "references": (images(dtype=h5py.ref_dtype), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
-    "regions": (images(dtype=h5py.regionref_dtype), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
+    "references": (
+        images(dtype=h5py.ref_dtype),
+        data_texts.OTHER_TYPE.pattern(dtype="object", wanted=INPUT_TYPES),
+    ),
+    "regions": (
+        images(dtype=h5py.regionref_dtype),
+        data_texts.OTHER_TYPE.pattern(dtype="object", wanted=INPUT_TYPES),
+    ),
     "lists of any length": (
         images(dtype=h5py.vlen_dtype("u1")),
-        data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8"),
+        data_texts.OTHER_TYPE.pattern(dtype="object", wanted=INPUT_TYPES),
     ),
-    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), data_texts.OTHER_TYPE.pattern(wanted="uint8")),
-    "arrays in arrays": (images(dtype="(2,)u1"), data_texts.OTHER_TYPE.pattern(wanted="uint8")),
+    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), data_texts.OTHER_TYPE.pattern(wanted=INPUT_TYPES)),
+    "arrays in arrays": (images(dtype="(2,)u1"), data_texts.OTHER_TYPE.pattern(wanted=INPUT_TYPES)),
     "a name that is a reference": (
         lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f),
         data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name"),

@@ -356,6 +356,9 @@ def _images(draw, random, n):
         "flip_N": np.resize(np.array([0, 1, 1, 0, 1], np.uint8), n),
     }  # fmt: skip
     yield Call("prepare_images", inputs, {"y_NPQC": draw(n, 5, 5, 3)})
+    for dtype in ("float32", "float64"):
+        floats = {**inputs, "images_NHWC": random.normal(size=(n, 6, 7, 3)).astype(dtype)}
+        yield Call("prepare_images", floats, {"y_NPQC": draw(n, 5, 5, 3)})
     boxes = np.resize(np.array([[0, 0, 6, 7], [2, 3, 1, 4], [5, 0, 0, 0], [4, 6, 2, 1]], np.int32), (n, 4))
     for source in (draw(n, 6, 7, 3), None):
         yield Call("paste_boxes", {"source_NHWC": source, "boxes_N4": boxes}, {"x_NHWC": draw(n, 6, 7, 3)})

@@ -12,11 +12,11 @@ from ringtrain.train.checkpoints.state import (
     capture,
     place,
     restore,
-    weights_for_use,
 )
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.weights.averaged import weights_for_use
 from tests.runs import records
 
 DECAY, ITERATIONS = 0.8, 6

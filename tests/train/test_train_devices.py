@@ -49,6 +49,13 @@ def test_optimizers_clipping_and_accumulation(flags):
     assert [found[:2] for found in device] == [found[:2] for found in host]
 
 
+@pytest.mark.parametrize("freeze", ["conv1,norm1", "norm1,fc.bias"])
+def test_frozen_layers(freeze):
+    host = everywhere(2, lambda t: losses(t, BATCH_NORM_NET, 6, freeze=freeze))
+    device = everywhere(2, lambda t: on_device(t, BATCH_NORM_NET, 6, freeze=freeze))
+    assert [found[:2] for found in device] == [found[:2] for found in host]
+
+
 def of_precision(transport, precision, iterations=20, **flags):
     ops = FakeGpuOps(precision=precision)
     given = {"device": "cuda", "precision": precision, **flags}

@@ -4,11 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
+from ringtrain.nn.losses import LOSSES
 from ringtrain.report import texts as report_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.outcome import read_outcome
 from ringtrain.train import evaluate, texts
+from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.checkpoints import early_stop
 from ringtrain.train.evaluate import Score
 from ringtrain.train.start.start import start
@@ -22,6 +25,7 @@ SCORES = [(2.0, 0.2), (1.9, 0.6), (1.5, 0.5), (1.6, 0.6), (1.7, 0.5), (1.8, 0.5)
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ringtrain.train.start.start.has_iterations", lambda log: False)  # curves take a second
     (tmp_path / "net.toml").write_text(FC_NET)
 
     def score(evaluator, *_):
@@ -84,9 +88,23 @@ def test_what_is_best_does_not_change_in_a_run(train):
 
 
 def test_data_without_a_test_part_are_refused():
-    config, data = SimpleNamespace(early_stop=3), SimpleNamespace(test=None, name="photos")
+    config, data = TrainConfig(early_stop=3), SimpleNamespace(test=None, name="photos")
     with pytest.raises(ConfigError, match=texts.EARLY_STOP_WITHOUT_TEST.pattern(evaluations=3, data="photos")):
         early_stop.check_early_stop(config, data)
+
+
+def test_a_task_without_accuracy_has_its_best_by_loss(monkeypatch):
+    monkeypatch.setitem(LOSSES, "values", SimpleNamespace(accuracy=False))
+    assert best_by_of(TrainConfig(loss="values")) == "loss"
+    with pytest.raises(ConfigError, match=texts.NO_ACCURACY.pattern(loss="values")):
+        best_by_of(TrainConfig(loss="values", best_by="accuracy"))
+
+
+def test_a_run_that_leaves_its_best_checkpoint_behind_counts_anew(train, tmp_path):
+    """Of a folder of its own, whose first evaluation is the best there."""
+    train(early_stop=3)
+    end = train(SCORES[5:], early_stop=3, resume=str(tmp_path / "run"), out="other")
+    assert (end, records(tmp_path / "other")[-1]["epochs"]) == (records(tmp_path / "run")[-1], 8)
 
 
 def test_the_screen_marks_the_best_by_loss(train, capsys):

@@ -139,5 +139,5 @@ def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():
     assert [best_by_of(TrainConfig(loss=loss)) for loss in ("ce", "bce", "mse")] == ["accuracy", "accuracy", "loss"]
     assert best_by_of(TrainConfig(best_by="loss")) == "loss"
-    with pytest.raises(ConfigError, match=texts.BEST_BY_ACCURACY(loss="mse")):
+    with pytest.raises(ConfigError, match=texts.NO_ACCURACY(loss="mse")):
         best_by_of(TrainConfig(loss="mse", best_by="accuracy"))

@@ -1,6 +1,9 @@
 """--init, --classes and --freeze: from a file or a run, with every strategy, and when the run goes on."""
 
+import json
+
 import numpy as np
+import onnxruntime
 import pytest
 from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of, trained
@@ -96,8 +99,10 @@ def test_fine_tuning_to_three_classes_from_a_file(train, few, tmp_path, alone):
     train(resume="fine", iterations=32, data=few)
     assert np.array_equal(before["conv1.weight"], newest(tmp_path / "fine").weights["conv1.weight"])
     assert score_of(alone, load(alone, "fine", False, {}, "test")).accuracy > 0.5
+    train(resume="fine", iterations=33, data=few, freeze="none")
+    assert not np.array_equal(before["conv1.weight"], newest(tmp_path / "fine").weights["conv1.weight"])
     with pytest.raises(ConfigError, match=texts.FIXED.pattern(key="classes")):
-        start.start(alone, None, {"resume": "fine", "classes": 4, "iterations": 33})
+        start.start(alone, None, {"resume": "fine", "classes": 4, "iterations": 34})
 
 
 def test_a_run_begins_with_the_weights_of_another(train, tmp_path):
@@ -225,6 +230,22 @@ def test_export_writes_a_file_once(train, tmp_path):
         assert command("export", "run", "-o", name, "--force", "--best").exit_code == 0
     assert isinstance(command("export", "run", "-o", "w.pth").exception, UsageError)
     assert sorted(path.name for path in tmp_path.glob("w.*")) == ["w.onnx", "w.safetensors"]
+
+
+def test_an_exported_graph_scores_as_an_evaluation(train, tmp_path, alone):
+    """Of values as in the data: the mean image and the deviation are part of the graph."""
+    train(out="run", iterations=6)
+    assert command("export", "run", "-o", "w.onnx").exit_code == 0
+    session = onnxruntime.InferenceSession(tmp_path / "w.onnx")
+    test = open_dataset("digits").test
+    (logits,) = session.run(None, {"images": np.moveaxis(test.images, -1, 1).astype(np.float32)})
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(test.count), test.labels]
+    score = score_of(alone, load(alone, "run", False, {}, "test"))
+    assert losses.mean() == pytest.approx(score.loss, abs=1e-4)
+    assert (logits.argmax(axis=1) == test.labels).mean() == pytest.approx(score.accuracy, abs=1e-9)
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == list(open_dataset("digits").classes) and about["iteration"] == "6"
 
 
 def test_a_copy_of_a_model_has_other_classes_and_its_comments(tmp_path, monkeypatch):

@@ -99,10 +99,9 @@ class Rig:
         examples, key = ops.from_host(np.arange(count)), ops.from_host(np.array([seed], np.uint64))
         self._ctx = Pass(ops, Workspace(ops), examples=examples, total=total, key=key)
         random = np.random.default_rng(seed)
-        x = random.standard_normal((count, *graph.input_shape), np.float32)
-        if graph.entries is not None:
-            x = random.integers(0, graph.entries, x.shape)
-        self._x = ops.from_host(x.astype(ops.active))
+        shape = (count, *graph.input_shape)
+        given = random.integers(0, graph.entries, shape) if graph.entries else random.standard_normal(shape, np.float32)
+        self._x = ops.from_host(given.astype(ops.active))
         form, classes = loss.labels_of(graph.shapes[graph.output])
         labels = random.random((count, *form.shape))
         self._labels = ops.from_host(

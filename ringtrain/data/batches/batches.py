@@ -18,6 +18,7 @@ import numpy as np
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.gather import Batch, Gather
 from ringtrain.data.batches.mixing import Erasing, Mixing
+from ringtrain.data.batches.order import Windows
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.batches.transforms import Transform
 from ringtrain.data.split import Split
@@ -58,8 +59,8 @@ class Batches:
         mixing: Mixing | None = None,
         erasing: Erasing | None = None,
     ):
-        how = {"transform": transform, "mixing": mixing, "erasing": erasing}
-        self._gather = Gather(split, sampler, division or EvenParts(size, grain), augment, seed, **how)
+        division = division or EvenParts(size, grain)
+        self._gather = Gather(split, sampler, division, augment, seed, transform, mixing, erasing)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         # depth waiting, one with the caller.
@@ -136,6 +137,7 @@ def evaluation_batches(
 ) -> Batches:
     """Return batches with each example once, in file order: its centre ``crop`` (height, width), never mirrored; whole
     if it is None."""
-    sampler = Sampler(split.count, batch, shuffle=False)
+    windows = Windows.of(split.count, split.row_bytes)
+    sampler = Sampler(split.count, batch, shuffle=False, windows=windows)
     centre = None if crop is None else CentreCrop(*crop)
     return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)

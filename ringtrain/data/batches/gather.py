@@ -7,6 +7,8 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
+from ringtrain.data.batches.order import EpochWindows
+from ringtrain.data.batches.readahead import ReadAhead
 from ringtrain.data.batches.rows import RowReader
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.batches.transforms import Transform
@@ -93,9 +95,7 @@ class Gather:
         self._augment.check(self._rows.shape)
         self._mixing, self._erasing = mixing or Mixing(), erasing
         self._seed = seed
-        self._epoch = -1  # the epoch of the held order
-        self._order = np.empty(sampler.count, np.int64)
-        self._sort_scratch = np.empty(min(sampler.count, keys.BLOCK), np.uint64)
+        self._order = _WindowsKept(split, sampler) if sampler.windows else _WholeEpoch(sampler)
         self._draw_scratch = np.empty((2, self.capacity), np.uint64)
 
     @property
@@ -112,7 +112,7 @@ class Gather:
         """Gather a part of an iteration into the slot. ``part`` None: no examples, for an iteration of other ranks'
         examples."""
         epoch, start, stop = self._sampler.place(iteration)
-        everyone = self._order_of(epoch)[start:stop]
+        everyone = self._order.examples(epoch, start, stop)
         mine = slice(*((0, 0) if part is None else self._division.cut(everyone.size, part)))
         about = {"iteration": iteration, "epoch": epoch, "total": everyone.size}
         about["valid_total"] = self._split.valid(everyone)
@@ -135,8 +135,36 @@ class Gather:
         """End the threads that read images."""
         self._rows.close()
 
-    def _order_of(self, epoch: int):
+
+class _WholeEpoch:
+    """The order of one epoch, kept whole."""
+
+    def __init__(self, sampler: Sampler):
+        self._sampler, self._epoch = sampler, -1
+        self._order = np.empty(sampler.count, np.int64)
+        self._scratch = np.empty(min(sampler.count, keys.BLOCK), np.uint64)
+
+    def examples(self, epoch: int, start: int, stop: int) -> np.ndarray:
         if epoch != self._epoch:
-            self._sampler.order(epoch, self._order, self._sort_scratch)
+            self._sampler.order(epoch, self._order, self._scratch)
             self._epoch = epoch
-        return self._order
+        return self._order[start:stop]
+
+
+class _WindowsKept:
+    """The windows of this epoch and the next, of which the split is told as the epoch goes on."""
+
+    def __init__(self, split: Split, sampler: Sampler):
+        self._sampler = sampler
+        self._epochs: dict[int, EpochWindows] = {}
+        self._read_ahead = ReadAhead(split, self._windows)
+
+    def _windows(self, epoch: int) -> EpochWindows:
+        if epoch not in self._epochs:
+            self._epochs = {known: held for known, held in self._epochs.items() if known >= epoch - 1}
+            self._epochs[epoch] = self._sampler.epoch_windows(epoch)
+        return self._epochs[epoch]
+
+    def examples(self, epoch: int, start: int, stop: int) -> np.ndarray:
+        self._read_ahead.at(epoch, start, stop)
+        return self._windows(epoch).examples(start, stop)

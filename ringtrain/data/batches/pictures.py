@@ -99,6 +99,16 @@ class StoredPictures(PictureSplit):
     def labels(self) -> np.ndarray | None:
         return self.source.labels
 
+    @property
+    def row_bytes(self) -> int:
+        return self.source.row_bytes
+
+    def ahead(self, spans) -> None:
+        self.source.ahead(spans)
+
+    def behind(self, spans) -> None:
+        self.source.behind(spans)
+
     def valid(self, examples) -> int:
         return self.source.valid(examples)
 

@@ -23,7 +23,7 @@ class RowReader:
         """[H, W, C] of the rows."""
         if self._transform is None or not isinstance(self._split, PictureSplit):
             return self._split.shape
-        return *self._transform.size(self._split), self._split.shape[2]
+        return *self._transform.size(self._split.shape), self._split.shape[2]
 
     def read(self, epoch: int, examples, images, labels) -> None:
         """Read examples of an epoch. Shapes: int64 [n], images [n, ...], labels [n, ...]"""

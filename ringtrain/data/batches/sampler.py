@@ -6,6 +6,8 @@ divide each *global* batch among them, in order, so that more ranks never means 
     order of the epoch   7 2 9 0 | 4 1 8 5 | 3 6        10 examples, batches of 4
     2 ranks              7 2·9 0 | 4 1·8 5 | 3·6
     3 ranks              7·2·9 0 | 4·1·8 5 | ·3·6       the first rank has nothing of this tail
+
+:mod:`order` has the other order, of sets that are too large for a permutation of all examples.
 """
 
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
+from ringtrain.data.batches.order import EpochWindows, Windows
 from ringtrain.errors import DataError
 
 
@@ -93,6 +96,7 @@ class ShardParts:
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """``count`` examples in global batches of ``batch``. ``shuffle=False`` takes them in file order, for evaluation.
+    ``windows``: permutes blocks and then the examples of windows of them, in place of all examples at once.
 
     Iterations count from 0 and go on over epochs. Checkpoints keep the position as a number of examples.
     Raises: DataError if there is no example or no batch.
@@ -102,6 +106,7 @@ class Sampler:
     batch: int
     seed: int = 0
     shuffle: bool = True
+    windows: Windows | None = None
 
     def __post_init__(self):
         if self.count < 1:
@@ -126,9 +131,19 @@ class Sampler:
 
     def order(self, epoch: int, out=None, scratch=None):
         """Return the epoch's examples in order. Shapes: → int64 [count]"""
+        if self.windows is not None:
+            whole = self.epoch_windows(epoch).examples(0, self.count)
+            if out is None:
+                return whole
+            np.copyto(out, whole)
+            return out
         if self.shuffle:
             return epoch_order(self.count, self.seed, epoch, out, scratch)
         return keys.count_up(np.empty(self.count, np.int64) if out is None else out)
+
+    def epoch_windows(self, epoch: int) -> EpochWindows:
+        """Return the windows of an epoch, of a sampler that has them."""
+        return EpochWindows(self.windows, (self.seed, epoch) if self.shuffle else None)
 
     def indices(self, iteration: int):
         """Return the examples of a global batch. Each call computes the epoch's order again; ``Batches`` keeps it.

@@ -13,6 +13,7 @@ from ringtrain.data.batches import keys
 from ringtrain.data.batches.draws import Draws
 from ringtrain.data.batches.pictures import PictureSplit
 from ringtrain.data.images import Box, Picture, pillow
+from ringtrain.data.split import Shape
 
 RATIO = (3 / 4, 4 / 3)  # width by height
 TRIES = 10
@@ -94,11 +95,11 @@ class Transform:
     crop: RandomResizedCrop | None = None
     jitter: ColourJitter | None = None
 
-    def size(self, split: PictureSplit) -> tuple[int, int]:
-        """Return (height, width) of the transformed images of a split."""
+    def size(self, shape: Shape) -> tuple[int, int]:
+        """Return (height, width) of the transformed images of a split of this shape."""
         if self.crop is not None:
             return self.crop.height, self.crop.width
-        height, width, _ = split.shape
+        height, width, _ = shape
         return height, width
 
     def of(self, split: PictureSplit, example: int, seed: int, epoch: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Checks of a data set's file that list every problem: `ringtrain data check`."""
+"""Checks of a data set's file that list every problem: `ringtrain data check`. And what `ringtrain data info` shows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,57 +6,78 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Checksum, Progress, no_progress
-from ringtrain.data.file.contents import checksum_problems, label_problems, read_images
-from ringtrain.data.file.dataset import (
-    DIGITS,
-    DataSet,
-    hdf5_errors,
-    open_hdf5,
+from ringtrain.data.content import Checksum, Progress, no_progress, row_blocks
+from ringtrain.data.file.contents import (
+    arrays_of,
+    checksum_problems,
+    fill,
+    label_blocks,
+    label_problems,
+    places_of,
+    plan,
 )
-from ringtrain.data.file.layout import layout_problems
+from ringtrain.data.file.dataset import DataSet, hdf5_errors, open_hdf5
+from ringtrain.data.file.grammar import parse_data
+from ringtrain.data.file.layout import is_data_set, layout_problems
 from ringtrain.data.file.metadata import DatasetMetadata, read_metadata, seal_problems, statistic_problems
+from ringtrain.data.file.source import OpenSource, SourcePart, open_source, own_source
+from ringtrain.data.file.statistics import running_statistics
 from ringtrain.data.split import Split
+from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError
-from ringtrain.storage.hdf5 import is_own
 
 
 def check_file(path, progress: Progress = no_progress) -> list[str]:
-    """Return every problem of a file, none for a good one. Reads all of it, one split at a time, whatever its size."""
-    path = DIGITS if str(path) == "digits" else Path(path)
+    """Return every problem of what a text names, none for a good data set. Reads all of it, a block at a time."""
     problems: list[str] = []
     try:
-        with open_hdf5(path) as file, hdf5_errors(path):
-            problems += layout_problems(file)
-            # Contents are checked only if the layout is valid.
-            if not problems:
-                problems += _content_problems(path, file, progress)
+        named = parse_data(path)
+        if len(named.files) == 1 and named.names is None and named.files[0].suffix not in (".npy", ".npz"):
+            with open_hdf5(named.files[0]) as file, hdf5_errors(named.files[0]):
+                if is_data_set(file):
+                    return _own_problems(named.files[0], file, progress)
+        source = open_source(path)
+        planned = plan(source, streamed=True)
+        fill(source, arrays_of(planned, np.empty(places_of(planned)[1], np.uint8)), progress)
+        problems += _content_problems(source, progress)
     except DataError as error:
         problems.append(str(error))
     return problems
 
 
-def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
-    metadata = read_metadata(file)
-    yield from seal_problems(file, metadata)
-    for name in ("train", "test"):
-        if is_own(file, name):
-            try:
-                yield from _split_problems(file, name, metadata, progress)
-            except (OSError, MemoryError) as error:
-                yield texts.PART_UNREADABLE(name=name, reason=error or texts.OUT_OF_MEMORY)
+def _own_problems(path: Path, file, progress: Progress) -> list[str]:
+    problems = list(layout_problems(file))
+    # Contents are checked only if the layout is valid.
+    if not problems:
+        problems += seal_problems(file, read_metadata(file))
+        problems += _content_problems(own_source(path, file, OpenFiles()), progress)
+    return problems
 
 
-def _split_problems(file, name: str, metadata: DatasetMetadata, progress: Progress) -> Iterator[str]:
-    group = file[name]
-    labels = group["labels"][...]
-    yield from label_problems(name, labels, len(metadata.classes))
-    images = np.empty(group["images"].shape, np.uint8)
-    running = Checksum(images.shape)
-    read_images(group["images"], images, progress, running)
-    yield from checksum_problems(name, group.attrs["checksum"], running.finish(labels))
+def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
+    for name, part in source.parts.items():
+        try:
+            yield from _part_problems(name, part, source.metadata, progress)
+        except (OSError, MemoryError, DataError) as error:
+            yield texts.PART_UNREADABLE(name=name, reason=error or texts.OUT_OF_MEMORY)
+
+
+def _part_problems(name: str, part: SourcePart, metadata: DatasetMetadata | None, progress: Progress) -> Iterator[str]:
+    running = Checksum(part.inputs.shape, part.inputs.dtype)
+    statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
+    for rows in row_blocks(part.inputs.count, part.inputs.row_bytes):
+        block = part.inputs.rows(rows.start, rows.stop)
+        running.add(block)
+        statistics.add(block)
+        progress("reading", rows.stop, part.inputs.count)
+    if metadata is None:
+        return
+    for _, block in label_blocks(part):
+        yield from label_problems(name, block, len(metadata.classes))
+        running.add_labels(block, (part.inputs.count, *part.label_shape))
+    yield from checksum_problems(name, part.checksum, running.finish())
     if name == "train":
-        yield from statistic_problems(metadata, images, progress)
+        yield from statistic_problems(metadata, statistics.finish())
 
 
 MOST_CLASSES = 20  # shown one by one
@@ -84,9 +105,9 @@ def split_rows(data: DataSet) -> list[tuple[str, ...]]:
         (
             name,
             f"{split.count:,}",
-            "x".join(map(str, split.shape)),
-            f"{split.images.nbytes / 1e6:.1f}",
-            f"{int((split.labels < 0).sum()):,}",
+            "x".join(map(str, split.shape)) + ("" if split.dtype == np.uint8 else f" {split.dtype}"),
+            f"{split.count * split.row_bytes / 1e6:.1f}",
+            f"{int((split.labels < 0).sum()):,}" if split.has_classes else "-",
             split.checksum,
         )
         for name, split in data.splits()
@@ -95,7 +116,9 @@ def split_rows(data: DataSet) -> list[tuple[str, ...]]:
 
 def class_rows(data: DataSet) -> list[tuple[str, ...]]:
     """Return (number, class, examples in each split …): the first classes if there are many, and one row for the
-    others."""
+    others; no row if labels are not one class number."""
+    if not data.train.has_classes:
+        return []
     counts = [_histogram(split, len(data.classes)) for _, split in data.splits()]
     rows = [
         (str(number), name, *(f"{count[number]:,}" for count in counts))

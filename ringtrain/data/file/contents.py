@@ -1,76 +1,220 @@
-"""The examples of a data set's file: their places in memory, their reading, and their problems."""
+"""The values of an open source: their places in memory, their reading, and what is found on the way.
+
+What is kept in memory lies in one window: inputs and labels, or of a streamed set its class numbers alone. Statistics
+and checksums that no file notes are found in the same pass, exactly up to VERIFY_BYTES of a part; of a larger part from
+SAMPLED examples, chosen by a fixed key, so that every node and every start finds the same.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import IGNORE, Checksum, Progress, no_progress, row_blocks
-from ringtrain.data.file.metadata import DatasetMetadata, is_sealed, statistic_problems
+from ringtrain.data.content import IGNORE, MOST_CLASSES, Checksum, Progress, no_progress, row_blocks
+from ringtrain.data.file.metadata import DatasetMetadata, statistic_problems
+from ringtrain.data.file.source import OpenSource, SourcePart
+from ringtrain.data.file.statistics import running_statistics
+from ringtrain.errors import DataError
+from ringtrain.splitmix import splitmix
 
 VERIFY_BYTES = 256 << 20
+SAMPLED = 4096
+SAMPLE_KEY = splitmix(10)
 HEADER_BYTES = 4096
 ALIGN = 64
 
+Key = tuple[str, str]
+FOUND = "found"  # of the whole set: statistics, checksums and the highest class number, where no file notes them
 
-def places_of(file, names: list[str]) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
-    """Return the place of each array in the window, {(split, key): (start, stop)} in bytes, and the window's size."""
-    places: dict[tuple[str, str], tuple[int, int]] = {}
+
+def plan(source: OpenSource, streamed: bool) -> dict[Key, tuple[tuple[int, ...], np.dtype]]:
+    """Return the shape and type of each array that is kept in memory, by (part, key)."""
+    arrays: dict[Key, tuple[tuple[int, ...], np.dtype]] = {}
+    for name, part in source.parts.items():
+        count = part.inputs.count
+        if not streamed:
+            arrays[name, "images"] = part.inputs.shape, part.inputs.dtype
+        if not streamed or part.label_shape == ():
+            arrays[name, "labels"] = (count, *part.label_shape), part.label_dtype
+        elif not part.of_values:
+            arrays[name, "numbered"] = (count,), np.dtype(np.int32)
+        if part.checksum is None:
+            arrays[FOUND, name] = (64,), np.dtype(np.uint8)
+    if source.metadata is None:
+        shape = source.parts["train"].inputs.shape[1:]
+        arrays[FOUND, "mean"] = arrays[FOUND, "std"] = shape[-1:], np.dtype(np.float64)
+        arrays[FOUND, "mean_image"] = shape, np.dtype(np.float32)
+    arrays[FOUND, "highest"] = (1,), np.dtype(np.int64)
+    return arrays
+
+
+def places_of(planned) -> tuple[dict[Key, tuple[int, int]], int]:
+    """Return the place of each array in the window, (start, stop) in bytes, and the window's size."""
+    places: dict[Key, tuple[int, int]] = {}
     end = HEADER_BYTES
-    for name in names:
-        for key in ("images", "labels"):
-            start = -(-end // ALIGN) * ALIGN
-            end = start + file[name][key].size * file[name][key].dtype.itemsize
-            places[name, key] = (start, end)
+    for key, (shape, dtype) in planned.items():
+        start = -(-end // ALIGN) * ALIGN
+        end = start + int(np.prod(shape, dtype=object)) * dtype.itemsize
+        places[key] = (start, end)
     return places, end
 
 
-def arrays_of(file, names: list[str], memory: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
-    """Return the arrays in the window, by split and key."""
-    places, _ = places_of(file, names)
+def arrays_of(planned, memory: np.ndarray) -> dict[Key, np.ndarray]:
+    """Return the arrays in the window, by part and key."""
+    places, _ = places_of(planned)
     return {
-        (name, key): memory[start:stop].view(file[name][key].dtype).reshape(file[name][key].shape)
-        for (name, key), (start, stop) in places.items()
+        key: memory[start:stop].view(planned[key][1]).reshape(planned[key][0]) for key, (start, stop) in places.items()
     }
 
 
-def content_problems(
-    file, names: list[str], memory: np.ndarray, metadata: DatasetMetadata, progress: Progress
-) -> Iterator[str]:
-    """Read every array into ``memory``, and yield each problem of labels, checksums and statistics."""
-    arrays = arrays_of(file, names, memory)
-    verify = sum(array.nbytes for array in arrays.values()) <= VERIFY_BYTES
-    for name in names:
-        images, labels = arrays[name, "images"], arrays[name, "labels"]
-        file[name]["labels"].read_direct(labels)
-        yield from label_problems(name, labels, len(metadata.classes))
-        running = Checksum(images.shape) if verify else None
-        read_images(file[name]["images"], images, progress, running)
-        if running is not None:
-            yield from checksum_problems(name, file[name].attrs["checksum"], running.finish(labels))
-    if verify and not is_sealed(file):
-        yield from statistic_problems(metadata, arrays["train", "images"], progress)
+def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress = no_progress) -> None:
+    """Read everything into ``arrays``. Raises: DataError if labels, checksums or statistics are wrong."""
+    highest = max(_fill_labels(source, name, part, arrays) for name, part in source.parts.items())
+    arrays[FOUND, "highest"][0] = highest
+    verify = source.nbytes <= VERIFY_BYTES
+    for name, part in source.parts.items():
+        _fill_inputs(source, name, part, arrays, verify, progress)
 
 
-def read_images(array, out: np.ndarray, progress: Progress = no_progress, running: Checksum | None = None) -> None:
-    """Read a dataset into ``out``, a block at a time, and add it to a ``running`` checksum."""
-    for rows in row_blocks(array.shape[0], out[0].nbytes, array.chunks[0] if array.chunks else 1):
-        array.read_direct(out, rows, rows)
-        if running is not None:
-            running.add(out[rows])
-        progress("reading", rows.stop, array.shape[0])
+def _fill_labels(source: OpenSource, name: str, part: SourcePart, arrays: dict[Key, np.ndarray]) -> int:
+    """Read and check the labels of a part; the highest class number."""
+    kept, numbered = arrays.get((name, "labels")), arrays.get((name, "numbered"))
+    if part.labels is None:
+        kept.fill(IGNORE)
+        return IGNORE
+    lowest = highest = IGNORE
+    for rows, block in label_blocks(part):
+        if part.of_values:
+            if not np.isfinite(block).all():
+                raise DataError(texts.NOT_FINITE(where=part.labels.where))
+        else:
+            low, high = int(block.min()), int(block.max())
+            lowest, highest = min(lowest, low), max(highest, high)
+        if kept is not None:
+            kept[rows] = block
+        if numbered is not None:
+            numbered[rows] = np.count_nonzero(block.reshape(len(block), -1) != IGNORE, axis=1)
+    classes = MOST_CLASSES if source.classes is None else len(source.classes)
+    if part.of_values or (lowest >= IGNORE and highest < classes):
+        return highest
+    if source.classes is None:
+        raise DataError(_out_of_range(part, lowest, highest))
+    for _, block in label_blocks(part) if kept is None else [(None, kept)]:
+        for problem in label_problems(name, block, classes):
+            raise DataError(in_file(source, problem))
+    return highest
 
 
+def _out_of_range(part: SourcePart, low: int, high: int) -> str:
+    return texts.LABELS_RANGE(where=part.labels.where, low=low, high=high, most=MOST_CLASSES - 1)
+
+
+def label_blocks(part: SourcePart) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield (slice, labels in the type of batches) of each block. Raises: DataError for class numbers beyond int32"""
+    for rows, block in part.labels.blocks():
+        if not part.of_values and block.dtype.itemsize >= 4 and block.dtype != np.int32:
+            low, high = int(block.min()), int(block.max())
+            if low < IGNORE or high >= MOST_CLASSES:
+                raise DataError(_out_of_range(part, low, high))
+        yield rows, block.astype(part.label_dtype, copy=False)
+
+
+def _fill_inputs(
+    source: OpenSource, name: str, part: SourcePart, arrays: dict[Key, np.ndarray], verify: bool, progress: Progress
+) -> None:
+    exact = part.nbytes <= VERIFY_BYTES
+    wanted = part.checksum is None or verify
+    running = Checksum(part.inputs.shape, part.inputs.dtype) if wanted and exact else None
+    statistics = None
+    if name == "train" and ((source.metadata is None and exact) or (verify and not source.sealed)):
+        statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
+    kept = arrays.get((name, "images"))
+    if kept is not None or running is not None or statistics is not None:
+        read_inputs(part, kept, [each for each in (running, statistics) if each is not None], progress)
+    if running is not None and part.labels is not None:
+        for _, block in label_blocks(part):
+            running.add_labels(block, part.labels.shape)
+    if part.checksum is None:
+        digest = running.finish() if running is not None else sampled_checksum(part)
+        arrays[FOUND, name][:] = np.frombuffer(digest.encode(), np.uint8)
+    elif running is not None:
+        for problem in checksum_problems(name, part.checksum, running.finish()):
+            raise DataError(in_file(source, problem))
+    if name == "train" and source.metadata is None:
+        found = statistics.finish() if statistics is not None else sampled_statistics(part)
+        for key in ("mean", "std", "mean_image"):
+            arrays[FOUND, key][...] = getattr(found, key)
+    elif statistics is not None:
+        for problem in statistic_problems(source.metadata, statistics.finish()):
+            raise DataError(in_file(source, problem))
+
+
+def read_inputs(part: SourcePart, kept: np.ndarray | None, takers: list, progress: Progress) -> None:
+    """Read all inputs, a block at a time, into memory if they are kept, and give each block to the takers."""
+    for rows in row_blocks(part.inputs.count, part.inputs.row_bytes):
+        if kept is None:
+            block = part.inputs.rows(rows.start, rows.stop)
+        else:
+            block = kept[rows]
+            part.inputs.read(rows.start, rows.stop, block)
+        for taker in takers:
+            taker.add(block)
+        progress("reading", rows.stop, part.inputs.count)
+
+
+def in_file(source: OpenSource, problem: str) -> str:
+    """Return a problem with the name of its file."""
+    return texts.IN_FILE(path=source.where, problem=problem)
+
+
+# ── samples of large parts ────────────────────────────────────────────────────────────────────────────────────
+def sample(count: int) -> np.ndarray:
+    """Return up to SAMPLED examples of ``count``, in order: the same ones everywhere. Shapes: → int64 [n]"""
+    return np.array(sorted({splitmix(SAMPLE_KEY ^ number) % count for number in range(SAMPLED)}), np.int64)
+
+
+def _sampled_blocks(array) -> Iterator[np.ndarray]:
+    examples = sample(array.count)
+    for rows in row_blocks(examples.size, array.row_bytes):
+        block = np.empty((rows.stop - rows.start, *array.shape[1:]), array.dtype)
+        array.take(examples[rows], block)
+        yield block
+
+
+def sampled_checksum(part: SourcePart) -> str:
+    """Return a checksum of types, shapes and the sample's bytes."""
+    running = Checksum(part.inputs.shape, part.inputs.dtype)
+    for block in _sampled_blocks(part.inputs):
+        running.add(block)
+    if part.labels is not None:
+        for block in _sampled_blocks(part.labels):
+            running.add_labels(block.astype(part.label_dtype), part.labels.shape)
+    return running.finish()
+
+
+def sampled_statistics(part: SourcePart):
+    """Return the statistics of the sample."""
+    running = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
+    for block in _sampled_blocks(part.inputs):
+        running.add(block)
+    return running.finish()
+
+
+# ── problems ──────────────────────────────────────────────────────────────────────────────────────────────────
 def label_problems(name: str, labels: np.ndarray, classes: int) -> Iterator[str]:
-    """Yield a problem if labels are not class numbers."""
-    wrong = np.flatnonzero((labels < IGNORE) | (labels >= classes))
-    if wrong.size:
+    """Yield a problem if labels are not class numbers, or values are not finite."""
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            yield texts.NOT_FINITE(where=f"{name}/labels")
+        return
+    wrong = np.argwhere((labels < IGNORE) | (labels >= classes))
+    if len(wrong):
         yield texts.LABELS_OUT_OF_RANGE(
-            wrong=wrong.size,
+            wrong=len(wrong),
             count=labels.size,
             name=name,
-            label=labels[wrong[0]],
-            example=wrong[0],
+            label=labels[tuple(wrong[0])],
+            example=wrong[0][0],
             low=labels.min(),
             high=labels.max(),
             classes=classes,
@@ -82,3 +226,33 @@ def checksum_problems(name: str, noted: str, found: str) -> Iterator[str]:
     """Yield a problem if the examples differ from the written ones."""
     if noted != found:
         yield texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12])
+
+
+def metadata_of(source: OpenSource, arrays: dict[Key, np.ndarray]) -> DatasetMetadata:
+    """Return the class names and statistics: the file's, or those found."""
+    if source.metadata is not None:
+        return source.metadata
+    classes = class_names(source, int(arrays[FOUND, "highest"][0]))
+    return DatasetMetadata(classes, *(arrays[FOUND, key].copy() for key in ("mean", "std", "mean_image")))
+
+
+def class_names(source: OpenSource, highest: int | None = None) -> tuple[str, ...]:
+    """Return the names of the classes, () for values: the file's, or numbers up to the highest in the labels."""
+    if source.parts["train"].of_values:
+        return ()
+    if source.classes is not None:
+        return source.classes
+    if highest is None:
+        highest = max(_highest(part) for part in source.parts.values())
+    return tuple(str(number) for number in range(highest + 1))
+
+
+def _highest(part: SourcePart) -> int:
+    """Return the highest class number. Raises: DataError if a label is no class number"""
+    if part.labels is None:
+        return IGNORE
+    ends = [(int(block.min()), int(block.max())) for _, block in label_blocks(part)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    if low < IGNORE or high >= MOST_CLASSES:
+        raise DataError(_out_of_range(part, low, high))
+    return high

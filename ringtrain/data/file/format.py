@@ -5,8 +5,10 @@
                   checksum (sha256 in hexadecimal, of classes, mean, std and mean_image; see metadata.py; may be absent)
 /mean_image       float32 [H, W, C], of the training images
 /train, /test     checksum (sha256 in hexadecimal; see content.Checksum); /test may be absent
-    images        uint8 [N, H, W, C]
-    labels        int32 [N], -1 where an example has none
+    images        uint8 [N, H, W, C]; or inputs of other types of numbers, with 1 to 4 axes after N
+    labels        int32 [N], -1 where an example has none; class numbers [N, ...]; or values, float32 or float64
+
+Examples are read and written a block at a time, with their checksums and statistics.
 """
 
 import contextlib
@@ -19,12 +21,12 @@ import h5py
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Content, Part, Progress, checksum, no_progress, row_blocks
-from ringtrain.data.file.contents import label_problems
-from ringtrain.data.file.dataset import hdf5_errors, open_hdf5
+from ringtrain.data.content import Checksum, Content, Part, Progress, no_progress, row_blocks
+from ringtrain.data.file.contents import label_blocks, label_problems
 from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
 from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_problems
-from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.file.source import SourcePart, hdf5_errors, memory_part, open_hdf5
+from ringtrain.data.file.statistics import running_statistics
 from ringtrain.errors import DataError
 
 # More classes than fit a 64 KiB attribute need HDF5 1.8; version 1.10 reads these files.
@@ -84,7 +86,9 @@ def _written_problems(file) -> Iterator[str]:
     yield from seal_problems(file, metadata)
     for name in ("train", "test"):
         if name in file:
-            yield from label_problems(name, file[name]["labels"][...], len(metadata.classes))
+            labels = file[name]["labels"]
+            for rows in row_blocks(labels.shape[0], labels[:1].nbytes):
+                yield from label_problems(name, labels[rows], len(metadata.classes))
 
 
 def _sync(path: Path) -> None:
@@ -96,28 +100,44 @@ def _sync(path: Path) -> None:
 
 
 def _write(file, content: Content, compress: bool, progress: Progress) -> None:
-    statistics = pixel_statistics(content.train.images, progress)
     file.attrs["format"] = FORMAT
     file.attrs["version"] = VERSION
     for key in ("name", "source", "licence"):
         file.attrs[key] = getattr(content, key)
     file.attrs["classes"] = np.array(content.classes, dtype=h5py.string_dtype())
-    file.attrs["mean"] = statistics.mean
-    file.attrs["std"] = statistics.std
-    file.attrs["checksum"] = metadata_checksum(content.classes, statistics)
-    file.create_dataset("mean_image", data=statistics.mean_image)
     for name, part in content.parts():
-        _write_part(file.create_group(name), part, compress, progress)
+        statistics = _write_part(file.create_group(name), source_part(part), compress, name == "train", progress)
+        if statistics is not None:
+            file.attrs["mean"] = statistics.mean
+            file.attrs["std"] = statistics.std
+            file.attrs["checksum"] = metadata_checksum(content.classes, statistics)
+            file.create_dataset("mean_image", data=statistics.mean_image)
 
 
-def _write_part(group, part: Part, compress: bool, progress: Progress) -> None:
+def source_part(part: Part | SourcePart) -> SourcePart:
+    """Return a part of which blocks can be read."""
+    return part if isinstance(part, SourcePart) else memory_part(part.images, part.labels)
+
+
+def _write_part(group, part: SourcePart, compress: bool, training: bool, progress: Progress):
+    """Write a part; the statistics of a training part."""
+    shape, dtype = part.inputs.shape, part.inputs.dtype
     layout = {}
     if compress:
-        rows = min(CHUNK_ROWS, part.count)
-        layout = {"chunks": (rows, *part.images.shape[1:]), "compression": "gzip", "compression_opts": 9}
-    images = group.create_dataset("images", part.images.shape, np.uint8, **layout)
-    for rows in row_blocks(part.count, part.images[0].nbytes, CHUNK_ROWS if compress else 1):
-        images[rows] = part.images[rows]
-        progress("writing", rows.stop, part.count)
-    group.create_dataset("labels", data=part.labels)
-    group.attrs["checksum"] = checksum(part)
+        layout = {"chunks": (min(CHUNK_ROWS, shape[0]), *shape[1:]), "compression": "gzip", "compression_opts": 9}
+    images = group.create_dataset("images", shape, dtype, **layout)
+    running = Checksum(shape, dtype)
+    statistics = running_statistics(shape[1:], dtype, part.inputs.where) if training else None
+    for rows in row_blocks(shape[0], part.inputs.row_bytes, CHUNK_ROWS if compress else 1):
+        block = part.inputs.rows(rows.start, rows.stop)
+        images[rows] = block
+        running.add(block)
+        if statistics is not None:
+            statistics.add(block)
+        progress("writing", rows.stop, shape[0])
+    labels = group.create_dataset("labels", (shape[0], *part.label_shape), part.label_dtype)
+    for rows, block in label_blocks(part):
+        labels[rows] = block
+        running.add_labels(block, labels.shape)
+    group.attrs["checksum"] = running.finish()
+    return statistics.finish() if statistics is not None else None

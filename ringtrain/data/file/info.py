@@ -1,21 +1,18 @@
 """The description of a data set in its file, read without the images."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import texts
-from ringtrain.data.file.dataset import DIGITS, hdf5_errors, open_hdf5
-from ringtrain.data.file.layout import layout_problems
-from ringtrain.errors import DataError, plain
+from ringtrain.data.file.contents import class_names
+from ringtrain.data.file.source import open_source
 
 CLASS_NUMBERS = np.dtype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitShape:
-    """The size of a split. ``shape``: of each input; ``label_shape``: of each label."""
+    """The size of a split. ``shape``: of one input, (H, W, C) of an image; ``label_shape``: of each label."""
 
     count: int
     shape: tuple[int, ...]
@@ -32,15 +29,13 @@ class DatasetForm:
     train: SplitShape
 
 
-def read_form(path) -> DatasetForm:
-    """Read the form of a file, or of the bundled data set if ``path`` is "digits".
+def read_form(path, test=None, extents: int | None = None) -> DatasetForm:
+    """Read the form of what ``--data`` names. Class numbers without names are counted by reading all labels.
 
-    Raises: DataError if the file is missing, is no data set, or its layout is wrong.
+    Raises: DataError if a file is missing, is no data set, or its layout is wrong.
     """
-    path = DIGITS if str(path) == "digits" else Path(path)
-    with open_hdf5(path) as file, hdf5_errors(path):
-        for problem in layout_problems(file):
-            raise DataError(texts.IN_FILE(path=path, problem=problem))
-        count, *shape = file["train/images"].shape
-        classes = tuple(map(plain, file.attrs["classes"]))
-        return DatasetForm(plain(file.attrs["name"]), classes, SplitShape(count, tuple(shape)))
+    source = open_source(path, test, extents)
+    part = source.parts["train"]
+    count, *shape = part.inputs.shape
+    train = SplitShape(count, tuple(shape), part.label_shape, part.label_dtype)
+    return DatasetForm(source.name, class_names(source), train)

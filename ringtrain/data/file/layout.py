@@ -18,6 +18,38 @@ from ringtrain.storage import hdf5
 FORMAT, VERSION = "ringtrain-dataset", 1
 
 
+INPUT_AXES, LABEL_AXES = "N, H, W, C", "N, …"
+INPUT_TYPES, LABEL_TYPES = "uint8, or another type of whole numbers or floats", "int32, float32 or float64"
+LABELS = (np.int32, np.float32, np.float64)
+MOST_AXES = 5
+
+
+def is_data_set(file) -> bool:
+    """Return whether a file says that `data make` wrote it, or some version of it."""
+    return file.id.links.exists(b"train") or _attribute(file, "format") is not None
+
+
+def named_array(file, name: str) -> h5py.Dataset | str:
+    """Return an array of another program's file, by a path of names; its problem as a text if it is not to be read."""
+    *groups, last = name.strip("/").split("/")
+    owner = file
+    for group in groups:
+        if not group or not _holds(owner, group, h5py.Group):
+            return texts.NO_ARRAY(hint=_near(group, owner))
+        owner = owner[group]
+    if not last or not _holds(owner, last, h5py.Dataset):
+        return texts.NO_ARRAY(hint=_near(last, owner))
+    array = owner[last]
+    problem = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
+    if problem or array.shape is None:
+        return problem or texts.NO_VALUES(axes="N, ...")
+    return array if array.dtype.hasobject else hdf5.claim_problem(array) or array
+
+
+def _near(name: str, group) -> str:
+    return nearest(name, list(group)) if len(group) else texts.GROUP_EMPTY()
+
+
 def layout_problems(file) -> Iterator[str]:
     """Yield each problem of an open file; :mod:`dataset` can read a file without any."""
     fatal = _kind_problem(file)
@@ -32,6 +64,9 @@ def layout_problems(file) -> Iterator[str]:
         yield from _split_problems(file, name, shapes)
     if shapes.get("train", ()) and shapes.get("test", ()) and shapes["train"] != shapes["test"]:
         yield texts.SPLITS_DIFFER(test=_by(shapes["test"]), train=_by(shapes["train"]))
+    held = [file[name]["images"].dtype for name in shapes]
+    if len(set(held)) > 1:
+        yield texts.TYPES_DIFFER(test=held[1], train=held[0])
     if shapes.get("train"):
         yield from _statistic_problems(file, shapes["train"])
 
@@ -56,11 +91,18 @@ def _attribute_problems(file) -> Iterator[str]:
         if not hdf5.is_text(found):
             yield texts.ATTRIBUTE_NO_TEXT(key=key, found=found)
     classes = _attribute(file, "classes")
-    listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.size > 0
+    listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and (classes.size > 0 or _has_values(file))
     if not listed or not all(hdf5.is_text(name) for name in classes):
         yield texts.CLASSES_NO_NAMES
     if "checksum" in file.attrs:
         yield from _checksum_problems(file, "the file")
+
+
+def _has_values(file) -> bool:
+    """Return whether labels are values, which have no classes."""
+    labels = file["train"].get("labels") if _holds(file, "train", h5py.Group) else None
+    own = labels is not None and _holds(file["train"], "labels", h5py.Dataset)
+    return own and labels.dtype.kind == "f"
 
 
 def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
@@ -69,8 +111,8 @@ def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
         return
     group = file[name]
     counts = {}
-    for key, dtype, axes in (("images", np.uint8, "N, H, W, C"), ("labels", np.int32, "N")):
-        problem = _array_problem(group, key, dtype, axes)
+    for key, axes in (("images", INPUT_AXES), ("labels", LABEL_AXES)):
+        problem = _array_problem(group, key, axes)
         if problem:
             yield f"{name}/{key} {problem}"
         else:
@@ -101,25 +143,36 @@ def _attribute(owner, key: str):
     return hdf5.attribute(owner, key, (STRING, INTEGER, FLOAT))
 
 
-def _array_problem(group, key: str, dtype, axes: str) -> str | None:
+def _array_problem(group, key: str, axes: str) -> str | None:
     if not _holds(group, key, h5py.Dataset):
-        hint = nearest(key, list(group)) if len(group) else texts.GROUP_EMPTY
-        return texts.NO_ARRAY(hint=hint)
+        return texts.NO_ARRAY(hint=_near(key, group))
     array = group[key]
     problem = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
     if problem:
         return problem
     if array.shape is None:
         return texts.NO_VALUES(axes=axes)
-    if array.dtype != dtype:
-        return texts.OTHER_TYPE(dtype=array.dtype, wanted=np.dtype(dtype).name)
-    if array.ndim != axes.count(",") + 1 or 0 in array.shape[1:]:
+    wanted = _type_problem(key, array.dtype)
+    if wanted:
+        return texts.OTHER_TYPE(dtype=array.dtype, wanted=wanted)
+    least = 2 if key == "images" else 1
+    if not least <= array.ndim <= MOST_AXES or 0 in array.shape[1:]:
         return texts.OTHER_SHAPE(shape=array.shape, axes=axes)
     return hdf5.claim_problem(array)
 
 
+def _type_problem(key: str, dtype: np.dtype) -> str | None:
+    """Return the types that an array may have, unless it has one of them."""
+    if key == "images":
+        numbers = dtype.kind in "iuf" and dtype.itemsize <= 8 and dtype.isnative and dtype.subdtype is None
+        return None if numbers else INPUT_TYPES
+    if key == "labels":
+        return None if dtype in LABELS and dtype.isnative else LABEL_TYPES
+    return None if dtype == np.float32 and dtype.isnative else np.dtype(np.float32).name
+
+
 def _statistic_problems(file, shape) -> Iterator[str]:
-    problem = _array_problem(file, "mean_image", np.float32, "H, W, C")
+    problem = _array_problem(file, "mean_image", "H, W, C")
     if problem:
         yield texts.MEAN_IMAGE(problem=problem)
     elif file["mean_image"].shape != shape:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, no_progress
-from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.file.statistics import PixelStatistics
 
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
 STATISTICS = ("mean", "std", "mean_image")
@@ -66,11 +65,11 @@ def seal_problems(file, metadata: DatasetMetadata) -> Iterator[str]:
         yield (texts.FACTS_CHANGED(found=metadata.checksum[:12], noted=file.attrs["checksum"][:12]))
 
 
-def statistic_problems(metadata: DatasetMetadata, images, progress: Progress = no_progress) -> Iterator[str]:
-    """Yield a problem for each statistic that differs from the training images', uint8 [N, H, W, C]."""
-    found = pixel_statistics(images, progress)
+def statistic_problems(metadata: DatasetMetadata, found: PixelStatistics) -> Iterator[str]:
+    """Yield a problem for each statistic that differs from those of the training inputs."""
     for key in STATISTICS:
         # Not "off > TOLERANCE": a NaN must not pass.
-        off = np.abs(getattr(metadata, key) - getattr(found, key)).max()
+        given, right = getattr(metadata, key), getattr(found, key)
+        off = (np.abs(given - right) / np.maximum(1, np.abs(right) / 255)).max()
         if not off <= TOLERANCE:
             yield texts.STATISTIC_OFF(key=key, off=off)

@@ -1,17 +1,20 @@
-"""Mean and standard deviation of images, exactly: sums of integers, which no order of additions changes."""
+"""Mean and standard deviation of inputs, a block at a time: of uint8 exactly, by sums of integers, which no order of
+additions changes; of other types by sums in float64, in the order of the examples."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Progress, no_progress, row_blocks
+from ringtrain.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
 class PixelStatistics:
-    """Statistics of the training images, on the scale 0 … 255.
+    """Statistics of the training inputs, on their own scale; the last axis is C.
 
-    Shapes: mean, std float64 [C], over examples and pixels; mean_image float32 [H, W, C], over examples.
+    Shapes: mean, std float64 [C], over examples and pixels; mean_image float32 [..., C], over examples.
     """
 
     mean: np.ndarray
@@ -19,38 +22,85 @@ class PixelStatistics:
     mean_image: np.ndarray
 
 
-def pixel_statistics(images, progress: Progress = no_progress) -> PixelStatistics:
-    """Compute the statistics of images in two passes of integer sums, a block at a time. Shapes: uint8 [N, H, W, C], N
-    from 1"""
-    count, *shape = images.shape
-    pixel_sums = np.zeros(shape, np.uint64)
-    square_sums = np.zeros(shape[-1], np.uint64)
-    # A block's sums fit uint32: fewer than 2^16 rows, of squares below 2^16 each.
-    for rows in row_blocks(count, images[0].nbytes * 8):
-        for part in _at_most(rows, 1 << 15):
-            block = images[part]
-            pixel_sums += block.sum(axis=0, dtype=np.uint32)
-            square_sums += (
-                np.square(block, dtype=np.uint16).sum(axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.uint64)
-            )
-        progress("statistics", rows.stop, count)
-    return statistics_of_sums(pixel_sums, square_sums, count)
+class IntegerSums:
+    """Sums of blocks of uint8 inputs."""
+
+    def __init__(self, shape):
+        self._count = 0
+        self._pixels = np.zeros(shape, np.uint64)
+        self._squares = np.zeros(shape[-1], np.uint64)
+
+    def add(self, images) -> None:
+        """Add a block. Shapes: uint8 [n, ..., C]"""
+        # The sums of a piece fit uint32: fewer than 2^16 rows, of squares below 2^16 each.
+        for start in range(0, len(images), 1 << 15):
+            piece = images[start : start + (1 << 15)]
+            self._pixels += piece.sum(axis=0, dtype=np.uint32)
+            squares = np.square(piece, dtype=np.uint16).sum(axis=0, dtype=np.uint32)
+            self._squares += squares.sum(axis=_all_but_last(squares), dtype=np.uint64)
+        self._count += len(images)
+
+    def finish(self) -> PixelStatistics:
+        """Return the statistics of all blocks, of one example at least."""
+        return statistics_of_sums(self._pixels, self._squares, self._count)
 
 
-def _at_most(rows: slice, most: int):
-    for start in range(rows.start, rows.stop, most):
-        yield slice(start, min(start + most, rows.stop))
-
-
-def statistics_of_sums(pixel_sums, square_sums, count: int) -> PixelStatistics:
-    """Compute the statistics of ``count`` images from sums over them. Shapes: uint64 [H, W, C], of each pixel; uint64
+def statistics_of_sums(pixels, squares, count: int) -> PixelStatistics:
+    """Return the statistics of ``count`` inputs from sums over them. Shapes: uint64 [..., C], of each pixel; uint64
     [C], of squares"""
-    n = count * pixel_sums.shape[0] * pixel_sums.shape[1]
-    sums = [int(s) for s in pixel_sums.sum(axis=(0, 1))]
+    n = count * pixels.size // pixels.shape[-1]
+    sums = [int(s) for s in pixels.sum(axis=_all_but_last(pixels))]
     # n²·variance, in Python's integers: no cancellation.
-    variances = [(n * int(q) - s * s) / (n * n) for q, s in zip(square_sums, sums, strict=True)]
+    variances = [(n * int(q) - s * s) / (n * n) for q, s in zip(squares, sums, strict=True)]
     return PixelStatistics(
         mean=np.array([s / n for s in sums]),
         std=np.sqrt(np.array(variances)),
-        mean_image=(pixel_sums / count).astype(np.float32),
+        mean_image=(pixels / count).astype(np.float32),
     )
+
+
+class FloatSums:
+    """Sums of blocks of inputs of any type, in float64. ``where`` names them."""
+
+    def __init__(self, shape, where: str):
+        self._where, self._count = where, 0
+        self._pixels = np.zeros(shape)
+        self._squares = np.zeros(shape[-1])
+        self._shift: np.ndarray | None = None  # near the mean, so that squares do not cancel
+
+    def add(self, inputs) -> None:
+        """Add a block. Shapes: [n, ..., C]. Raises: DataError if a value is not finite"""
+        sums = inputs.sum(axis=0, dtype=np.float64)
+        if not np.isfinite(sums).all():
+            raise DataError(texts.NOT_FINITE(where=self._where))
+        if self._shift is None:
+            self._shift = sums.mean(axis=_all_but_last(sums)) / len(inputs)
+        self._pixels += sums
+        off = (inputs - self._shift).reshape(-1, inputs.shape[-1])
+        self._squares += np.square(off, out=off).sum(axis=0)
+        self._count += len(inputs)
+
+    def finish(self) -> PixelStatistics:
+        """Return the statistics of all blocks, of one example at least."""
+        n = self._count * self._pixels.size // self._pixels.shape[-1]
+        mean = self._pixels.sum(axis=_all_but_last(self._pixels)) / n
+        variance = np.maximum(0, self._squares / n - np.square(mean - self._shift))
+        return PixelStatistics(mean, np.sqrt(variance), (self._pixels / self._count).astype(np.float32))
+
+
+def running_statistics(shape, dtype, where: str = "the inputs") -> IntegerSums | FloatSums:
+    """Return the sums for inputs of this shape, without N, and type."""
+    return IntegerSums(shape) if dtype == np.uint8 else FloatSums(shape, where)
+
+
+def _all_but_last(array) -> tuple[int, ...]:
+    return tuple(range(array.ndim - 1))
+
+
+def pixel_statistics(images, progress: Progress = no_progress) -> PixelStatistics:
+    """Compute the statistics of inputs in memory. Shapes: [N, ..., C], N from 1"""
+    running = running_statistics(images.shape[1:], images.dtype)
+    for rows in row_blocks(len(images), images[0].nbytes * 8):
+        running.add(images[rows])
+        progress("statistics", rows.stop, len(images))
+    return running.finish()

@@ -69,12 +69,18 @@ class ImageFilesSplit(PictureSplit):
     dtype = np.dtype(np.uint8)
 
     def __post_init__(self):
-        self.labels = self.index.spans[2].astype(np.int32)
-        self.labels.flags.writeable = False
+        labels = self.index.spans[2].astype(np.int32)
+        labels.flags.writeable = False
+        self.labels = labels
 
     @property
     def count(self) -> int:
         return self.index.count
+
+    @property
+    def row_bytes(self) -> int:
+        """The mean size of a file."""
+        return max(1, int(self.index.spans[1].mean()))
 
     @property
     def shape(self) -> Shape:
@@ -90,7 +96,7 @@ class ImageFilesSplit(PictureSplit):
         return running.hexdigest()
 
     def valid(self, examples) -> int:
-        return int(np.count_nonzero(self.labels[examples] != IGNORE))
+        return int(np.count_nonzero(self.index.spans[2, examples] != IGNORE))
 
     def where(self, example: int) -> str:
         """Return an example's place, for people."""

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Content, Part, Progress
-from ringtrain.data.decoding import decoding
+from ringtrain.data.content import Content, Progress
+from ringtrain.data.file.source import SourcePart
 from ringtrain.data.images import GREY, decode_image, open_file, resize
+from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError, nearest
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
@@ -53,7 +54,7 @@ def parts_of(path: Path) -> dict[str, Path]:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
-    """Read all images. Raises: DataError"""
+    """List the images; each is decoded when it is written. Raises: DataError"""
     roots = parts_of(path)
     classes, folders = labelled_folders(roots)
     listed = {
@@ -61,7 +62,7 @@ def read(path: Path, size, progress: Progress) -> Content:
         for name in roots
     }
     shape, notes = _survey([file for files in listed.values() for file, _ in files], size)
-    parts = {name: _load(files, shape, progress) for name, files in listed.items()}
+    parts = {name: _part(files, shape) for name, files in listed.items()}
     notes += _left_out(path, roots)
     name = path.resolve().name
     return Content(name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes))
@@ -126,13 +127,21 @@ def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     return (height, width, 3 if colour else 1), notes
 
 
-def _load(listed, shape, progress: Progress) -> Part:
-    with decoding(texts.IMAGES(count=len(listed), shape="x".join(map(str, shape)))):
-        images = np.empty((len(listed), *shape), np.uint8)
-    for row, (file, _) in enumerate(listed):
-        images[row] = _pixels(file, shape)
-        progress("reading", row + 1, len(listed))
-    return Part(images, np.array([label for _, label in listed], np.int32))
+class FolderImages(StoredArray):
+    """The images of files, decoded when they are read."""
+
+    def __init__(self, files: Sequence[Path], shape):
+        self._files = files
+        self.where, self.shape, self.dtype = str(files[0].parent), (len(files), *shape), np.dtype(np.uint8)
+
+    def read(self, start: int, stop: int, out) -> None:
+        for row, file in zip(out, self._files[start:stop], strict=True):
+            row[...] = _pixels(file, self.shape[1:])
+
+
+def _part(listed, shape) -> SourcePart:
+    labels = np.array([label for _, label in listed], np.int32)
+    return SourcePart(FolderImages([file for file, _ in listed], shape), MemoryArray(labels))
 
 
 def _pixels(file: Path, shape):

@@ -10,8 +10,10 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import Content, Part, Progress, no_progress
-from ringtrain.data.file.format import check_target, write_dataset
+from ringtrain.data.file.format import check_target, source_part, write_dataset
+from ringtrain.data.file.source import SourcePart
 from ringtrain.data.readers.sources import Size, read_source
+from ringtrain.data.stored.base import ChosenRows
 from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
 
@@ -32,9 +34,9 @@ def split_test(content: Content, fraction: float, seed: int) -> Content:
     return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))
 
 
-def _take(part: Part, examples) -> Part:
-    examples = np.sort(examples)
-    return Part(part.images[examples], part.labels[examples])
+def _take(part: Part | SourcePart, examples) -> SourcePart:
+    examples, whole = np.sort(examples), source_part(part)
+    return SourcePart(ChosenRows(whole.inputs, examples), ChosenRows(whole.labels, examples))
 
 
 def make_dataset(
@@ -48,7 +50,8 @@ def make_dataset(
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Content:
-    """Read ``source``, split off a test part if asked, write ``out``, and return the content.
+    """Read ``source``, split off a test part if asked, write ``out``, and return the content. Sources in files that can
+    be read by rows are never in memory as a whole.
 
     Raises: DataError, before the long work if possible.
     """
@@ -66,16 +69,14 @@ def make_dataset(
 
 
 def _check_shapes(content: Content) -> None:
-    if content.test is not None and content.test.images.shape[1:] != content.train.images.shape[1:]:
-        raise DataError(
-            texts.SHAPES_DIFFER(
-                name=content.name, test=content.test.images.shape[1:], train=content.train.images.shape[1:]
-            )
-        )
+    parts = [source_part(part) for _, part in content.parts()]
+    shapes = [part.inputs.shape[1:] for part in parts]
+    if len(set(shapes)) > 1:
+        raise DataError(texts.SHAPES_DIFFER(name=content.name, test=shapes[1], train=shapes[0]))
 
 
 def _check_classes(source: str, content: Content) -> None:
-    if not content.classes:
+    if not content.classes and not source_part(content.train).of_values:
         raise DataError(texts.NO_CLASSES(source=source))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, no_progress
-from ringtrain.data.readers import cifar, folder, idx, npz
+from ringtrain.data.readers import cifar, folder, idx, named_arrays
 from ringtrain.errors import DataError
 
 Size = tuple[int, int]  # height, width
@@ -26,13 +26,13 @@ class SourceReader:
 READERS = (
     SourceReader(texts.IDX_SOURCE, idx.accepts, idx.read),
     SourceReader(texts.CIFAR_SOURCE, cifar.accepts, cifar.read),
-    SourceReader(texts.NPZ_SOURCE, npz.accepts, npz.read),
+    SourceReader(texts.NPZ_SOURCE, named_arrays.accepts, named_arrays.read),
     SourceReader(texts.FOLDER_SOURCE, folder.accepts, folder.read, resizes=True),
 )
 
 
 def read_source(path, size: Size | None = None, progress: Progress = no_progress) -> Content:
-    """Read a whole source into memory; ``size`` resizes images of a folder.
+    """Open a source, or read it into memory; ``size`` resizes images of a folder.
 
     Raises: DataError if no reader accepts it, listing the formats, or if it is damaged.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 from ringtrain.humanize import plural
 from ringtrain.ops import keys
-from ringtrain.ops.base import ACTIVATIONS, VALUE_LOSSES
+from ringtrain.ops.base import ACTIVATIONS, PREPARE, VALUE_LOSSES
 from ringtrain.ops.cpu.conv import CpuConvolution
 from ringtrain.ops.cpu.library import open_kernels, threads_wanted
 from ringtrain.ops.cpu.way import way
@@ -270,7 +270,8 @@ class CpuOps(HostOps):
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
         given = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
-        self._kernels.prepare_images(*given, *images_NHWC.shape, *y_NPQC.shape[1:3])
+        kernel = getattr(self._kernels, PREPARE[images_NHWC.dtype.name])
+        kernel(*given, *images_NHWC.shape, *y_NPQC.shape[1:3])
 
     # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
     def sgd(self, w, g, v, lr, momentum, decay, nesterov):

@@ -1,6 +1,7 @@
 """Operations that depend on the example of an element: dropout, and the preparation of images."""
 
 from ringtrain.ops import keys
+from ringtrain.ops.base import PREPARE
 from ringtrain.ops.cuda.device import THREADS
 
 MOST_ROWS = 65535  # of a grid of blocks
@@ -23,7 +24,7 @@ class Examples:
         n, h, w, c = images_NHWC.shape
         p, q = y_NPQC.shape[1:3]
         arrays = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
-        kernel = self._device.kernels("images", "prepare_images")
+        kernel = self._device.kernels("images", PREPARE[images_NHWC.dtype.name])
         self._rows(kernel, n, p * q * c, *arrays, n, h, w, p, q, c)
 
     def paste_boxes(self, x_NHWC, source_NHWC, boxes_N4):

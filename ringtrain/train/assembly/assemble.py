@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -11,17 +12,20 @@ from ringtrain.arrays import Array
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
 from ringtrain.data.file.info import DatasetForm
 from ringtrain.data.image_files.open import accepts as image_files
+from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
+from ringtrain.launch.doctor.memory import free_bytes
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import shapes
@@ -180,11 +184,29 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
     if path != "digits" and image_files(path):
+        if config.test_data is not None and not image_files(config.test_data):
+            raise ConfigError(texts.TEST_OTHER_KIND(data=path, test=config.test_data))
         with activity.holds_gil(f"opening images {path}"):
             return open_image_files(path, config, model, transport)
+    most = _most_in_memory(config, transport)
     node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
     with activity.holds_gil(f"opening data {path}"):
-        return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.touch())
+        return open_dataset(
+            path,
+            node if transport.local_size > 1 else None,
+            lambda *_: activity.touch(),
+            test=config.test_data,
+            extents=len(model.input.shape),
+            most_bytes=most,
+        )
+
+
+def _most_in_memory(config: TrainConfig, transport: Transport) -> int | None:
+    """The largest data set, in bytes, that is kept in memory; None: any. The same on all ranks; collective."""
+    if config.stream != "auto":
+        return 0 if config.stream == "yes" else None
+    free = [found for found in transport.gather_json(free_bytes(Path("/"))) if found is not None]
+    return min(free) // 2 if free else None
 
 
 def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
@@ -212,7 +234,7 @@ def assemble(
     loss = make_loss(config)
     graph = _checked_graph(config, model, data, loss)
     grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
-    sampler = Sampler(data.train.count, config.batch, config.seed)
+    sampler = Sampler(data.train.count, config.batch, config.seed, windows=windows_of(config.shuffle, data.train))
     rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
     guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
     scale = LossScale(config.loss_scale) if config.precision == "float16" else None
@@ -278,6 +300,14 @@ def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet, loss: L
     check_images(model, data)
     check_output(loss, graph, data, available().get(config.model))
     return graph
+
+
+def windows_of(shuffle: str | None, train: Split) -> Windows | None:
+    """The windows of an order by blocks; None for one permutation of all examples. The set alone decides where the
+    order is not given, so that it is the same on any machine. Image files are often sorted by class, and are read one
+    by one: theirs is one permutation."""
+    large = train.count * train.row_bytes > FULL_BYTES and not isinstance(train, ImageFilesSplit)
+    return Windows.of(train.count, train.row_bytes) if shuffle == BLOCKS or (shuffle is None and large) else None
 
 
 def shards_of(count: int, exchange: Exchange) -> ShardParts | None:

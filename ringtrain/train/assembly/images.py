@@ -12,7 +12,7 @@ from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.image_files.index import Divide, Tables
-from ringtrain.data.image_files.open import open_images
+from ringtrain.data.image_files.open import open_images, open_part
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError
 from ringtrain.nn import shapes
@@ -32,10 +32,16 @@ def resize_of(config: TrainConfig) -> tuple[int, int] | int | None:
     """``--resize``: (height, width), the length of the shorter side, or None. Raises ConfigError"""
     if config.resize is None:
         return None
-    sides = [whole_number(side) for side in config.resize.split("x")]
-    if len(sides) > 2 or not all(side and side <= MOST_PIXELS for side in sides):
+    sides = [whole_number(side) or 0 for side in config.resize.split("x")]
+    if len(sides) > 2 or not all(0 < side <= MOST_PIXELS for side in sides):
         raise ConfigError(texts.RESIZE(given=config.resize, most=MOST_PIXELS))
     return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
+
+
+def _size_of(model: ModelSpec) -> tuple[int, int]:
+    """(height, width) of the model's input."""
+    height, width, *_ = model.input.shape
+    return height, width
 
 
 def _numbers(text: str, separator: str, count: int) -> list[float] | None:
@@ -53,7 +59,7 @@ def transform_of(config: TrainConfig, model: ModelSpec) -> Transform | None:
         scale = _numbers(config.random_resized_crop, ":", 2)
         if scale is None or not 0 < scale[0] <= scale[1] <= 1:
             raise ConfigError(texts.CROP_SCALE(given=config.random_resized_crop))
-        crop = RandomResizedCrop(*model.input.shape[:2], (scale[0], scale[1]))
+        crop = RandomResizedCrop(*_size_of(model), (scale[0], scale[1]))
     if config.colour_jitter is not None:
         given = _numbers(config.colour_jitter, ",", 4)
         if given is None or min(given) < 0 or given[3] > 0.5:
@@ -75,9 +81,12 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
     """Open a folder of images or tar shards. Collective: ranks divide the work. Raises ConfigError, DataError"""
     if len(model.input.shape) != 3:
         raise ConfigError(texts.NO_IMAGE_INPUT(model=model.name, shape=shapes.format_shape(model.input.shape)))
-    height, width, channels = model.input.shape
-    view, threads = View((height, width), resize_of(config)), threads_of(config, transport)
-    return open_images(path, view, channels, threads, _divided(transport), transport.activity.touch)
+    view, threads = View(_size_of(model), resize_of(config)), threads_of(config, transport)
+    channels, divide, touch = model.input.shape[2], _divided(transport), transport.activity.touch
+    data = open_images(path, view, channels, threads, divide, touch)
+    if config.test_data is None:
+        return data
+    return replace(data, test=open_part(config.test_data, view, channels, data.classes, threads, divide, touch))
 
 
 def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
@@ -88,7 +97,7 @@ def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Tran
         raise ConfigError(texts.NO_IMAGE_CLASSES(option=_flag(asked[0]), data=data.name))
     transform = transform_of(config, model)
     if resize is not None or transform is not None:
-        view = None if resize is None else View(model.input.shape[:2], resize)
+        view = None if resize is None else View(_size_of(model), resize)
 
         def under(split: Split) -> Split:
             return split if isinstance(split, PictureSplit) else StoredPictures(split, view, threads)
@@ -107,7 +116,7 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
     if transform.jitter is not None and (train.dtype != np.uint8 or train.shape[2] != 3):
         given = shapes.format_shape(train.shape)
         raise ConfigError(texts.JITTER_NO_COLOURS(data=data.name, dtype=train.dtype, shape=given))
-    if model.input.mean == "image" and transform.size(train) != train.shape[:2]:
+    if model.input.mean == "image" and transform.size(train.shape) != train.shape[:2]:
         raise ConfigError(texts.MEAN_OF_OTHER_SIZE(model=model.name, images=shapes.format_shape(train.shape)))
 
 

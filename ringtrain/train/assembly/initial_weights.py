@@ -1,12 +1,14 @@
 """The weights of a run that begins anew: drawn by seed and name, or those of ``--init``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.nn.arena import Arena, lay_out
+from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initial, initialise
 from ringtrain.nn.spec import ModelSpec
@@ -28,34 +30,44 @@ class InitialWeights:
 
     def place(self, transport: Transport, ops: Ops, graph: Graph, arena: Arena, seed: int) -> None:
         """Fill this rank's arena. Collective, unless all are drawn. ``graph``: of whole layers"""
-        initialise(arena, ops, seed)
         if not self.words:
+            initialise(arena, ops, seed)
             return
+        for flat in (arena.weights, arena.grads):
+            ops.fill(flat, 0)
         spans = lay_out(graph.parameters())
-        flat = np.zeros(spans[-1].stop if spans else 0, ops.dtype)
-        for span in spans if self.weights is not None else ():
-            given = self.weights.get(span.name)
-            values = initial(span.parameter, span.name, seed, ops.dtype) if given is None else given
-            flat[span.start : span.start + span.count] = values.reshape(-1)
-        transport.broadcast(flat)
         places = {span.name: span for span in spans}
+        values = self._flat(spans, seed, ops.dtype)
+        transport.broadcast(values)
         for span in arena.spans:
             place = places[span.name]
-            whole = flat[place.start : place.start + place.count].reshape(place.shape)
+            whole = values[place.start : place.start + place.count].reshape(place.shape)
             ops.upload(np.ascontiguousarray(span.parameter.own(whole)), arena.weight(span))
+
+    def _flat(self, spans: Sequence[Span], seed: int, dtype: DTypeLike) -> np.ndarray:
+        """The weights over these spans, drawn where there are none; zeros on other ranks than 0."""
+        flat = np.zeros(spans[-1].stop if spans else 0, dtype)
+        if self.weights is None:
+            return flat
+        for span in spans:
+            given = self.weights.get(span.name)
+            values = initial(span.parameter, span.name, seed, dtype) if given is None else given
+            flat[span.start : span.start + span.count] = values.reshape(-1)
+        return flat
 
 
 def find_initial(transport: Transport, config: TrainConfig, model: ModelSpec) -> InitialWeights:
     """Read the weights of ``--init`` on rank 0. Collective; raises RingtrainError on every rank alike."""
-    if config.init is None:
+    source = config.init
+    if source is None:
         return InitialWeights()
     found: list[Mapping[str, np.ndarray]] = []
 
     def read() -> str:
-        with transport.activity.holds_gil(f"reading weights {config.init}"):
-            matched = read_weights(config.init, model.graph())
+        with transport.activity.holds_gil(f"reading weights {source}"):
+            matched = read_weights(source, model.graph())
         found.append(matched.weights)
-        return weight_texts.INITIAL(source=config.init, words=matched.words())
+        return weight_texts.INITIAL(source=source, words=matched.words())
 
     words = on_root(transport, read)
     return InitialWeights(found[0] if found else None, words)

@@ -8,7 +8,7 @@ from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
-from ringtrain.nn.losses import make_loss
+from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
 from ringtrain.optim.optimizers import Hyper
@@ -38,12 +38,12 @@ def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRat
 
 
 def best_by_of(config: TrainConfig) -> str:
-    """The figure of the test part by which scores are compared. Raises: ConfigError for an accuracy that the loss
-    lacks."""
-    has_accuracy = make_loss(config).accuracy
-    if config.best_by == "accuracy" and not has_accuracy:
-        raise ConfigError(texts.BEST_BY_ACCURACY(loss=config.loss))
-    return config.best_by or ("accuracy" if has_accuracy else "loss")
+    """The figure of the test part by which scores are compared: the loss where a task has no accuracy. Raises
+    ConfigError if such a task is asked for it."""
+    counted = config.loss not in LOSSES or LOSSES[config.loss].accuracy
+    if config.best_by == "accuracy" and not counted:
+        raise ConfigError(texts.NO_ACCURACY(loss=config.loss))
+    return config.best_by or ("accuracy" if counted else "loss")
 
 
 def schedule_words(config: TrainConfig, rate: LearningRate) -> str:

@@ -12,7 +12,8 @@ EARLY_STOP = "early stop"  # the reason in the last record
 
 
 def check_early_stop(config: TrainConfig, data: DataSet) -> None:
-    """Raise ConfigError if no evaluation can end the run."""
+    """Raise ConfigError if no evaluation can end the run, or evaluations lack the figure of ``--best-by``."""
+    best_by_of(config)
     if config.early_stop is not None and data.test is None:
         raise ConfigError(texts.EARLY_STOP_WITHOUT_TEST(evaluations=config.early_stop, data=data.name))
 

@@ -75,13 +75,6 @@ def from_root(
     return flat
 
 
-def weights_for_use(checkpoint: Checkpoint, raw: bool = False) -> tuple[Mapping[str, np.ndarray], bool]:
-    """Return the weights to evaluate, predict or export with, and whether they are the average of ``--ema``; ``raw``:
-    those of the last update in any case. There is no average before the first update."""
-    averaged = not raw and EMA in checkpoint.optimizer and checkpoint.scalars.get("step", 0) > 0
-    return (checkpoint.optimizer[EMA] if averaged else checkpoint.weights), averaged
-
-
 @contextmanager
 def averaged_weights(run: Assembly) -> Iterator[None]:
     """With ``--ema``: the ranks that hold the whole network have the average in place of the weights meanwhile.
@@ -174,6 +167,6 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
     return Progress(
         iteration=run.sampler.iteration_at(found["examples_seen"]),
         best=found["best"],
-        since_best=int(found["scalars"].get(SINCE_BEST, 0)),
+        since_best=int(found["scalars"].get(SINCE_BEST, 0)) if found["best"] is not None else 0,
         epoch_sums=sums,
     )

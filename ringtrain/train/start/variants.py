@@ -88,7 +88,8 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
     of_model = (model.text, config.batch, config.seed) if config.synthetic else ()
     of_images = (config.resize, config.random_resized_crop, config.colour_jitter, model.input.shape)
-    key = (config.data, config.data is None and config.model, *of_model, *of_images)
+    of_data = config.data, config.test_data, config.stream, config.data is None and config.model
+    key = (*of_data, *of_model, *of_images)
     if key not in opened:
         opened[key] = open_data(config, model, transport)
     return opened[key]

@@ -31,8 +31,8 @@ class DeviceInput:
         """Examples ``start:stop`` of the batch, at the same addresses in every call. Shapes: → x [n, *input shape],
         labels int32 or of the operations' type [n, ...], examples int64 [n]"""
         if self._prefetcher is None:
-            raw = {name: host[start:stop] for name, host in raw_arrays(batch, self._ops.dtype).items()}
-            raw = {name: self._kept(space, name, host, self._ops.upload) for name, host in raw.items()}
+            hosts = raw_arrays(batch, self._ops.dtype)
+            raw = {name: self._kept(space, name, host[start:stop], self._ops.upload) for name, host in hosts.items()}
         else:
             raw = self._prefetcher.arrays(batch, start, stop)
             kept = {"labels", "examples", "partner.labels"} & raw.keys()

@@ -104,6 +104,7 @@ class ModelPasses:
         """The gradient of the loss by these logits; adds to the sums of the current micro-batch."""
         factor = self.scale.factor if self.scale is not None else 1.0
         current, denominator = self.micro_batch, self.denominator / factor
+        assert current.sums is not None, "training adds to the sums of a batch"
         if current.partner_labels is None:
             return self.loss.backward(self.ctx, logits, labels, current.sums, denominator)
         ops, space = self.ctx.ops, self.ctx.space

@@ -16,6 +16,8 @@ WrongLabel = tuple[int, str]  # (example, the first such value in its label)
 
 def wrong_labels(loss: Loss, batch: Batch, output: Shape) -> list[WrongLabel]:
     """The first such label of a rank's part of a batch, or none."""
+    if not len(batch.labels):
+        return []
     wrong = loss.unusable(batch.labels, output).reshape(len(batch.labels), -1)
     rows = np.flatnonzero(wrong.any(axis=1))
     if not rows.size:

@@ -1,11 +1,12 @@
 #include "common.cuh"
 
 // Pixel (p, q) of y is pixel (top + p, left + q) of the image, mirrored in q where `flip`, and 0 outside of the image.
-extern "C" __global__ void prepare_images(
-    const unsigned char *images, ACT *y, const REAL *mean, const REAL *scale, const int *top, const int *left,
+template <class Source>
+__device__ inline void prepare(
+    const Source *images, ACT *y, const REAL *mean, const REAL *scale, const int *top, const int *left,
     const unsigned char *flip, int n, int H, int W, int P, int Q, int C) {
     for (int image = blockIdx.y; image < n; image += gridDim.y) {
-        const unsigned char *from = images + (long long)image * H * W * C;
+        const Source *from = images + (long long)image * H * W * C;
         ACT *to = y + (long long)image * P * Q * C;
         for (int i = (int)first_index(); i < P * Q * C; i += (int)index_stride()) {
             int c = i % C, q = i / C % Q, p = i / C / Q;
@@ -28,4 +29,22 @@ extern "C" __global__ void paste_boxes(ACT *x, const ACT *source, const int *box
             x[at] = source ? source[at] : to_act((REAL)0);
         }
     }
+}
+
+extern "C" __global__ void prepare_images(
+    const unsigned char *images, ACT *y, const REAL *mean, const REAL *scale, const int *top, const int *left,
+    const unsigned char *flip, int n, int H, int W, int P, int Q, int C) {
+    prepare(images, y, mean, scale, top, left, flip, n, H, W, P, Q, C);
+}
+
+extern "C" __global__ void prepare_floats(
+    const float *images, ACT *y, const REAL *mean, const REAL *scale, const int *top, const int *left,
+    const unsigned char *flip, int n, int H, int W, int P, int Q, int C) {
+    prepare(images, y, mean, scale, top, left, flip, n, H, W, P, Q, C);
+}
+
+extern "C" __global__ void prepare_doubles(
+    const double *images, ACT *y, const REAL *mean, const REAL *scale, const int *top, const int *left,
+    const unsigned char *flip, int n, int H, int W, int P, int Q, int C) {
+    prepare(images, y, mean, scale, top, left, flip, n, H, W, P, Q, C);
 }

@@ -1,0 +1,87 @@
+"""The texts that ``--data`` takes, as names of files and of arrays in them.
+
+digits                          the shipped set
+F.h5                            a file of `data make`, or one with arrays of the names in PAIRS
+F.h5:images,labels              arrays of an HDF5 file, by name or path; F.h5:images has no labels
+F.npz  F.npz:a,b                arrays of an archive, by the names in PAIRS, or these
+x.npy  x.npy,y.npy              inputs, and labels
+"train-*.h5"                    files in the order of their names, as one set; with any of the above
+"""
+
+import glob
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtrain.data import texts
+from ringtrain.errors import DataError, nearest
+
+DIGITS = Path(__file__).parents[1] / "digits.h5"
+# Names of arrays: inputs and labels of the training part, then of the test part.
+PAIRS: tuple[tuple[str, str, str | None, str | None], ...] = (
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("x", "y", None, None),
+    ("images", "labels", None, None),
+)
+WILD = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """``files`` in order; ``names``: of the arrays of inputs and labels (or None), where they were given; ``labels``:
+    the files of labels, where these are apart."""
+
+    text: str
+    files: tuple[Path, ...]
+    names: tuple[str, str | None] | None = None
+    labels: tuple[Path, ...] = ()
+
+
+def parse_data(text) -> Named:
+    """Return what a text names. Raises: DataError if a pattern has no file, or names are malformed."""
+    text = str(text)
+    if text == "digits":
+        return Named(text, (DIGITS,))
+    if Path(text).exists():
+        return Named(text, (Path(text),))
+    head, comma, tail = text.partition(",")
+    if comma and head.endswith(".npy"):
+        if not tail.endswith(".npy"):
+            raise DataError(texts.NPY_PAIR(text=text))
+        return Named(text, _files(head), labels=_files(tail))
+    head, colon, tail = text.rpartition(":")
+    if colon and head:
+        names = tail.split(",")
+        if len(names) > 2 or not all(names):
+            raise DataError(texts.ARRAY_NAMES(text=text))
+        return Named(text, _files(head), (names[0], names[1] if names[1:] else None))
+    return Named(text, _files(text))
+
+
+def is_here(text) -> bool:
+    """Return whether files of what a text names are on this machine."""
+    try:
+        return all(file.exists() for file in parse_data(text).files)
+    except DataError:
+        return False
+
+
+def _files(text: str) -> tuple[Path, ...]:
+    if Path(text).exists() or not WILD & set(text):
+        return (existing(Path(text)),)
+    found = tuple(sorted(Path(name) for name in glob.glob(text, recursive=True)))
+    if not found:
+        raise DataError(texts.NO_MATCH(pattern=text))
+    return found
+
+
+def existing(path: Path) -> Path:
+    """Return the path of a file. Raises: DataError if it is none."""
+    if path.is_dir():
+        raise DataError(texts.FOLDER_NO_DATA_SET(path=path))
+    if not path.exists():
+        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = [name for name in beside if name.endswith((".h5", ".npz", ".npy"))]
+        raise DataError(texts.NO_DATA_SET(path=path, hint=nearest(path.name, [*near, "digits"])))
+    if not path.is_file():
+        raise DataError(texts.NO_REGULAR_FILE(path=path))
+    return path

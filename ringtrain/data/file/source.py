@@ -1,0 +1,302 @@
+"""A data set's files, open: which arrays are inputs and labels of each part, before any of them is read."""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+from h5py.h5t import STRING
+
+from ringtrain.data import texts
+from ringtrain.data.file.grammar import PAIRS, Named, existing, parse_data
+from ringtrain.data.file.heaps import heap_problem
+from ringtrain.data.file.layout import is_data_set, layout_problems, named_array
+from ringtrain.data.file.metadata import DatasetMetadata, is_sealed, read_metadata, seal_problems
+from ringtrain.data.split import Shape
+from ringtrain.data.stored.base import JoinedArray, MemoryArray, ReshapedRows, StoredArray
+from ringtrain.data.stored.chunked import stored_array
+from ringtrain.data.stored.flat import OpenFiles
+from ringtrain.data.stored.numpy_files import NpzFile, open_npy
+from ringtrain.errors import DataError, plain
+from ringtrain.storage import hdf5
+from ringtrain.storage.hdf5 import is_own, open_file
+
+MOST_EXTENTS = 4  # of an input, without N
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """One part's arrays. ``labels``: None if there are none; ``checksum``: as a file of `data make` notes it."""
+
+    inputs: StoredArray
+    labels: StoredArray | None
+    checksum: str | None = None
+
+    @property
+    def count(self) -> int:
+        return self.inputs.count
+
+    @property
+    def label_shape(self) -> Shape:
+        return self.labels.shape[1:] if self.labels is not None else ()
+
+    @property
+    def label_dtype(self) -> np.dtype:
+        """int32 for class numbers; float64 or float32 for values."""
+        if self.labels is None or self.labels.dtype.kind in "iu":
+            return np.dtype(np.int32)
+        return np.dtype(np.float64 if self.labels.dtype == np.float64 else np.float32)
+
+    @property
+    def of_values(self) -> bool:
+        return self.label_dtype.kind == "f"
+
+    @property
+    def nbytes(self) -> int:
+        return self.inputs.nbytes + (self.labels.nbytes if self.labels is not None else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """``metadata``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known."""
+
+    where: str
+    name: str
+    parts: dict[str, SourcePart]
+    classes: tuple[str, ...] | None
+    source: str
+    licence: str = "not stated"
+    metadata: DatasetMetadata | None = None
+    sealed: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts.values())
+
+    @property
+    def by_rows(self) -> bool:
+        arrays = [array for part in self.parts.values() for array in (part.inputs, part.labels) if array is not None]
+        return all(array.by_rows for array in arrays)
+
+
+def open_source(text, test=None, extents: int | None = None) -> OpenSource:
+    """Open what ``--data`` names, and ``--test-data`` as its test part.
+
+    extents: of the network's input; images [N, H, W] get an axis of one channel where it has three, or is not known
+    Raises: DataError naming the file and its problem
+    """
+    found = _open(parse_data(text))
+    if test is not None:
+        other = _open(parse_data(test))
+        chosen = other.parts.get("test", other.parts["train"])
+        parts = {"train": found.parts["train"], "test": chosen}
+        found = replace(found, parts=parts, where=f"{found.where}, {other.where}")
+    parts = {name: replace(part, inputs=_with_channel(part.inputs, extents)) for name, part in found.parts.items()}
+    _check_parts(found.where, parts)
+    return replace(found, parts=parts)
+
+
+def _with_channel(inputs: StoredArray, extents: int | None) -> StoredArray:
+    held = len(inputs.shape) - 1
+    if held == 0 or held > MOST_EXTENTS:
+        raise DataError(texts.INPUTS_SHAPE(where=inputs.where, shape=inputs.shape))
+    if held == (extents or (3 if held == 2 else 0)) - 1:
+        return ReshapedRows(inputs, (*inputs.shape[1:], 1))
+    return inputs
+
+
+def _check_parts(where: str, parts: dict[str, SourcePart]) -> None:
+    train, test = parts["train"], parts.get("test")
+    if test is None:
+        return
+    if test.inputs.shape[1:] != train.inputs.shape[1:] or test.inputs.dtype != train.inputs.dtype:
+        shown = (f"{part.inputs.dtype} {part.inputs.shape[1:]}" for part in (test, train))
+        raise DataError(texts.SHAPES_DIFFER(name=where, **dict(zip(("test", "train"), shown, strict=True))))
+    forms = [(part.label_shape, part.label_dtype.name) for part in (train, test)]
+    if forms[0] != forms[1]:
+        raise DataError(texts.LABELS_DIFFER(name=where, train=forms[0], test=forms[1]))
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _open(named: Named) -> OpenSource:
+    files = OpenFiles()
+    opened = [_open_file(named, file, files) for file in named.files]
+    if named.labels:
+        labels = JoinedArray([_npy(file, files) for file in named.labels])
+        inputs = JoinedArray([one.parts["train"].inputs for one in opened])
+        return replace(opened[0], where=named.text, parts={"train": _part(inputs, labels)})
+    return opened[0] if len(opened) == 1 else _joined(named.text, opened)
+
+
+def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
+    """Several files as one set: parts of one name follow each other."""
+    for other in opened[1:]:
+        if other.classes != opened[0].classes:
+            raise DataError(texts.CLASSES_DIFFER(one=opened[0].where, other=other.where))
+    parts = {}
+    for name in ("train", "test"):
+        held = [one.parts[name] for one in opened if name in one.parts]
+        if held:
+            labels = [part.labels for part in held if part.labels is not None]
+            if len(labels) not in (0, len(held)):
+                raise DataError(texts.SOME_UNLABELLED(text=text))
+            parts[name] = SourcePart(
+                JoinedArray([part.inputs for part in held]), JoinedArray(labels) if labels else None
+            )
+    return replace(opened[0], where=text, parts=parts, metadata=None, sealed=False)
+
+
+def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
+    existing(path)
+    if path.suffix == ".npy":
+        if named.names:
+            raise DataError(texts.NPY_NAMES(path=path))
+        return OpenSource(named.text, path.stem, {"train": _part(_npy(path, files), None)}, None, f"array {path.name}")
+    if path.suffix == ".npz":
+        return _open_npz(named, path, files)
+    with open_hdf5(path) as file, hdf5_errors(path):
+        if named.names is None and (is_data_set(file) or not _known_names(list(file))):
+            return _open_own(path, file, files)
+        return _open_arrays(named, path, file, files)
+
+
+def _npy(path: Path, files: OpenFiles) -> StoredArray:
+    return open_npy(existing(path), files)
+
+
+def _open_npz(named: Named, path: Path, files: OpenFiles) -> OpenSource:
+    archive = NpzFile(path, files)
+
+    def array(name: str) -> StoredArray:
+        if name not in archive.names:
+            raise DataError(texts.NO_SUCH_ARRAY(path=path, name=name, found=", ".join(archive.names) or "none"))
+        return archive.array(name)
+
+    parts = _parts(path, archive.names, named.names, array)
+    return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}")
+
+
+def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
+    """Arrays of an HDF5 file of another program."""
+
+    def array(name: str) -> StoredArray:
+        found = named_array(file, name)
+        if isinstance(found, str):
+            raise DataError(texts.ARRAY_PROBLEM(path=path, name=name, problem=found))
+        return stored_array(path, name, found, files)
+
+    parts = _parts(path, tuple(file), named.names, array)
+    return OpenSource(named.text, path.stem, parts, _classes(path, file), f"HDF5 file {path.name}")
+
+
+def _classes(path: Path, file: h5py.File) -> tuple[str, ...] | None:
+    found = hdf5.attribute(file, "classes", (STRING,))
+    if found is None:
+        return None
+    names = tuple(plain(name) for name in np.atleast_1d(found).tolist() if isinstance(name, str))
+    if not names or len(names) != np.size(found):
+        raise DataError(texts.IN_FILE(path=path, problem=texts.CLASSES_NO_NAMES()))
+    return names
+
+
+def _known_names(names: Sequence[str]) -> bool:
+    return any(x in names for x, *_ in PAIRS)
+
+
+def _parts(path: Path, there: Sequence[str], names, array) -> dict[str, SourcePart]:
+    if names is not None:
+        x, y = names
+        return {"train": _part(array(x), array(y) if y else None)}
+    for x, y, test_x, test_y in PAIRS:
+        if x in there and y in there:
+            parts = {"train": _part(array(x), array(y))}
+            given = [name for name in (test_x, test_y) if name in there]
+            if len(given) == 1:
+                raise DataError(texts.NPZ_PAIR(path=path, images=test_x, labels=test_y))
+            return parts | ({"test": _part(array(test_x), array(test_y))} if given else {})
+    for x, *_ in PAIRS:
+        if x in there:
+            return {"train": _part(array(x), None)}
+    raise DataError(texts.NPZ_ARRAYS(path=path, found=", ".join(there) or "none"))
+
+
+def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
+    if labels is None:
+        return SourcePart(inputs, None)
+    if labels.count != inputs.count:
+        raise DataError(
+            texts.LABELS_COUNT(where=labels.where, shape=labels.shape, count=inputs.count, inputs=inputs.where)
+        )
+    if labels.dtype.kind in "iu" and labels.shape[1:] == (1,):
+        labels = ReshapedRows(labels, ())
+    return SourcePart(inputs, labels)
+
+
+# ── files of `data make` ──────────────────────────────────────────────────────────────────────────────────────
+def _open_own(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
+    for problem in layout_problems(file):
+        raise DataError(texts.IN_FILE(path=path, problem=problem))
+    for problem in seal_problems(file, read_metadata(file)):
+        raise DataError(texts.IN_FILE(path=path, problem=problem))
+    return own_source(path, file, files)
+
+
+def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
+    """Return the source of a file of `data make` whose layout is good."""
+    metadata = read_metadata(file)
+    parts = {
+        name: SourcePart(
+            *(stored_array(path, f"{name}/{key}", file[name][key], files) for key in ("images", "labels")),
+            file[name].attrs["checksum"],
+        )
+        for name in ("train", "test")
+        if is_own(file, name)
+    }
+    return OpenSource(
+        where=str(path),
+        parts=parts,
+        classes=tuple(map(plain, metadata.classes)),
+        metadata=metadata,
+        sealed=is_sealed(file),
+        **{key: plain(file.attrs[key]) for key in ("name", "source", "licence")},
+    )
+
+
+@contextmanager
+def open_hdf5(path: Path):
+    """Open an HDF5 file. Raises: DataError if it is missing, truncated, or not HDF5."""
+    try:
+        problem = heap_problem(existing(path))
+        if problem:
+            raise DataError(texts.DAMAGED(path=path, problem=problem))
+        file = open_file(path)
+    except (OSError, RuntimeError) as error:
+        raise DataError(_why_not_opened(path, str(error))) from error
+    with file:
+        yield file
+
+
+@contextmanager
+def hdf5_errors(path: Path):
+    """Raise HDF5's errors about malformed bytes as DataError."""
+    try:
+        yield
+    except MemoryError as error:
+        raise DataError(texts.TOO_LARGE(path=path)) from error
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise DataError(texts.DAMAGED(path=path, problem=error)) from error
+
+
+def _why_not_opened(path: Path, error: str) -> str:
+    if "truncated" in error:
+        return texts.TRUNCATED(path=path, nbytes=path.stat().st_size)
+    if "signature not found" in error:
+        return texts.NO_HDF5(path=path)
+    return texts.NOT_OPENED(path=path, error=error)
+
+
+def memory_part(inputs: np.ndarray, labels: np.ndarray) -> SourcePart:
+    """Return the part of arrays in memory."""
+    return SourcePart(MemoryArray(inputs), MemoryArray(labels))

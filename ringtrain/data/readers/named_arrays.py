@@ -1,0 +1,41 @@
+"""Arrays in files, as ``--data`` names them: .npz and .npy of NumPy, arrays of HDF5 files, patterns of such files."""
+
+from pathlib import Path
+
+from ringtrain.data import texts
+from ringtrain.data.content import Content, Progress
+from ringtrain.data.file.contents import class_names
+from ringtrain.data.file.grammar import WILD
+from ringtrain.data.file.source import SourcePart, open_source
+from ringtrain.errors import DataError
+
+
+def accepts(path: Path) -> bool:
+    """Return whether the text names arrays of files, or a pattern of files."""
+    text = str(path)
+    if path.exists():
+        return path.is_file() and path.suffix in (".npz", ".npy", ".h5", ".hdf5")
+    return bool(WILD & set(path.name)) or text.endswith(".npy") or ":" in text
+
+
+def read(path: Path, size, progress: Progress) -> Content:
+    """Open the arrays; blocks of them are read as they are written. Raises: DataError"""
+    source = open_source(path)
+    parts = {name: _checked(part) for name, part in source.parts.items()}
+    return Content(
+        name=source.name,
+        train=parts["train"],
+        test=parts.get("test"),
+        classes=class_names(source),
+        source=source.source,
+        licence=source.licence,
+    )
+
+
+def _checked(part: SourcePart) -> SourcePart:
+    if part.labels is None:
+        raise DataError(texts.NO_LABELS(where=part.inputs.where))
+    shape = part.inputs.shape
+    if len(shape) == 4 and shape[1] in (1, 3) and shape[3] not in (1, 2, 3, 4):
+        raise DataError(texts.CHANNELS_FIRST(where=part.inputs.where, shape=shape))
+    return part

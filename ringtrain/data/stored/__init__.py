@@ -1,0 +1,1 @@
+"""Arrays in files, read by rows and never whole."""

@@ -1,0 +1,191 @@
+"""An array whose rows lie anywhere: in memory, in a file, or in several. Examples are rows.
+
+A reader gives consecutive rows, or any rows; :meth:`StoredArray.ahead` names those that are wanted next, and
+:meth:`StoredArray.behind` those that nobody wants soon.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringtrain.data import texts
+from ringtrain.data.content import row_blocks
+from ringtrain.errors import DataError
+
+NUMBERS = "iuf"  # the kinds of NumPy's types that are read: whole numbers and floats
+
+
+class StoredArray(ABC):
+    """Rows of numbers. ``where`` names it in messages; ``shape``: (N, ...); ``dtype``: as stored, in the machine's
+    order of bytes; ``by_rows``: whether any row is read without those before it. Threads may read at the same time."""
+
+    where: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    by_rows: bool = True
+
+    @property
+    def count(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.row_bytes
+
+    @abstractmethod
+    def read(self, start: int, stop: int, out) -> None:
+        """Read rows ``start:stop`` into ``out`` of the stored type. Raises: DataError naming the file."""
+
+    def take(self, examples, out) -> None:
+        """Read rows in any order, each run of consecutive ones at once. Shapes: int64 [n], out [n, ...] of any type"""
+        order = np.argsort(examples, kind="stable")
+        ranked = examples[order]
+        edges = np.flatnonzero(np.diff(ranked) != 1) + 1
+        for places in np.split(order, edges):
+            if places.size:
+                first = int(examples[places[0]])
+                rows = np.empty((places.size, *self.shape[1:]), self.dtype)
+                self.read(first, first + places.size, rows)
+                out[places] = rows
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start:stop`` in the stored type."""
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self.read(start, stop, out)
+        return out
+
+    def blocks(self):
+        """Yield (slice, rows) of about 16 MiB each, which cover the array in order."""
+        for rows in row_blocks(self.count, self.row_bytes):
+            yield rows, self.rows(rows.start, rows.stop)
+
+    def ahead(self, start: int, stop: int) -> None:  # noqa: B027 (nothing to do in memory)
+        """Bring rows nearer that are read soon. It may do nothing."""
+
+    def behind(self, start: int, stop: int) -> None:  # noqa: B027
+        """Give up memory of rows that are not read soon. It may do nothing."""
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.asarray(self.rows(0, self.count), dtype)
+
+
+def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
+    """Return the type in the machine's order of bytes. Raises: DataError unless it is of numbers, with a first axis of
+    examples."""
+    if dtype.kind not in NUMBERS or dtype.itemsize > 8 or dtype.subdtype is not None:
+        raise DataError(texts.ARRAY_TYPE(where=where, dtype=dtype))
+    if not shape or 0 in shape[1:]:
+        raise DataError(texts.ARRAY_SHAPE(where=where, shape=tuple(shape)))
+    if shape[0] == 0:
+        raise DataError(texts.NO_EXAMPLES(where=where))
+    return dtype.newbyteorder("=")
+
+
+class MemoryArray(StoredArray):
+    """An array in memory."""
+
+    def __init__(self, array: np.ndarray, where: str = "memory"):
+        self.where, self.array = where, array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def read(self, start: int, stop: int, out) -> None:
+        np.copyto(out, self.array[start:stop])
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        return self.array[start:stop]
+
+    def take(self, examples, out) -> None:
+        out[...] = self.array[examples]
+
+
+class JoinedArray(StoredArray):
+    """Arrays of several files one after another. Raises: DataError unless their rows have one shape and type."""
+
+    def __init__(self, parts: Sequence[StoredArray]):
+        self._parts = tuple(parts)
+        first = self._parts[0]
+        for other in self._parts[1:]:
+            if (other.shape[1:], other.dtype) != (first.shape[1:], first.dtype):
+                raise DataError(
+                    texts.FILES_DIFFER(
+                        one=first.where,
+                        one_rows=f"{first.dtype} {first.shape[1:]}",
+                        other=other.where,
+                        other_rows=f"{other.dtype} {other.shape[1:]}",
+                    )
+                )
+        self._starts = np.cumsum([0, *(part.count for part in self._parts)])
+        self.where = texts.AND_OTHERS(first=first.where, others=len(self._parts) - 1) if parts[1:] else first.where
+        self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
+        self.by_rows = all(part.by_rows for part in self._parts)
+
+    def _pieces(self, start: int, stop: int):
+        """Yield (part, start, stop within it, place of its first row) of consecutive rows."""
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            first = int(self._starts[number])
+            end = min(stop, int(self._starts[number + 1]))
+            yield self._parts[number], start - first, end - first, start
+            start, number = end, number + 1
+
+    def read(self, start: int, stop: int, out) -> None:
+        for part, first, last, place in self._pieces(start, stop):
+            part.read(first, last, out[place - start : place - start + last - first])
+
+    def take(self, examples, out) -> None:
+        numbers = np.searchsorted(self._starts, examples, side="right") - 1
+        for number in np.unique(numbers):
+            places = np.flatnonzero(numbers == number)
+            rows = np.empty((places.size, *self.shape[1:]), out.dtype)
+            self._parts[number].take(examples[places] - self._starts[number], rows)
+            out[places] = rows
+
+    def ahead(self, start: int, stop: int) -> None:
+        for part, first, last, _ in self._pieces(start, stop):
+            part.ahead(first, last)
+
+    def behind(self, start: int, stop: int) -> None:
+        for part, first, last, _ in self._pieces(start, stop):
+            part.behind(first, last)
+
+
+class ChosenRows(StoredArray):
+    """Some rows of an array, in the order of ``examples``, int64 [n]."""
+
+    def __init__(self, whole: StoredArray, examples):
+        self._whole, self._examples = whole, examples
+        self.where, self.dtype, self.by_rows = whole.where, whole.dtype, whole.by_rows
+        self.shape = (examples.size, *whole.shape[1:])
+
+    def read(self, start: int, stop: int, out) -> None:
+        self._whole.take(self._examples[start:stop], out)
+
+
+class ReshapedRows(StoredArray):
+    """The same values with rows of another shape: an axis of length 1 more, or one less."""
+
+    def __init__(self, array: StoredArray, shape: Sequence[int]):
+        self._array = array
+        self.where, self.dtype, self.by_rows = array.where, array.dtype, array.by_rows
+        self.shape = (array.count, *shape)
+
+    def _as_stored(self, out):
+        return out.reshape(len(out), *self._array.shape[1:])
+
+    def read(self, start: int, stop: int, out) -> None:
+        self._array.read(start, stop, self._as_stored(out))
+
+    def take(self, examples, out) -> None:
+        self._array.take(examples, self._as_stored(out))
+
+    def ahead(self, start: int, stop: int) -> None:
+        self._array.ahead(start, stop)
+
+    def behind(self, start: int, stop: int) -> None:
+        self._array.behind(start, stop)

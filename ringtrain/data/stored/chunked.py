@@ -1,0 +1,86 @@
+"""Arrays of HDF5 files: contiguous ones as they lie, chunked and compressed ones decoded in blocks."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+from h5py import h5d, h5t
+
+from ringtrain.data import texts
+from ringtrain.data.stored.base import StoredArray, check_type
+from ringtrain.data.stored.flat import FlatArray, OpenFiles
+from ringtrain.errors import DataError
+from ringtrain.storage import hdf5
+
+BLOCK_BYTES = 1 << 20
+KEPT_BYTES = 288 << 20  # decoded blocks of a process: two windows of an order by blocks, and some more
+
+
+class ChunkedArray(StoredArray):
+    """An array that HDF5's library has to decode. Blocks of rows stay decoded as long as there is room."""
+
+    def __init__(self, path: Path, name: str, array: h5py.Dataset, where: str):
+        self._path, self._name, self.where = path, name, where
+        self.shape, self.dtype = array.shape, check_type(where, array.dtype, array.shape)
+        self._rows = max(1, BLOCK_BYTES // self.row_bytes)
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._lock = threading.RLock()
+        self._file: h5py.File | None = None
+
+    def read(self, start: int, stop: int, out) -> None:
+        with self._lock, _reading(self._path, self._name):
+            array = self._opened()
+            if out.dtype == self.dtype and out.flags.c_contiguous:
+                array.read_direct(out, np.s_[start:stop])
+            else:
+                out[...] = array[start:stop]
+
+    def _opened(self) -> h5py.Dataset:
+        if self._file is None:
+            self._file = hdf5.open_file(self._path)
+        return self._file[self._name]
+
+    def take(self, examples, out) -> None:
+        with self._lock:
+            numbers = examples // self._rows
+            for number in np.unique(numbers):
+                places = np.flatnonzero(numbers == number)
+                out[places] = self._block(int(number))[examples[places] - number * self._rows]
+
+    def _block(self, number: int) -> np.ndarray:
+        if number not in self._blocks:
+            start = number * self._rows
+            block = self.rows(start, min(start + self._rows, self.count))
+            while self._blocks and sum(held.nbytes for held in self._blocks.values()) + block.nbytes > KEPT_BYTES:
+                self._blocks.popitem(last=False)
+            self._blocks[number] = block
+        self._blocks.move_to_end(number)
+        return self._blocks[number]
+
+    def ahead(self, start: int, stop: int) -> None:
+        with self._lock:
+            for number in range(start // self._rows, -(-stop // self._rows)):
+                self._block(number)
+
+
+@contextmanager
+def _reading(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DataError(texts.DAMAGED(path=path, problem=f"{name}: {error}")) from error
+
+
+def stored_array(path: Path, name: str, array: h5py.Dataset, files: OpenFiles) -> StoredArray:
+    """Return an array of an open file, as it is best read. Its form has been checked."""
+    where = f"{path}:{name}"
+    contiguous = array.id.get_create_plist().get_layout() == h5d.CONTIGUOUS
+    plain = array.dtype.kind in "iuf" and h5t.py_create(array.dtype).equal(array.id.get_type())
+    offset = array.id.get_offset() if contiguous and plain and array.file.userblock_size == 0 else None
+    if offset is None:
+        return ChunkedArray(path, name, array, where)
+    return FlatArray(path, offset, array.shape, array.dtype, where, files)

@@ -1,0 +1,109 @@
+"""Rows that lie one after another in a file: read into the batch by ``preadv``.
+
+The file is not mapped: mapped pages count as the process's own memory. Pages that the system keeps are shared by the
+ranks of a node; it is asked to read those of blocks ahead, and told which it may drop.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data import texts
+from ringtrain.data.stored.base import StoredArray, check_type
+from ringtrain.errors import DataError
+
+READAHEAD_BYTES = 128 << 10  # of one request: the system cuts larger ones to a device's own limit
+MOST_OPEN = 64  # files of this process at a time; data in many files would exceed its limit
+
+
+class OpenFiles:
+    """Descriptors of files, the last used ones kept open."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def use(self, path: Path, action):
+        """Return action(descriptor). One at a time, so that no descriptor is closed in use. Raises: DataError"""
+        with self._lock:
+            try:
+                return action(self._descriptor(path))
+            except OSError as error:
+                raise DataError(texts.SOURCE_UNREADABLE(path=path, error=error.strerror or error)) from error
+
+    def _descriptor(self, path: Path) -> int:
+        if path not in self._open:
+            while len(self._open) >= MOST_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._open.move_to_end(path)
+        return self._open[path]
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self):
+        self.close()
+
+
+class FlatArray(StoredArray):
+    """An array at a place of a file. Raises: DataError if the type is none of numbers or the file is too short."""
+
+    def __init__(self, path: Path, offset: int, shape, dtype: np.dtype, where: str, files: OpenFiles):
+        self._path, self._offset, self._files = path, offset, files
+        self.where, self.shape, self.dtype = where, tuple(shape), check_type(where, dtype, shape)
+        self._stored = dtype
+        there = path.stat().st_size
+        if offset + self.nbytes > there:
+            raise DataError(texts.ARRAY_CUT(where=where, nbytes=self.nbytes, offset=offset, there=there))
+
+    def read(self, start: int, stop: int, out) -> None:
+        rows = out if out.dtype == self._stored and out.flags.c_contiguous else np.empty(out.shape, self._stored)
+        self._files.use(self._path, lambda file: self._fill(file, start, _bytes_of(rows)))
+        if rows is not out:
+            np.copyto(out, rows, casting="unsafe")
+
+    def take(self, examples, out) -> None:
+        same = out.dtype == self._stored and out.flags.c_contiguous
+        rows = out if same else np.empty((examples.size, *self.shape[1:]), self._stored)
+        self._files.use(self._path, lambda file: self._take(file, examples, _bytes_of(rows)))
+        if rows is not out:
+            np.copyto(out, rows, casting="unsafe")
+
+    def _take(self, file: int, examples, memory: memoryview) -> None:
+        """Read consecutive rows at once, others one by one in the file's order."""
+        each = self.row_bytes
+        if examples.size and np.all(np.diff(examples) == 1):
+            self._fill(file, int(examples[0]), memory)
+            return
+        for place in np.argsort(examples, kind="stable").tolist():
+            self._fill(file, int(examples[place]), memory[place * each : (place + 1) * each])
+
+    def _fill(self, file: int, start: int, memory: memoryview) -> None:
+        offset = self._offset + start * self.row_bytes
+        while memory:
+            got = os.preadv(file, [memory], offset)
+            if not got:
+                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=offset))
+            memory, offset = memory[got:], offset + got
+
+    def ahead(self, start: int, stop: int) -> None:
+        first, last = self._offset + start * self.row_bytes, self._offset + stop * self.row_bytes
+
+        def advise(file: int) -> None:
+            for offset in range(first, last, READAHEAD_BYTES):
+                os.posix_fadvise(file, offset, min(READAHEAD_BYTES, last - offset), os.POSIX_FADV_WILLNEED)
+
+        self._files.use(self._path, advise)
+
+    def behind(self, start: int, stop: int) -> None:
+        first, length = self._offset + start * self.row_bytes, (stop - start) * self.row_bytes
+        self._files.use(self._path, lambda file: os.posix_fadvise(file, first, length, os.POSIX_FADV_DONTNEED))
+
+
+def _bytes_of(rows: np.ndarray) -> memoryview:
+    return memoryview(rows.reshape(-1).view(np.uint8))

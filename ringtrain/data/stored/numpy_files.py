@@ -1,0 +1,129 @@
+"""Arrays of NumPy's files: .npy, and members of .npz, which are .npy files in a zip archive."""
+
+import threading
+import warnings
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ringtrain.data import texts
+from ringtrain.data.stored.base import StoredArray, check_type
+from ringtrain.data.stored.flat import FlatArray, OpenFiles
+from ringtrain.errors import DataError, RingtrainError
+
+LOCAL_HEADER = 30  # bytes of a member's header before its name
+PIECE_BYTES = 1 << 20
+
+
+@contextmanager
+def reading(where: str):
+    """Raise what NumPy and zipfile raise about malformed bytes, of any type, as DataError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except RingtrainError:
+        raise
+    except MemoryError as error:
+        raise DataError(texts.TOO_LARGE(path=where)) from error
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(texts.SOURCE_UNREADABLE(path=where, error=reason)) from error
+
+
+def open_npy(path: Path, files: OpenFiles) -> StoredArray:
+    """Open a .npy file. Raises: DataError"""
+    with reading(str(path)), open(path, "rb") as file:
+        shape, dtype = _header(file, str(path))
+        return FlatArray(path, file.tell(), shape, dtype, str(path), files)
+
+
+class NpzFile:
+    """An archive's arrays, by name; each is looked at when it is asked for. Raises: DataError"""
+
+    def __init__(self, path: Path, files: OpenFiles):
+        self._path, self._files = path, files
+        # A file that is no archive NumPy would read as an array, or a pickle.
+        with reading(str(path)):
+            if not zipfile.is_zipfile(path):
+                raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
+            with zipfile.ZipFile(path) as archive:
+                members = [info for info in archive.infolist() if not info.is_dir()]
+        self._members = {info.filename.removesuffix(".npy"): info for info in members}
+        self.names = tuple(self._members)
+
+    def array(self, name: str) -> StoredArray:
+        """Return the array of a name that there is. Raises: DataError"""
+        with reading(f"{self._path}: {name}"), zipfile.ZipFile(self._path) as archive:
+            return _member(self._path, archive, self._members[name], self._files)
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, files: OpenFiles) -> StoredArray:
+    where = f"{path}: {info.filename.removesuffix('.npy')}"
+    with archive.open(info) as member:
+        if member.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            raise DataError(texts.NPZ_NO_ARRAY(path=path, name=info.filename.removesuffix(".npy")))
+        member.seek(0)
+        shape, dtype = _header(member, where)
+        header = member.tell()
+    nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if info.file_size != header + nbytes:
+        raise DataError(texts.MEMBER_SIZE(where=where, found=info.file_size - header, claimed=nbytes))
+    if info.compress_type != zipfile.ZIP_STORED:
+        return InflatedArray(path, info, header, shape, dtype, where)
+    with open(path, "rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(LOCAL_HEADER)
+    lengths = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+    return FlatArray(path, info.header_offset + LOCAL_HEADER + lengths + header, shape, dtype, where, files)
+
+
+def _header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Read the header of a .npy; the file then stands at the first value. Raises: DataError, ValueError"""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, columns_first, dtype = read(file)
+    if dtype.hasobject:
+        raise DataError(texts.ARRAY_TYPE(where=where, dtype=dtype))
+    if columns_first and len(shape) > 1:
+        raise DataError(texts.COLUMNS_FIRST(where=where))
+    return shape, dtype
+
+
+class InflatedArray(StoredArray):
+    """A compressed member of an archive: read from its start, so later rows only after the earlier ones."""
+
+    by_rows = False
+
+    def __init__(self, path: Path, info: zipfile.ZipInfo, header: int, shape, dtype: np.dtype, where: str):
+        self._path, self._info, self._header = path, info, header
+        self.where, self.shape, self.dtype, self._stored = where, tuple(shape), check_type(where, dtype, shape), dtype
+        self._lock = threading.Lock()
+        self._place = 0  # bytes after the header that have been read
+        self._stream = None
+
+    def read(self, start: int, stop: int, out) -> None:
+        rows = np.empty((stop - start, *self.shape[1:]), self._stored)
+        with self._lock, reading(self.where):
+            self._go_to(start * self.row_bytes)
+            memory = memoryview(rows.reshape(-1).view(np.uint8))
+            while memory:
+                got = self._stream.readinto(memory[:PIECE_BYTES])
+                if not got:
+                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._place))
+                memory, self._place = memory[got:], self._place + got
+        np.copyto(out, rows, casting="unsafe")
+
+    def _go_to(self, place: int) -> None:
+        if self._stream is None or place < self._place:
+            self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
+            self._stream.read(self._header)
+            self._place = 0
+        while self._place < place:
+            got = len(self._stream.read(min(PIECE_BYTES, place - self._place)))
+            if not got:
+                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._place))
+            self._place += got

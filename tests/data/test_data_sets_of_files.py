@@ -1,0 +1,351 @@
+"""Data sets from files of other programs, by all that ``--data`` names, in memory and streamed; and bad ones."""
+
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+
+from ringtrain.data import texts as data_texts
+from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.order import Windows
+from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.file import contents
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.readers.make import make_dataset
+from ringtrain.errors import DataError
+from ringtrain.storage import texts as storage_texts
+
+RANDOM = np.random.default_rng(5)
+X = RANDOM.integers(0, 256, (60, 4, 5, 3)).astype(np.uint8)
+Y = np.resize(np.arange(7), 60)
+FIELDS = RANDOM.normal(3, 2, (60, 6, 5, 2)).astype(np.float32)
+
+
+def h5(path, chunks=None, **arrays):
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            how = {"chunks": (chunks, *array.shape[1:]), "compression": "gzip"} if chunks else {}
+            file.create_dataset(name, data=array, **how)
+    return path
+
+
+def written(folder, kind):
+    """What --data names: the same 60 examples in another kind of files."""
+    if kind == "npy":
+        np.save(folder / "x.npy", X), np.save(folder / "y.npy", Y)
+        return f"{folder}/x.npy,{folder}/y.npy"
+    if kind == "npz":
+        np.savez(folder / "a.npz", x=X, y=Y[:, None])
+        return folder / "a.npz"
+    if kind == "packed npz":
+        np.savez_compressed(folder / "a.npz", images=X, labels=Y)
+        return folder / "a.npz"
+    if kind == "pattern":
+        for number, rows in enumerate(np.split(np.arange(60), [7, 30])):
+            h5(folder / f"train-{number}.h5", chunks=4 if number == 1 else None, images=X[rows], labels=Y[rows])
+        return f"{folder}/train-*.h5"
+    names = {"h5": ("x", "y"), "chunked h5": ("in/put", "la/bel"), "known h5": ("x_train", "y_train")}[kind]
+    h5(folder / "a.h5", chunks=8 if kind == "chunked h5" else None, **dict(zip(names, (X, Y), strict=True)))
+    return f"{folder}/a.h5" + ("" if kind == "known h5" else ":" + ",".join(names))
+
+
+KINDS = ("npy", "npz", "packed npz", "pattern", "h5", "chunked h5", "known h5")
+
+
+def of(split, examples):
+    """(inputs, labels) of examples, as batches get them."""
+    examples = np.asarray(examples, np.int64)
+    images = np.empty((examples.size, *split.shape), split.dtype)
+    labels = np.empty((examples.size, *split.label_shape), split.label_dtype)
+    split.read(examples, images, labels)
+    return images, labels
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
+    named = written(tmp_path, kind)
+    if streamed and kind == "packed npz":
+        with pytest.raises(DataError, match=data_texts.NOT_BY_ROWS.pattern(where=named)):
+            open_dataset(named, most_bytes=0)
+        return
+    data = open_dataset(named, most_bytes=0 if streamed else None)
+    assert data.held == ("streamed" if streamed else "private") and data.classes == tuple("0123456") and not data.test
+    assert (data.train.count, data.train.shape, data.train.dtype) == (60, (4, 5, 3), np.uint8)
+    for examples in ([], [59], range(60), [3, 40, 8, 9, 10, 59, 0, 7, 30, 29, 3]):
+        images, labels = of(data.train, examples)
+        assert (images == X[list(examples)]).all() and (labels == Y[list(examples)]).all()
+    right = pixel_statistics(X)
+    assert (data.mean == right.mean).all() and (data.mean_image == right.mean_image).all()
+    assert data.train.checksum == open_dataset(h5(tmp_path / "other.h5", x=X, y=Y)).train.checksum
+    assert check_file(named) == [] and (data.train.image(5) == X[5]).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "float32", "float64", "int64", ">f4", ">i2"])
+@pytest.mark.parametrize("shape", [(7,), (4, 5), (4, 5, 3), (2, 3, 4, 2)])
+def test_types_and_extents(tmp_path, dtype, shape):
+    inputs = (RANDOM.normal(3, 20, (9, *shape))).astype(dtype)
+    np.savez(tmp_path / "a.npz", x=inputs)
+    wanted = {"uint8": np.uint8, "float64": np.float64}.get(dtype, np.float32)
+    for most in (None, 0):
+        data = open_dataset(tmp_path / "a.npz", extents=len(shape), most_bytes=most)
+        assert data.train.shape == shape and data.train.dtype == wanted and data.classes == ()
+        images, labels = of(data.train, [8, 0, 3])
+        assert (images == inputs[[8, 0, 3]].astype(wanted)).all() and (labels == -1).all()
+        assert data.train.valid(np.arange(9)) == 0
+        wide = inputs.astype(np.float64)
+        np.testing.assert_allclose(data.mean, wide.reshape(-1, shape[-1]).mean(0), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(data.std, wide.reshape(-1, shape[-1]).std(0), rtol=1e-9)
+        np.testing.assert_allclose(data.mean_image, wide.mean(0), rtol=1e-6)
+
+
+def test_an_axis_of_channels_where_the_network_has_one(tmp_path):
+    np.save(tmp_path / "x.npy", FIELDS[..., 0])
+    assert open_dataset(tmp_path / "x.npy").train.shape == (6, 5, 1)
+    assert open_dataset(tmp_path / "x.npy", extents=3, most_bytes=0).train.shape == (6, 5, 1)
+    assert open_dataset(tmp_path / "x.npy", extents=2).train.shape == (6, 5)
+
+
+@pytest.mark.parametrize("most", [None, 0])
+@pytest.mark.parametrize("chunks", [None, 7])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.resize([0, -1, 3, 2, -1], (60, 6, 5)).astype(np.int16),
+        FIELDS[..., :1].astype(np.float16),
+        np.arange(60) / 7,
+        np.arange(120.0).reshape(60, 2).astype("f4"),
+    ],
+    ids=["dense classes", "dense values", "one value", "two values"],
+)
+def test_labels_of_any_shape(tmp_path, labels, chunks, most):
+    path = h5(tmp_path / "a.h5", chunks, fields=FIELDS, truth=labels)
+    data = open_dataset(f"{path}:fields,truth", most_bytes=most)
+    whole, train = labels.dtype.kind == "f", data.train
+    assert train.label_shape == labels.shape[1:] and train.has_classes is False
+    assert train.label_dtype == (np.int32 if not whole else np.float64 if labels.dtype == "f8" else np.float32)
+    assert data.classes == (() if whole else tuple("0123"))
+    chosen = np.array([50, 3, 7])
+    assert (of(train, chosen)[1] == labels[chosen]).all()
+    assert train.valid(chosen) == (labels[chosen].size if whole else (labels[chosen] != -1).sum())
+
+
+def test_a_test_part_beside_and_names_of_classes(tmp_path):
+    path = h5(tmp_path / "a.h5", images=X[:40], labels=Y[:40])
+    np.savez(tmp_path / "b.npz", x=X[40:], y=Y[40:])
+    with h5py.File(path, "r+") as file:
+        file.attrs["classes"] = list("abcdefg")
+    data = open_dataset(path, test=tmp_path / "b.npz")
+    assert (data.train.count, data.test.count, data.classes) == (40, 20, tuple("abcdefg"))
+    np.savez(tmp_path / "c.npz", x_train=X[:9], y_train=Y[:9], x_test=X[9:15], y_test=Y[9:15] + 3)
+    assert open_dataset(tmp_path / "c.npz").test.count == 6 and len(open_dataset(tmp_path / "c.npz").classes) == 10
+    assert open_dataset("digits", test="digits").checksum == open_dataset("digits").checksum
+    for other, problem in (
+        ({"x": X[:5, :3], "y": Y[:5]}, data_texts.SHAPES_DIFFER.pattern(train="uint8 (4, 5, 3)")),
+        ({"x": X[:5], "y": Y[:5] / 2}, data_texts.LABELS_DIFFER.pattern()),
+        ({"x": X[:5], "y": Y[:5] + 3}, data_texts.LABELS_OUT_OF_RANGE.pattern(name="test", classes=7)),
+    ):
+        np.savez(tmp_path / "d.npz", **other)
+        with pytest.raises(DataError, match=problem):
+            open_dataset(path, test=tmp_path / "d.npz")
+
+
+def test_streamed_and_in_memory_are_one_data_set(tmp_path, monkeypatch):
+    """The same order, examples and checksum, also where the checksum and the statistics are of a sample."""
+    path = f"{h5(tmp_path / 'a.h5', x=X, y=Y)}:x,y"
+    exact = open_dataset(path)
+    monkeypatch.setattr(contents, "VERIFY_BYTES", 100)
+    held, streamed = open_dataset(path), open_dataset(path, most_bytes=0)
+    assert held.checksum == streamed.checksum and held.train.checksum == exact.train.checksum  # all are in the sample
+    np.testing.assert_allclose(held.mean, exact.mean)
+    sampler = Sampler(60, 7, 3, windows=Windows(60, 4, 5))
+    batches = [Batches(data.train, sampler, stop_iteration=20) for data in (held, streamed)]
+    for one, other in zip(*batches, strict=True):
+        assert (one.images == other.images).all() and (one.labels == other.labels).all()
+    for each in batches:
+        each.close()
+
+
+def test_a_sample_is_fixed_and_within_the_set():
+    assert (contents.sample(10**7) == contents.sample(10**7)).all() and contents.sample(10).tolist() == list(range(10))
+    drawn = contents.sample(10**7)
+    assert len(drawn) > 4000 and drawn.max() > 0.99 * 10**7 > drawn.min() * 100 and (np.diff(drawn) > 0).all()
+
+
+def test_changed_examples_have_another_checksum(tmp_path):
+    sums = set()
+    for number, (x, y) in enumerate(
+        [(X, Y), (X[::-1], Y), (X, Y[::-1]), (X, Y / 1), (X.astype("i2"), Y), (X, Y[:, None, None])]
+    ):
+        np.savez(tmp_path / f"{number}.npz", x=x, y=y)
+        sums.add(open_dataset(tmp_path / f"{number}.npz").train.checksum)
+    assert len(sums) == 6
+
+
+# ── what is wrong ─────────────────────────────────────────────────────────────────────────────────────────────
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def linked(file):
+    file["there"] = h5py.ExternalLink("other.h5", "/x")
+
+
+def outside(file):
+    file.create_dataset("there", (60, 2, 2), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
+
+
+def objects(file):
+    file["there"] = np.array([b"text"] * 60, h5py.string_dtype())
+
+
+NAN = np.where(np.arange(60) == 9, np.nan, 1.0)
+
+
+def there(array):
+    return lambda file: file.create_dataset("there", data=array)
+
+
+WRONG_H5 = {
+    "no such array": (lambda f: None, data_texts.NO_ARRAY.pattern()),
+    "an external link": (linked, data_texts.NO_ARRAY.pattern()),
+    "values elsewhere": (outside, storage_texts.VALUES_ELSEWHERE.pattern()),
+    "a group": (lambda f: f.create_group("there"), data_texts.NO_ARRAY.pattern()),
+    "objects": (objects, data_texts.ARRAY_TYPE.pattern(dtype="object")),
+    "compounds": (
+        there(np.zeros(60, [("a", "u1")])),
+        data_texts.ARRAY_TYPE.pattern(),
+    ),
+    "complex": (
+        there(np.zeros((60, 2), "c16")),
+        data_texts.ARRAY_TYPE.pattern(dtype="complex128"),
+    ),
+    "a bomb": (
+        lambda f: f.create_dataset("there", (1 << 40, 4), "u1", chunks=(512, 4), compression="gzip"),
+        storage_texts.STORED_LESS.pattern(),
+    ),
+    "other count": (
+        there(np.zeros((61, 4), "u1")),
+        data_texts.LABELS_COUNT.pattern(count=61),
+    ),
+    "no inputs": (
+        there(np.zeros(60, "f4")),
+        data_texts.INPUTS_SHAPE.pattern(shape="(60,)"),
+    ),
+    "no width": (lambda f: f.create_dataset("there", (60, 0, 3), "f4"), data_texts.ARRAY_SHAPE.pattern()),
+    "NaN": (there(NAN[:, None]), data_texts.NOT_FINITE.pattern()),
+}
+
+
+@pytest.mark.parametrize("most", [None, 0])
+@pytest.mark.parametrize("what", WRONG_H5)
+def test_wrong_arrays_of_hdf5(tmp_path, what, most):
+    change, problem = WRONG_H5[what]
+    path = h5(tmp_path / "a.h5", y=Y)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with pytest.raises(DataError, match=problem) as refusal:
+        open_dataset(f"{path}:there,y", most_bytes=most)
+    assert str(path) in str(refusal.value) and refusal.value.exit_code == 2
+    assert len(check_file(f"{path}:there,y")) == 1
+
+
+@pytest.mark.parametrize("most", [None, 0])
+@pytest.mark.parametrize(
+    "labels, problem",
+    [
+        (NAN, data_texts.NOT_FINITE.pattern()),
+        (np.resize(NAN, (60, 60)), data_texts.NOT_FINITE.pattern()),
+        (Y - 3, data_texts.LABELS_RANGE.pattern(low=-3)),
+        (Y << 40, data_texts.LABELS_RANGE.pattern(low=0)),
+        (Y[:9], data_texts.LABELS_COUNT.pattern(shape="(9,)", count=60)),
+        (Y > 2, data_texts.ARRAY_TYPE.pattern(dtype="bool")),
+    ],
+)
+def test_wrong_labels(tmp_path, labels, problem, most):
+    np.savez(tmp_path / "a.npz", x=X, y=labels)
+    with pytest.raises(DataError, match=problem):
+        open_dataset(tmp_path / "a.npz", most_bytes=most)
+
+
+def npy(path, array, cut=False):
+    np.save(path, array, allow_pickle=True)
+    if cut:
+        truncated(path)
+    return path
+
+
+def test_wrong_names_and_files_of_numpy(tmp_path):
+    np.savez(tmp_path / "a.npz", a=X, b=Y)
+    npy(tmp_path / "x.npy", X), npy(tmp_path / "objects.npy", X.astype(object)), npy(tmp_path / "cut.npy", X, cut=True)
+    npy(tmp_path / "columns.npy", np.asfortranarray(X))
+    (tmp_path / "text.npy").write_text("none")
+    h5(tmp_path / "p-0.h5", x=X, y=Y), h5(tmp_path / "p-1.h5", x=X[:, 1:], y=Y), h5(tmp_path / "q.h5", other=X)
+    for named, problem in {
+        "a.npz": data_texts.NPZ_ARRAYS.pattern(found="a, b"),
+        "a.npz:a,c": data_texts.NO_SUCH_ARRAY.pattern(name="c", found="a, b"),
+        "a.npz:a,b,c": data_texts.ARRAY_NAMES.pattern(),
+        "a.npz:a,": data_texts.ARRAY_NAMES.pattern(),
+        "q-*.h5": data_texts.NO_MATCH.pattern(),
+        "q.h5": data_texts.OTHER_FORMAT.pattern(found=None),
+        "p-*.h5": data_texts.FILES_DIFFER.pattern(),
+        "x.npy:a": data_texts.NPY_NAMES.pattern(),
+        "x.npy,y": data_texts.NPY_PAIR.pattern(),
+        "objects.npy": data_texts.ARRAY_TYPE.pattern(dtype="object"),
+        "cut.npy": data_texts.ARRAY_CUT.pattern(),
+        "columns.npy": data_texts.COLUMNS_FIRST.pattern(),
+        "text.npy": data_texts.SOURCE_UNREADABLE.pattern(),
+        "y.npy": data_texts.NO_DATA_SET.pattern(),
+    }.items():
+        with pytest.raises(DataError, match=problem):
+            open_dataset(f"{tmp_path}/{named}")
+
+
+def test_a_file_that_is_cut_while_it_is_streamed(tmp_path):
+    """One clear error, and no rows of zeros; labels that are changed to no class are no index either."""
+    path = npy(tmp_path / "x.npy", X)
+    dense = npy(tmp_path / "y.npy", np.zeros((60, 4), np.int64))
+    train = open_dataset(f"{path},{dense}", most_bytes=0).train
+    np.lib.format.open_memmap(dense, mode="r+")[7] = 5
+    with pytest.raises(DataError, match=data_texts.LABELS_CLASSES.pattern(high=5, classes=1)):
+        of(train, [6, 7])
+    truncated(path)
+    with pytest.raises(DataError, match=data_texts.ENDED_BEFORE.pattern()):
+        of(train, [3, 59])
+
+
+# ── data make ─────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_made_of_them_is_the_same_set(tmp_path, kind):
+    named, out = written(tmp_path, kind), tmp_path / "made.h5"
+    make_dataset(named, out)
+    made, given = open_dataset(out, most_bytes=0), open_dataset(named)
+    assert made.checksum == given.checksum and check_file(out) == []
+    assert (of(made.train, [7, 2])[0] == X[[7, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float16", "float64"])
+def test_a_file_of_fields_and_values(tmp_path, dtype):
+    np.savez(tmp_path / "a.npz", x=FIELDS.astype(dtype), y=FIELDS[..., :1])
+    make_dataset(tmp_path / "a.npz", tmp_path / "made.h5", test_fraction=0.2)
+    made = open_dataset(tmp_path / "made.h5")
+    assert (made.train.count, made.test.count, made.classes) == (48, 12, ()) and check_file(tmp_path / "made.h5") == []
+    rows = np.concatenate([of(split, range(split.count))[1] for _, split in made.splits()])
+    assert sorted(rows[..., 0].sum(axis=(1, 2))) == pytest.approx(sorted(FIELDS[..., 0].sum(axis=(1, 2))))
+
+
+def test_a_large_source_is_never_in_memory_as_a_whole(tmp_path):
+    """A file of 96 MiB; what is allocated at any time is a few blocks of 16 MiB."""
+    array = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (96 << 10, 32, 32))
+    array[:: 1 << 10, 0, 0] = np.arange(96)
+    array.flush()
+    np.save(tmp_path / "y.npy", np.resize(np.arange(5), 96 << 10))
+    tracemalloc.start()
+    make_dataset(f"{tmp_path}/x.npy,{tmp_path}/y.npy", tmp_path / "made.h5")
+    made = open_dataset(tmp_path / "made.h5", most_bytes=0)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 64 << 20 and of(made.train, [5 << 10])[0][0, 0, 0, 0] == 5
