@@ -179,4 +179,5 @@ def nearest(name: str, known) -> str:
     known = sorted(map(str, known))
     # Longer names are no typing errors, and the search for similar ones would take long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []
+    close = [each for each in known if each.lower() == name.lower()] or close
     return (NEAREST(name=close[0]) if close else "") + KNOWN(names=", ".join(known))

@@ -29,6 +29,7 @@ NOT_OF = Template("{what} wants {wanted}, got {got!r}")
 NOT_A_SCHEDULE = Template("schedule {name!r} for {size} ranks wants a Schedule of {size} ranks, got {got!r}")
 NOT_PROVED = Template("schedule {name!r} for {size} ranks is wrong: {error}")
 MANY_RANKS = Template("schedule {name!r} is proved before it runs, for at most {most} ranks; these are {size}")
+UNFINISHED = Template("{what} {name!r} lacks {methods}")
 LAYER_KIND = "a class derived from ringtrain.nn.base.Layer, with @dataclass(frozen=True)"
 LOSS_KIND = "a class derived from ringtrain.nn.losses.Loss, with a name"
 STRATEGY_KIND = "a ringtrain.exchange.catalogue.Strategy"
@@ -120,6 +121,7 @@ def register_layer(layer: type) -> type:
 
     kind = isinstance(layer, type) and issubclass(layer, Layer) and "__dataclass_params__" in vars(layer)
     _check(kind, "register_layer", LAYER_KIND, layer)
+    _whole("layer kind", layer.__name__, layer)
     kinds: dict[str, Any] = LAYERS
     kinds[_free("layer kind", layer.__name__, kinds)] = layer
     return layer
@@ -131,6 +133,7 @@ def register_loss(loss: Any) -> Any:
 
     kind = isinstance(loss, type) and issubclass(loss, Loss) and isinstance(getattr(loss, "name", None), str)
     _check(kind, "register_loss", LOSS_KIND, loss)
+    _whole("loss", loss.name, loss)
     LOSSES[_free("loss", loss.name, LOSSES)] = loss
     return loss
 
@@ -152,6 +155,7 @@ def register_optimizer(name: str, optimizer: type) -> None:
 
     kind = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
     _check(kind, "register_optimizer", OPTIMIZER_KIND, optimizer)
+    _whole("optimizer", name, optimizer)
     OPTIMIZERS[_free("optimizer", name, OPTIMIZERS)] = optimizer
     OPTIMIZER_NAMES.append(name)
 
@@ -192,6 +196,12 @@ def _proved(name: str, build: Callable) -> Callable:
 def _check(holds: bool, what: str, wanted: str, got) -> None:
     if not holds:
         raise UsageError(NOT_OF(what=what, wanted=wanted, got=got))
+
+
+def _whole(what: str, name: str, kind: type) -> None:
+    """Refuse a class without all methods that its base class wants."""
+    if lacking := ", ".join(sorted(getattr(kind, "__abstractmethods__", ()))):
+        raise UsageError(UNFINISHED(what=what, name=name, methods=lacking))
 
 
 def _free(what: str, name: str, taken) -> str:

@@ -272,6 +272,13 @@ def test_no_class_name_is_defined_twice():
     assert not {name for name in names if names.count(name) > 1}
 
 
+def test_no_text_is_defined_twice_in_a_file():
+    for path in (path for path in FILES if path.name.endswith("texts.py")):
+        assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+        names = [name.id for each in assigned for name in ast.walk(each.targets[0]) if isinstance(name, ast.Name)]
+        assert len(names) == len(set(names)), path
+
+
 def test_every_room_is_packaged():
     setup = (PACKAGE.parent / "setup.cfg").read_text()
     for folder in {path.parent for path in FILES}:

@@ -233,6 +233,10 @@ HEAD = "from ringtrain.plugin import *\n"
             HEAD + "from ringtrain.nn.losses import *\nregister_loss(SoftmaxCrossEntropy)\n",
             "my.py:3: loss 'ce' exists already",
         ),
+        (
+            HEAD + "from ringtrain.nn.losses import *\nclass Mine(Loss): name = 'mine'\nregister_loss(Mine)\n",
+            "my.py:4: loss 'mine' lacks backward, check, forward, labels_of",
+        ),
         (HEAD + "register_loss(3)\n", "my.py:2: register_loss wants"),
         (
             HEAD + "from ringtrain.exchange.catalogue import STRATEGIES\n"

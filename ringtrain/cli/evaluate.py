@@ -15,7 +15,7 @@ from ringtrain.cli.options import plugin_option
 
 if TYPE_CHECKING:
     from ringtrain.train.evaluate import Score
-    from ringtrain.train.load import TrainedModel
+    from ringtrain.train.load import TrainedOnData
     from ringtrain.transport.base import Transport
 
 
@@ -84,7 +84,7 @@ def _check_classes(score: "Score", loss: str, per_class: bool, confusion: bool) 
 
 
 def _report(
-    trained: "TrainedModel",
+    trained: "TrainedOnData",
     split: str,
     score: "Score",
     per_class: bool,
@@ -114,7 +114,7 @@ def _report(
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _words(trained: "TrainedModel", split: str, score: "Score") -> str:
+def _words(trained: "TrainedOnData", split: str, score: "Score") -> str:
     from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
 
     found = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
@@ -165,7 +165,7 @@ def _matrix_lines(matrix: list[list[int]], names: list[str]) -> list[str]:
 
 
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _facts(trained: "TrainedModel", split: str, score: "Score") -> dict:
+def _facts(trained: "TrainedOnData", split: str, score: "Score") -> dict:
     found = {
         "checkpoint": trained.path,
         "model": trained.model.name,
@@ -179,7 +179,7 @@ def _facts(trained: "TrainedModel", split: str, score: "Score") -> dict:
     return found | dict(score.metrics)
 
 
-def _by_class(score: "Score", trained: "TrainedModel") -> list[dict]:
+def _by_class(score: "Score", trained: "TrainedOnData") -> list[dict]:
     counts = score.classes
     if counts is None:
         return []
@@ -191,7 +191,7 @@ def _by_class(score: "Score", trained: "TrainedModel") -> list[dict]:
     ]
 
 
-def _names(trained: "TrainedModel", count: int) -> list[str]:
+def _names(trained: "TrainedOnData", count: int) -> list[str]:
     names = list(trained.data.classes)
     return names if len(names) == count else [str(number) for number in range(count)]
 

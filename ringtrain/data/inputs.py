@@ -133,7 +133,7 @@ def _content(path: str) -> bytes:
 
 def read_array(path: str, shape: Shape) -> ArraySplit:
     """Open the examples of a .npy file (mapped, not read) or a .npz archive (read), with their labels where the archive
-    has class numbers. ``shape``: of the network's input.
+    has class numbers. ``shape``: of a training example.
 
     Raises: DataError if the file is damaged or its array is not of such inputs.
     """
@@ -167,20 +167,20 @@ def _labelled(split: ArraySplit, labels: np.ndarray | None) -> ArraySplit:
 
 def unlabelled(array, shape: Shape, where: str) -> ArraySplit:
     """Return the examples of an array, which may lack the axis of examples, or that of channels where there is one.
-    ``shape``: of the network's input.
+    ``shape``: of a training example.
 
     Raises: DataError naming ``where``, if the array has no such axes, no examples, or no numbers.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
-        raise DataError(texts.ARRAY_TYPE(where=where, dtype=getattr(array, "dtype", type(array).__name__)))
+        raise DataError(texts.GIVEN_TYPE(where=where, dtype=getattr(array, "dtype", type(array).__name__)))
     examples = _with_axes(array, shape)
     if examples is None or 0 in examples.shape:
-        raise DataError(texts.ARRAY_SHAPE(where=where, shape=array.shape, wanted=", ".join(map(str, shape))))
+        raise DataError(texts.GIVEN_SHAPE(where=where, shape=array.shape, wanted=", ".join(map(str, shape))))
     return ArraySplit(examples, np.full(len(examples), IGNORE, np.int32), "")
 
 
 def is_one(array: np.ndarray, shape: Shape) -> bool:
-    """Return whether an array is one example, without an axis of examples. ``shape``: of the network's input"""
+    """Return whether an array is one example, without an axis of examples. ``shape``: of a training example"""
     return array.ndim + _lacks_channels(array, shape) == len(shape)
 
 

@@ -81,15 +81,15 @@ class ArraySplit(Split):
         object.__setattr__(self, "_all_valid", whole)
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return self.images.shape[0]
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Shape:  # type: ignore[override]
         return self.images.shape[1:]
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype:  # type: ignore[override]
         return type_read(self.images.dtype)
 
     @property
@@ -97,11 +97,11 @@ class ArraySplit(Split):
         return math.prod(self.shape) * self.images.dtype.itemsize
 
     @property
-    def label_shape(self) -> Shape:
+    def label_shape(self) -> Shape:  # type: ignore[override]
         return self.labels.shape[1:]
 
     @property
-    def label_dtype(self) -> np.dtype:
+    def label_dtype(self) -> np.dtype:  # type: ignore[override]
         return self.labels.dtype
 
     def valid(self, examples) -> int:

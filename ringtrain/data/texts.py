@@ -10,7 +10,7 @@ ARRAY_SHAPE = Template("{where} has the shape {shape}: the first axis counts the
 ARRAY_CUT = Template(
     "{where} is truncated: it needs {nbytes} bytes from byte {offset} on, and the file has {there}; copy it again"
 )
-ENDED_BEFORE = Template("{where} ends at byte {offset}, before its last example: it was changed, or the copy is cut")
+ENDED_BEFORE = Template("{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut")
 FILES_DIFFER = Template(
     "{other} has examples of {other_rows}, but {one} of {one_rows}: files of one set have the same type and shape"
 )
@@ -122,11 +122,17 @@ OUT_OF_MEMORY = Template("it takes more memory than there is")
 IN_FILE = Template("{path}: {problem}")
 DAMAGED = Template("{path} is damaged: {problem}; " + MAKE_OR_COPY)
 TOO_LARGE = Template("{path} could not be read: " + OUT_OF_MEMORY)
-FOLDER_NO_DATA_SET = Template("{path} is a folder, not a data set: " + MAKE)
+FOLDER_NO_DATA_SET = Template(
+    "{path} is a folder, not a data set: name its files by a pattern in quotes, as in '{path}/*.h5', or " + MAKE
+)
 NO_DATA_SET = Template("there is no data set {path}: {hint}; or " + MAKE)
 NO_REGULAR_FILE = Template("{path} is not a regular file: " + MAKE)
 TRUNCATED = Template("{path} is truncated: it ends after {nbytes} bytes; " + MAKE_OR_COPY)
 NO_HDF5 = Template("{path} is not an HDF5 file: " + MAKE)
+TAR_AS_IT_IS = Template(
+    "{path} is a tar file, which `ringtrain train`, `evaluate` and `predict` read as it is, but `ringtrain data` does "
+    "not: unpack it first"
+)
 NOT_OPENED = Template("{path} could not be opened: {error}")
 NEEDS_MEMORY = Template("{path} needs {gigabytes:.1f} GB of memory, which this host does not have")
 NOT_READ = Template("the data set could not be read")
@@ -163,7 +169,6 @@ SIZES_DIFFER = Template(
 )
 GREY_AMONG_COLOUR = Template("{grey} grey images among {count} became RGB")
 RESIZED = Template("images were resized to {height}x{width}, without keeping their proportions")
-IMAGES = Template("{count} images of {shape}")
 
 # format.py
 TARGET_FOLDER = Template("{path} is a folder: name the .h5 file to write")
@@ -218,7 +223,7 @@ SHARD_GOES_ON = Template(
 SHARD_UNREADABLE = Template("{shard} could not be read: {error}")
 SHARD_NO_IMAGES = Template("{shard} has no images (of {suffixes})")
 MEMBER_AT = Template("{shard}: member {member} at byte {offset}")
-MEMBER_SIZE = Template(MEMBER_AT + " has a header that makes no sense: the archive is damaged; copy it again")
+MEMBER_HEADER = Template(MEMBER_AT + " has a header that makes no sense: the archive is damaged; copy it again")
 MEMBER_NO_FILE = Template(MEMBER_AT + " is a link, a sparse file or no file: write the image itself into the archive")
 MEMBER_CUT = Template(MEMBER_AT + " is truncated: the archive ends after {nbytes} bytes; copy it again")
 MEMBER_NO_IMAGE = Template(MEMBER_AT + " is no image, by its ending: leave it out of the archive")
@@ -276,8 +281,8 @@ NO_INPUT = Template("there is no {path}: give image files, folders of them, .npy
 NO_IMAGES_BELOW = Template("{folder} and the folders in it have no images (of {suffixes})")
 INPUT_UNREADABLE = Template("{path} could not be read: {reason}")
 WHICH_ARRAY = Template("{path} has several arrays ({found}): name the one with the examples {known}")
-ARRAY_TYPE = Template("{where}: its values are {dtype}: give uint8, or other numbers")
-ARRAY_SHAPE = Template("{where} has the shape {shape}: the model takes [N, {wanted}]; N from 1")
+GIVEN_TYPE = Template("{where}: its values are {dtype}: give uint8, or other numbers")
+GIVEN_SHAPE = Template("{where} has the shape {shape}: the training data has [N, {wanted}]; N from 1")
 
 # sampler.py
 NOTHING_TO_SAMPLE = Template("cannot sample from {count} examples: at least one is needed")

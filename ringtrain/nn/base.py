@@ -140,6 +140,11 @@ class Layer(ABC):
         """Return the way that the operations take for ``count`` examples, in a word; nothing where there is one."""
         return ""
 
+    def nonfinite_cause(self) -> str:
+        """Return why the output of finite inputs and weights may not be finite, for people; nothing where that is
+        overflow alone."""
+        return ""
+
     def repeats(self, ctx: Pass) -> bool:
         """Return whether every pass like this one, of training or not, adding over ranks or not, issues the same
         operations, and has no side effects on the host.

@@ -31,12 +31,14 @@ ONE_CLASS_NUMBER = LabelForm()
 class Loss(ABC):
     """A loss: a sum over labelled elements, which the exchange's denominator makes their mean.
 
-    name:     of ``--loss``
-    accuracy: whether forward and backward count correct elements
+    name:          of ``--loss``
+    accuracy:      whether forward and backward count correct elements
+    probabilities: whether :meth:`predict` gives one for each class, along the last axis
     """
 
     name: ClassVar[str]
     accuracy: ClassVar[bool] = False
+    probabilities: ClassVar[bool] = False
 
     @classmethod
     def make(cls, config: Any) -> "Loss":
@@ -90,6 +92,7 @@ class SoftmaxCrossEntropy(Loss):
 
     name = "ce"
     accuracy = True
+    probabilities = True
     smoothing: float = 0.0
     ignore: int = -1
 
@@ -105,6 +108,8 @@ class SoftmaxCrossEntropy(Loss):
                 each, shape = shapes.format_shape(labels.shape), shapes.format_shape(output)
                 wanted = shapes.format_shape((*labels.shape, classes)) if classes else texts.ONE_MORE_EXTENT()
                 raise ModelError(texts.DENSE_CLASSES(layer=layer, shape=shape, labels=each, wanted=wanted))
+        elif not classes:
+            raise ModelError(texts.NO_LABELS())
         elif output != (classes,):
             count = "1 class" if classes == 1 else f"{classes} classes"
             model = texts.A_MODEL() if file is None else texts.A_COPY(file=file)
@@ -157,7 +162,7 @@ class ValueLoss(Loss):
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
         if _without_one(output) != _without_one(labels.shape):
             given = {"layer": layer, "shape": shapes.format_shape(output), "loss": self.name}
-            wanted = shapes.format_shape(labels.shape) if labels.shape else texts.ONE_NUMBER()
+            wanted = shapes.format_shape(labels.shape) if _without_one(labels.shape) else texts.ONE_NUMBER()
             remedy = texts.CLASSES_INSTEAD() if labels == ONE_CLASS_NUMBER else texts.SHAPE_INSTEAD()
             raise ModelError(texts.OTHER_VALUES(labels=wanted, remedy=remedy, **given))
 

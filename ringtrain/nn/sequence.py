@@ -32,6 +32,9 @@ class Embedding(Layer):
     def parameters(self, inputs):
         return (Parameter("weight", (self.entries, self.units), SMALL),)
 
+    def nonfinite_cause(self):
+        return texts.NO_ENTRY(last=self.entries - 1)
+
     def forward(self, ctx, weights, xs):
         (x_NL,) = xs
         dtype = ctx.ops.active.name
@@ -76,8 +79,8 @@ class PositionEmbedding(Layer):
         return y, None
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        dweight = grads["weight"].reshape((dy.shape[1] * dy.shape[2],))
-        ctx.ops.add_bias_back(_flat(dy), dweight, accumulate=ctx.accumulate)
+        dy_ND, dweight = _flat(dy), grads["weight"].reshape((dy.shape[1] * dy.shape[2],))
+        ctx.ops.bias_back(None, dy_ND, dweight, accumulate=ctx.accumulate)
         return (dy if wanted[0] else None,)
 
 

@@ -36,16 +36,13 @@ def spatial(layer: Layer, inputs: Sequence[Shape], axes: int) -> Shape:
     """Return the shape of the one input, of so many spatial axes and channels. Raises ModelError"""
     shape = single(layer, inputs)
     if len(shape) != axes + 1:
-        raise misfit(layer, inputs, {1: texts.LINE, 2: texts.IMAGE, 3: texts.VOLUME}[axes]())
+        raise misfit(layer, inputs, {1: texts.SEQUENCE, 2: texts.IMAGE, 3: texts.VOLUME}[axes]())
     return shape
 
 
 def sequence(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     """Return [L, D] of the one input. Raises ModelError"""
-    shape = single(layer, inputs)
-    if len(shape) != 2:
-        raise misfit(layer, inputs, texts.SEQUENCE())
-    return shape
+    return spatial(layer, inputs, 1)
 
 
 def rows(layer: Layer, inputs: Sequence[Shape]) -> Shape:

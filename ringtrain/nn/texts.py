@@ -16,6 +16,10 @@ CLASSES = Template(
     "the last layer, {layer!r}, gives {shape}, but the data set has {count}: use another data set, "
     "--classes {classes}, or {model} that ends in Linear with units = {classes}"
 )
+NO_LABELS = Template(
+    "the data set has no labels, and --loss ce takes class numbers: name both, as in FILE.h5:images,labels "
+    "or x.npy,y.npy"
+)
 CLASS_NUMBERS = Template(
     "--loss ce takes class numbers, but the labels are values of shape {shape}: give --loss mse, mae, huber or bce, or "
     "a data set with class numbers"
@@ -64,9 +68,8 @@ SEQUENCE = Template("a sequence LxD of features: an input of this shape, or an E
 NUMBERS = Template("a list of whole numbers, those of the entries")
 CHANNEL_GROUPS = Template("channels that groups = {groups} divides")
 HEADS = Template("a sequence LxD whose D heads = {heads} divides")
-LINE = Template("a sequence LxC: a length and channels")
 VOLUME = Template("a volume DxHxWxC")
-SPATIAL = Template("spatial axes before its channels: a sequence LxC, an image HxWxC or a volume DxHxWxC")
+SPATIAL = Template("spatial axes before its channels: a sequence LxD, an image HxWxC or a volume DxHxWxC")
 WINDOW = Template("at least {side} with padding, the size of its kernel")
 GROUPS = Template("channels in and out ({inputs} and {outputs}) that groups = {groups} divides")
 SAME_SHAPE = Template("inputs of the same shape")
@@ -78,6 +81,7 @@ NOTHING_LEFT = Template("more pixels than pad = {pad} takes away")
 PADDING = Template("pad below kernel = {kernel}, but pad = {pad}")
 
 # sequence
+NO_ENTRY = Template("which an input other than the whole numbers 0 to {last} makes so: look at the data and at entries")
 ENTRIES_IN_16_BITS = Template(
     "layer {layer!r} (Embedding) has {entries} entries, but activations of {dtype} hold whole numbers up to {most} "
     "alone: use --precision float32"

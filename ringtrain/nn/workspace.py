@@ -35,6 +35,8 @@ class Workspace:
     def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
         """Return the array of this name, whose memory is its own."""
         held = self._arrays.get(name)
+        if held is not None and dtype is not None and held.dtype != dtype:  # another source of examples
+            held, self.replaced = None, self.replaced + 1
         if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
             self.replaced += held is not None
             held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)

@@ -169,7 +169,8 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def bias_back(self, y, dy, db_C, relu=False, accumulate=False) -> None:
-        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over all axes but the last, where db is not None."""
+        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over all axes but the last, where db is not None.
+        ``y`` may be None without ``relu``."""
 
     @abstractmethod
     def upsample(self, x_NHWC, y_NPQC, bilinear=False) -> None:
@@ -311,11 +312,7 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def add_bias(self, x_ND, b_D, y_ND) -> None:
-        """y = x + b of each row; ``y`` may be ``x``."""
-
-    @abstractmethod
-    def add_bias_back(self, dy_ND, db_D, accumulate=False) -> None:
-        """db = sum of dy over N"""
+        """y = x + b of each row; ``y`` may be ``x``. Its gradient is :meth:`bias_back`."""
 
     @abstractmethod
     def attention(self, x_NLE, y_NLD, y_NHLL, causal: bool = False) -> None:

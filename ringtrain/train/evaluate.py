@@ -19,7 +19,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order
 from ringtrain.train.step.partition import blank_batch
-from ringtrain.train.step.wrong_labels import WrongLabel, raise_wrong_labels, wrong_labels
+from ringtrain.train.step.wrong_examples import WrongExample, raise_wrong_examples, wrong_examples
 from ringtrain.train.stopping.signals import StopPoll
 from ringtrain.transport.base import Transport
 
@@ -93,7 +93,7 @@ class Evaluator:
         own = self._rows(split, batch)
         parts, counts = own.size // 3, np.zeros(metrics.counts, np.int64)
         rows = np.zeros((parts, size, 3 + metrics.sums))
-        wrong: list[WrongLabel] = []
+        wrong: list[WrongExample] = []
         stop = StopPoll(self._transport, self._stop_requested, self._deadline_s)
         self._ops.fill(own, 0)
         with evaluation_batches(split, batch, place, size, grain, crop_of(self._graph)) as batches:
@@ -102,7 +102,7 @@ class Evaluator:
                     outputs = self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
                     if metrics.sums or metrics.counts:
                         metrics.add(self._ops.to_host(outputs), part.labels, rows[part.iteration, place, 3:], counts)
-                    wrong += wrong_labels(self._loss, part, output)[: 1 - len(wrong)]
+                    wrong += wrong_examples(self._loss, part, output)[: 1 - len(wrong)]
                 if stop():
                     stop.answer()
                     raise EvaluationStopped
@@ -116,7 +116,7 @@ class Evaluator:
         if not valid:
             return None
         if not math.isfinite(loss):
-            raise_wrong_labels(self._transport, wrong, self._loss)
+            raise_wrong_examples(self._transport, wrong)
         return Score(
             loss=loss / valid,
             accuracy=correct / valid if self._loss.accuracy else None,

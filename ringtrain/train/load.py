@@ -87,7 +87,7 @@ def load_model(transport: Transport, target: str, best: bool, given: dict, raw: 
     needs the run's. ``raw``: as in :func:`load`. Collective; raises RingtrainError on every rank alike."""
     found, told, config, model = _look_up(transport, target, best, raw, given)
     trained = _load(transport, found, told, config, model, raw)
-    one = ArraySplit(np.zeros((1, *model.input.shape), np.uint8), np.full(1, IGNORE, np.int32), "")
+    one = ArraySplit(np.zeros((1, *trained.facts.shape), np.uint8), np.full(1, IGNORE, np.int32), "")
     take_turns(transport, lambda: _rehearse(trained, one), compiles=trained.ops.records)
     return trained
 

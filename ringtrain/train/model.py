@@ -40,12 +40,12 @@ class Model:
     def _outputs(self, array, layer: str | None) -> np.ndarray:
         array = np.asarray(array)
         shape = shape_of(self._trained, layer)
-        split = unlabelled(array, self.model.input.shape, texts.THE_ARRAY())
+        split = unlabelled(array, self._trained.facts.shape, texts.THE_ARRAY())
         check_images(self.model, self._trained.facts.data_set(texts.THE_ARRAY(), split))
         outputs = np.empty((split.count, *shape), self._trained.ops.dtype)
         for start, rows in blocks(self._transport, self._trained, split, self._trained.feed_of(split), layer):
             outputs[start : start + len(rows)] = rows
-        return outputs[0] if is_one(array, self.model.input.shape) else outputs
+        return outputs[0] if is_one(array, self._trained.facts.shape) else outputs
 
 
 def load(run, device: str = "cpu", best: bool = False, threads: int | None = None, raw: bool = False) -> Model:

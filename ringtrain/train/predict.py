@@ -95,7 +95,7 @@ def _data_set(transport: Transport, trained: TrainedModel, path: str, part: str 
 
 
 def _array(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> Split:
-    split = together(transport, lambda: inputs.read_array(path, trained.model.input.shape))
+    split = together(transport, lambda: inputs.read_array(path, trained.facts.shape))
     together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, split)))
     agree(transport, {f"shape of {path}": [split.count, *split.shape]})
     return split
@@ -105,7 +105,7 @@ def _images(transport: Transport, trained: TrainedModel, paths: list[str]) -> in
     shape = trained.facts.shape
     if len(shape) != 3 or shape[-1] not in (1, 3):
         wanted = format_shape(trained.model.input.shape)
-        raise DataError(texts.NO_IMAGE_INPUT(model=trained.model.name, wanted=wanted))
+        raise DataError(texts.NO_IMAGE_TO_PREDICT(model=trained.model.name, wanted=wanted))
     pillow()  # an error of the installation, and not of each file
     return inputs.ImageFiles(paths, shape, trained.facts.view, threads_of(trained.config, transport))
 
@@ -174,10 +174,8 @@ def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
 
 
 def _form_of(trained: TrainedModel, layer: str | None, count: int, named: bool) -> PredictionForm:
-    shape, classes = shape_of(trained, layer), trained.facts.classes
-    of_classes = classes and shape[-1:] == (len(classes),)
-    kind = FEATURES if layer is not None else PROBABILITY if of_classes else VALUES
-    return PredictionForm(kind, count, tuple(shape), classes, named)
+    kind = FEATURES if layer is not None else PROBABILITY if trained.loss.probabilities else VALUES
+    return PredictionForm(kind, count, tuple(shape_of(trained, layer)), trained.facts.classes, named)
 
 
 def _rows(

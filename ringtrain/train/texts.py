@@ -8,7 +8,7 @@ NO_DATA = Template(
 )
 OTHER_IMAGES = Template(
     "data set {data!r} has images of {images}, but model {model!r} takes {wanted}: use another data set or model, or "
-    "--resize"
+    "--resize for images of one class number each"
 )
 RESIZE = Template(
     "--resize {given!r} is neither HxW nor one number of pixels (from 1 to {most}), such as 224x224 or 256"
@@ -134,7 +134,7 @@ WRONG_FACTS = Template(
 THE_ARRAY = Template("the array")
 
 # predict.py
-NO_IMAGE_INPUT = Template("model {model!r} takes {wanted}, which no image file gives: give arrays (.npy, .npz)")
+NO_IMAGE_TO_PREDICT = Template("model {model!r} takes {wanted}, which no image file gives: give arrays (.npy, .npz)")
 
 # divergence, run, records: values that are not finite
 LOSS = Template(
@@ -145,8 +145,13 @@ WRONG_LABEL = Template(
     "the label of example {example:,} is {value}, for which --loss {loss} is not defined: no network can learn it; "
     "correct the data set, or leave the example out"
 )
+WRONG_INPUT = Template(
+    "the input of example {example:,} has the value {value}: no network can learn it; correct the data set, or leave "
+    "the example out"
+)
 ALL_FINITE = Template("every layer's output is finite, so the loss itself overflowed")
-FIRST_LAYER = Template("the first layer with a non-finite value is {layer!r} (on rank {rank})")
+FIRST_LAYER = Template("the first layer with a non-finite value is {layer!r} (on rank {rank}){cause}")
+ITS_CAUSE = Template(", {cause}")
 TEST_LOSS = Template("the test loss is {loss:g}")
 DIVERGED = Template(
     "{what} after iteration {iteration}; this state is not saved. Lower --lr, add --warmup or --clip-norm, and go on "
@@ -260,8 +265,8 @@ OTHER_MODEL = Template(
     "--model out to go on with the checkpoint's, or start a new run"
 )
 FIXED = Template(
-    "the run that goes on has {key} = {before!r}, not {now!r}: the order of its examples or its optimizer's state "
-    "depends on that, so leave it out; to change it, start a new run"
+    "the run that goes on has {key} = {before!r}, not {now!r}: its examples, its optimizer's state or its best "
+    "checkpoint depend on that, so leave it out; to change it, start a new run"
 )
 FIXED_BITS = Template(
     "the run that goes on is reproducible, and has {key} = {before!r}, not {now!r}: the bits of its products depend on "

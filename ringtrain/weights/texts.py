@@ -50,4 +50,6 @@ NO_STATISTICS = Template(
 TOO_LARGE = Template(
     "the weights take {nbytes:,} bytes, and an ONNX file holds {most:,} at most: export to .safetensors"
 )
-NO_OPERATOR = Template("layer {layer!r}: there is no ONNX operator for layer kind {kind}; {hint}")
+NO_OPERATOR = Template(
+    "layer {layer!r}: there is no ONNX operator for layer kind {kind} ({hint}): export to .safetensors"
+)

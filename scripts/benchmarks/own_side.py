@@ -101,8 +101,9 @@ def work(run, batch) -> Work:
 
     def keeping(*arguments, **named):
         logits, tapes = forward(*arguments, **named)
-        for name in names.keys() & tapes.outputs.keys():  # backward takes their memory
-            outputs[names[name]] = _host(ops, tapes.outputs[name][:EXAMPLES])
+        for name, last in names.items():  # in the order of layers
+            if name in tapes.outputs:  # backward takes their memory
+                outputs[last] = _host(ops, tapes.outputs[name][:EXAMPLES])
         return logits, tapes
 
     worker.passes.graph.forward = keeping

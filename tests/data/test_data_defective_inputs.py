@@ -59,6 +59,7 @@ def test_messages_are_plain_whoever_raises_them():
 def test_the_nearest_of_very_long_names_is_not_looked_for():
     assert nearest("x" * 1000, ["x" * 999]) == f"known: {'x' * 999}"
     assert nearest("b", [1, "a"]) == "known: 1, a"
+    assert nearest("Gelu", ["GELU", "ReLU"]).startswith("did you mean 'GELU'?")
     assert nearest("Attention", ["Flatten", "Linear"]) == "known: Flatten, Linear"
 
 

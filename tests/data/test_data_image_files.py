@@ -175,7 +175,7 @@ def damaged(path):
     yield "no tar", IMAGE * 3, texts.SHARD_DAMAGED.pattern(offset=0)
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
         yield f"type {kind}", _special(kind), texts.MEMBER_NO_FILE.pattern(member="a/1.png", offset=0)
-    yield "a size below 0", _sized(-512), texts.MEMBER_SIZE.pattern() + "|" + texts.SHARD_DAMAGED.pattern()
+    yield "a size below 0", _sized(-512), texts.MEMBER_HEADER.pattern() + "|" + texts.SHARD_DAMAGED.pattern()
     yield "a size of all", _sized(1 << 60), texts.SHARD_DAMAGED.pattern() + "|" + texts.MEMBER_CUT.pattern()
 
 

@@ -71,6 +71,7 @@ VALUES = {
     "random_resized_crop": ("0.1:1",),
     "mixup": (0.2,),
     "cutmix": (1.0,),
+    "test_data": ("d.h5",),
 }
 # An option, and those of which it needs one.
 NEEDS = {
@@ -123,7 +124,7 @@ REFUSED = {
     "device": "ops",
     "elastic": "mpi_cuda=direct",
     "precision": "dtype",
-    "synthetic": "data",
+    "synthetic": "data test_data",
     "label_smoothing": "loss",
     "random_resized_crop": "augment",
     **dict.fromkeys(("mixup", "cutmix"), "loss fc sync=master"),
@@ -307,6 +308,7 @@ REASONS = (
     ("--cutmix 0.5", "--fc hybrid", texts.MIXED_ELSEWHERE, "--fc data"),
     ("--cutmix 0.5", "--sync master", texts.MIXED_ELSEWHERE, "--sync allreduce, delayed"),
     ("--synthetic", "--data d.h5", texts.RANDOM_IMAGES, ""),
+    ("--synthetic", "--test-data d.h5", texts.RANDOM_IMAGES, ""),
 )
 # An option, who uses it, and what the run has in place of that.
 UNUSED = (

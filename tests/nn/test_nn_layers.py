@@ -427,7 +427,7 @@ MISFITS = [
     (Conv2D("c", 6, 3), [(9,)], "9", texts.IMAGE()),
     (Conv2D("c", 6, 3), IMAGE * 2, "6x5x4 and 6x5x4", texts.ONE_INPUT()),
     (Conv2D("c", 6, 7, pad=0), IMAGE, "6x5x4", texts.WINDOW(side="7x7")),
-    (Conv1D("c", 6, 3), IMAGE, "6x5x4", texts.LINE()),
+    (Conv1D("c", 6, 3), IMAGE, "6x5x4", texts.SEQUENCE()),
     (Conv1D("c", 6, 10), LINE, "9x4", texts.WINDOW(side=10)),
     (Conv1D("c", 6, 3, groups=3), LINE, "9x4", texts.GROUPS(inputs=4, outputs=6, groups=3)),
     (Conv3D("c", 6, 3), IMAGE, "6x5x4", texts.VOLUME()),

@@ -146,6 +146,8 @@ def wrong(**given):
 def test_a_network_must_give_one_number_a_class():
     check = partial(SoftmaxCrossEntropy().check, (10,), ONE_CLASS_NUMBER, layer="out")
     check(classes=10)
+    with pytest.raises(ModelError, match=texts.NO_LABELS.pattern()):
+        check(classes=0)
     with pytest.raises(ModelError, match=wrong(shape="10", count="100 classes", classes=100)):
         check(classes=100)
     with pytest.raises(ModelError, match=wrong(count="1 class", model=texts.A_MODEL, classes=1)):

@@ -26,15 +26,16 @@ PARAMETERS = {
     "resnet18_imagenet": 11_689_512,  # torchvision's
     "resnet50": 25_557_032,
     "alexnet": 60_965_224,
+    "alexnet_owt": 61_100_840,  # torchvision's
     "vgg16": 138_357_544,
     "transformer": 71_370,  # ours: 28·64 + 64, 28·64 places, twice 33,472, 128 and 650
     "unet": 116_753,
 }
 OUTPUTS = dict.fromkeys(PARAMETERS, (10,)) | dict.fromkeys(
-    ("resnet18_imagenet", "resnet50", "alexnet", "vgg16"), (1000,)
+    ("resnet18_imagenet", "resnet50", "alexnet", "alexnet_owt", "vgg16"), (1000,)
 )
 OUTPUTS["unet"] = (64, 64, 1)
-LARGE = {"resnet18", "resnet18_imagenet", "resnet50", "alexnet", "vgg16"}
+LARGE = {"resnet18", "resnet18_imagenet", "resnet50", "alexnet", "alexnet_owt", "vgg16"}
 
 
 def test_these_models_ship():

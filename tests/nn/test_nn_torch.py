@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full ins
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COUNT = 3
 LINE, IMAGE, VOLUME = (9, 4), (6, 5, 4), (4, 5, 3, 4)
+SEQUENCES = 3  # axes of sequences, with N
 CASES = [
     (Conv1D("c", 6, 3, pad=1), LINE),
     (Conv1D("c", 6, 4, stride=2, pad=2, groups=2), LINE),
@@ -84,12 +85,12 @@ class Pair:
 
 
 def there(x):
-    """An array in torch's order of axes: channels behind the examples."""
-    return torch.tensor(x).movedim(-1, 1).contiguous()
+    """An array as the peer's net takes it: channels of images and volumes behind the examples, sequences as here."""
+    return torch.tensor(np.moveaxis(x, -1, 1) if x.ndim > SEQUENCES else x).contiguous()
 
 
 def here(t):
-    return t.detach().movedim(1, -1).numpy()
+    return (t.movedim(1, -1) if t.dim() > SEQUENCES else t).detach().numpy()
 
 
 def close(found, wanted):
@@ -108,9 +109,9 @@ def test_layers_compute_what_torchs_do(peer, layer, shape, device, at_once):
     y, tapes = pair.graph.forward(ctx, pair.ops.from_host(x))
     wanted = pair.net(given)
     dy = random.standard_normal(y.shape)
-    close(y.copy(), here(wanted) if wanted.dim() > 2 else wanted.detach().numpy())
+    close(y.copy(), here(wanted))
     list(pair.graph.backward(ctx, pair.ops.from_host(dy), tapes))
-    wanted.backward(there(dy) if wanted.dim() > 2 else torch.tensor(dy))
+    wanted.backward(there(dy))
     close(tapes.dx, here(given.grad))
     for name, gradient in pair.gradients().items():
         close(pair.arena.grad(pair.arena.spans[pair.names.index(name)]), gradient)

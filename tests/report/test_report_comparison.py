@@ -216,6 +216,16 @@ def test_the_picture_has_a_colour_for_each_run(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
 
 
+@pytest.mark.parametrize(("accuracy", "label"), [(None, "RMSE"), (0.5, texts.ACCURACY_AXIS())])
+def test_runs_without_accuracy_are_drawn_by_their_first_metric(tmp_path, accuracy, label):
+    tested = [Point(2.0, 64, 1e6, 0.5, accuracy, {"rmse": 0.7, "r2": 0.1})]
+    runs = [replace(of(), train=curve((2.0, accuracy)), test=tested)]
+    draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    labels = {each: text.count(f"<!-- {each} -->") for each in ("RMSE", texts.ACCURACY_AXIS())}
+    assert labels == {"RMSE": 0, texts.ACCURACY_AXIS(): 0, label: 3} and "no run has recorded" not in text
+
+
 def test_a_picture_of_runs_with_next_to_nothing(tmp_path):
     runs = [replace(OLD, train=[], last_rate=None)]
     draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")

@@ -40,25 +40,29 @@ TASKS = {
 }
 
 
-def data_of(task, labels=None) -> DataSet:
+def data_of(task, labels=None, nan_at=None) -> DataSet:
     model, _, own = TASKS[task]
     labels = own if labels is None else labels
     shape = spec.parse_model(model, "task").input.shape
     images = np.random.default_rng(9).integers(0, 256, (COUNT, *shape)).astype(np.uint8)
-    split = ArraySplit(images, labels, "none")
+    inputs = images
+    if nan_at is not None:
+        inputs = images.astype(np.float32)
+        inputs[nan_at, ..., 0] = np.nan
+    split = ArraySplit(inputs, labels, "none")
     channels = (images.mean(axis=tuple(range(images.ndim - 1))), images.std(axis=tuple(range(images.ndim - 1))))
     classes = () if labels.dtype.kind == "f" or task.startswith("bce") else tuple("abcdefg" if task == "ce" else "abcd")
     return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", "none")
 
 
-def task_run(transport, task, labels=None, ops=None, **flags):
+def task_run(transport, task, labels=None, ops=None, nan_at=None, **flags):
     """The assembly of a task's run, and its operations: those of its flags unless given."""
     text, loss, _ = TASKS[task]
     model = spec.parse_model(text, "task")
     given = {"model": "task", "loss": loss, "batch": BATCH, "lr": 0.1, "check_collectives": False, "dtype": "float64"}
     config = resolve(("flags", {**given, "ops": "reference", "iterations": 6, **flags}))
     ops = ops or make_ops(config.ops, config.dtype)
-    return assemble(config, model, data_of(task, labels), transport, ops, lambda: False), ops
+    return assemble(config, model, data_of(task, labels, nan_at), transport, ops, lambda: False), ops
 
 
 def train_task(transport, task, iterations=6, **flags):

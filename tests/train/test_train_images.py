@@ -86,7 +86,7 @@ def test_the_loss_is_that_of_both_labels_by_their_shares(share, smoothing):
     logits = random.standard_normal((6, 5))
     own, others = np.array([0, 1, -1, 3, 4, 2], np.int32), np.array([1, 1, 2, -1, 0, 2], np.int32)
     ops = make_ops("cpu", "float64")
-    passes = ModelPasses(None, None, None, SoftmaxCrossEntropy(smoothing), Pass(ops, Workspace(ops)), 0)
+    passes = ModelPasses(None, None, None, SoftmaxCrossEntropy(smoothing), Pass(ops, Workspace(ops)), 0, output=(5,))
     passes.denominator = 5.0
     sums = np.array([1.0, 2.0, 3.0])
     passes.micro_batch = MicroBatch(logits, own, sums, share, others)

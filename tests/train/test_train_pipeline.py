@@ -159,7 +159,7 @@ def test_tapes_are_used_again_and_bounded():
 @pytest.mark.parametrize("net", ["two", "three"])
 def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer(net):
     """Of which an FC rank has spoilt its own columns."""
-    where = train_texts.FIRST_LAYER(layer="fc1", rank=0)
+    where = train_texts.FIRST_LAYER(layer="fc1", rank=0, cause="")
 
     def body(t):
         run, ops = run_of(t, NETS[net], fc="pipeline", fc_ranks=2)

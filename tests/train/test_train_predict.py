@@ -22,6 +22,7 @@ from ringtrain.data.file.format import write_dataset
 from ringtrain.data.images import StoredPicture
 from ringtrain.data.inputs import centre_of
 from ringtrain.errors import CheckpointError, DataError, ModelError, OutputClosed
+from ringtrain.nn.losses import MeanSquaredError
 from ringtrain.storage.checkpoint import store
 from ringtrain.train import texts
 from ringtrain.train.load import load, load_model, score_of
@@ -29,6 +30,16 @@ from ringtrain.train.predict import of_data, of_inputs, write_predictions
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 NAMES = ("zero", 'a "one"', *map(str, range(2, 9)), "neun ü")
+ROWS_NET = """
+input = {{ shape = [8, 8], mean = "{mean}", scale = 0.1 }}
+layers = [
+  {{ name = "rows", kind = "Linear", units = 4 }},
+  {{ name = "flat", kind = "Flatten" }},
+  {{ name = "out", kind = "Linear", units = 10 }},
+]
+[recipe]
+lr = 0.01
+"""
 ROOT = Path(ringtrain.__file__).parents[1]
 
 
@@ -184,11 +195,11 @@ def test_the_largest_square_at_the_centre_is_seen(height, width):
         ("cat.jpg", data_texts.NO_INPUT.pattern(path="cat.jpg")),
         ("none.npy", data_texts.NO_INPUT.pattern(path="none.npy")),
         ("empty", data_texts.NO_IMAGES_BELOW.pattern(folder="empty")),
-        ("colour.npy", data_texts.ARRAY_SHAPE.pattern(where="colour.npy", shape=(2, 8, 8, 3))),
+        ("colour.npy", data_texts.GIVEN_SHAPE.pattern(where="colour.npy", shape=(2, 8, 8, 3))),
         ("small.npy", texts.OTHER_IMAGES.pattern(data="small.npy", images="5x8x1")),
-        ("text.npy", data_texts.ARRAY_TYPE.pattern(where="text.npy")),
-        ("flat.npy", data_texts.ARRAY_SHAPE.pattern(where="flat.npy", shape=(4,))),
-        ("no.npy", data_texts.ARRAY_SHAPE.pattern(where="no.npy", shape=(0, 8, 8, 1))),
+        ("text.npy", data_texts.GIVEN_TYPE.pattern(where="text.npy")),
+        ("flat.npy", data_texts.GIVEN_SHAPE.pattern(where="flat.npy", shape=(4,))),
+        ("no.npy", data_texts.GIVEN_SHAPE.pattern(where="no.npy", shape=(0, 8, 8, 1))),
         ("objects.npy", data_texts.NOT_READ_FILE.pattern(path="objects.npy")),
         ("damaged.npz", data_texts.NOT_READ_FILE.pattern(path="damaged.npz")),
         ("named.npz", data_texts.WHICH_ARRAY.pattern(path="named.npz")),
@@ -216,7 +227,7 @@ def test_a_network_without_an_image_input_wants_arrays(run, alone, digits):
     trained = load_model(alone, run, False, {})
     two = replace(trained, facts=replace(trained.facts, shape=(8, 8, 2)))
     Path("cat.jpg").write_text("")
-    with pytest.raises(DataError, match=texts.NO_IMAGE_INPUT.pattern()):
+    with pytest.raises(DataError, match=texts.NO_IMAGE_TO_PREDICT.pattern()):
         of_inputs(alone, two, ["cat.jpg"], None)
 
 
@@ -258,7 +269,7 @@ def test_features_and_values_are_lists(run, alone, digits):
     predict(alone, run, "a.npy", layer="pool1")
     assert np.shape(lines("p.jsonl")[2]["features"]) == (4, 4, 6)
     trained = load_model(alone, run, False, {})
-    values = replace(trained, facts=replace(trained.facts, classes=()))
+    values = replace(trained, loss=MeanSquaredError())
     for out in ("v.jsonl", "v.csv", "v.h5"):
         write_predictions(alone, values, of_inputs(alone, values, ["a.npy"], None), Path(out), named=True)
     assert list(lines("v.jsonl")[0]) == ["input", "example", "values"] and len(lines("v.jsonl")[0]["values"]) == 10
@@ -319,6 +330,27 @@ def test_a_program_predicts_as_the_command_does(run, alone, digits):
     assert np.allclose(whole, held[:4], atol=1e-6) and np.allclose(model.predict(list(digits.images[:4])), whole)
 
 
+@pytest.mark.parametrize("mean", ["image", "channel"])
+def test_images_of_one_channel_are_sequences_of_rows(train, alone, digits, mean):
+    Path("rows.toml").write_text(ROWS_NET.format(mean=mean))
+    train(out="rows", model="rows.toml", data="digits", batch=8, iterations=2)
+    model = ringtrain.load("rows")
+    probabilities = model.predict(digits.images[:3])
+    assert np.array_equal(model.predict(digits.images[:3, ..., 0]), probabilities)
+    np.save("rows.npy", digits.images[:3])
+    predict(alone, "rows", "rows.npy", out="p.h5")
+    with h5py.File("p.h5") as file:
+        assert np.array_equal(file["probability"][:], probabilities)
+
+
+def test_inputs_of_one_type_leave_those_of_another_as_they_are(run, digits):
+    whole, halves = digits.images[:3], digits.images[:3] / 2
+    first = ringtrain.load(run).predict(halves)
+    model = ringtrain.load(run)
+    model.predict(whole)
+    assert np.array_equal(model.predict(halves), first)
+
+
 def test_a_margin_around_the_centre_changes_nothing(run, digits):
     model = ringtrain.load(run)
     wide = np.pad(digits.images[:9], ((0, 0), (3, 3), (1, 2), (0, 0)), constant_values=255)
@@ -329,7 +361,7 @@ def test_a_program_is_told_what_fits_nothing(run, digits):
     model = ringtrain.load(run)
     with pytest.raises(DataError, match=texts.OTHER_IMAGES.pattern(data=texts.THE_ARRAY(), images="5x8x1")):
         model.predict(np.zeros((2, 5, 8, 1), np.uint8))
-    with pytest.raises(DataError, match=data_texts.ARRAY_SHAPE.pattern(shape=(4,))):
+    with pytest.raises(DataError, match=data_texts.GIVEN_SHAPE.pattern(shape=(4,))):
         model.predict(np.zeros(4))
     with pytest.raises(ModelError, match="did you mean 'relu1'"):
         model.features(digits.images[:2], "relu")

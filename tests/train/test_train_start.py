@@ -263,6 +263,22 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(t
     assert load(alone, "run", False, {}, "test").iteration == 5
 
 
+def test_a_run_keeps_its_order_and_one_of_an_earlier_version_one_permutation(train, tmp_path, monkeypatch):
+    """Whether its set is large decides where a run begins alone. Checkpoints of earlier versions do not name it."""
+    monkeypatch.setattr("ringtrain.train.assembly.assemble.FULL_BYTES", 1)
+    folder = tmp_path / "run" / "checkpoints"
+    train(out="run", iterations=2)
+    train(out="run", resume="auto", iterations=4, shuffle="blocks")
+    first, second = folder / "iteration-00000002.h5", folder / "iteration-00000004.h5"
+    held = store.load_checkpoint(first)
+    assert 'shuffle = "blocks"\n' in held.config
+    store.save_checkpoint(
+        second, replace(store.load_checkpoint(second), config=held.config.replace('shuffle = "blocks"\n', ""))
+    )
+    train(out="run", resume="auto", iterations=6)
+    assert 'shuffle = "full"' in store.load_checkpoint(folder / "iteration-00000006.h5").config
+
+
 def test_the_checkpoints_folder_stands_for_its_run(train, tmp_path):
     train(out="run", iterations=3)
     train(resume="run/checkpoints", iterations=5)
@@ -388,6 +404,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(train):
     [
         ({"batch": 31}, texts.FIXED(key="batch", before=30, now=31)),
         ({"seed": 5}, texts.FIXED(key="seed", before=0, now=5)),
+        ({"shuffle": "blocks"}, texts.FIXED(key="shuffle", before="full", now="blocks")),
         ({"optimizer": "adamw"}, texts.FIXED(key="optimizer", before="sgd", now="adamw")),
         ({"optimizer": "lars"}, texts.FIXED(key="optimizer", before="sgd", now="lars")),
     ],

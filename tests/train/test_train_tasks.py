@@ -77,8 +77,8 @@ def test_a_device_trains_and_scores_as_the_host(task):
 
 
 # ── metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
-def score(transport, task, labels=None):
-    run, _ = task_run(transport, task, labels)
+def score(transport, task, labels=None, **flags):
+    run, _ = task_run(transport, task, labels, **flags)
     return run.evaluator.score(run.data.train, 12, 12 // transport.size, by_class=True)
 
 
@@ -111,7 +111,7 @@ def test_metrics_of_values_are_those_of_the_outputs():
     assert found.metrics["r2"] == pytest.approx(1 - found.loss / labels.var(), rel=1e-9)
 
 
-# ── labels that no network can learn ──────────────────────────────────────────────────────────────────────────
+# ── examples that no network can learn ────────────────────────────────────────────────────────────────────────
 def spoiled(task, value, example):
     labels = data_of(task).train.labels.copy()
     labels[example] = value
@@ -134,6 +134,15 @@ def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown
         errors = on_ranks(2, work)
         assert [str(error) for error in errors] == [told, told]
         assert all(isinstance(error, DivergedError) and error.everywhere for error in errors)
+
+
+def test_an_input_that_is_not_finite_ends_the_run_by_name():
+    told = texts.WRONG_INPUT(example=23, value="nan")
+    for work in (train_task, score):
+        errors = on_ranks(2, lambda t, work=work: work(t, "ce", nan_at=23))
+        assert [str(error) for error in errors] == [told, told]
+    errors = on_ranks(2, lambda t: train_task(t, "ce", nan_at=23, mixup=0.4))
+    assert [str(error) for error in errors] == [told, told]
 
 
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():

@@ -103,7 +103,7 @@ def test_a_product_behind_a_flattened_image_is_the_same_in_the_order_of_there():
     assert np.array_equal(parameters["fc.weight"].from_torch(parameters["fc.weight"].to_torch(weight)), weight)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet18_imagenet", "resnet50", "vgg16", "alexnet"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet18_imagenet", "resnet50", "vgg16", "alexnet", "alexnet_owt"])
 def test_bundled_models_have_torchvisions_names(name):
     layers = {each.layer for each in torch_parameters(spec.load_model(name).graph())}
     there = torchvision_names(layers)

@@ -15,7 +15,7 @@ from ringtrain.weights import onnx_model, texts
 from ringtrain.weights.onnx_model import Preparation, make_onnx
 from tests.weights.networks import NOTHING, output_here, output_there, random_weights
 
-LARGE = ("alexnet", "resnet18_imagenet", "resnet50", "vgg16")
+LARGE = ("alexnet", "alexnet_owt", "resnet18_imagenet", "resnet50", "vgg16")
 MODELS = [pytest.param(name, marks=pytest.mark.thorough if name in LARGE else ()) for name in sorted(spec.available())]
 
 

@@ -1,6 +1,7 @@
 """One rank's part of one batch, gathered into reused memory: no iteration allocates an array."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -114,13 +115,18 @@ class Gather:
         epoch, start, stop = self._sampler.place(iteration)
         everyone = self._order.examples(epoch, start, stop)
         mine = slice(*((0, 0) if part is None else self._division.cut(everyone.size, part)))
-        about = {"iteration": iteration, "epoch": epoch, "total": everyone.size}
+        about: dict[str, Any] = {"iteration": iteration, "epoch": epoch, "total": everyone.size}
         about["valid_total"] = self._split.valid(everyone)
         if slot.partner is not None:
             others = everyone[partners(everyone.size, self._seed, iteration)[mine]]
             about["partner"] = self._filled(slot.partner.batch(others.size, **about), others)
-            about["mix"] = self._mixing.draw(*self._augment.size, self._seed, iteration)
+            about["mix"] = self._mixing.draw(*self._size, self._seed, iteration)
         return self._filled(slot.batch(mine.stop - mine.start, **about), everyone[mine])
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        assert not isinstance(self._augment, Uncropped), "images alone are mixed and erased"
+        return self._augment.size
 
     def _filled(self, batch: Batch, examples) -> Batch:
         """The batch, with these examples in its memory."""
@@ -128,7 +134,7 @@ class Gather:
         self._rows.read(batch.epoch, batch.examples, batch.images, batch.labels)
         self._augment.draw(self._rows.shape, self._seed, batch.epoch, batch, self._draw_scratch)
         if self._erasing is not None:
-            self._erasing.draw(*self._augment.size, self._seed, batch.epoch, batch.examples, batch.erase)
+            self._erasing.draw(*self._size, self._seed, batch.epoch, batch.examples, batch.erase)
         return batch
 
     def close(self) -> None:

@@ -94,6 +94,7 @@ class EpochWindows:
         return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def _window(self, window: int) -> np.ndarray:
+        assert self._key is not None
         if window not in self._kept:
             near = np.concatenate([np.arange(start, stop) for start, stop in self.spans(window)])
             near.sort()

@@ -72,31 +72,31 @@ class StoredPictures(PictureSplit):
     threads: int
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return self.source.count
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Shape:  # type: ignore[override]
         return self.source.shape if self.view is None else (*self.view.size, self.source.shape[2])
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype:  # type: ignore[override]
         return self.source.dtype
 
     @property
-    def label_shape(self) -> Shape:
+    def label_shape(self) -> Shape:  # type: ignore[override]
         return self.source.label_shape
 
     @property
-    def label_dtype(self) -> np.dtype:
+    def label_dtype(self) -> np.dtype:  # type: ignore[override]
         return self.source.label_dtype
 
     @property
-    def checksum(self) -> str:
+    def checksum(self) -> str:  # type: ignore[override]
         return self.source.checksum
 
     @property
-    def labels(self) -> np.ndarray | None:
+    def labels(self) -> np.ndarray | None:  # type: ignore[override]
         return self.source.labels
 
     @property

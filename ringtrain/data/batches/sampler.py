@@ -16,7 +16,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
-from ringtrain.data.batches.order import EpochWindows, Windows
+from ringtrain.data.batches.order import BLOCKS, FULL, EpochWindows, Windows
 from ringtrain.errors import DataError
 
 
@@ -119,6 +119,11 @@ class Sampler:
         """The number of batches in an epoch, its tail included."""
         return -(-self.count // self.batch)
 
+    @property
+    def shuffled(self) -> str:
+        """How an epoch is shuffled, as ``--shuffle`` names it."""
+        return FULL if self.windows is None else BLOCKS
+
     def epoch_of(self, iteration: int) -> int:
         """Return the epoch of an iteration, from 0."""
         return iteration // self.iterations_per_epoch
@@ -143,6 +148,7 @@ class Sampler:
 
     def epoch_windows(self, epoch: int) -> EpochWindows:
         """Return the windows of an epoch, of a sampler that has them."""
+        assert self.windows is not None
         return EpochWindows(self.windows, (self.seed, epoch) if self.shuffle else None)
 
     def indices(self, iteration: int):

@@ -70,7 +70,7 @@ def _part_problems(name: str, part: SourcePart, metadata: DatasetMetadata | None
         running.add(block)
         statistics.add(block)
         progress("reading", rows.stop, part.inputs.count)
-    if metadata is None:
+    if metadata is None or part.checksum is None:
         return
     for _, block in label_blocks(part):
         yield from label_problems(name, block, len(metadata.classes))
@@ -132,4 +132,5 @@ def class_rows(data: DataSet) -> list[tuple[str, ...]]:
 
 
 def _histogram(split: Split, classes: int):
+    assert split.labels is not None  # class numbers are in memory
     return np.bincount(split.labels[split.labels >= 0], minlength=classes)

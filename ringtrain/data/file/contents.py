@@ -80,7 +80,7 @@ def _fill_labels(source: OpenSource, name: str, part: SourcePart, arrays: dict[K
     """Read and check the labels of a part; the highest class number."""
     kept, numbered = arrays.get((name, "labels")), arrays.get((name, "numbered"))
     if part.labels is None:
-        kept.fill(IGNORE)
+        arrays[name, "labels"].fill(IGNORE)
         return IGNORE
     lowest = highest = IGNORE
     for rows, block in label_blocks(part):
@@ -106,12 +106,13 @@ def _fill_labels(source: OpenSource, name: str, part: SourcePart, arrays: dict[K
 
 
 def _out_of_range(part: SourcePart, low: int, high: int) -> str:
-    return texts.LABELS_RANGE(where=part.labels.where, low=low, high=high, most=MOST_CLASSES - 1)
+    where = part.labels.where if part.labels is not None else part.inputs.where
+    return texts.LABELS_RANGE(where=where, low=low, high=high, most=MOST_CLASSES - 1)
 
 
 def label_blocks(part: SourcePart) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield (slice, labels in the type of batches) of each block. Raises: DataError for class numbers beyond int32"""
-    for rows, block in part.labels.blocks():
+    for rows, block in part.labels.blocks() if part.labels is not None else ():
         if not part.of_values and block.dtype.itemsize >= 4 and block.dtype != np.int32:
             low, high = int(block.min()), int(block.max())
             if low < IGNORE or high >= MOST_CLASSES:
@@ -144,7 +145,7 @@ def _fill_inputs(
         found = statistics.finish() if statistics is not None else sampled_statistics(part)
         for key in ("mean", "std", "mean_image"):
             arrays[FOUND, key][...] = getattr(found, key)
-    elif statistics is not None:
+    elif statistics is not None and source.metadata is not None:
         for problem in statistic_problems(source.metadata, statistics.finish()):
             raise DataError(in_file(source, problem))
 

@@ -179,9 +179,9 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str) -> D
 
 def _split(name: str, part: SourcePart, arrays: dict[Key, np.ndarray], classes: int) -> Split:
     checksum = part.checksum or arrays[FOUND, name].tobytes().decode()
-    labels = arrays.get((name, "labels"))
     if (name, "images") in arrays:
-        return ArraySplit(arrays[name, "images"], labels, checksum)
+        return ArraySplit(arrays[name, "images"], arrays[name, "labels"], checksum)
+    labels = arrays.get((name, "labels"))
     return StreamedSplit(
         inputs=part.inputs,
         checksum=checksum,

@@ -100,9 +100,9 @@ def _attribute_problems(file) -> Iterator[str]:
 
 def _has_values(file) -> bool:
     """Return whether labels are values, which have no classes."""
-    labels = file["train"].get("labels") if _holds(file, "train", h5py.Group) else None
-    own = labels is not None and _holds(file["train"], "labels", h5py.Dataset)
-    return own and labels.dtype.kind == "f"
+    if not _holds(file, "train", h5py.Group) or not _holds(file["train"], "labels", h5py.Dataset):
+        return False
+    return file["train"]["labels"].dtype.kind == "f"
 
 
 def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:

@@ -248,7 +248,8 @@ def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
     metadata = read_metadata(file)
     parts = {
         name: SourcePart(
-            *(stored_array(path, f"{name}/{key}", file[name][key], files) for key in ("images", "labels")),
+            stored_array(path, f"{name}/images", file[name]["images"], files),
+            stored_array(path, f"{name}/labels", file[name]["labels"], files),
             file[name].attrs["checksum"],
         )
         for name in ("train", "test")
@@ -279,7 +280,7 @@ def open_hdf5(path: Path):
 
 
 @contextmanager
-def hdf5_errors(path: Path):
+def hdf5_errors(path: Path | str):
     """Raise HDF5's errors about malformed bytes as DataError."""
     try:
         yield
@@ -292,6 +293,8 @@ def hdf5_errors(path: Path):
 def _why_not_opened(path: Path, error: str) -> str:
     if "truncated" in error:
         return texts.TRUNCATED(path=path, nbytes=path.stat().st_size)
+    if "signature not found" in error and path.suffix == ".tar":
+        return texts.TAR_AS_IT_IS(path=path)
     if "signature not found" in error:
         return texts.NO_HDF5(path=path)
     return texts.NOT_OPENED(path=path, error=error)

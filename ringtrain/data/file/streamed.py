@@ -28,15 +28,15 @@ class StreamedSplit(Split):
     numbered: np.ndarray | None = None
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return self.inputs.count
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Shape:  # type: ignore[override]
         return self.inputs.shape[1:]
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype:  # type: ignore[override]
         return type_read(self.inputs.dtype)
 
     @property
@@ -54,7 +54,7 @@ class StreamedSplit(Split):
         self.inputs.take(examples, images)
         if self.labels is not None:
             np.take(self.labels, examples, axis=0, out=labels, mode="clip")
-        else:
+        elif self.targets is not None:
             self.targets.take(examples, labels)
             check_labels(self.targets.where, labels, self.classes)
 

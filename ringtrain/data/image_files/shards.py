@@ -84,7 +84,7 @@ class _Shard:
                 if member is None:
                     break
                 if member.size < 0 or member.offset <= at:  # a header may say anything
-                    raise self.error(texts.MEMBER_SIZE, member)
+                    raise self.error(texts.MEMBER_HEADER, member)
                 at = member.offset
                 if member.isdir():
                     continue

@@ -74,7 +74,7 @@ class ImageFilesSplit(PictureSplit):
         self.labels = labels
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return self.index.count
 
     @property
@@ -83,11 +83,11 @@ class ImageFilesSplit(PictureSplit):
         return max(1, int(self.index.spans[1].mean()))
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Shape:  # type: ignore[override]
         return *self.view.size, self.channels
 
     @cached_property
-    def checksum(self) -> str:
+    def checksum(self) -> str:  # type: ignore[override]
         """The sha256 of a line "image files N C", the names, each ended by a zero, and the sizes and labels (int64,
         little-endian). The bytes of the images are not read."""
         running = hashlib.sha256(f"image files {self.count} {self.channels}\n".encode())

@@ -36,7 +36,8 @@ def split_test(content: Content, fraction: float, seed: int) -> Content:
 
 def _take(part: Part | SourcePart, examples) -> SourcePart:
     examples, whole = np.sort(examples), source_part(part)
-    return SourcePart(ChosenRows(whole.inputs, examples), ChosenRows(whole.labels, examples))
+    labels = ChosenRows(whole.labels, examples) if whole.labels is not None else None
+    return SourcePart(ChosenRows(whole.inputs, examples), labels)
 
 
 def make_dataset(

@@ -106,4 +106,4 @@ class FlatArray(StoredArray):
 
 
 def _bytes_of(rows: np.ndarray) -> memoryview:
-    return memoryview(rows.reshape(-1).view(np.uint8))
+    return memoryview(rows.reshape(-1).view(np.uint8).data)

@@ -5,7 +5,7 @@ import warnings
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, files: 
     return FlatArray(path, info.header_offset + LOCAL_HEADER + lengths + header, shape, dtype, where, files)
 
 
-def _header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], np.dtype]:
+def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype]:
     """Read the header of a .npy; the file then stands at the first value. Raises: DataError, ValueError"""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -103,21 +103,22 @@ class InflatedArray(StoredArray):
         self.where, self.shape, self.dtype, self._stored = where, tuple(shape), check_type(where, dtype, shape), dtype
         self._lock = threading.Lock()
         self._place = 0  # bytes after the header that have been read
-        self._stream = None
+        self._stream: IO[bytes] | None = None
 
     def read(self, start: int, stop: int, out) -> None:
         rows = np.empty((stop - start, *self.shape[1:]), self._stored)
         with self._lock, reading(self.where):
-            self._go_to(start * self.row_bytes)
-            memory = memoryview(rows.reshape(-1).view(np.uint8))
+            stream = self._at(start * self.row_bytes)
+            memory = memoryview(rows.reshape(-1).view(np.uint8).data)
             while memory:
-                got = self._stream.readinto(memory[:PIECE_BYTES])
+                got = stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
                 if not got:
                     raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._place))
                 memory, self._place = memory[got:], self._place + got
         np.copyto(out, rows, casting="unsafe")
 
-    def _go_to(self, place: int) -> None:
+    def _at(self, place: int) -> IO[bytes]:
+        """Return the stream at a place of the values."""
         if self._stream is None or place < self._place:
             self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
             self._stream.read(self._header)
@@ -127,3 +128,4 @@ class InflatedArray(StoredArray):
             if not got:
                 raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._place))
             self._place += got
+        return self._stream

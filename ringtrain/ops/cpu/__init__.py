@@ -247,9 +247,6 @@ class CpuOps(HostOps):
     def add_bias(self, x_ND, b_D, y_ND):
         self._kernels.add_bias(x_ND, b_D, y_ND, *x_ND.shape)
 
-    def add_bias_back(self, dy_ND, db_D, accumulate=False):
-        self._kernels.unfinish(dy_ND, dy_ND, db_D, dy_ND.size, db_D.size, False, accumulate)
-
     def attention(self, x_NLE, y_NLD, y_NHLL, causal=False):
         self._kernels.attention(x_NLE, y_NLD, y_NHLL, *y_NLD.shape, y_NHLL.shape[1], causal)
 

@@ -28,8 +28,8 @@ class GroupNorms:
             kernel, blocks = self._device.kernels("group_norm", "group_norm_sums"), (slices, -(-channels // COLUMNS))
             kernel(blocks, (COLUMNS, LANES), self._device.stream, *given)
         kernel = self._device.kernels("group_norm", "group_norm_gradients")
-        given = partial, dgamma_C, dbeta_C, slices, channels, accumulate
-        kernel(-(-channels // THREADS), THREADS, self._device.stream, *given)
+        sums = partial, dgamma_C, dbeta_C, slices, channels, accumulate
+        kernel(-(-channels // THREADS), THREADS, self._device.stream, *sums)
         if dx_NSC is not None:
             arrays = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dx_NSC
             self._groups("group_norm_back", x_NSC, mean_NG, *arrays)

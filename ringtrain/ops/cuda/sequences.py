@@ -3,7 +3,6 @@
 Attention is by plain loops, a block for each row of each head: no tensor cores, and keys are read again for each row.
 """
 
-from ringtrain.ops.cuda.channels import CudaChannels
 from ringtrain.ops.cuda.device import Device
 
 THREADS = 128
@@ -14,7 +13,7 @@ class Sequences:
     """Embedding, the addition of a bias, and attention."""
 
     def __init__(self, device: Device):
-        self._device, self._channels = device, CudaChannels(device)
+        self._device = device
 
     def embedding(self, x_NL, w_VD, y_NLD):
         kernel = self._device.kernels("sequences", "embedding")
@@ -30,9 +29,6 @@ class Sequences:
     def add_bias(self, x_ND, b_D, y_ND):
         kernel = self._device.kernels("sequences", "add_bias")
         self._device.each(kernel, x_ND.size, x_ND, b_D, y_ND, x_ND.size, b_D.size)
-
-    def add_bias_back(self, dy_ND, db_D, accumulate=False):
-        self._channels.unfinish(dy_ND, None, db_D, False, accumulate)
 
     def attention(self, x_NLE, y_NLD, y_NHLL, causal=False):
         same = self._device.real == self._device.active

@@ -226,10 +226,6 @@ class ReferenceOps(HostOps):
         np.add(x_ND, b_D, out=y_ND)
 
     @quiet
-    def add_bias_back(self, dy_ND, db_D, accumulate=False):
-        simple.bias_gradient(dy_ND, db_D, accumulate)
-
-    @quiet
     def attention(self, x_NLE, y_NLD, y_NHLL, causal=False):
         sequence.attention(x_NLE, y_NLD, y_NHLL, causal)
 

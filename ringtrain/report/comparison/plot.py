@@ -1,4 +1,6 @@
-"""A comparison as a picture: loss and accuracy against time, examples and bytes; images a second; bytes by rank."""
+"""A comparison as a picture: loss and accuracy, or another metric, against time, examples and bytes; images a second;
+bytes by rank.
+"""
 
 import os
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.plots import replace_picture, running_mean, thin_out
+from ringtrain.report.screen.words import metric_name
 
 # Source: Okabe & Ito, Color universal design, 2008, without its yellow; purple and brown.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")
@@ -18,10 +21,8 @@ AGAINST = (
     ("examples", texts.EXAMPLES_AXIS, lambda point: point.examples),
     ("bytes", texts.BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
-SCORES = (
-    ("loss", texts.LOSS_AXES, lambda point: point.loss),
-    ("accuracy", texts.PERCENT, lambda point: None if point.accuracy is None else 100 * point.accuracy),
-)
+LOSS = ("loss", texts.LOSS_AXIS, lambda point: point.loss)
+ACCURACY = ("accuracy", texts.ACCURACY_AXIS, lambda point: None if point.accuracy is None else 100 * point.accuracy)
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
 
 
@@ -50,10 +51,11 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 4)
     looks = [_look(number) for number in range(len(runs))]
-    for i, score in enumerate(SCORES):
+    second = _second_score(runs)
+    for i, score in enumerate((LOSS, second)):
         for j, against in enumerate(AGAINST):
             _curves(axes[i, j], runs, looks, against, score)
-    _limits(axes[:, :3], runs)
+    _limits(axes[:, :3], runs, second is ACCURACY)
     _speeds(axes[0, 3], rows, looks)
     _bytes_by_rank(axes[1, 3], rows, looks)
     _legend(figure, runs, looks)
@@ -62,6 +64,15 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
         replace_picture(figure, os.fspath(path), Path(path).suffix.lstrip("."))
     except OSError as error:
         raise UsageError(texts.UNWRITABLE(path=path, error=error.strerror)) from None
+
+
+def _second_score(runs: Sequence[RunLog]) -> tuple:
+    """Return the score below the loss: accuracy, or the first metric of runs that have none."""
+    tests = [point for run in runs for point in run.test]
+    metric = next((name for point in tests for name in point.metrics), None)
+    if metric is None or any(point.accuracy is not None for point in tests):
+        return ACCURACY
+    return metric_name(metric), metric_name(metric), lambda point: point.metrics.get(metric)
 
 
 def _look(number: int) -> dict:
@@ -88,7 +99,7 @@ def _title(runs: Sequence[RunLog]) -> str:
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple, score: tuple) -> None:
     """Draw training as a thin running mean, tests as points on a line."""
-    (_, x_label, x_of), (name, unit, y_of) = against, score
+    (_, x_label, x_of), (name, label, y_of) = against, score
     drawn = False
     for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
         x, y = _series(run.train, x_of, y_of)
@@ -100,7 +111,7 @@ def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple,
             width = _width(number, len(runs))
             axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
         drawn = drawn or bool(x or tested[0])
-    axes.set(xlabel=x_label, ylabel=texts.SCORE_AXIS(score=name, unit=unit))
+    axes.set(xlabel=x_label, ylabel=label)
     axes.grid(color="#dddddd", linewidth=0.6)
     _plain(axes)
     if not drawn:
@@ -113,7 +124,7 @@ def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
-def _limits(axes, runs: Sequence[RunLog]) -> None:
+def _limits(axes, runs: Sequence[RunLog], accuracy: bool) -> None:
     """Set the same limits for all axes of a row: the range of the tests, and as much again. The start of training, and
     a diverging run, must not compress the rest.
     """
@@ -121,7 +132,7 @@ def _limits(axes, runs: Sequence[RunLog]) -> None:
     missed = _end_of_view([1 - point.accuracy for run in runs for point in run.test if point.accuracy is not None], 2.0)
     for each in axes[0]:
         each.set_ylim(0.0, loss if loss else _usual_top(runs))
-    for each in axes[1]:
+    for each in axes[1] if accuracy else ():
         each.set_ylim(max(0.0, 100 * (1 - missed)) if missed else 0.0, 101.0)
     for each in axes.flat:
         if each.get_lines():

@@ -178,8 +178,8 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
     if config.synthetic:
         graph = model.graph()
         form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
-        most = min(255, (graph.entries or 256) - 1)
-        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, most)
+        largest = min(255, (graph.entries or 256) - 1)
+        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, largest)
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
@@ -188,7 +188,7 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
             raise ConfigError(texts.TEST_OTHER_KIND(data=path, test=config.test_data))
         with activity.holds_gil(f"opening images {path}"):
             return open_image_files(path, config, model, transport)
-    most = _most_in_memory(config, transport)
+    limit = _most_in_memory(config, transport)
     node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
     with activity.holds_gil(f"opening data {path}"):
         return open_dataset(
@@ -197,7 +197,7 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
             lambda *_: activity.touch(),
             test=config.test_data,
             extents=len(model.input.shape),
-            most_bytes=most,
+            most_bytes=limit,
         )
 
 
@@ -371,13 +371,13 @@ def _worker(
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
     """Raise DataError if the network does not take images of this shape."""
-    if not _fits(tuple(data.train.shape), model.input):
+    if not takes(model.input, tuple(data.train.shape)):
         images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
         raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
 
 
-def _fits(stored: tuple[int, ...], spec: InputSpec) -> bool:
-    """An image of one channel is a sequence of its rows, too."""
+def takes(spec: InputSpec, stored: tuple[int, ...]) -> bool:
+    """Return whether a network takes examples of this shape. An image of one channel is a sequence of its rows, too."""
     if len(spec.shape) != IMAGE_EXTENTS or len(stored) != IMAGE_EXTENTS:
         return stored in (spec.shape, (*spec.shape, 1))
     (h, w, c), (height, width, channels) = stored, spec.shape

@@ -12,6 +12,7 @@ from ringtrain.errors import CheckpointError, everywhere
 from ringtrain.nn.spec import InputSpec
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.train import texts
+from ringtrain.train.assembly.assemble import takes
 from ringtrain.transport.base import Transport
 
 
@@ -45,6 +46,8 @@ class InputFacts:
         assert self.mean_image is not None
         if shape == self.mean_image.shape:
             return self.mean_image
+        if len(shape) != self.mean_image.ndim:  # a sequence, with or without the extent of 1 of its channels
+            return self.mean_image.reshape(shape)
         made = np.zeros(shape, np.float32)
         places = [_overlap(*each) for each in zip(self.mean_image.shape, shape, self.crop, strict=True)]
         made[tuple(into for _, into in places)] = self.mean_image[tuple(out for out, _ in places)]
@@ -101,7 +104,7 @@ def _made(spec: InputSpec, classes: tuple[str, ...], arrays: dict[str, np.ndarra
     """Raises KeyError for an array that is missing, ValueError for one of another shape."""
     shape = tuple(int(extent) for extent in arrays["shape"])
     mean_image = arrays["mean_image"] if spec.mean == "image" else None
-    if len(shape) != len(spec.shape) or min(shape, default=0) < 1 or shape[-1:] != spec.shape[-1:]:
+    if min(shape, default=0) < 1 or not takes(spec, shape):
         raise ValueError(shape)
     np.broadcast_to(arrays["mean"], shape), np.broadcast_to(arrays["std"], shape)
     if mean_image is not None and mean_image.shape != shape:

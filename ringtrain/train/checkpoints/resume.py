@@ -9,6 +9,7 @@ import tomli_w
 
 from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
 from ringtrain.config.resolve import for_continuation, parse_run_file, recipe_layer, resolve
+from ringtrain.data.batches.order import FULL
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
@@ -191,6 +192,8 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
 
 def _resolved(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainConfig, ModelSpec]:
     before = parse_run_file(origin.config, texts.FORMER_RUN()) if origin.config else {}
+    if origin.place is not None:
+        before.setdefault("shuffle", FULL)  # that of versions without --shuffle, whose checkpoints do not name it
     given = {key: value for _, values in own for key, value in values.items()}
     # The configuration keeps the checkpoint of the first start: until there is another, the next start looks for it.
     first = checkpoint_in(before.get("resume")) if origin.continues else None

@@ -126,7 +126,7 @@ def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> C
             **{f"epoch_{key}": value for key, value in progress.epoch_sums.items()},
             **(run.scale.state() if run.scale is not None else {}),
         },
-        config=tomli_w.dumps(to_table(run.config)),
+        config=tomli_w.dumps(to_table(run.config) | {"shuffle": run.sampler.shuffled}),
         model=run.model.text,
         model_name=run.model.name,
         fingerprint=fingerprint(parameter_shapes(run.arena)),

@@ -2,7 +2,6 @@
 
 from ringtrain import __version__, plugin
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.batches.order import BLOCKS, FULL
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.shapes import element_count
@@ -71,7 +70,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append(texts.PRIVATE_DATA())
     if run.data.held == "streamed":
-        notes.append(texts.STREAMED_DATA(order=FULL if run.sampler.windows is None else BLOCKS))
+        notes.append(texts.STREAMED_DATA(order=run.sampler.shuffled))
     if run.guard is not None and run.guard.gap:
         notes.append(texts.GUARD_GAP(gap=run.guard.gap))
     return notes

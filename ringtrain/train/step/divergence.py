@@ -8,7 +8,7 @@ from ringtrain.train import texts
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
 from ringtrain.train.step.partition import RankBatch
 from ringtrain.train.step.passes import ModelPasses
-from ringtrain.train.step.wrong_labels import label_error, raise_wrong_labels
+from ringtrain.train.step.wrong_examples import example_error, raise_wrong_examples
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
@@ -35,28 +35,32 @@ class Divergence:
         # Slower ranks need service until they start this iteration's sum, and learn of the loss.
         for pending in self._losses.pending():
             wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
-        raise_wrong_labels(self._transport, self._passes.wrong_labels(batch.batch), self._passes.loss)
+        raise_wrong_examples(self._transport, self._passes.wrong_examples(batch.batch))
         everyone = self._transport.gather_json(self._place(batch))
         places = [(*place, rank) for rank, place in enumerate(everyone) if place is not None]
-        _, layer, rank = min(places, default=(None, None, None))
-        raise everywhere(self._error(outcome, layer, rank))
+        _, where, rank = min(places, default=(None, None, None))
+        raise everywhere(self._error(outcome, where, rank))
 
     def raise_here(self, outcome: IterationLoss, batch: RankBatch) -> None:
         """End this rank alone; the error names its own first such layer."""
-        for wrong in self._passes.wrong_labels(batch.batch):
-            raise label_error(wrong, self._passes.loss)
+        for wrong in self._passes.wrong_examples(batch.batch):
+            raise example_error(wrong)
         place = self._place(batch)
         raise self._error(outcome, place[1] if place else None, self._transport.rank)
 
-    def _place(self, batch: RankBatch) -> tuple[int, str] | None:
-        """(place in the plan, layer) of the first such layer; None if all values of this rank are finite."""
+    def _place(self, batch: RankBatch) -> tuple[int, tuple[str, str]] | None:
+        """(place in the plan, (layer, cause)) of the first such layer; None if all values of this rank are finite."""
         place = self._passes.first_nonfinite(batch.batch, batch.micro)
-        return None if place is None else (place, self._passes.graph.plan[place].name)
+        if place is None:
+            return None
+        node = self._passes.graph.plan[place]
+        return place, (node.name, node.layer.nonfinite_cause())
 
-    def _error(self, outcome: IterationLoss, layer: str | None, rank: int | None) -> DivergedError:
+    def _error(self, outcome: IterationLoss, found: tuple[str, str] | None, rank: int | None) -> DivergedError:
         where = texts.ALL_FINITE()
-        if layer is not None:
-            where = texts.FIRST_LAYER(layer=layer, rank=rank)
+        if found is not None:
+            layer, cause = found
+            where = texts.FIRST_LAYER(layer=layer, rank=rank, cause=texts.ITS_CAUSE(cause=cause) if cause else "")
         return DivergedError(texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where))
 
     def _poll(self, pending: Handle) -> bool:

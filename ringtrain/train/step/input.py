@@ -22,7 +22,7 @@ class DeviceInput:
 
     def __init__(self, ops: Ops, spec: InputSpec, data: DataSet):
         self._ops, self._shape, self._whole = ops, spec.shape, len(spec.shape) != IMAGE_EXTENTS
-        self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape)[None])
+        self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape))
         self._means: dict[Shape, Array] = {}  # by the shape of the images: transformed ones may have another
         self._scale = _on_device(ops, scale_of(spec, data))
         self._prefetcher = Prefetcher(ops) if ops.records else None
@@ -59,8 +59,9 @@ class DeviceInput:
             self._means[shape] = self._mean_of(shape)
         x = space(f"{of}input", (images.shape[0], *self._shape))
         placed = (raw[f"{of}{name}"] for name in ("top", "left", "flip"))
-        images, prepared, mean = map(self._as_images, (images, x, self._means[shape]))
-        self._ops.prepare_images(images, prepared, mean[0], self._scale, *placed)
+        images, prepared = self._as_images(images), self._as_images(x)
+        mean = self._means[shape].reshape(images.shape[1:])
+        self._ops.prepare_images(images, prepared, mean, self._scale, *placed)
         if f"{of}erase" in raw:
             self._ops.paste_boxes(x, None, raw[f"{of}erase"])
         return x

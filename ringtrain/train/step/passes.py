@@ -15,7 +15,7 @@ from ringtrain.nn.graph import Graph, Tapes
 from ringtrain.nn.losses import Loss
 from ringtrain.ops.keys import additive_key
 from ringtrain.train.step.slow_rank import Feed
-from ringtrain.train.step.wrong_labels import WrongLabel, wrong_labels
+from ringtrain.train.step.wrong_examples import WrongExample, wrong_examples
 from ringtrain.transport.base import Transport
 
 
@@ -141,9 +141,9 @@ class ModelPasses:
             found.append(self.graph.first_nonfinite(ctx, tapes))
         return min((order.index(name) for name in found if name), default=None)
 
-    def wrong_labels(self, batch: Batch) -> list[WrongLabel]:
-        """The first label of this rank's part that makes the loss NaN, or none."""
-        return wrong_labels(self.loss, batch, self._output)
+    def wrong_examples(self, batch: Batch) -> list[WrongExample]:
+        """The first example of this rank's part that makes the loss NaN, or none."""
+        return wrong_examples(self.loss, batch, self._output)
 
     def forget(self) -> None:
         """Free the memory of passes; the next pass allocates it anew."""

@@ -1,0 +1,47 @@
+"""Examples that make the loss NaN, whatever the network: an input that is not finite; a label that is not, or is no
+class."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringtrain.data.batches.batches import Batch
+from ringtrain.errors import DivergedError, everywhere
+from ringtrain.nn.base import Shape
+from ringtrain.nn.losses import Loss
+from ringtrain.train import texts
+from ringtrain.transport.base import Transport
+
+WrongExample = tuple[int, str]  # (example, what is wrong with it, for people)
+
+
+def wrong_examples(loss: Loss, batch: Batch, output: Shape) -> list[WrongExample]:
+    """The first such example of a rank's part of a batch, or none."""
+    found: list[WrongExample] = []
+    for part in filter(None, (batch, batch.partner)):
+        if len(part.labels):
+            found += _first(part.examples, part.labels, loss.unusable(part.labels, output), texts.WRONG_LABEL, loss)
+            if part.images.size and part.images.dtype.kind == "f":
+                found += _first(part.examples, part.images, ~np.isfinite(part.images), texts.WRONG_INPUT, loss)
+    return sorted(found)[:1]
+
+
+def _first(examples, values, wrong, text, loss: Loss) -> list[WrongExample]:
+    wrong = wrong.reshape(len(values), -1)
+    rows = np.flatnonzero(wrong.any(axis=1))
+    if not rows.size:
+        return []
+    row = int(rows[examples[rows].argmin()])
+    value = values[row].reshape(-1)[wrong[row].argmax()]
+    return [(int(examples[row]), text(example=examples[row], value=value, loss=loss.name))]
+
+
+def raise_wrong_examples(transport: Transport, own: Sequence[WrongExample]) -> None:
+    """Raise DivergedError on every rank if one has such an example; it names the first one of all. Collective."""
+    found = [tuple(each) for each in transport.gather_json(own[0] if own else None) if each is not None]
+    if found:
+        raise everywhere(example_error(min(found)))
+
+
+def example_error(wrong: WrongExample) -> DivergedError:
+    return DivergedError(wrong[1])

@@ -1,0 +1,44 @@
+"""Training from files is the same as from memory: the same order, the same bits."""
+
+import numpy as np
+import pytest
+
+from ringtrain.config.resolve import resolve
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.nn import spec
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.transport.world import connect
+from tests.train.small_runs import DROPOUT_NET
+
+
+@pytest.fixture
+def files(tmp_path):
+    digits = open_dataset("digits").train
+    for number, rows in enumerate((slice(0, 150), slice(150, 300))):
+        np.savez(tmp_path / f"part-{number}.npz", x=digits.images[rows], y=digits.labels[rows])
+    return f"{tmp_path}/part-*.npz"
+
+
+def weights(transport, data, start=0, **flags):
+    """(held, hash of the weights, examples) of the iterations from ``start`` up to 12."""
+    model = spec.parse_model(DROPOUT_NET, "small")
+    flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": data, "iterations": 12, **flags}
+    config = resolve(("recipe", model.recipe), ("flags", flags))
+    ops = make_ops(config.ops, config.dtype)
+    run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
+    seen = []
+    with run.batches(transport, start, 12) as batches:
+        for batch in batches:
+            seen.append(batch.examples.copy())
+            run.worker.iterate(batch, batches.peek)
+    return run.data.held, run.arena.hash(ops), np.concatenate(seen).tolist()
+
+
+@pytest.mark.parametrize("shuffle", ["full", "blocks", None])
+def test_streamed_and_in_memory_have_the_same_bits(files, shuffle):
+    transport = connect()
+    streamed, held = (weights(transport, files, stream=how, shuffle=shuffle) for how in ("yes", "no"))
+    assert streamed[0] == "streamed" and held[0] == "private" and streamed[1:] == held[1:]
+    # The second half needs nothing of the first.
+    assert weights(transport, files, 7, stream="yes", shuffle=shuffle)[2] == streamed[2][7 * 30 :]
