@@ -48,8 +48,16 @@ PLANS = {
             "python3 -m venv venv && venv/bin/pip install '.[plot]'": INSTALLS,
         },
     ),
-    PREDICT: Plan(),
-    PLUGINS: Plan(),
+    PREDICT: Plan(long=frozenset(["mpirun -np 2 ringtrain predict runs/digits photos -o p.jsonl"])),
+    PLUGINS: Plan(
+        long=frozenset(
+            [
+                "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking --algorithm auto "
+                "--epochs 2",
+                "ringtrain evaluate runs/own --plugin own.py",
+            ]
+        )
+    ),
     README: Plan(
         more={
             "mpirun -np 2 ringtrain train": "--epochs 1",
@@ -68,6 +76,7 @@ PLANS = {
                 "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
                 "ringtrain evaluate runs/first --best",
                 "ringtrain predict runs/first -o predictions.csv",
+                "ringtrain export runs/first -o lenet.onnx",
                 COMPARE,
                 "ringtrain time alexnet",
                 "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second",
