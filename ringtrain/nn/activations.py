@@ -8,19 +8,24 @@ from ringtrain.nn.settings import WordSetting, setting
 
 
 @dataclass(frozen=True)
-class Activation(Layer):
-    """y = f(x), f by :meth:`ringtrain.ops.base.Ops.activation`"""
-
-    @property
-    def function(self) -> str:
-        """The name of f among :data:`ringtrain.ops.base.ACTIVATIONS`."""
-        return type(self).__name__.lower()
+class ElementwiseLayer(Layer):
+    """A layer of one input whose output has its shape, with one operation an element."""
 
     def shape(self, inputs):
         return shapes.single(self, inputs)
 
     def flops(self, inputs):
         return shapes.element_count(inputs[0])
+
+
+@dataclass(frozen=True)
+class Activation(ElementwiseLayer):
+    """y = f(x), f by :meth:`ringtrain.ops.base.Ops.activation`"""
+
+    @property
+    def function(self) -> str:
+        """The name of f among :data:`ringtrain.ops.base.ACTIVATIONS`."""
+        return type(self).__name__.lower()
 
     def forward(self, ctx, weights, xs):
         (x,) = xs

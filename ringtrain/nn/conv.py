@@ -1,6 +1,7 @@
-"""Convolution."""
+"""Convolution: what all have in common, and of images."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Fusable
@@ -9,10 +10,10 @@ from ringtrain.ops.base import ConvGeometry, Ops
 
 
 @dataclass(frozen=True)
-class Conv2D(Fusable):
-    """Cross-correlation with ``channels`` square kernels, in ``groups``.
+class SpatialConvolution(Fusable):
+    """Cross-correlation over ``AXES`` spatial axes with ``channels`` kernels, as long along each axis, in ``groups``.
 
-    Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]
+    Shapes: weight [kernel, ..., C/groups, K], bias [K]
     """
 
     channels: int = whole(1)
@@ -23,28 +24,42 @@ class Conv2D(Fusable):
     weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
     bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
 
+    AXES: ClassVar[int]
+
     @property
     def geometry(self) -> ConvGeometry:
         return ConvGeometry(self.kernel, self.stride, self.pad, self.groups)
 
     def shape(self, inputs):
-        C = shapes.image(self, inputs)[2]
+        C = shapes.spatial(self, inputs, self.AXES)[-1]
         if C % self.groups or self.channels % self.groups:
             wanted = texts.GROUPS(inputs=C, outputs=self.channels, groups=self.groups)
             raise shapes.misfit(self, inputs, wanted)
-        return (*shapes.windows(self, self.geometry, inputs), self.channels)
+        return (*shapes.windows(self, self.geometry, inputs, self.AXES), self.channels)
+
+    def _depth(self, inputs) -> int:
+        """Elements of a window, of one group."""
+        return self.kernel**self.AXES * inputs[0][-1] // self.groups
 
     def parameters(self, inputs):
-        C = shapes.image(self, inputs)[2]
-        area, K = self.kernel**2, self.channels
-        shape = (self.kernel, self.kernel, C // self.groups, K)
-        fans = {"fan_in": area * C // self.groups, "fan_out": area * K // self.groups}
+        C, K = shapes.spatial(self, inputs, self.AXES)[-1], self.channels
+        shape = (*[self.kernel] * self.AXES, C // self.groups, K)
+        fans = {"fan_in": self._depth(inputs), "fan_out": self.kernel**self.AXES * K // self.groups}
         weight = self.weight.parameter("weight", shape, "weight", **fans)
         return (weight,) if self.bias is None else (weight, self.bias.parameter("bias", (K,), "bias"))
 
     def flops(self, inputs):
-        per_output = 2 * self.kernel**2 * inputs[0][2] // self.groups
-        return shapes.element_count(self.shape(inputs)) * (per_output + (self.bias is not None))
+        return shapes.element_count(self.shape(inputs)) * (2 * self._depth(inputs) + (self.bias is not None))
+
+
+@dataclass(frozen=True)
+class Conv2D(SpatialConvolution):
+    """Cross-correlation with ``channels`` square kernels, in ``groups``.
+
+    Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]
+    """
+
+    AXES = 2
 
     def way(self, ops: Ops, count, inputs):
         return ops.conv2d_way((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)

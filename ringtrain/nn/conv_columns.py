@@ -6,11 +6,11 @@ and the device alone, and gradients of weights add up in the order of the exampl
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ringtrain.arrays import Array
 from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Fusable, Pass, Shape
+from ringtrain.nn.conv import SpatialConvolution
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
 from ringtrain.ops.base import ConvGeometry
 
@@ -29,50 +29,13 @@ def _matrix(ctx: Pass, name: str, rows: int, columns: int) -> Array:
 
 
 @dataclass(frozen=True)
-class SpatialConvolution(Fusable):
-    """Cross-correlation over ``AXES`` spatial axes, with kernels that are as long along each, in ``groups``."""
-
-    channels: int = whole(1)
-    kernel: int = whole(1)
-    stride: int = whole(1, 1)
-    pad: int = whole(0, 0)
-    groups: int = whole(1, 1)
-    weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
-    bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
-
-    AXES: ClassVar[int]
-
-    @property
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry(self.kernel, self.stride, self.pad, self.groups)
+class ColumnConvolution(SpatialConvolution):
+    """A convolution as a product of its weights with the matrix of windows."""
 
     @property
     def _of_image(self) -> bool:
         """Whether x is the matrix of windows already."""
         return (self.kernel, self.stride, self.pad, self.groups) == (1, 1, 0, 1)
-
-    def shape(self, inputs):
-        *extents, C = shapes.spatial(self, inputs, self.AXES)
-        if C % self.groups or self.channels % self.groups:
-            wanted = texts.GROUPS(inputs=C, outputs=self.channels, groups=self.groups)
-            raise shapes.misfit(self, inputs, wanted)
-        if min(extents) + 2 * self.pad < self.kernel:
-            raise shapes.misfit(self, inputs, texts.WINDOW(side=shapes.format_shape((self.kernel,) * self.AXES)))
-        return (*map(self.geometry.output, extents), self.channels)
-
-    def _depth(self, inputs) -> int:
-        """Elements of a window, of one group."""
-        return self.kernel**self.AXES * inputs[0][-1] // self.groups
-
-    def parameters(self, inputs):
-        C, K = shapes.spatial(self, inputs, self.AXES)[-1], self.channels
-        shape = (*[self.kernel] * self.AXES, C // self.groups, K)
-        fans = {"fan_in": self._depth(inputs), "fan_out": self.kernel**self.AXES * K // self.groups}
-        weight = self.weight.parameter("weight", shape, "weight", **fans)
-        return (weight,) if self.bias is None else (weight, self.bias.parameter("bias", (K,), "bias"))
-
-    def flops(self, inputs):
-        return shapes.element_count(self.shape(inputs)) * (2 * self._depth(inputs) + (self.bias is not None))
 
     def forward(self, ctx, weights, xs):
         (x,) = xs
@@ -154,7 +117,7 @@ class SpatialConvolution(Fusable):
 
 
 @dataclass(frozen=True)
-class Conv1D(SpatialConvolution):
+class Conv1D(ColumnConvolution):
     """Cross-correlation along a line with ``channels`` kernels, in ``groups``.
 
     Shapes: x [N,L,C] → y [N,P,K]; weight [S,C/groups,K], bias [K]
@@ -187,7 +150,7 @@ class Conv1D(SpatialConvolution):
 
 
 @dataclass(frozen=True)
-class Conv3D(SpatialConvolution):
+class Conv3D(ColumnConvolution):
     """Cross-correlation in a volume with ``channels`` cubic kernels, in ``groups``.
 
     Shapes: x [N,D,H,W,C] → y [N,O,P,Q,K]; weight [T,R,S,C/groups,K], bias [K]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ringtrain.nn import shapes, texts
+from ringtrain.nn.activations import ElementwiseLayer
 from ringtrain.nn.base import Fusable, Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, whole
 from ringtrain.ops.keys import name_key
@@ -59,14 +60,8 @@ class Linear(Fusable):
 
 
 @dataclass(frozen=True)
-class ReLU(Layer):
+class ReLU(ElementwiseLayer):
     """y = max(x, 0)"""
-
-    def shape(self, inputs):
-        return shapes.single(self, inputs)
-
-    def flops(self, inputs):
-        return shapes.element_count(inputs[0])
 
     def forward(self, ctx, weights, xs):
         (x,) = xs
@@ -81,17 +76,11 @@ class ReLU(Layer):
 
 
 @dataclass(frozen=True)
-class Dropout(Layer):
+class Dropout(ElementwiseLayer):
     """Each element is zero with probability ``rate``, else divided by 1 - rate; in evaluation y = x. The choice depends
     on seed, iteration, layer, example and element alone: not on the rank, nor the place in the batch."""
 
     rate: float = number(0.5, least=0, most=1, open_most=True)
-
-    def shape(self, inputs):
-        return shapes.single(self, inputs)
-
-    def flops(self, inputs):
-        return shapes.element_count(inputs[0])
 
     def _draw(self, ctx, x, array: str):
         y = ctx.space.shared(f"{self.name}.{array}", x.shape)

@@ -68,9 +68,9 @@ def element_count(shape: Shape) -> int:
     return n
 
 
-def windows(layer: Layer, geometry, inputs: Sequence[Shape]) -> tuple[int, int]:
-    """Return the extents (P, Q) after a kernel has moved over an image."""
-    H, W, _ = image(layer, inputs)
-    if min(H, W) + 2 * geometry.pad < geometry.kernel:
-        raise misfit(layer, inputs, texts.WINDOW(side=format_shape((geometry.kernel,) * 2)))
-    return geometry.output(H), geometry.output(W)
+def windows(layer: Layer, geometry, inputs: Sequence[Shape], axes: int = 2) -> Shape:
+    """Return the extents, such as (P, Q), after a kernel has moved along so many spatial axes. Raises ModelError"""
+    *extents, _ = spatial(layer, inputs, axes)
+    if min(extents) + 2 * geometry.pad < geometry.kernel:
+        raise misfit(layer, inputs, texts.WINDOW(side=format_shape((geometry.kernel,) * axes)))
+    return tuple(map(geometry.output, extents))
