@@ -175,7 +175,7 @@ def _checked_data(config, model, graph):
     examples if the data set is missing here."""
     from ringtrain.data.file.info import SplitShape, read_form
     from ringtrain.nn.losses import check_output, make_loss
-    from ringtrain.train.assembly.assemble import check_images
+    from ringtrain.train.assembly.data import check_images
 
     if config.synthetic or _is_far(config):
         return SplitShape(config.batch, model.input.shape)

@@ -25,7 +25,7 @@ from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, take_turns, together
-from ringtrain.train.assembly.assemble import check_images, read_data
+from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.checkpoints import input_facts

@@ -4,7 +4,7 @@ import numpy as np
 
 from ringtrain.data.inputs import is_one, unlabelled
 from ringtrain.train import texts
-from ringtrain.train.assembly.assemble import check_images
+from ringtrain.train.assembly.data import check_images
 from ringtrain.train.load import TrainedModel, load_model
 from ringtrain.train.predict import blocks, shape_of
 from ringtrain.transport.base import Transport

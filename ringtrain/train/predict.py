@@ -29,7 +29,7 @@ from ringtrain.nn.losses import check_output
 from ringtrain.nn.shapes import format_shape
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, together
-from ringtrain.train.assembly.assemble import check_images, read_data
+from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.images import threads_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, crop_of
 from ringtrain.train.load import TrainedModel, TrainedOnData, split_of

@@ -24,7 +24,8 @@ from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
-from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision
 from ringtrain.transport.world import connect, on_device
 

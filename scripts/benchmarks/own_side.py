@@ -17,7 +17,8 @@ from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.nn.initial import normal_blocks, uniforms
 from ringtrain.ops.keys import additive_key, name_key
-from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.transport.world import connect
 

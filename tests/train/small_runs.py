@@ -8,7 +8,8 @@ import numpy as np
 from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.transport.threads.loopback import LoopbackWorld

@@ -265,7 +265,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(t
 
 def test_a_run_keeps_its_order_and_one_of_an_earlier_version_one_permutation(train, tmp_path, monkeypatch):
     """Whether its set is large decides where a run begins alone. Checkpoints of earlier versions do not name it."""
-    monkeypatch.setattr("ringtrain.train.assembly.assemble.FULL_BYTES", 1)
+    monkeypatch.setattr("ringtrain.train.assembly.data.FULL_BYTES", 1)
     folder = tmp_path / "run" / "checkpoints"
     train(out="run", iterations=2)
     train(out="run", resume="auto", iterations=4, shuffle="blocks")

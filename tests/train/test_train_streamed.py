@@ -7,7 +7,8 @@ from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.world import connect
 from tests.train.small_runs import DROPOUT_NET
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -12,38 +11,32 @@ from ringtrain.arrays import Array
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.batches import Batches
-from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
-from ringtrain.data.batches.synthetic import synthetic
-from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
-from ringtrain.data.file.info import DatasetForm
-from ringtrain.data.image_files.open import accepts as image_files
-from ringtrain.data.image_files.split import ImageFilesSplit
+from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.split import Split
-from ringtrain.errors import ConfigError, DataError
+from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
-from ringtrain.launch.doctor.memory import free_bytes
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
-from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Shape
 from ringtrain.nn.freeze import freeze
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.losses import LabelForm, Loss, check_output, label_form, make_loss
 from ringtrain.nn.metrics import Metrics
-from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec, available
+from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.lr import LearningRate
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.train import texts
-from ringtrain.train.agree import agree, together
+from ringtrain.train.agree import together
 from ringtrain.train.assembly import batch_norm
-from ringtrain.train.assembly.images import erasing_of, mixing_of, open_image_files, transform_of, viewed
+from ringtrain.train.assembly.data import check_images, windows_of
+from ringtrain.train.assembly.images import erasing_of, mixing_of, transform_of
 from ringtrain.train.assembly.initial_weights import InitialWeights
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
@@ -161,64 +154,6 @@ class Assembly:
         )
 
 
-def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """Open the same data set on every rank; collective."""
-    data = together(transport, lambda: open_data(config, model, transport))
-    agree(transport, {"data checksum": data.checksum})
-    return data
-
-
-def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """Open the configuration's data set, under the view that its options give; collective: over the node, which holds
-    arrays once, or over all ranks, which divide the headers of image files."""
-    return viewed(_stored(config, model, transport), config, model, transport)
-
-
-def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    if config.synthetic:
-        graph = model.graph()
-        form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
-        largest = min(255, (graph.entries or 256) - 1)
-        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, largest)
-    if config.data is None and config.model != "digits":
-        raise ConfigError(texts.NO_DATA(model=config.model))
-    path, activity = config.data or "digits", transport.activity
-    if path != "digits" and image_files(path):
-        if config.test_data is not None and not image_files(config.test_data):
-            raise ConfigError(texts.TEST_OTHER_KIND(data=path, test=config.test_data))
-        with activity.holds_gil(f"opening images {path}"):
-            return open_image_files(path, config, model, transport)
-    limit = _most_in_memory(config, transport)
-    node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
-    with activity.holds_gil(f"opening data {path}"):
-        return open_dataset(
-            path,
-            node if transport.local_size > 1 else None,
-            lambda *_: activity.touch(),
-            test=config.test_data,
-            extents=len(model.input.shape),
-            most_bytes=limit,
-        )
-
-
-def _most_in_memory(config: TrainConfig, transport: Transport) -> int | None:
-    """The largest data set, in bytes, that is kept in memory; None: any. The same on all ranks; collective."""
-    if config.stream != "auto":
-        return 0 if config.stream == "yes" else None
-    free = [found for found in transport.gather_json(free_bytes(Path("/"))) if found is not None]
-    return min(free) // 2 if free else None
-
-
-def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
-    """A barrier for the ranks that do not read, with its name for people."""
-
-    def barrier() -> None:
-        with transport.activity.during(f"waiting until data {path} are read"):
-            transport.node_barrier()
-
-    return barrier
-
-
 def assemble(
     config: TrainConfig,
     model: ModelSpec,
@@ -302,14 +237,6 @@ def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet, loss: L
     return graph
 
 
-def windows_of(shuffle: str | None, train: Split) -> Windows | None:
-    """The windows of an order by blocks; None for one permutation of all examples. The set alone decides where the
-    order is not given, so that it is the same on any machine. Image files are often sorted by class, and are read one
-    by one: theirs is one permutation."""
-    large = train.count * train.row_bytes > FULL_BYTES and not isinstance(train, ImageFilesSplit)
-    return Windows.of(train.count, train.row_bytes) if shuffle == BLOCKS or (shuffle is None and large) else None
-
-
 def shards_of(count: int, exchange: Exchange) -> ShardParts | None:
     """This rank's shards of ``count``; None if gradients are not of shards."""
     return ShardParts(count, *exchange.facts.shards) if exchange.facts.shards is not None else None
@@ -369,21 +296,6 @@ def _worker(
 
 
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────
-def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
-    """Raise DataError if the network does not take images of this shape."""
-    if not takes(model.input, tuple(data.train.shape)):
-        images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
-        raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
-
-
-def takes(spec: InputSpec, stored: tuple[int, ...]) -> bool:
-    """Return whether a network takes examples of this shape. An image of one channel is a sequence of its rows, too."""
-    if len(spec.shape) != IMAGE_EXTENTS or len(stored) != IMAGE_EXTENTS:
-        return stored in (spec.shape, (*spec.shape, 1))
-    (h, w, c), (height, width, channels) = stored, spec.shape
-    return c == channels and height <= h + 2 * spec.pad and width <= w + 2 * spec.pad
-
-
 def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
     """Raise ConfigError unless every rank has a part of the batch."""
     batch = config.batch

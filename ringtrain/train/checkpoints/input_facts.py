@@ -12,7 +12,7 @@ from ringtrain.errors import CheckpointError, everywhere
 from ringtrain.nn.spec import InputSpec
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.train import texts
-from ringtrain.train.assembly.assemble import takes
+from ringtrain.train.assembly.data import takes
 from ringtrain.transport.base import Transport
 
 

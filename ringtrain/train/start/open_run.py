@@ -16,7 +16,8 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly import reproducible
-from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
+from ringtrain.train.assembly.assemble import Assembly, assemble
+from ringtrain.train.assembly.data import read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.initial_weights import InitialWeights, find_initial
 from ringtrain.train.assembly.recipe import check_warmup

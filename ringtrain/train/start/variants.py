@@ -17,7 +17,8 @@ from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.train import texts
 from ringtrain.train.agree import together
-from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.assembly.recipe import check_warmup

@@ -1,0 +1,103 @@
+"""Opens the data set of a configuration, in memory or in its files, and says which network takes it, in which order."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
+from ringtrain.data.batches.synthetic import synthetic
+from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
+from ringtrain.data.file.info import DatasetForm
+from ringtrain.data.image_files.open import accepts as image_files
+from ringtrain.data.image_files.split import ImageFilesSplit
+from ringtrain.data.split import Split
+from ringtrain.errors import ConfigError, DataError
+from ringtrain.launch.doctor.memory import free_bytes
+from ringtrain.nn import shapes
+from ringtrain.nn.losses import make_loss
+from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec
+from ringtrain.train import texts
+from ringtrain.train.agree import agree, together
+from ringtrain.train.assembly.images import open_image_files, viewed
+from ringtrain.transport.base import Transport
+
+
+def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """Open the same data set on every rank; collective."""
+    data = together(transport, lambda: open_data(config, model, transport))
+    agree(transport, {"data checksum": data.checksum})
+    return data
+
+
+def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """Open the configuration's data set, under the view that its options give; collective: over the node, which holds
+    arrays once, or over all ranks, which divide the headers of image files."""
+    return viewed(_stored(config, model, transport), config, model, transport)
+
+
+def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    if config.synthetic:
+        graph = model.graph()
+        form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
+        largest = min(255, (graph.entries or 256) - 1)
+        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, largest)
+    if config.data is None and config.model != "digits":
+        raise ConfigError(texts.NO_DATA(model=config.model))
+    path, activity = config.data or "digits", transport.activity
+    if path != "digits" and image_files(path):
+        if config.test_data is not None and not image_files(config.test_data):
+            raise ConfigError(texts.TEST_OTHER_KIND(data=path, test=config.test_data))
+        with activity.holds_gil(f"opening images {path}"):
+            return open_image_files(path, config, model, transport)
+    limit = _most_in_memory(config, transport)
+    node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
+    with activity.holds_gil(f"opening data {path}"):
+        return open_dataset(
+            path,
+            node if transport.local_size > 1 else None,
+            lambda *_: activity.touch(),
+            test=config.test_data,
+            extents=len(model.input.shape),
+            most_bytes=limit,
+        )
+
+
+def _most_in_memory(config: TrainConfig, transport: Transport) -> int | None:
+    """The largest data set, in bytes, that is kept in memory; None: any. The same on all ranks; collective."""
+    if config.stream != "auto":
+        return 0 if config.stream == "yes" else None
+    free = [found for found in transport.gather_json(free_bytes(Path("/"))) if found is not None]
+    return min(free) // 2 if free else None
+
+
+def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
+    """A barrier for the ranks that do not read, with its name for people."""
+
+    def barrier() -> None:
+        with transport.activity.during(f"waiting until data {path} are read"):
+            transport.node_barrier()
+
+    return barrier
+
+
+def windows_of(shuffle: str | None, train: Split) -> Windows | None:
+    """The windows of an order by blocks; None for one permutation of all examples. The set alone decides where the
+    order is not given, so that it is the same on any machine. Image files are often sorted by class, and are read one
+    by one: theirs is one permutation."""
+    large = train.count * train.row_bytes > FULL_BYTES and not isinstance(train, ImageFilesSplit)
+    return Windows.of(train.count, train.row_bytes) if shuffle == BLOCKS or (shuffle is None and large) else None
+
+
+def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
+    """Raise DataError if the network does not take images of this shape."""
+    if not takes(model.input, tuple(data.train.shape)):
+        images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
+        raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
+
+
+def takes(spec: InputSpec, stored: tuple[int, ...]) -> bool:
+    """Return whether a network takes examples of this shape. An image of one channel is a sequence of its rows, too."""
+    if len(spec.shape) != IMAGE_EXTENTS or len(stored) != IMAGE_EXTENTS:
+        return stored in (spec.shape, (*spec.shape, 1))
+    (h, w, c), (height, width, channels) = stored, spec.shape
+    return c == channels and height <= h + 2 * spec.pad and width <= w + 2 * spec.pad
