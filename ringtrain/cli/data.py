@@ -63,7 +63,7 @@ def make(source, out, **options):
 @data.command()
 @click.argument("file", metavar="F.h5", type=click.Path())
 def info(file):
-    """Show what a data set holds: of F.h5, or of what `train --data` takes. `show` is the same."""
+    """Show the contents of a data set: F.h5, or anything that `train --data` takes. `show` is the same."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -77,7 +77,7 @@ class NoMetrics(Metrics):
 class ClassMetrics(Metrics):
     """Of classes that exclude one another: top-5 accuracy; of dense labels the mean intersection over union.
 
-    whole:    whether top-5 accuracy is told of fewer than ``MANY`` classes, too
+    whole:    whether fewer than ``MANY`` classes have a top-5 accuracy, too
     by_class: whether elements are counted by class, and confused ones
     """
 

@@ -198,7 +198,7 @@ def _rehearse(trained: TrainedModel, split: Split, data: DataSet | None = None) 
         return
     try:
         check_output(trained.loss, trained.graph, data)
-    except ModelError:  # an error of what asks for the output, and not of a layer's features
+    except ModelError:  # the command that needs the output raises it; features of a layer do not need it
         return
     trained.loss.forward(ctx, outputs, labels, trained.ops.zeros((3,), "float64"))
 

@@ -28,7 +28,8 @@ from ringtrain.errors import DataError
 
 
 def check_file(path, progress: Progress = no_progress) -> list[str]:
-    """Return every problem of what a text names, none for a good data set. Reads all of it, a block at a time."""
+    """Return every problem of a data set, named as for ``--data``; none for a good one. Reads all of it, a block
+    at a time."""
     problems: list[str] = []
     try:
         named = parse_data(path)

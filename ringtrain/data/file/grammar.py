@@ -37,7 +37,8 @@ class Named:
 
 
 def parse_data(text) -> Named:
-    """Return what a text names. Raises: DataError if a pattern has no file, or names are malformed."""
+    """Return the files and arrays that ``text`` names. Raises: DataError if a pattern has no file, or names are
+    malformed."""
     text = str(text)
     if text == "digits":
         return Named(text, (DIGITS,))
@@ -58,7 +59,7 @@ def parse_data(text) -> Named:
 
 
 def is_here(text) -> bool:
-    """Return whether files of what a text names are on this machine."""
+    """Return whether all files that ``text`` names are on this machine."""
     try:
         return all(file.exists() for file in parse_data(text).files)
     except DataError:

@@ -30,7 +30,8 @@ class DatasetForm:
 
 
 def read_form(path, test=None, extents: int | None = None) -> DatasetForm:
-    """Read the form of what ``--data`` names. Class numbers without names are counted by reading all labels.
+    """Read the form of the data set that ``--data`` names. Class numbers without names are counted by reading all
+    labels.
 
     Raises: DataError if a file is missing, is no data set, or its layout is wrong.
     """

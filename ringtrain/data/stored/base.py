@@ -1,7 +1,7 @@
 """An array whose rows lie anywhere: in memory, in a file, or in several. Examples are rows.
 
 A reader gives consecutive rows, or any rows; :meth:`StoredArray.ahead` names those that are wanted next, and
-:meth:`StoredArray.behind` those that nobody wants soon.
+:meth:`StoredArray.behind` those that are not read again soon.
 """
 
 import math

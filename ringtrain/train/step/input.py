@@ -21,7 +21,7 @@ class DeviceInput:
     :class:`Prefetcher` uploads the next batch ahead of time."""
 
     def __init__(self, ops: Ops, spec: InputSpec, data: DataSet):
-        self._ops, self._shape, self._whole = ops, spec.shape, len(spec.shape) != IMAGE_EXTENTS
+        self._ops, self._shape = ops, spec.shape
         self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape))
         self._means: dict[Shape, Array] = {}  # by the shape of the images: transformed ones may have another
         self._scale = _on_device(ops, scale_of(spec, data))
@@ -67,7 +67,13 @@ class DeviceInput:
         return x
 
     def _as_images(self, inputs: Array) -> Array:
-        return as_images(inputs, self._scale.shape[0], self._whole)
+        """Inputs of any number of extents as images: of one row, unless the network takes images and these are some.
+        Shapes: [N, ...] → [N, H, W, C]"""
+        count, *shape = inputs.shape
+        if len(shape) == len(self._shape) == IMAGE_EXTENTS:
+            return inputs
+        channels = self._scale.shape[0]
+        return inputs.reshape((count, 1, element_count(tuple(shape)) // channels, channels))
 
     def _mix(self, space: Workspace, x: Array, other: Array, mix: Mix) -> None:
         """Mix each example with its partner, in place."""
@@ -94,15 +100,6 @@ class DeviceInput:
         array = space(f"batch.{name}", source.shape, source.dtype)
         move(source, array)
         return array
-
-
-def as_images(inputs: Array, channels: int, whole: bool) -> Array:
-    """Inputs of any number of extents as images, of one row unless they are images. ``whole``: of one row at any rate,
-    for a network that takes no images. Shapes: [N, ...] → [N, H, W, C]"""
-    count, *shape = inputs.shape
-    if len(shape) == IMAGE_EXTENTS and not whole:
-        return inputs
-    return inputs.reshape((count, 1, element_count(tuple(shape)) // channels, channels))
 
 
 def mean_of(spec: InputSpec, data: DataSet, shape: Shape) -> np.ndarray:
