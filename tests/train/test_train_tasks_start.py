@@ -15,7 +15,7 @@ from ringtrain.report.comparison.table import comparison_tables
 from ringtrain.storage.checkpoint import store
 from ringtrain.tables import plain_lines
 from ringtrain.train import texts as train_texts
-from ringtrain.train.assembly import assemble
+from ringtrain.train.assembly import data as data_room
 from ringtrain.train.load import load, score_of
 from tests.runs import records
 
@@ -27,7 +27,7 @@ def run_task(train, tmp_path, monkeypatch):
     def run(task, **flags):
         text, loss, _ = TASKS[task]
         (tmp_path / "net.toml").write_text(text)
-        monkeypatch.setattr(assemble, "open_data", lambda *_: data_of(task))
+        monkeypatch.setattr(data_room, "open_data", lambda *_: data_of(task))
         train(**{"loss": loss, "batch": 10, "iterations": 12, "lr": 0.1, "out": "run", **flags})
 
     return run
