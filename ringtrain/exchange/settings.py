@@ -19,7 +19,7 @@ class ExchangeSettings:
     guard:  watches the collectives; None without a guard
     share:  share(count, part, parts) → (start, stop): the examples of one part
     add_external_square_norm: maps the sum of squares of the gradients over the arena to the sum of all gradients that
-            are clipped together
+            are clipped together; None: there are no others
     scale:  the factor of the loss; None if it is 1
     """
 
@@ -29,7 +29,7 @@ class ExchangeSettings:
     tuning: Table | None = None
     guard: Guard | None = None
     share: Callable[[int, int, int], tuple[int, int]] | None = None
-    add_external_square_norm: Callable[[float], float] = float
+    add_external_square_norm: Callable[[float], float] | None = None
     scale: LossScale | None = None
 
     def with_options(self, **options) -> "ExchangeSettings":

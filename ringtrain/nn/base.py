@@ -97,6 +97,7 @@ class Pass:
                 every pass of this many examples, until ``space`` replaces an array
     waits:      names of spans before which forward is cut, since their weights may not have arrived yet
     cuts:       names of spans after which backward is cut, since their gradients start an exchange
+    factor:     float64 device array of one element, which multiplies the gradient of the loss; None: 1
     recompute:  whether activations of blocks of layers are dropped, and computed again in backward
     layer:      the layer's name, for people; empty while a recorded pass is replayed
     """
@@ -112,6 +113,7 @@ class Pass:
     recorded: bool = False
     waits: frozenset[str] = frozenset()
     cuts: frozenset[str] = frozenset()
+    factor: Array | None = None
     recompute: bool = False
     layer: str = ""
 

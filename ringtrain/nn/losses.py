@@ -34,11 +34,13 @@ class Loss(ABC):
     name:          of ``--loss``
     accuracy:      whether forward and backward count correct elements
     probabilities: whether :meth:`predict` gives one for each class, along the last axis
+    scaled:        whether :meth:`backward` multiplies by ``ctx.factor``; else the caller does
     """
 
     name: ClassVar[str]
     accuracy: ClassVar[bool] = False
     probabilities: ClassVar[bool] = False
+    scaled: ClassVar[bool] = False
 
     @classmethod
     def make(cls, config: Any) -> "Loss":
@@ -61,7 +63,7 @@ class Loss(ABC):
     @abstractmethod
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         """Do the same, and return d(sum of losses / denominator)/d(outputs). The denominator is the exchange's: an
-        all-reduce sums, so the mean is made here; with loss scaling, it is divided by the factor."""
+        all-reduce sums, so the mean is made here."""
 
     def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
         """Which labels make the loss NaN, whatever the output. Shapes: [n, ...] → bool, the same"""
@@ -93,6 +95,7 @@ class SoftmaxCrossEntropy(Loss):
     name = "ce"
     accuracy = True
     probabilities = True
+    scaled = True
     smoothing: float = 0.0
     ignore: int = -1
 
@@ -126,8 +129,8 @@ class SoftmaxCrossEntropy(Loss):
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         dx = ctx.space("loss.dx", outputs.shape)
         (rows, classes), dx_rows = _rows(outputs, labels), _rows(dx, labels)[0]
-        scale = _inverse(denominator)
-        ctx.ops.softmax_cross_entropy(rows, classes, dx_rows, totals_3, scale, self.smoothing, self.ignore)
+        given = _inverse(denominator), self.smoothing, self.ignore, ctx.factor
+        ctx.ops.softmax_cross_entropy(rows, classes, dx_rows, totals_3, *given)
         return dx
 
     def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
@@ -157,6 +160,7 @@ class ValueLoss(Loss):
     """A loss of each value, by :meth:`ringtrain.ops.base.Ops.value_loss`. Outputs and labels have one shape; an extent
     of 1 at its end may be missing on either. ``delta``: of huber"""
 
+    scaled = True
     delta: float = 1.0
 
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
@@ -174,8 +178,8 @@ class ValueLoss(Loss):
 
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         dx = ctx.space("loss.dx", outputs.shape)
-        scale = _inverse(denominator)
-        ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), _flat(dx), totals_3, scale, self.delta)
+        given = _inverse(denominator), self.delta, ctx.factor
+        ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), _flat(dx), totals_3, *given)
         return dx
 
     def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:

@@ -40,6 +40,7 @@ from ringtrain.ops.compression import CompressionOps
 from ringtrain.ops.geometry import ConvGeometry, PoolGeometry
 from ringtrain.ops.machine import MachineOps
 from ringtrain.ops.precision import active_dtype
+from ringtrain.ops.update import UpdateRange, UpdateRule
 
 ACTIVATIONS = ("sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # kernels take the place in this list
 VALUE_LOSSES = ("mse", "mae", "huber", "bce")
@@ -83,8 +84,8 @@ class Ops(MachineOps, CompressionOps):
         """
 
     @abstractmethod
-    def scale(self, x: Array, factor: float) -> None:
-        """x = factor · x"""
+    def scale(self, x: Array, factor: float | Array) -> None:
+        """x = factor · x; a factor that is an array is one float64, read when this is done."""
 
     @abstractmethod
     def relu(self, x: Array, y: Array) -> None:
@@ -330,15 +331,19 @@ class Ops(MachineOps, CompressionOps):
         """Probabilities of each row."""
 
     @abstractmethod
-    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale: float, smoothing=0.0, ignore=-1) -> None:
+    def softmax_cross_entropy(
+        self, x_NK, labels_N, dx_NK, totals_3, scale: float, smoothing=0.0, ignore=-1, factor_1: Array | None = None
+    ) -> None:
         """Adds (sum of losses, correct, valid) to the float64 ``totals``; dx = scale · d(sum of losses)/dx, or None if
         only the totals are needed. ``labels`` are int32; a row with the label ``ignore`` does not count, and a label
         that is no class makes the loss NaN. Smoothing s takes (1 - s) · onehot + s/K as the target (Szegedy et al.
-        2016). The loss is float64 inside.
+        2016). The loss is float64 inside. ``factor_1``: a float64 that multiplies the scale, read when this is done.
         """
 
     @abstractmethod
-    def value_loss(self, kind: str, x_N, labels_N, dx_N, totals_3, scale: float, delta: float = 1.0) -> None:
+    def value_loss(
+        self, kind: str, x_N, labels_N, dx_N, totals_3, scale: float, delta: float = 1.0, factor_1: Array | None = None
+    ) -> None:
         """Adds (sum of losses, correct, labelled elements) to the float64 ``totals``; dx = scale · d(sum of losses)/dx,
         or None if only the totals are needed; all of one size. Of an output x and its label y, with d = x - y, ``kind``
         of :data:`VALUE_LOSSES`:
@@ -348,7 +353,8 @@ class Ops(MachineOps, CompressionOps):
             huber  d²/2 up to |d| = delta, then delta · (|d| - delta/2) (Huber 1964)
             bce    log(1 + e^x) - x · y; correct where x > 0 as y > 1/2; a y outside 0..1 makes the loss NaN
 
-        Labels are of ``dtype``, or int32, of which -1 does not count. The loss is float64 inside.
+        Labels are of ``dtype``, or int32, of which -1 does not count. The loss is float64 inside; ``factor_1`` is as in
+        :meth:`softmax_cross_entropy`.
         """
 
     @abstractmethod
@@ -367,34 +373,57 @@ class Ops(MachineOps, CompressionOps):
         """Adds to the float64 ``totals`` those of a mixed batch: (share · loss of a + (1 - share) · loss of b, correct
         of the one with the larger share, valid of a)."""
 
-    # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
+    # ── the update of weights ─────────────────────────────────────────────────────────────────────────────
+    # Arrays are flat, over the arena; ``numbers`` and ``loss_scale_3`` are float64, as in :mod:`ringtrain.ops.update`.
     @abstractmethod
-    def sgd(self, w: Array, g: Array, v: Array, lr: float, momentum: float, decay: float, nesterov: bool) -> None:
-        """g' = g + decay·w; v = momentum·v + g'; w -= lr·(g' + momentum·v if nesterov else v)"""
+    def gradient_squares(self, g: Array, pieces: Sequence[tuple[int, int]], squares_1: Array) -> None:
+        """squares = sum of g² over the pieces (start, stop), in float64: not finite where an element is not."""
 
     @abstractmethod
-    def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step: int) -> None:
-        """w -= lr·decay·w; m, v are the moving moments; w -= lr · m̂/(sqrt(v̂) + eps), bias-corrected by ``step`` >= 1.
-        Source: Loshchilov & Hutter 2019."""
+    def begin_update(
+        self,
+        numbers: Array,
+        squares_1: Array | None = None,
+        limit: float | None = None,
+        loss_scale_3: Array | None = None,
+        dynamic: bool = False,
+        totals_3: Array | None = None,
+    ) -> None:
+        """Begin an update: count it, and set what the calls of :meth:`update` multiply gradients by, and whether they
+        do anything. Gradients are those of a loss multiplied by the factor of ``loss_scale_3``, which is adapted
+        (``dynamic``): where squares are not finite the update is left out. limit: gradients of a larger norm are
+        scaled to it. totals_3: of a loss that is not finite no update is applied any more."""
 
     @abstractmethod
-    def adam(self, w, g, m, v, lr, beta1, beta2, eps, decay, step: int) -> None:
-        """g' = g + decay·w; m, v are its moving moments; w -= lr · m̂/(sqrt(v̂) + eps), bias-corrected by ``step`` >= 1.
-        Source: Kingma & Ba 2015, with L2 decay as in torch.optim.Adam."""
+    def update_squares(
+        self,
+        rule: UpdateRule,
+        ranges: Sequence[UpdateRange],
+        w: Array,
+        g: Array,
+        slots: Sequence[Array],
+        first: int,
+        numbers: Array,
+        squares_N2: Array,
+    ) -> None:
+        """Of a layerwise rule: turn the gradients of the ranges, in place, into directions, and add the sums of squares
+        of weights and direction of each norm. ``slots``: the optimizer's state, from element ``first`` on."""
 
     @abstractmethod
-    def rmsprop(self, w, g, s, v, lr, momentum, alpha, eps, decay) -> None:
-        """g' = g + decay·w; s = alpha·s + (1 - alpha)·g'²; v = momentum·v + g'/(sqrt(s) + eps); w -= lr·v. Source:
-        Tieleman & Hinton 2012, as torch.optim.RMSprop."""
-
-    @abstractmethod
-    def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step: int) -> None:
-        """m, v are the moving moments; g = m̂/(sqrt(v̂) + eps) + decay·w, bias-corrected by ``step`` >= 1. Source: You et
-        al. 2020, algorithm 2."""
-
-    @abstractmethod
-    def approach(self, w: Array, g: Array, rate: float) -> None:
-        """w += rate · (g - w): running statistics."""
+    def update(
+        self,
+        rule: UpdateRule,
+        ranges: Sequence[UpdateRange],
+        w: Array,
+        g: Array,
+        slots: Sequence[Array],
+        first: int,
+        numbers: Array,
+        squares_N2: Array | None = None,
+    ) -> None:
+        """Update the weights of the ranges, in their order, and their averages. ``squares_N2``: of a
+        layerwise rule, those of whole parameters. ``ranges`` must be the same object in each call: a device keeps a
+        table of it. Gradients may be overwritten."""
 
     # ── 16 bits for the wire: x is float32; packed is float16, or uint16 for the bits of bfloat16 ────────────
     @abstractmethod

@@ -4,7 +4,7 @@ from time import perf_counter
 
 import numpy as np
 
-from ringtrain.ops.base import Ops
+from ringtrain.ops.host_update import HostUpdate
 from ringtrain.ops.machine import Mark
 
 
@@ -27,7 +27,12 @@ class HostMark(Mark):
 DONE = HostMark()
 
 
-class HostOps(Ops):
+def host_number(factor):
+    """Return a factor as a number; it may be an array of one, or None for 1."""
+    return 1.0 if factor is None else float(factor[0]) if isinstance(factor, np.ndarray) else factor
+
+
+class HostOps(HostUpdate):
     """Operations on NumPy arrays."""
 
     records = False
@@ -50,6 +55,13 @@ class HostOps(Ops):
 
     def fetch(self, x, host):
         np.copyto(host, x)
+
+    def put(self, *values):
+        for x, value in values:
+            x[0] = value
+
+    def typed(self, x, dtype):
+        return x.reshape(-1).view(dtype)
 
     def memory(self):
         return None

@@ -100,6 +100,15 @@ class MachineOps(ABC):
         return x
 
     @abstractmethod
+    def put(self, *values: tuple[Array, int | float]) -> None:
+        """Set arrays of one element of 8 bytes (int64, uint64, float64) to numbers, up to four, in the order of
+        operations; nothing waits."""
+
+    @abstractmethod
+    def typed(self, x: Array, dtype: DTypeLike) -> Array:
+        """Return the same bytes as a flat array of another type."""
+
+    @abstractmethod
     def memory(self) -> tuple[int, int] | None:
         """Return (free, total) bytes of the device; None for a host, whose memory is shared by all processes. If an
         array does not fit, :meth:`empty` raises DeviceFullError.

@@ -1,8 +1,8 @@
-"""Optimizers, as functions on flat spans of the arena.
+"""Optimizers, as rules for ranges of the arena; :meth:`ringtrain.ops.base.Ops.update` follows them.
 
-The parameters' own multipliers cut the arena into *runs*: neighbours with equal multipliers are updated in
-one call, padding included (it is zero, and stays zero). Running statistics are runs too, which move towards
-what the exchange summed.
+The parameters' own multipliers cut the arena into *ranges*: neighbours with equal multipliers are updated alike,
+padding included (it is zero, and stays zero). Running statistics are ranges too, which move towards what the exchange
+summed.
 
 With ``ema`` each update ends with ema = ema·d + (1-d)·w, of every element, running statistics included.
 
@@ -34,20 +34,19 @@ use_buffers=True
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-
-import numpy as np
+from typing import ClassVar
 
 from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
+from ringtrain.ops.update import APPLIED, EMA, MULTIPLIER, RATE, UPDATES, UpdateRange, UpdateRule, trained_ranges
 from ringtrain.optim import texts
 
 Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
-EMA = "ema"  # the slot of the average of the weights
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 
 
@@ -77,281 +76,203 @@ class Hyper:
     ema: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRange:
-    """Elements ``start:stop`` of the arena with one kind of update. lr multiplies the learning rate, decay is
-    final, rate is that of running statistics, or 0 if the range is trained. norm numbers the one parameter
-    whose norms scale its update; None if none does.
-    """
-
-    start: int
-    stop: int
-    lr: float
-    decay: float
-    rate: float
-    norm: int | None = None
-
-
 def update_ranges(spans: Sequence[Span], hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
-    """Merge neighbouring spans with equal multipliers, and leave frozen ones out. ``layerwise``: keep spans apart whose
-    own norms scale their updates."""
+    """Merge neighbouring spans with equal multipliers. ``layerwise``: keep spans apart whose own norms scale their
+    updates."""
     merged: list[UpdateRange] = []
     norms = count()
     for span in spans:
-        if span.parameter.frozen:
-            continue
-        run = _run(span, hyper)
-        if layerwise and span.parameter.role == "weight":
-            run = replace(run, norm=next(norms))
+        each = _range(span, hyper)
+        if layerwise and span.parameter.role == "weight" and not each.frozen:
+            each = replace(each, norm=next(norms))
         last = merged[-1] if merged else None
-        if last and last.stop == run.start and replace(run, start=last.start, stop=last.stop) == last:
-            merged[-1] = replace(last, stop=run.stop)
+        if last and last.stop == each.start and replace(each, start=last.start, stop=last.stop) == last:
+            merged[-1] = replace(last, stop=each.stop)
         else:
-            merged.append(run)
+            merged.append(each)
     return tuple(merged)
 
 
-def _run(span: Span, hyper: Hyper) -> UpdateRange:
+def _range(span: Span, hyper: Hyper) -> UpdateRange:
     p = span.parameter
+    if p.frozen:
+        return UpdateRange(span.start, span.stop, 0.0, 0.0, 0.0, frozen=True)
     if p.role == "statistic":
         return UpdateRange(span.start, span.stop, 0.0, 0.0, p.rate)
     exempt = p.role in UNDECAYED and not hyper.decay_bias_norm
     return UpdateRange(span.start, span.stop, p.lr, 0.0 if exempt else hyper.weight_decay * p.decay, 0.0)
 
 
-def eps_of(hyper: Hyper, usual: float) -> float:
-    return usual if hyper.eps is None else hyper.eps
-
-
 class Optimizer(ABC):
-    """An update rule.
+    """An update rule for the spans of an arena.
 
     slots:     names of the flat arrays that hold its state, as long as the arena and zero at first; of an object with
-               ``hyper.ema`` also :data:`EMA`, the average of the weights
+               ``hyper.ema`` also :data:`ringtrain.ops.update.EMA`, the average of the weights
     linear:    whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
-    layerwise: whether it needs norms of whole parameters: see :class:`Layerwise`
+    layerwise: whether it needs norms of whole parameters: see :class:`RuleOptimizer`
+    recorded:  whether a device may record an update, and replay it with other numbers
     """
 
     slots: tuple[str, ...]
     linear: bool
-    layerwise: bool
+    layerwise = False
+    recorded = False
 
     def __init__(self, spans: Sequence[Span], hyper: Hyper):
-        self.hyper, self._rule_slots = hyper, type(self).slots
-        self.slots = self._rule_slots if hyper.ema is None else (*self._rule_slots, EMA)
-        self.runs = update_ranges(spans, hyper, self.layerwise)
+        self.hyper = hyper
+        self.slots = type(self).slots if hyper.ema is None else (*type(self).slots, EMA)
+        self.ranges = update_ranges(spans, hyper, self.layerwise)
+        self._within: dict[tuple[int, int], tuple[UpdateRange, ...]] = {}
 
     @abstractmethod
     def apply(
-        self, ops: Ops, weights, grads, slots: Slots, lr: float, step: int, start: int, stop: int, first: int = 0
+        self,
+        ops: Ops,
+        weights: Array,
+        grads: Array,
+        slots: Slots,
+        numbers: Array,
+        start: int,
+        stop: int,
+        first: int = 0,
+        squares: Array | None = None,
+        summed: bool = False,
     ) -> None:
         """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
-        Gradients may be overwritten. lr is that of this iteration, before multipliers; step counts updates from 1."""
+        Gradients may be overwritten. ``numbers``: of this update (:mod:`ringtrain.ops.update`). ``squares``: memory for
+        those of a layerwise rule, by :func:`make_squares`; ``summed``: they are in it, else the elements are those of
+        whole parameters.
+        """
 
-    def _within(self, start: int, stop: int) -> Iterator[UpdateRange]:
-        for run in self.runs:
-            if run.start >= start and run.stop <= stop:
-                yield run
-            elif run.start < stop and run.stop > start:
-                yield replace(run, start=max(run.start, start), stop=min(run.stop, stop))
-
-    def _state(self, run: UpdateRange, slots: Slots, first: int) -> list[Array]:
-        return [slots[name][run.start - first : run.stop - first] for name in self._rule_slots]
-
-    def _average(self, ops: Ops, weights, slots: Slots, step: int, start: int, stop: int, first: int) -> None:
-        """Move the average of the weights, running statistics included, towards the updated ones; it begins at those of
-        the first update."""
-        if self.hyper.ema is None or start == stop:
-            return
-        average, updated = slots[EMA][start - first : stop - first], weights[start:stop]
-        if step == 1:
-            ops.copy(updated, average)
-        else:
-            ops.approach(average, updated, 1 - self.hyper.ema)
+    def within(self, start: int, stop: int) -> tuple[UpdateRange, ...]:
+        """Return the ranges of elements ``start:stop``: the same object in each call."""
+        if (start, stop) not in self._within:
+            cut = (
+                replace(each, start=max(each.start, start), stop=min(each.stop, stop))
+                for each in self.ranges
+                if each.start < stop and each.stop > start
+            )
+            self._within[start, stop] = tuple(cut) if start < stop else ()
+        return self._within[start, stop]
 
 
-class ElementwiseOptimizer(Optimizer):
-    """An optimizer whose update of an element depends on that element alone."""
+class RuleOptimizer(Optimizer):
+    """An optimizer whose formula the operations know.
 
-    layerwise = False
-
-    def apply(self, ops: Ops, weights, grads, slots, lr, step, start, stop, first=0):
-        for run in self._within(start, stop):
-            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
-            if run.rate:
-                ops.approach(w, g, run.rate)
-            else:
-                self._update(ops, w, g, self._state(run, slots, first), lr * run.lr, run.decay, step)
-        self._average(ops, weights, slots, step, start, stop, first)
-
-    @abstractmethod
-    def _update(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, decay: float, step: int) -> None: ...
-
-
-class SGD(ElementwiseOptimizer):
-    slots = ("momentum",)
-    linear = True
-
-    def _update(self, ops: Ops, w, g, state, lr, decay, step):
-        (v,) = state
-        ops.sgd(w, g, v, lr, self.hyper.momentum, decay, False)
-
-
-class Nesterov(ElementwiseOptimizer):
-    slots = ("momentum",)
-    linear = True
-
-    def _update(self, ops: Ops, w, g, state, lr, decay, step):
-        (v,) = state
-        ops.sgd(w, g, v, lr, self.hyper.momentum, decay, True)
-
-
-class AdamW(ElementwiseOptimizer):
-    slots = ("mean", "square")
-    linear = False
-
-    def _update(self, ops: Ops, w, g, state, lr, decay, step):
-        m, v = state
-        ops.adamw(w, g, m, v, lr, self.hyper.momentum, self.hyper.beta2, eps_of(self.hyper, 1e-8), decay, step)
-
-
-class Adam(ElementwiseOptimizer):
-    slots = ("mean", "square")
-    linear = False
-
-    def _update(self, ops: Ops, w, g, state, lr, decay, step):
-        m, v = state
-        ops.adam(w, g, m, v, lr, self.hyper.momentum, self.hyper.beta2, eps_of(self.hyper, 1e-8), decay, step)
-
-
-class RMSprop(ElementwiseOptimizer):
-    slots = ("square", "momentum")
-    linear = False
-
-    def _update(self, ops: Ops, w, g, state, lr, decay, step):
-        s, v = state
-        ops.rmsprop(w, g, s, v, lr, self.hyper.momentum, self.hyper.beta2, eps_of(self.hyper, 1e-8), decay)
-
-
-class Layerwise(Optimizer):
-    """An optimizer whose update of a parameter is scaled by norms over the whole of it. The norms are sums of float64
-    over its elements alone, so the update depends neither on buckets nor on neighbours.
-
-    A rank with whole parameters calls :meth:`apply`. If ranks have parts of a parameter, each calls :meth:`prepare` for
-    its parts, the squares are summed over ranks, and each calls :meth:`move`.
+    The update of a layerwise one is scaled by norms over whole parameters. The norms are sums of float64 over the
+    elements of a parameter alone, so the update depends neither on buckets nor on neighbours. If ranks have parts of a
+    parameter, each calls :meth:`add_squares` for its parts, the squares are summed over ranks, and each calls
+    :meth:`apply` with them.
     """
 
-    linear = False
-    layerwise = True
+    kind: ClassVar[str]  # one of ringtrain.ops.update.KINDS
+    recorded = True
+    usual_eps = 1e-8
 
     def __init__(self, spans: Sequence[Span], hyper: Hyper):
         super().__init__(spans, hyper)
-        self._whole = self.squares()
+        eps = self.usual_eps if hyper.eps is None else hyper.eps
+        trust = hyper.trust_coefficient, hyper.trust_limit
+        self.rule = UpdateRule(self.kind, hyper.momentum, hyper.beta2, eps, *trust, hyper.correction, hyper.ema)
 
-    def apply(self, ops: Ops, weights, grads, slots, lr, step, start, stop, first=0):
-        self._check_whole(start, stop)
-        squares = self._whole
-        squares.fill(0.0)
-        self.prepare(ops, weights, grads, slots, step, start, stop, squares, first)
-        self.move(ops, weights, grads, slots, lr, step, start, stop, squares, first)
+    def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
+        ranges = self.within(start, stop)
+        if squares is not None and not summed:
+            self._check_whole(start, stop)
+            ops.fill(squares, 0)
+            self.add_squares(ops, weights, grads, slots, numbers, start, stop, squares, first)
+        ops.update(self.rule, ranges, weights, grads, self._state(slots), first, numbers, squares)
 
-    def squares(self) -> np.ndarray:
-        """Return zeros, float64 [parameters with norms, 2], for the sums of squares of weights and direction."""
-        return np.zeros((sum(run.norm is not None for run in self.runs), 2))
-
-    def prepare(
-        self, ops: Ops, weights, grads, slots: Slots, step: int, start: int, stop: int, squares, first: int = 0
-    ) -> None:
-        """Turn the gradient of elements ``start:stop``, in place, into a direction, and add the squares of both."""
-        for run in self._within(start, stop):
-            if run.rate:
-                continue
-            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
-            self._direct(ops, w, g, self._state(run, slots, first), run.decay, step)
-            if run.norm is not None:
-                squares[run.norm] += ops.square_sum(w), ops.square_sum(g)
-
-    def move(
-        self, ops: Ops, weights, grads, slots: Slots, lr: float, step: int, start: int, stop: int, squares,
+    def add_squares(
+        self,
+        ops: Ops,
+        weights: Array,
+        grads: Array,
+        slots: Slots,
+        numbers: Array,
+        start: int,
+        stop: int,
+        squares: Array,
         first: int = 0,
-    ) -> None:  # fmt: skip
-        """Update elements ``start:stop`` in their direction, by the squares of whole parameters."""
-        for run in self._within(start, stop):
-            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
-            if run.rate:
-                ops.approach(w, g, run.rate)
-                continue
-            ratio = 1.0 if run.norm is None else self._limited(np.sqrt(squares[run.norm]), run.decay)
-            self._move(ops, w, g, self._state(run, slots, first), lr * run.lr, ratio, run.decay)
-        self._average(ops, weights, slots, step, start, stop, first)
+    ) -> None:
+        """Turn the gradients of elements ``start:stop``, in place, into directions, and add the squares of weights and
+        directions to ``squares``, float64 [norms, 2]."""
+        ranges = self.within(start, stop)
+        ops.update_squares(self.rule, ranges, weights, grads, self._state(slots), first, numbers, squares)
 
     def _check_whole(self, start: int, stop: int) -> None:
-        for run in self.runs if start < stop else ():
-            if run.norm is not None and any(run.start < edge < run.stop for edge in (start, stop)):
+        """Raise ValueError if elements ``start:stop`` have a part of a parameter whose norm is needed."""
+        for each in self.ranges if start < stop else ():
+            if each.norm is not None and any(each.start < edge < each.stop for edge in (start, stop)):
                 raise ValueError(
-                    f"elements {start}:{stop} cut the parameter at {run.start}:{run.stop}, whose update wants its "
-                    "norm: take whole parameters, or `prepare` parts, sum their squares over ranks, and `move` them"
+                    f"elements {start}:{stop} cut the parameter at {each.start}:{each.stop}, whose update wants its "
+                    "norm: take whole parameters, or add the squares of all ranks' parts"
                 )
 
-    def _limited(self, norms: np.ndarray, decay: float) -> float:
-        w_norm, g_norm = norms
-        # Weights at 0 would stay there, and without a gradient the ratio is undefined: use 1, as is usual.
-        ratio = self._trust(w_norm, g_norm, decay) if w_norm > 0 and g_norm > 0 else 1.0
-        return min(float(ratio), self.hyper.trust_limit)
+    def _state(self, slots: Slots) -> list[Array]:
+        return [slots[name] for name in self.slots]
+
+
+class OwnOptimizer(Optimizer):
+    """An optimizer with a formula of its own for each element, in operations on flat arrays: for plug-ins. The host
+    reads the numbers of each update, so a device waits for it."""
+
+    def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
+        ranges, host = self.within(start, stop), ops.to_host(numbers)
+        if not (ranges and host[APPLIED]):
+            return
+        for each in trained_ranges(ranges):
+            w, g = weights[each.start : each.stop], grads[each.start : each.stop]
+            state = [slots[name][each.start - first : each.stop - first] for name in type(self).slots]
+            if host[MULTIPLIER] != 1:
+                ops.scale(g, float(host[MULTIPLIER]))
+            self.update(ops, w, g, state, float(host[RATE]) * each.lr, each.decay, int(host[UPDATES]))
+        rest = UpdateRule("statistics", ema=self.hyper.ema)
+        ops.update(rest, ranges, weights, grads, [slots[name] for name in self.slots], first, numbers)
 
     @abstractmethod
-    def _direct(self, ops: Ops, w: Array, g: Array, state: list[Array], decay: float, step: int) -> None:
-        """Turn the gradient, in place, into the vector of the trust ratio; advance moments."""
-
-    @abstractmethod
-    def _trust(self, w_norm: float, g_norm: float, decay: float) -> float: ...
-
-    @abstractmethod
-    def _move(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, ratio: float, decay: float) -> None:
-        """Update the weights; lr has been multiplied by the parameter's own."""
+    def update(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, decay: float, step: int) -> None:
+        """Update weights ``w`` by their gradient. ``state``: of each slot; lr and decay are final; step counts from
+        1."""
 
 
-class LARS(Layerwise):
-    slots = ("velocity",)
-
-    def _direct(self, ops: Ops, w, g, state, decay, step):
-        """Leave the gradient as it is, without decay."""
-
-    def _trust(self, w_norm, g_norm, decay):
-        return self.hyper.trust_coefficient * w_norm / (g_norm + decay * w_norm)
-
-    def _move(self, ops: Ops, w, g, state, lr, ratio, decay):
-        inside, outside = (ratio, lr) if self.hyper.correction else (lr * ratio, 1.0)  # of v
-        ops.scale(g, inside)
-        (v,) = state
-        ops.sgd(w, g, v, outside, self.hyper.momentum, inside * decay, False)
+class SGD(RuleOptimizer):
+    kind, slots, linear = "sgd", ("momentum",), True
 
 
-class LAMB(Layerwise):
-    slots = ("mean", "square")
-
-    def _direct(self, ops: Ops, w, g, state, decay, step):
-        m, v = state
-        eps = eps_of(self.hyper, 1e-6)
-        ops.adam_direction(w, g, m, v, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
-
-    def _trust(self, w_norm, g_norm, decay):
-        return w_norm / g_norm
-
-    def _move(self, ops: Ops, w, g, state, lr, ratio, decay):
-        ops.scale(g, -lr * ratio)
-        ops.add(w, g, w)
+class Nesterov(RuleOptimizer):
+    kind, slots, linear = "nesterov", ("momentum",), True
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "sgd": SGD,
-    "nesterov": Nesterov,
-    "adamw": AdamW,
-    "adam": Adam,
-    "rmsprop": RMSprop,
-    "lars": LARS,
-    "lamb": LAMB,
-}
+class AdamW(RuleOptimizer):
+    kind, slots, linear = "adamw", ("mean", "square"), False
+
+
+class Adam(RuleOptimizer):
+    kind, slots, linear = "adam", ("mean", "square"), False
+
+
+class RMSprop(RuleOptimizer):
+    kind, slots, linear = "rmsprop", ("square", "momentum"), False
+
+
+class LARS(RuleOptimizer):
+    kind, slots, linear, layerwise = "lars", ("velocity",), False, True
+
+
+class LAMB(RuleOptimizer):
+    kind, slots, linear, layerwise = "lamb", ("mean", "square"), False, True
+    usual_eps = 1e-6  # its authors' value
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {each.kind: each for each in (SGD, Nesterov, AdamW, Adam, RMSprop, LARS, LAMB)}
+
+
+def make_squares(optimizer: Optimizer, ops: Ops) -> Array | None:
+    """Return memory for the sums of squares of weights and directions of each parameter whose norms scale its update,
+    float64 [parameters, 2]; None for an optimizer that needs none."""
+    count = sum(each.norm is not None for each in optimizer.ranges)
+    return ops.zeros((count, 2), "float64") if optimizer.layerwise else None
 
 
 def make_optimizer(name: str, spans: Sequence[Span], hyper: Hyper) -> Optimizer:

@@ -1,6 +1,6 @@
 """What an iteration on a GPU costs beside its kernels' own time: launches, graph nodes, bytes of arrays, and Python.
 
-A runtime that computes nothing takes the work of :class:`Worker`, so no device is needed; CuPy is. Bytes are those of
+A driver that does nothing takes the work of :class:`Worker`, so no device is needed; CuPy is. Bytes are those of
 the arrays that each kernel is given, each once. The time is that of Python on this machine, one rank: the best and the
 median of blocks of iterations, after the recordings are made.
 """
@@ -12,12 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-from null_runtime import NullRuntime
+from null_cupy import NullCupy
 
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
+from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision
@@ -28,21 +29,21 @@ TURNS = 4  # batches in turn: more than are on the device at a time
 WARM_UP, BLOCKS = 2 * TURNS, 9
 
 
-def assembled(name: str, options):
+def assembled(name: str, options, cupy: NullCupy):
     model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": 1_000_000, "accumulate": 1}
     flags |= {"device": "cuda", "precision": options.precision, "check_collectives": False, "augment": False}
     flags |= {"mpi_cuda": "staged"}
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
-    ops = CudaOps(NullRuntime(), "float32", options.precision, fixed=True)
+    ops = CudaOps(CupyRuntime(cupy, 0), "float32", options.precision, fixed=True)
     transport = on_device(connect(), ops.runtime, CudaDecision(STAGED, "", ()))
     data = open_data(config, model, transport)
     return assemble(config, model, data, transport, ops, lambda: False)
 
 
 def measured(name: str, options) -> dict:
-    run = assembled(name, options)
-    runtime = run.ops.runtime
+    cupy = NullCupy()
+    run = assembled(name, options, cupy)
     with run.batches(run.transport, 0, TURNS) as batches:
         turns = [next(batches) for _ in range(TURNS)]
         run.worker.rehearse(turns[0])
@@ -52,9 +53,9 @@ def measured(name: str, options) -> dict:
                 run.worker.iterate(turns[i % TURNS], lambda i=i: turns[(i + 1) % TURNS])
 
         iterate(WARM_UP)
-        runtime.take()
+        cupy.take()
         iterate(TURNS)
-        work = runtime.take()
+        work = cupy.take()
         seconds = []
         for _ in range(BLOCKS):
             began = time.perf_counter()

@@ -14,7 +14,8 @@ from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.update.clip import clip, trained_runs
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.exchange.update.ranges import trained_pieces
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
@@ -319,11 +320,13 @@ def test_buckets_are_whole_spans_from_the_end():
 def test_statistics_are_neither_counted_nor_clipped():
     ops = ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.zeros(count, dtype), TABLE, "float64")
-    runs = trained_runs(arena.spans)
-    assert [(a, b) for a, b in runs] == [(0, arena.spans[1].stop), (arena.spans[3].start, arena.spans[4].stop)]
+    pieces = trained_pieces(arena.spans)
+    assert pieces == [(0, arena.spans[1].stop), (arena.spans[3].start, arena.spans[4].stop)]
     arena.grad(arena.spans[0])[...] = 3
     arena.grad(arena.spans[2])[...] = 1000
-    norm = 3 * 35**0.5
-    assert clip(ops, arena.grads, runs, limit=norm / 2) == pytest.approx(norm, rel=1e-12)
-    np.testing.assert_allclose(arena.grad(arena.spans[0]), 1.5, rtol=1e-12)
-    assert (arena.grad(arena.spans[2]) == 1000).all()
+    norm, optimizer = 3 * 35**0.5, make_optimizer("sgd", arena.spans, Hyper(momentum=0.0))
+    update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm=norm / 2)
+    update.begin(1.0)
+    update.apply()
+    np.testing.assert_allclose(arena.weight(arena.spans[0]), -1.5, rtol=1e-12)
+    np.testing.assert_allclose(arena.weight(arena.spans[2]), 1000 * TABLE[2][1].rate, rtol=1e-12)

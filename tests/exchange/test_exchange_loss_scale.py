@@ -4,77 +4,112 @@ import numpy as np
 import pytest
 from test_exchange_strategies import bound
 
-from ringtrain.exchange.update.loss_scale import GROW_AFTER, LARGEST, START, LossScale, unscale
+from ringtrain.exchange.update.loss_scale import START, LossScale
 from ringtrain.ops.reference import ReferenceOps
+from ringtrain.ops.update import (
+    APPLIED,
+    DIVERGED,
+    FACTOR,
+    GOOD,
+    GROW_AFTER,
+    LARGEST_FACTOR,
+    MULTIPLIER,
+    SKIPPED,
+    UPDATE_NUMBERS,
+    UPDATES,
+)
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import Sharded
 
+OPS = ReferenceOps("float32")
+
+
+def judge(scale, *finite):
+    """Begin an update for each gradient, which is finite or not."""
+    numbers = OPS.zeros((UPDATE_NUMBERS,), "float64")
+    for each in finite:
+        OPS.begin_update(numbers, np.array([1.0 if each else np.inf]), None, scale.numbers, scale.dynamic)
+    return numbers
+
 
 def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():
-    scale = LossScale()
-    assert scale.factor == START == 65536
-    for _ in range(3):
-        scale.judge(finite=False)
-    assert (scale.factor, scale.skipped) == (8192, 3)
-    for _ in range(GROW_AFTER - 1):
-        scale.judge(finite=True)
-    assert scale.factor == 8192
-    scale.judge(finite=True)
-    assert (scale.factor, scale.good) == (16384, 0)
-    for _ in range(GROW_AFTER - 1):
-        scale.judge(finite=True)
-    scale.judge(finite=False)  # the count begins anew
-    for _ in range(GROW_AFTER - 1):
-        scale.judge(finite=True)
-    assert scale.factor == 8192
+    scale = LossScale(OPS)
+    assert scale.numbers[FACTOR] == scale.factor == START == 65536
+    judge(scale, *[False] * 3)
+    assert scale.numbers.tolist() == [8192, 0, 3]
+    judge(scale, *[True] * (GROW_AFTER - 1))
+    assert scale.numbers[FACTOR] == 8192
+    judge(scale, True)
+    assert scale.numbers.tolist() == [16384, 0, 3]
+    judge(scale, *[True] * (GROW_AFTER - 1), False, *[True] * (GROW_AFTER - 1))  # the count begins anew
+    assert scale.numbers[FACTOR] == 8192
 
 
 def test_it_stays_within_bounds():
-    scale = LossScale()
-    for _ in range(40):
-        scale.judge(finite=False)
-    assert (scale.factor, scale.skipped) == (1, 40)
-    for _ in range(40 * GROW_AFTER):
-        scale.judge(finite=True)
-    assert scale.factor == LARGEST
+    scale = LossScale(OPS)
+    judge(scale, *[False] * 40)
+    assert scale.numbers.tolist() == [1, 0, 40]
+    scale.numbers[[FACTOR, GOOD]] = LARGEST_FACTOR, GROW_AFTER - 1
+    judge(scale, True)
+    assert scale.numbers.tolist() == [LARGEST_FACTOR, 0, 40]
 
 
 def test_a_fixed_factor_stays_and_counts():
-    scale = LossScale(128.0)
-    for finite in (False, *[True] * GROW_AFTER, False):
-        scale.judge(finite)
-    assert (scale.factor, scale.skipped, scale.good) == (128, 2, 0)
+    scale = LossScale(OPS, 128.0)
+    judge(scale, False, *[True] * GROW_AFTER, False)
+    assert scale.numbers.tolist() == [128, 0, 2]
 
 
 def test_the_state_goes_on_where_it_was():
-    before, after, fixed = LossScale(), LossScale(), LossScale(8.0)
-    for finite in (False, False, True):
-        before.judge(finite)
+    before, after, fixed = LossScale(OPS), LossScale(OPS), LossScale(OPS, 8.0)
+    judge(before, False, False, True)
     for other in (after, fixed):
         other.restore({"step": 7, **before.state()})
-    assert (after.factor, after.good, after.skipped) == (before.factor, 1, 2)
-    assert (fixed.factor, fixed.skipped) == (8, 2)
-    fresh = LossScale()
+    assert after.numbers.tolist() == before.numbers.tolist() == [START / 4, 1, 2]
+    assert fixed.numbers.tolist() == [8, 1, 2] and after.skipped == 2
+    fresh = LossScale(OPS)
     fresh.restore({"step": 7})  # of a run of another precision
-    assert fresh.state() == LossScale().state()
+    assert fresh.state() == LossScale(OPS).state()
 
 
-def test_gradients_are_divided_where_they_are_trained_and_finite():
-    ops, grads = ReferenceOps("float32"), np.full(6, 65536.0, np.float32)
-    assert unscale(ops, grads, [(0, 2), (4, 6)], LossScale())
-    assert grads.tolist() == [1, 1, 65536, 65536, 1, 1]
-    grads[3] = np.inf  # a statistic: none of its business
-    assert unscale(ops, grads, [(0, 2), (4, 6)], LossScale(1.0))
-    grads[5] = np.nan
-    scale = LossScale()
-    assert not unscale(ops, grads, [(0, 2), (4, 6)], scale)
-    assert (grads[0], scale.skipped, scale.factor) == (1, 1, START / 2)
+def test_what_was_fetched_is_seen_when_it_is_looked_at():
+    scale = LossScale(OPS)
+    judge(scale, False)
+    scale.fetch()
+    assert (scale.factor, scale.skipped) == (START, 0)
+    scale.look()
+    assert (scale.factor, scale.skipped) == (START / 2, 1)
 
 
-def test_what_one_rank_has_not_decides_for_all():
-    scale = LossScale()
-    assert not unscale(ReferenceOps("float32"), np.ones(4, np.float32), [(0, 4)], scale, total=lambda own: own + 1)
-    assert scale.skipped == 1
+def begun(squares, limit=None, factor=None, totals=None):
+    """Return the numbers of an update of these squares."""
+    numbers, scale = OPS.zeros((UPDATE_NUMBERS,), "float64"), None
+    if factor is not None:
+        scale = OPS.zeros((3,), "float64")
+        scale[FACTOR] = factor
+    OPS.begin_update(numbers, np.array([squares]), limit, scale, False, totals)
+    return numbers
+
+
+def test_gradients_are_divided_by_the_factor_and_clipped_by_their_own_norm():
+    assert begun(25.0, factor=4.0)[MULTIPLIER] == 1 / 4
+    assert begun(25.0, limit=5.0)[MULTIPLIER] == 1
+    assert begun(25.0, limit=2.5)[MULTIPLIER] == 1 / 2
+    assert begun(25.0 * 16, limit=5.0, factor=4.0)[MULTIPLIER] == 1 / 4
+    assert begun(25.0 * 16, limit=1.25, factor=4.0)[MULTIPLIER] == 1 / 16
+
+
+def test_an_overflow_leaves_the_update_out_only_where_the_loss_is_scaled():
+    for bad in (np.inf, np.nan):
+        assert begun(bad, factor=4.0)[[UPDATES, APPLIED]].tolist() == [0, 0]
+        assert begun(bad)[[UPDATES, APPLIED]].tolist() == [1, 1]
+
+
+def test_after_a_loss_that_is_not_finite_no_update_is_applied():
+    numbers = begun(1.0, totals=np.array([np.nan, 0, 1]))
+    assert numbers[[UPDATES, APPLIED, DIVERGED]].tolist() == [0, 0, 1]
+    OPS.begin_update(numbers, totals_3=np.array([1.0, 0, 1]))
+    assert numbers[[UPDATES, APPLIED]].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "rmsprop"])
@@ -82,14 +117,16 @@ def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count(
     """Adam's corrections depend on how many there were."""
 
     def body(t, factors):
-        exchange, arena = bound(Sharded, t, optimizer, scale=LossScale(1.0))
+        scale = LossScale(OPS, 1.0)
+        exchange, arena = bound(Sharded, t, optimizer, scale=scale)
         for iteration, factor in enumerate(factors):
             exchange.before(iteration, 1, 2)
             for span in reversed(arena.spans):
                 arena.grad(span)[...] = factor * (1 + t.rank)
                 exchange.grad_ready(span)
             exchange.finish(iteration, 0.125)
-        return arena.weights.tobytes(), exchange.owned_state.state()["step"]
+        return arena.weights.tobytes(), exchange.owned_state.state()["step"], scale.numbers[SKIPPED]
 
     with_it, without = (LoopbackWorld(2).run(lambda t, f=f: body(t, f)) for f in ((1.0, np.inf, 2.0), (1.0, 2.0)))
-    assert with_it == without and {step for _, step in with_it} == {2}
+    assert [each[:2] for each in with_it] == [each[:2] for each in without]
+    assert {step for _, step, _ in with_it} == {2} and {skipped for *_, skipped in with_it} == {1}

@@ -15,6 +15,7 @@ from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.updates import apply
 
 LR = 0.125
 
@@ -68,7 +69,7 @@ def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
         grads = sum(gradient(arena.spans, rank, iteration) for rank in range(front))
         if clip_norm is not None:
             grads *= min(1.0, clip_norm / np.sqrt(np.sum(grads**2)))
-        optimizer.apply(ops, arena.weights, grads, slots, LR, iteration + 1, 0, arena.count)
+        apply(optimizer, ops, arena.weights, grads, slots, LR, iteration + 1, 0, arena.count)
     return arena.spans, arena.weights, slots
 
 
@@ -145,7 +146,8 @@ def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
     rule = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25))
     slots = {name: np.zeros(arena.count) for name in rule.slots}
     for step, (share, value) in enumerate(gradients, 1):
-        rule.apply(ReferenceOps("float64"), arena.weights, np.full(arena.count, value), slots, LR * share, step, 0, 256)
+        grads = np.full(arena.count, value)
+        apply(rule, ReferenceOps("float64"), arena.weights, grads, slots, LR * share, step, 0, 256)
     _, (weight, step) = LoopbackWorld(2).run(body)
     first = next(span for span in arena.spans if span.name == "fc1.weight")
     assert weight == pytest.approx(arena.weights[0], rel=1e-14) and step == 2 and first.start

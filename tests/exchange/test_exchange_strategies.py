@@ -84,16 +84,18 @@ def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **op
 class NotingOps(ReferenceOps):
     """Operations that note the names of those that an exchange uses."""
 
-    NOTED = ("add", "add_all", "approach", "copy", "fill", "scale", "sgd", "square_sum")
+    UPDATES = ("begin_update", "gradient_squares", "update", "update_squares")
+    NOTED = ("add", "add_all", "copy", "fill", "scale", *UPDATES)
 
     def __init__(self):
         super().__init__("float64")
-        self.used = set()
+        self.used, self._plain = set(), ReferenceOps("float64")
 
     def __getattribute__(self, name):
         if name in NotingOps.NOTED:
             self.used.add(name)
-        return super().__getattribute__(name)
+        # What an update is made of on a host is no operation of the exchange.
+        return super().__getattribute__(name) if name not in NotingOps.UPDATES else getattr(self._plain, name)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
@@ -208,10 +210,10 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     update = OwnedUpdate(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
     want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
     for step in (1, 2):
-        update.step += 1
         arena.grads[...] = np.arange(arena.count) * step
-        update.apply(LR, 0, 95)
-        update.apply(LR, 95, arena.count)
+        update.begin(LR)
+        update.apply(0, 95)
+        update.apply(95, arena.count)
         for a, b in update.pieces:
             part = (array[a:b] for array in (want, arena.grads, mean, square))
             ops.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
@@ -222,15 +224,17 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
 
 
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
-def test_a_part_of_a_parameter_that_was_not_prepared_is_refused(optimizer):
+def test_a_part_of_a_parameter_whose_norm_is_not_summed_is_refused(optimizer):
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
     made = make_optimizer(optimizer, arena.spans, Hyper())
-    update = OwnedUpdate(ReferenceOps("float64"), arena, made, arena.grads, [(0, 20)])
-    assert update.layerwise
+    ops, pieces = ReferenceOps("float64"), [(0, 20)]
+    update = OwnedUpdate(ops, arena, made, arena.grads, pieces)
+    update.begin(LR)
     with pytest.raises(ValueError, match="elements 0:20 cut the parameter at 0:48"):
-        update.apply(LR, 0, 20)
-    update.prepare(lambda squares: squares.__iadd__(1.0))
-    update.apply(LR, 0, 20)
+        update.apply(0, 20)
+    update = OwnedUpdate(ops, arena, made, arena.grads, pieces, add_norms=lambda squares: squares.__iadd__(1.0))
+    update.begin(LR)
+    update.apply(0, 20)
     assert (arena.weights[:20] != 1).all() and (arena.weights[20:] == 1).all()
 
 

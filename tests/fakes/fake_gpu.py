@@ -25,6 +25,8 @@ class CheckedSegments(Segments):
         self._issued, self.replays = {}, 0
 
     def __call__(self, key, run):
+        if self._device.recording:
+            return run()
         runs = self._segments[key].runs if key in self._segments else 0
         if runs == 2:
             with self._device.record() as graphs:
@@ -68,6 +70,25 @@ class FakeGpuOps(CudaOps):
         if not self.runtime.is_pinned(host):
             raise DeviceRefusal("fetch to memory that is not pinned: it would be waited for; use Ops.pinned")
         super().fetch(x, host)
+
+    def put(self, *values):
+        given = [(self.runtime.memory_of(x), value) for x, value in values]
+        self._device.stream.issue("put", lambda: self._reference.put(*given), {"arrays": [x for x, _ in given]})
+
+    def update(self, rule, ranges, w, g, slots, first, numbers, squares_N2=None):
+        self._update("update", rule, ranges, w, g, slots, first, numbers, squares_N2)
+
+    def update_squares(self, rule, ranges, w, g, slots, first, numbers, squares_N2):
+        self._update("update_squares", rule, ranges, w, g, slots, first, numbers, squares_N2)
+
+    def _update(self, name, rule, ranges, w, g, slots, first, *rest):
+        """Of the arrays no more than the ranges are touched."""
+        memory, touched = [self._operand(each) for each in (w, g, slots, *rest)], {}
+        if ranges:
+            start, stop = ranges[0].start, ranges[-1].stop
+            touched = {"arrays": [each[start:stop] for each in memory[:2]], "ranges": [start, stop, first]}
+        run = partial(getattr(self._reference, name), rule, ranges, *memory[:3], first, *memory[3:])
+        self._device.stream.issue(name, run, touched)
 
     def square_sum(self, x):
         return self._now("square_sum", x)

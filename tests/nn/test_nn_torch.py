@@ -22,6 +22,7 @@ from ringtrain.nn.pool import GlobalAvgPool
 from ringtrain.nn.upsample import Upsample
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import Hyper, make_optimizer
+from tests.updates import apply
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -141,7 +142,7 @@ def test_twenty_steps_on_fields_are_torchs(peer):
         y, tapes, z = pair.forward(ctx, x)
         own.append(np.square(y - wanted).mean())
         list(pair.graph.backward(ctx, 2 * (y - wanted) / wanted.size, tapes))
-        sgd.apply(pair.ops, pair.arena.weights, pair.arena.grads, slots, lr, step + 1, 0, pair.arena.count)
+        apply(sgd, pair.ops, pair.arena.weights, pair.arena.grads, slots, lr, step + 1, 0, pair.arena.count)
         loss = torch.nn.functional.mse_loss(z, there(wanted))
         theirs.zero_grad()
         loss.backward()

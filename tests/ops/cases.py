@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
 from ringtrain.ops.base import ACTIVATIONS, ConvGeometry, PoolGeometry
 from ringtrain.ops.pairs import cut_pairs, pair_bytes
+from ringtrain.ops.update import KINDS, UpdateRange, UpdateRule
 
 CONVOLUTIONS = {
     "same": (7, 9, 6, 4, ConvGeometry(3, 1, 1)),
@@ -120,6 +122,8 @@ def calls(dtype, n: int):
     yield from _sequences(draw, random, n)
     yield from _images(draw, random, n)
     yield from _flat(draw)
+    yield from _updates(draw)
+    yield from _numbers(draw)
     yield from _packed(draw)
     yield from _compressed(draw)
 
@@ -386,6 +390,47 @@ def _flat(draw):
     direction = {name: rest[name] for name in ("beta1", "beta2", "eps", "decay", "step")}
     yield Call("adam_direction", {"w": w}, {"g": g, "m": draw(5077), "v": v}, direction)
     yield Call("approach", {"g": g}, {"w": w}, {"rate": 0.1})
+
+
+RANGES = (
+    UpdateRange(8, 5077, 1.0, 0.01, 0.0, norm=0),  # of several chunks
+    UpdateRange(5077, 5100, 2.0, 0.0, 0.0),
+    UpdateRange(5100, 5117, 0.0, 0.0, 0.25),
+    UpdateRange(5117, 5150, 0.0, 0.0, 0.0, frozen=True),
+    UpdateRange(5150, 7777, 0.5, 0.1, 0.0, norm=1),
+    UpdateRange(7777, 7777, 1.0, 0.0, 0.0),
+)
+RULE = {"momentum": 0.9, "beta2": 0.99, "eps": 1e-6, "trust_coefficient": 0.5, "trust_limit": 4.0}
+
+
+def _updates(draw):
+    """Of a part of the arena, whose state begins with it."""
+    for kind, ema, numbers in product(KINDS, (None, 0.75), ((0.1, 1, 1.0, 1), (0.2, 3, 0.25, 1), (0.1, 2, 1.0, 0))):
+        rule = UpdateRule(kind, **RULE, correction=numbers[1] == 3, ema=ema)
+        state = {"slots": [np.abs(draw(7777 - 8)) for _ in range(2 + (ema is not None))]}
+        told = {"numbers": np.array([*numbers, 0.0])}
+        common = {"rule": rule, "ranges": RANGES, "first": 8}
+        squares = np.array([[3.0, 2.0], [5.0, 0.5]])
+        given = {"g": draw(7800), "squares_N2": squares} | told
+        yield Call("update", given, {"w": draw(7800)} | state, common)
+        if rule.layerwise:
+            outputs = {"g": draw(7800), "squares_N2": squares.copy()} | state
+            yield Call("update_squares", {"w": draw(7800)} | told, outputs, common)
+
+
+def _numbers(draw):
+    pieces = [(3, 3000), (3000, 3001), (3010, 9000)]
+    for given in (pieces, pieces[:1], []):
+        yield Call("gradient_squares", {"g": draw(9000)}, {"squares_1": np.ones(1)}, {"pieces": given})
+    scales = (None, np.array([1024.0, 7, 2]), np.array([1.0, 1999, 2]), np.array([2.0**24, 1999, 0]))
+    for squares, limit, scale, dynamic in product((None, 9.0, np.inf, np.nan), (None, 0.5, 1e9), scales, (False, True)):
+        outputs = {"numbers": np.array([0.1, 4, 0, 0, 0]), "loss_scale_3": scale}
+        given = {"squares_1": None if squares is None else np.array([squares])}
+        if limit is None or squares is not None:
+            yield Call("begin_update", given, outputs, {"limit": limit, "dynamic": dynamic})
+    for loss, diverged in ((np.nan, 0), (np.inf, 0), (1.0, 1), (1.0, 0)):
+        totals = {"totals_3": np.array([loss, 0, 1])}
+        yield Call("begin_update", totals, {"numbers": np.array([0.1, 4, 0, 0, diverged])})
 
 
 def _packed(draw):

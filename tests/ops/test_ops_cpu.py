@@ -12,6 +12,7 @@ from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.cpu.library import ArrayParameter, threads_wanted
+from ringtrain.ops.host_update import HostUpdate
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import calls, perform
@@ -41,11 +42,11 @@ def assert_close(got, wanted, tolerance, what):
 
 def test_the_table_names_every_operation():
     of_itself = {"describe", "numerics", "threads"}
-    memory = {"empty", "address", "pinned", "upload", "to_host", "download", "fetch", "memory"}
+    memory = {"empty", "address", "pinned", "upload", "to_host", "download", "fetch", "put", "typed", "memory"}
     order = {"synchronize", "segment", "mark", "after", "beside"}
     tested_apart = {*memory, *order, "concat", "concat_back"}
     composed = {"batch_norm_add", "batch_norm_add_back", "batch_norm_fixed_add"}
-    operations = (Ops.__abstractmethods__ | composed) - of_itself - tested_apart
+    operations = (HostUpdate.__abstractmethods__ | Ops.__abstractmethods__ | composed) - of_itself - tested_apart
     assert {call.operation for call in calls("float32", 2)} == operations
 
 
@@ -147,8 +148,8 @@ def test_a_second_call_allocates_no_array():
     for call in filter(large, calls("float32", 128)):
         assert peak_of_second_call(ops, call) < LITTLE or call.operation == "add_all", str(call)
         shown.add(call.operation)
-    of_three_numbers = {"mix_totals"}
-    assert shown == {call.operation for call in calls("float32", 1)} - of_three_numbers
+    of_few_numbers = {"mix_totals", "begin_update"}
+    assert shown == {call.operation for call in calls("float32", 1)} - of_few_numbers
 
 
 def test_the_allocation_check_itself_says_no():

@@ -7,9 +7,9 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda import PARTS, CudaOps
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
-from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.cuda.sums import Sums
+from ringtrain.ops.cuda.update import Updates
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call
@@ -133,7 +133,8 @@ def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
 
     mutants = {
         "elementwise": (Elementwise, "to_real(a) + to_real(b)", "to_real(a) - to_real(b)"),
-        "optim": (Optimizers, "gradient + m * v : v", "gradient - m * v : v"),
+        "update": (Updates, "gradient + b1 * v : v", "gradient - b1 * v : v"),
+        "numbers": (Updates, "multiplier *= limit / norm", "multiplier *= norm / limit"),
         "images": (Examples, "top[image] + p", "top[image] - p"),
         "sums": (Sums, "sum += f(x[i])", "sum = f(x[i])"),
         "strips": (None, "row * to_stride", "row + to_stride"),

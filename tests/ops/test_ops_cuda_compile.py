@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from ringtrain.ops import cuda
+from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
 from ringtrain.ops.cuda.strips import UNITS
 from ringtrain.ops.cuda.tiles import TILES, able
+from ringtrain.ops.update import KINDS
 from tests.fakes import nvrtc
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
@@ -29,6 +31,8 @@ needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_CO
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
 WAYS = {
     "strips": [{"UNIT": unit} for unit in UNITS.values()],
+    "activations": [{"KIND": kind} for kind in range(len(ACTIVATIONS))],
+    "update": [{"KIND": kind} for kind in range(len(KINDS))],
     "cast": [{"FROM": a, "TO": b} for a, b in permutations(SIZES, 2)],
 }
 

@@ -88,12 +88,12 @@ def test_every_parameter_of_every_source_can_be_checked():
 
 
 def test_headers_are_put_in_place_once_and_lines_are_told():
-    whole = whole_source("optim")
-    assert whole.startswith('#line 1 "optim.cu"\n') and whole.count("#define WARP 32") == 1
+    whole = whole_source("elementwise")
+    assert whole.startswith('#line 1 "elementwise.cu"\n') and whole.count("#define WARP 32") == 1
     assert '#include "' not in whole and whole.count('#line 1 "common.cuh"') == 1
-    lines = (SOURCES / "optim.cu").read_text().splitlines()
+    lines = (SOURCES / "elementwise.cu").read_text().splitlines()
     after = whole.rpartition("#line ")[2].splitlines()
-    assert after[0] == '3 "optim.cu"' and after[1:] == lines[2:]
+    assert after[0] == '3 "elementwise.cu"' and after[1:] == lines[2:]
 
 
 def test_names_that_are_not_there():

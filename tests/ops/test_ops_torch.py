@@ -8,6 +8,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import SGD, Hyper
+from tests.updates import apply
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 F = torch.nn.functional
@@ -300,7 +301,7 @@ def test_averaged_weights():
     def step(w, g, number):
         padded = [np.zeros(16), np.zeros(16)]
         padded[0][:11], padded[1][:11] = w, g
-        optimizer.apply(OPS, *padded, slots, 0.1, number, 0, 16)
+        apply(optimizer, OPS, *padded, slots, 0.1, number, 0, 16)
         w[...] = padded[0][:11]
 
     close(*steps(made, step))

@@ -11,6 +11,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, UpdateRange, make_optimizer, update_ranges
 from ringtrain.optim.texts import UNKNOWN_OPTIMIZER
+from tests.updates import apply
 
 ZERO = Fill("constant")
 TABLE = (
@@ -98,7 +99,7 @@ def measured(name, hyper, cuts=(0, COUNT)):
     for step, lr in enumerate(LRS, 1):
         g = ops.from_host(gradients(step))
         for start, stop in pairwise(cuts):
-            optimizer.apply(ops, w, g, slots, lr, step, start, stop)
+            apply(optimizer, ops, w, g, slots, lr, step, start, stop)
     return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
 
 
@@ -137,7 +138,7 @@ def test_state_may_begin_where_a_slice_does(name):
     for first in (0, 40):
         w, slots = gradients(0), {slot: np.zeros(COUNT - first) for slot in optimizer.slots}
         for step in (1, 2):
-            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, 40, COUNT, first)
+            apply(optimizer, ops, w, gradients(step), slots, 0.1, step, 40, COUNT, first)
         ends.append(w)
     np.testing.assert_array_equal(ends[0], ends[1])
     assert np.abs(ends[0] - gradients(0)).max() > 0.01
@@ -152,7 +153,7 @@ def test_the_average_moves_towards_the_weights_after_each_update(name):
     slots = {slot: np.zeros(COUNT - 16) for slot in optimizer.slots}
     for step in (1, 2, 3):
         for start, stop in ((16, 37), (37, COUNT)):
-            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, start, stop, first=16)
+            apply(optimizer, ops, w, gradients(step), slots, 0.1, step, start, stop, first=16)
         average = w.copy() if average is None else 0.75 * average + 0.25 * w
     np.testing.assert_allclose(slots["ema"], average[16:], rtol=1e-12, atol=1e-15)
 

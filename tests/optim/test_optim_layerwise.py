@@ -8,7 +8,8 @@ import pytest
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer, update_ranges
+from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer, make_squares, update_ranges
+from tests.updates import apply, update_numbers
 
 ZERO = Fill("constant")
 TABLE = (
@@ -87,7 +88,7 @@ def measured(name, hyper, cuts=(0, COUNT), ops=None):
     for step, lr in enumerate(LRS, 1):
         g = ops.from_host(gradients(step).astype(ops.dtype))
         for start, stop in pairwise(cuts):
-            optimizer.apply(ops, w, g, slots, lr, step, start, stop)
+            apply(optimizer, ops, w, g, slots, lr, step, start, stop)
     return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
 
 
@@ -97,13 +98,13 @@ def measured_apart(name, hyper, cuts):
     parts = list(pairwise(cuts))
     w, held = gradients(0), [{slot: ops.zeros((b - a,)) for slot in optimizer.slots} for a, b in parts]
     for step, lr in enumerate(LRS, 1):
-        g, total = gradients(step), optimizer.squares()
+        g, total, numbers = gradients(step), make_squares(optimizer, ops), update_numbers(ops, lr, step)
         for number, ((start, stop), slots) in enumerate(zip(parts, held, strict=True)):
-            own = optimizer.squares() if number % 2 else total
-            optimizer.prepare(ops, w, g, slots, step, start, stop, own, first=start)
+            own = make_squares(optimizer, ops) if number % 2 else total
+            optimizer.add_squares(ops, w, g, slots, numbers, start, stop, own, first=start)
             total += own if number % 2 else 0
         for (start, stop), slots in zip(parts, held, strict=True):
-            optimizer.move(ops, w, g, slots, lr, step, start, stop, total, first=start)
+            optimizer.apply(ops, w, g, slots, numbers, start, stop, start, total, summed=True)
     return w, {slot: np.concatenate([slots[slot] for slots in held]) for slot in optimizer.slots}
 
 
@@ -155,7 +156,7 @@ def test_with_a_constant_rate_momentum_correction_changes_nothing():
         optimizer = make_optimizer("lars", SPANS, Hyper(0.8, 0.03, trust_coefficient=0.9, correction=on))
         ops, w, slots = make_ops("reference", "float64"), gradients(0), {"velocity": np.zeros(COUNT)}
         for step in (1, 2, 3):
-            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
+            apply(optimizer, ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
         ends.append(w)
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
 
@@ -193,7 +194,7 @@ def test_parts_of_parameters_give_the_same_where_squares_are_summed(name, cuts):
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_part_of_a_parameter_alone_is_refused(name):
-    with pytest.raises(ValueError, match=r"elements 5:176 cut the parameter at 0:32, .* or `prepare` parts"):
+    with pytest.raises(ValueError, match=r"elements 5:176 cut the parameter at 0:32, .* or add the squares of all"):
         measured(name, HYPER, (5, COUNT))
 
 
@@ -204,7 +205,7 @@ def test_which_updates_are_linear():
         ends = []
         for g in (gradients(1), gradients(2), (gradients(1) + gradients(2)) / 2):
             w, slots = gradients(0), {slot: np.zeros(COUNT) for slot in optimizer.slots}
-            optimizer.apply(ops, w, g, slots, 0.1, 1, 0, COUNT)
+            apply(optimizer, ops, w, g, slots, 0.1, 1, 0, COUNT)
             ends.append(w)
         assert np.allclose((ends[0] + ends[1]) / 2, ends[2], rtol=1e-12, atol=0) == optimizer.linear, name
 
@@ -229,10 +230,10 @@ def test_weights_of_zero_can_leave_it_and_no_gradient_divides_nothing(name):
     ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS[:1], Hyper(0.0))
     slots = {slot: ops.zeros((32,)) for slot in optimizer.slots}
     w, g = ops.zeros((32,)), ops.from_host(np.ones(32))
-    optimizer.apply(ops, w, g, slots, 0.1, 1, 0, 32)
+    apply(optimizer, ops, w, g, slots, 0.1, 1, 0, 32)
     np.testing.assert_allclose(w, -0.1, rtol=1e-5)
     before, nothing = w.copy(), {slot: ops.zeros((32,)) for slot in optimizer.slots}
-    optimizer.apply(ops, w, ops.zeros((32,)), nothing, 0.1, 1, 0, 32)
+    apply(optimizer, ops, w, ops.zeros((32,)), nothing, 0.1, 1, 0, 32)
     np.testing.assert_array_equal(w, before)
 
 
@@ -243,7 +244,7 @@ def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
     moved = []
     for size in (1e-3, 1e3):
         w, slots = ops.from_host(np.full(32, 2.0)), {"velocity": ops.zeros((32,))}
-        optimizer.apply(ops, w, ops.from_host(np.full(32, size)), slots, 0.5, 1, 0, 32)
+        apply(optimizer, ops, w, ops.from_host(np.full(32, size)), slots, 0.5, 1, 0, 32)
         moved.append(np.linalg.norm(w - 2))
     np.testing.assert_allclose(moved, 0.5 * 0.01 * np.linalg.norm(np.full(32, 2.0)))
 

@@ -103,11 +103,10 @@ def first_of(data, examples):
 def losses(transport, model_text, iterations, start=0, ops=None, **flags):
     """(loss of each iteration, weights as bytes-hash, host weights) of the first ``iterations`` iterations."""
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
-    found = []
     with run.batches(transport, start, iterations) as batches:
-        for batch in batches:
-            outcome = run.worker.iterate(batch, batches.peek)
-            found.append(outcome.loss_sum / outcome.valid)
+        outcomes = [run.worker.iterate(batch, batches.peek) for batch in batches]
+        outcomes += run.worker.drain()
+    found = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
     return found, run.arena.hash(ops), ops.to_host(run.arena.weights)
 
 

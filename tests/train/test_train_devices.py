@@ -7,6 +7,8 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of, trained
 
 from ringtrain.exchange import texts as exchange_texts
+from ringtrain.exchange.update.loss_scale import NAMES
+from ringtrain.ops.update import FACTOR
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
@@ -86,11 +88,13 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
         ops = FakeGpuOps(precision="float16")
         given = {"device": "cuda", "precision": "float16", "iterations": 14, **flags}
         run, _ = run_of(DeviceTransport(t, ops), BATCH_NORM_NET, ops, **given)
-        run.scale.factor, scales, hashes = 2.0**24, [], []
+        run.scale.restore(dict.fromkeys(NAMES, 0) | {NAMES[FACTOR]: 2.0**24})
+        scales, hashes = [], []
         with run.batches(t, 0, 14) as batches:
             for batch in batches:
                 run.worker.iterate(batch, batches.peek)
-                scales.append((run.scale.factor, run.scale.skipped))
+                factor, _, skipped = ops.to_host(run.scale.numbers).tolist()
+                scales.append((factor, skipped))
                 hashes.append(run.arena.hash(ops))
         if flags.get("overlap") == "forward" and flags.get("sync") is None:
             assert any(exchange_texts.FINITE_GRADIENT in note for note in run.exchange.facts.notes)

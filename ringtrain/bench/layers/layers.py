@@ -20,7 +20,8 @@ from ringtrain.nn.initial import initialise
 from ringtrain.nn.losses import Loss
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
-from ringtrain.optim.optimizers import Optimizer
+from ringtrain.ops.update import UPDATE_NUMBERS
+from ringtrain.optim.optimizers import Optimizer, make_squares
 from ringtrain.transport.base import Transport
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -95,6 +96,7 @@ class Rig:
         initialise(self._arena, ops, seed)
         self._optimizer = make(self._arena.spans)
         self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
+        self._numbers, self._squares = ops.zeros((UPDATE_NUMBERS,), "float64"), make_squares(self._optimizer, ops)
         self._totals = ops.zeros((3,), "float64")
         examples, key = ops.from_host(np.arange(count)), ops.from_host(np.array([seed], np.uint64))
         self._ctx = Pass(ops, Workspace(ops), examples=examples, total=total, key=key)
@@ -133,8 +135,9 @@ class Rig:
         watch.time((UPDATE, ""), self._update)
 
     def _update(self) -> None:
-        weights, grads = self._arena.weights, self._arena.grads
-        self._optimizer.apply(self._ops, weights, grads, self._slots, 0.0, 1, 0, self._arena.count)
+        self._ops.begin_update(self._numbers)  # its rate is 0
+        arrays = self._arena.weights, self._arena.grads, self._slots, self._numbers
+        self._optimizer.apply(self._ops, *arrays, 0, self._arena.count, squares=self._squares)
 
 
 def keys_of(graph: Graph) -> list[Key]:

@@ -4,12 +4,13 @@
        ▲                                                               │
        └──────────────────────────── free ◄── at the following next() ─┘
 
-The thread reuses the slots: a batch is valid until the next ``next()``. Copying releases the interpreter, so gathering
-runs beside the training of the previous batch.
+The thread reuses the slots: a batch is valid until the next ``next()``, or the one after that. Copying releases the
+interpreter, so gathering runs beside the training of the previous batch.
 """
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
@@ -32,7 +33,8 @@ class Batches:
 
     ``units``: an iterable of (iteration, part) that replaces those; the thread takes from it, and may wait in it.
 
-    ``allocate``: allocate(shape, dtype) makes the arrays of the batches.
+    ``allocate``: allocate(shape, dtype) makes the arrays of the batches. ``valid``: calls of ``next()`` until a batch
+    may be overwritten.
 
     ``grain``: parts are whole multiples of this many examples (a ghost batch). ``division``: cuts batches into parts in
     place of ``size`` and ``grain``. ``transform``, ``augment``, ``erasing``, ``mixing``: what is done to the examples,
@@ -58,15 +60,17 @@ class Batches:
         transform: Transform | None = None,
         mixing: Mixing | None = None,
         erasing: Erasing | None = None,
+        valid: int = 1,
     ):
         division = division or EvenParts(size, grain)
         self._gather = Gather(split, sampler, division, augment, seed, transform, mixing, erasing)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
-        # depth waiting, one with the caller.
-        for _ in range(depth + 1):
+        # depth waiting, the others with the caller.
+        for _ in range(depth + valid):
             self._free.put(self._gather.slot(allocate))
-        self._handed_out = None
+        self._valid = valid
+        self._handed_out: deque = deque()  # oldest first
         self._peeked: tuple | None = None  # (slot, batch) that next() gives
         self._end: BaseException | None = None
         self._closing = threading.Event()
@@ -97,13 +101,14 @@ class Batches:
             raise RuntimeError("these batches were closed: make new ones")
         if self._end is not None:
             raise self._end
-        if self._handed_out is not None:
-            self._free.put(self._handed_out)
-        self._handed_out, batch = self._peeked or self._ready.get()
+        if len(self._handed_out) == self._valid:
+            self._free.put(self._handed_out.popleft())
+        slot, batch = self._peeked or self._ready.get()
         self._peeked = None
-        if self._handed_out is None:
+        if slot is None:
             self._end = batch
             raise self._end
+        self._handed_out.append(slot)
         return batch
 
     def peek(self) -> Batch | None:

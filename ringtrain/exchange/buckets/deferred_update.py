@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
+from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -37,43 +37,32 @@ class BucketUpdater:
         updated: Callable[[int, bool], None] = lambda place, exposed: None,
     ):
         self._ops, self._arena, self._update, self._sums, self._updated = settings.ops, arena, update, sums, updated
-        self._scale = settings.scale
-        self._whole = whole or update.clips or self._scale is not None
+        self._whole = whole or update.needs_all
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole
         self.hidden_by = HIDDEN_BY[BACKWARD if forward and self._whole else settings.config.overlap]
-        self.note = _fallback(settings.config.clip_norm, self._scale) if forward and self._whole else None
+        self.note = _fallback(settings.config.clip_norm, settings.scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets that before_read() updates
-        self._lr = 0.0
 
     def rehearse(self) -> None:
-        if self._scale is not None:
-            rehearse_unscale(self._ops, self._arena.grads)
         self._update.rehearse()
 
     def finish(self, lr: float) -> None:
         """Update the buckets: as they arrive, all at once, or later. Gradients are final, announced or not."""
         if self._whole:
             self._sums.wait_all()
-            self._update.step += 1  # a rank that dies before leaves the state of the last iteration
-            self._apply_whole(lr)
+            self._update.begin(lr)  # a rank that dies before leaves the state of the last iteration
+            self._update.apply()
             for place in reversed(range(len(self._sums.buckets))):
                 self._updated(place, True)
             return
-        self._update.step += 1
-        if self._later:
-            self._sums.start()
-            self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
-            return
+        self._update.begin(lr)
         self._sums.start()
-        for place in self._sums.order:
-            self._apply(lr, place, self._sums.arrive(place))
-
-    def _apply_whole(self, lr: float) -> None:
-        if self._scale is not None and not unscale(self._ops, self._arena.grads, self._update.trained, self._scale):
-            self._update.step -= 1
+        if self._later:
+            self._owed = set(range(len(self._sums.buckets)))
             return
-        self._update.apply_all(lr)
+        for place in self._sums.order:
+            self._apply(place, self._sums.arrive(place))
 
     def before_read(self, span: Span) -> None:
         """Update the span's bucket, unless it is current."""
@@ -89,7 +78,7 @@ class BucketUpdater:
         self._sums.test(exposed)
         for place in [place for place in sorted(self._owed, reverse=True) if self._sums.has_landed(place)]:
             self._owed.remove(place)
-            self._apply(self._lr, place, self._sums.take(place), exposed)
+            self._apply(place, self._sums.take(place), exposed)
 
     @property
     def wait_points(self) -> frozenset[str]:
@@ -104,20 +93,20 @@ class BucketUpdater:
 
     def _wait(self, place: int) -> None:
         self._owed.remove(place)
-        self._apply(self._lr, place, self._sums.arrive(place))
+        self._apply(place, self._sums.arrive(place))
 
-    def _apply(self, lr: float, place: int, bucket: Bucket, exposed: bool = True) -> None:
-        self._update.apply(lr, bucket.start, bucket.stop)
+    def _apply(self, place: int, bucket: Bucket, exposed: bool = True) -> None:
+        self._update.apply(bucket.start, bucket.stop)
         self._updated(place, exposed)
 
 
-def summed_buckets(sums: Reducer, update: OwnedUpdate) -> Iterable[Bucket]:
-    """Return the buckets, each when its sum has arrived; where gradients are clipped, all when that is done."""
-    if not update.clips:
-        return sums.arrivals()
-    sums.wait_all()
-    update.clip()
-    return sums.buckets
+def summed_buckets(sums: Reducer, update: OwnedUpdate, lr: float) -> Iterable[Bucket]:
+    """Begin an update, and return the buckets, each when its sum has arrived; all at once if the update begins with all
+    gradients."""
+    if update.needs_all:
+        sums.wait_all()
+    update.begin(lr)
+    return sums.buckets if update.needs_all else sums.arrivals()
 
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:

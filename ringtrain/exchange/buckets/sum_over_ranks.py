@@ -21,7 +21,8 @@ class SumOverRanks:
 
     def square_norm(self, own: float) -> float:
         """Return the sum of squares of all gradients that are clipped together, from that of this rank's elements."""
-        return self._add_external(self(own))
+        squares = self(own)
+        return squares if self._add_external is None else self._add_external(squares)
 
     def add(self, numbers: np.ndarray) -> None:
         """Add a flat array over the ranks, in place."""

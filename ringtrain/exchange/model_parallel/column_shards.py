@@ -46,8 +46,9 @@ class ColumnShards:
             layer, _, short = span.name.rpartition(".")
             self.weights.setdefault(layer, {})[short] = arena.weight(span)
             self.grads.setdefault(layer, {})[short] = arena.grad(span)
-        own = type(optimizer)(arena.spans, optimizer.hyper)
-        self._update = OwnedUpdate(self._ops, arena, own, arena.grads, everything(arena))
+        own, pieces = type(optimizer)(arena.spans, optimizer.hyper), everything(arena)
+        add = self._sum_over_ranks.add
+        self._update = OwnedUpdate(self._ops, arena, own, arena.grads, pieces, add_norms=add)
 
     def _shape(self, span: Span) -> tuple[int, ...]:
         edges, rank = self.edges(span.shape[-1]), self._transport.rank
@@ -75,9 +76,8 @@ class ColumnShards:
     def apply(self, lr: float) -> None:
         """Update this rank's columns. Norms of parameters are those of all ranks' columns."""
         self._newer = True
-        self._update.step += 1
-        self._update.prepare(self._sum_over_ranks.add)
-        self._update.apply(lr, 0, self._arena.count)
+        self._update.begin(lr)
+        self._update.apply()
 
     # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
     def load(self, weights: Array) -> None:

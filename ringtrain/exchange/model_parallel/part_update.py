@@ -22,7 +22,16 @@ class PartUpdate:
     ):
         self._ops, self._arena, self._sum = group.ops, arena, SumOverRanks(group)
         clip_norm, pieces = group.config.clip_norm, everything(arena)
-        self.owned = OwnedUpdate(group.ops, arena, optimizer, arena.grads, pieces, clip_norm, total or self._sum)
+        self.owned = OwnedUpdate(
+            group.ops,
+            arena,
+            optimizer,
+            arena.grads,
+            pieces,
+            clip_norm,
+            total or self._sum,
+            add_norms=self._sum.add,
+        )
         self.iterations = 0  # of the run: the step of its state, since micro-batches count updates by message
 
     def rehearse(self) -> None:
@@ -43,10 +52,9 @@ class PartUpdate:
             self._apply(lr, self.iterations)
 
     def _apply(self, lr: float, step: int) -> None:
-        self.owned.step = step
-        self.owned.clip()
-        self.owned.prepare(self._sum.add)
-        self.owned.apply(lr, 0, self._arena.count)
+        self.owned.step = step - 1
+        self.owned.begin(lr)
+        self.owned.apply()
 
     def restore(self, state: dict) -> None:
         """Take a state in flat host arrays over this rank's arena."""

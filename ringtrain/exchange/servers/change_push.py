@@ -90,8 +90,8 @@ class ChangePush:
                 self._endpoint.keep_pace(self._made)
             return
         if self._examples.here:  # a rank without examples makes no update
-            self.update.step += 1
-            self.update.apply_all(lr)
+            self.update.begin(lr)
+            self.update.apply()
         self._since += 1
         if self._since == self._every:
             with self._endpoint.exposed():

@@ -12,7 +12,7 @@ weights of all ranks stay equal, but differ from those of a run on one rank.
 from dataclasses import replace
 
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
-from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
+from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES, BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
@@ -49,7 +49,9 @@ class AllReduce(Exchange):
         self._arena = arena
         settings, grads, clip_norm = self._settings, arena.grads, self._settings.config.clip_norm
         total = settings.add_external_square_norm
-        update = OwnedUpdate(settings.ops, arena, optimizer, grads, everything(arena), clip_norm, total)
+        pieces, scale = everything(arena), settings.scale
+        update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, clip_norm, total, scale)
+        self._update = update
         self._gradients = self._summing.bind(arena.spans, grads)
         self._updates = BucketUpdater(settings, arena, update, self._gradients, self._elastic)
         self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._summing])
@@ -59,6 +61,10 @@ class AllReduce(Exchange):
         notes = [*self._summing.notes, *filter(None, [self._updates.note])]
         hidden_by = self._updates.hidden_by
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes, hidden_by=hidden_by)
+
+    def lone_update(self) -> OwnedUpdate | None:
+        plain = type(self._summing) is BucketedAllReduce and self._summing.exact
+        return self._update if plain and self._settings.transport.size == 1 and self._update.recorded else None
 
     def rehearse(self) -> None:
         self._summing.rehearse(self._arena.grads[:0])

@@ -116,9 +116,11 @@ class Averaging(Exchange):
         if self._together:
             self._updates.finish(lr)
             return
-        self._update.step += 1
-        if self._examples.here:  # a rank without examples makes no update
-            self._update.apply_all(lr)
+        if self._examples.here:
+            self._update.begin(lr)
+            self._update.apply()
+        else:
+            self._update.count()
         self._averages.state_differs = True
         config = self._settings.config
         if (iteration + 1 - config.average_from) % config.average_every == 0:

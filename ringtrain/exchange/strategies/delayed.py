@@ -112,12 +112,11 @@ class Delayed(Exchange):
 
     def _apply(self, lr: float) -> None:
         """Update by the pending gradient, bucket by bucket as they arrive; all at once if its norm is clipped."""
-        self._update.step += 1
-        if self._update.clips:
+        if self._update.needs_all:
             self.synchronize()
-            self._update.clip()
+        self._update.begin(lr)
         for bucket in self._gradients.arrivals() if self._in_flight else self._gradients.buckets:
-            self._update.apply(lr, bucket.start, bucket.stop)
+            self._update.apply(bucket.start, bucket.stop)
 
     def synchronize(self) -> None:
         """Wait for the sum under way. It stays pending: results do not depend on the moments of evaluations."""

@@ -95,10 +95,12 @@ class Gossip(Exchange):
         self._partner_weights.test()
 
     def finish(self, iteration: int, lr: float) -> None:
-        self._update.step += 1
         self._partner_weights.average()
-        if self._here:  # a rank without examples makes no update
-            self._update.apply_all(lr)
+        if self._here:
+            self._update.begin(lr)
+            self._update.apply()
+        else:
+            self._update.count()
         self._apart = self._averages.state_differs = self._settings.transport.size > 1
 
     def synchronize(self) -> None:

@@ -92,9 +92,8 @@ class Master(Exchange):
 
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are sent as soon as they are updated, while other sums still arrive."""
-        self._update.step += 1
-        for bucket in summed_buckets(self._gradients, self._update):
-            self._update.apply(lr, bucket.start, bucket.stop)
+        for bucket in summed_buckets(self._gradients, self._update, lr):
+            self._update.apply(bucket.start, bucket.stop)
             self._weights.start_next()
         self._weights.wait_all()
         copies = self._settings.transport.size - 1 if self._is_root else 1

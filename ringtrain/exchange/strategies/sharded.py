@@ -13,6 +13,7 @@ of all shards. The whole state is gathered for a checkpoint by the second half t
 Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC 2020 (stage 1).
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ringtrain.exchange import texts
@@ -23,13 +24,12 @@ from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.loss_scale import rehearse_unscale, unscale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import elements
 from ringtrain.humanize import format_bytes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import make_buckets
+from ringtrain.nn.buckets import Bucket, make_buckets
 from ringtrain.optim.optimizers import Optimizer
 
 
@@ -57,8 +57,10 @@ class Sharded(Exchange):
             self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
         )
         owned, ops = halves.owned(transport.rank), self._settings.ops
-        total = self._sum_over_ranks.square_norm
-        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
+        total, add = self._sum_over_ranks.square_norm, self._sum_over_ranks.add
+        scale = self._settings.scale
+        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total, scale, add)
+        self._at_once = self._update.needs_all or optimizer.layerwise
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
         deadline_s, streams = config.deadline_s, self._streams
@@ -86,8 +88,6 @@ class Sharded(Exchange):
         nothing = self._arena.grads[:0]
         self._streams.own.add(nothing, nothing, nothing)
         self._settings.ops.copy(nothing, nothing)
-        if self._settings.scale is not None:
-            rehearse_unscale(self._settings.ops, nothing)
         self._update.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
@@ -103,32 +103,24 @@ class Sharded(Exchange):
 
     def finish(self, iteration: int, lr: float) -> None:
         """Gather the weights of each bucket as soon as it is updated, while other sums still arrive."""
-        self._update.step += 1
-        buckets = self._summed()
-        if buckets is None:
-            self._update.step -= 1
-            return
-        for bucket in buckets:
-            self._update.apply(lr, bucket.start, bucket.stop)
+        for bucket in self._summed(lr):
+            self._update.apply(bucket.start, bucket.stop)
             self._weights.start_next()
         self._coming.start()
         if self._overlap != FORWARD:
             self.synchronize()
 
-    def _summed(self):
-        """Return the buckets, each when its sum has arrived, in the order in which weights are gathered; all at once if
-        norms or a loss scale need every gradient; None if gradients have overflowed."""
-        sums, order, update, scale = self._gradients, self._weights.order, self._update, self._settings.scale
-        if not update.clips and scale is None and not update.layerwise:
-            sums.start()
-            return (sums.arrive(place) for place in order)
-        sums.wait_all()
-        gradients = self._settings.ops, self._arena.grads, update.trained
-        if scale is not None and not unscale(*gradients, scale, self._sum_over_ranks):
-            return None
-        update.clip()
-        update.prepare(self._sum_over_ranks.add)
-        return (sums.buckets[place] for place in order)
+    def _summed(self, lr: float) -> Iterator[Bucket]:
+        """Begin an update, and return the buckets, each when its sum has arrived, in the order in which weights are
+        gathered; all at once if norms or a loss scale need every gradient."""
+        sums, order = self._gradients, self._weights.order
+        if self._at_once:
+            sums.wait_all()
+            self._update.begin(lr)
+            return (sums.buckets[place] for place in order)
+        self._update.begin(lr)
+        sums.start()
+        return (sums.arrive(place) for place in order)
 
     def synchronize(self) -> None:
         self._coming.wait_all()

@@ -1,77 +1,64 @@
 """The loss multiplied by a factor, so that gradients of float16 activations do not underflow.
 
 The sum of the gradients over all ranks is divided by the factor; powers of two change no digit. A sum that is not
-finite has overflowed: the update is left out, and a dynamic factor is halved. All ranks see the same sum.
+finite has overflowed: the update is left out, and a dynamic factor is halved. All ranks see the same sum. The factor is
+in memory of the device, where :meth:`ringtrain.ops.base.Ops.begin_update` adapts it: no iteration waits for the host.
 
 Source: Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+
+import numpy as np
 
 from ringtrain.arrays import Array
-from ringtrain.exchange.update.ranges import Piece
 from ringtrain.ops.base import Ops
+from ringtrain.ops.update import FACTOR, LOSS_SCALE_NUMBERS, SKIPPED
 
 START = 2.0**16
-LARGEST = 2.0**24
-GROW_AFTER = 2000  # updates in a row
 
-NAMES = ("loss_scale", "loss_scale_good", "loss_scale_skipped")
+NAMES = ("loss_scale", "loss_scale_good", "loss_scale_skipped")  # in the order of ringtrain.ops.update
 
 
 class LossScale:
     """The factor of the loss, and its history. ``fixed``: a factor that stays; None: a dynamic one.
 
-    ``factor``: of the next loss. ``skipped``: iterations without an update, in all; ``good``: updates since the factor
-    last changed, or one was skipped.
+    numbers: [factor of the next loss, updates since it changed or one was left out, updates left out in all], float64
+    factor, skipped: as :meth:`look` has seen them last
     """
 
-    def __init__(self, fixed: float | None = None):
-        self._fixed = fixed is not None
-        self.factor = START if fixed is None else fixed
-        self.good = self.skipped = 0
+    def __init__(self, ops: Ops, fixed: float | None = None):
+        self._ops, self.dynamic = ops, fixed is None
+        self.numbers = ops.zeros((LOSS_SCALE_NUMBERS,), "float64")
+        self._host = ops.pinned((LOSS_SCALE_NUMBERS,), "float64")
+        self._put((START if fixed is None else fixed, 0.0, 0.0))
 
-    def judge(self, finite: bool) -> None:
-        """Count an iteration, whose update is left out unless the gradient is finite, and adapt the factor."""
-        if not finite:
-            self.skipped, self.good = self.skipped + 1, 0
-            if not self._fixed:
-                self.factor = max(self.factor / 2, 1.0)
-            return
-        self.good += 1
-        if self.good == GROW_AFTER:
-            self.good = 0
-            if not self._fixed:
-                self.factor = min(self.factor * 2, LARGEST)
+    def _put(self, values) -> None:
+        self.factor, self.skipped = values[FACTOR], int(values[SKIPPED])
+        self._ops.put(*((self.numbers[i : i + 1], value) for i, value in enumerate(values)))
+
+    @property
+    def factor_1(self) -> Array:
+        """The factor of the next loss, on the device."""
+        return self.numbers[FACTOR : FACTOR + 1]
+
+    def fetch(self) -> None:
+        """Fetch the numbers without waiting; :meth:`look` may follow when a later mark is done."""
+        self._ops.fetch(self.numbers, self._host)
+
+    def look(self) -> None:
+        """Read what was fetched."""
+        self.factor, self.skipped = float(self._host[FACTOR]), int(self._host[SKIPPED])
 
     def state(self) -> dict[str, float]:
-        return dict(zip(NAMES, (self.factor, self.good, self.skipped), strict=True))
+        """Return the numbers now; waits for the device."""
+        return dict(zip(NAMES, map(float, self._ops.to_host(self.numbers)), strict=True))
 
     def restore(self, scalars: Mapping[str, float]) -> None:
         """Take the numbers of :meth:`state`, if a run of the same precision wrote them. A fixed factor stays."""
         if not all(name in scalars for name in NAMES):
             return
-        factor, good, skipped = (scalars[name] for name in NAMES)
-        self.good, self.skipped = int(good), int(skipped)
-        if not self._fixed:
-            self.factor = factor
-
-
-def unscale(
-    ops: Ops, grads: Array, runs: Sequence[Piece], scale: LossScale, total: Callable[[float], float] = float
-) -> bool:
-    """Divide the factor out of the summed gradients in ``runs``. Returns whether they are finite: else the update is
-    left out. ``total``: from the count of values in this rank's runs that are not finite to that of all ranks."""
-    factor = scale.factor
-    finite = not total(float(sum(ops.nonfinite(grads[start:stop]) for start, stop in runs)))
-    scale.judge(finite)
-    if finite:
-        for start, stop in runs:
-            ops.scale(grads[start:stop], 1 / factor)
-    return finite
-
-
-def rehearse_unscale(ops: Ops, grads: Array) -> None:
-    """Run every operation of :func:`unscale` once, on no elements."""
-    ops.nonfinite(grads[:0])
-    ops.scale(grads[:0], 1.0)
+        values = np.array([scalars[name] for name in NAMES])
+        if not self.dynamic:
+            values[FACTOR] = self.factor
+        self._put(values.tolist())

@@ -9,11 +9,12 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange import texts
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.ranges import Piece, common, cut, elements
+from ringtrain.exchange.update.loss_scale import LossScale
+from ringtrain.exchange.update.ranges import Piece, common, cut, elements, trained_pieces
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.base import Ops
-from ringtrain.optim.optimizers import Layerwise, Optimizer
+from ringtrain.ops.update import LOSS_SCALE_NUMBERS, RATE, UPDATE_NUMBERS, UPDATES
+from ringtrain.optim.optimizers import Optimizer, RuleOptimizer, make_squares
 
 STEP = "step"
 
@@ -30,15 +31,22 @@ class OwnedArray:
 
 
 class OwnedUpdate:
-    """Clips the gradients of ``pieces``, and updates their weights.
+    """Updates the weights of ``pieces`` by their gradients.
 
     grads:     flat, over the arena
     pieces:    the elements that this rank updates
     clip_norm: the largest norm of the gradients; None for no limit
-    total:     from the sum of squares of this rank's gradients to that of all that are clipped together
+    total:     from the sum of squares of this rank's gradients to that of all that are clipped together; None: they are
+               these
+    scale:     the factor that the gradients are divided by; None: 1
+    add_norms: adds the squares of a layerwise optimizer's norms over the ranks that have parts of the same parameters,
+               a flat float64 array of the host, in place; None: this rank updates whole parameters
 
-    ``slots``: name → the optimizer's state, one piece after the other, ``nbytes`` in all. ``step``: updates begun.
-    ``trained``: the pieces without running statistics.
+    ``slots``: name → the optimizer's state, one piece after the other, ``nbytes`` in all. ``trained``: the pieces
+    without running statistics. ``numbers``: see :mod:`ringtrain.ops.update`. ``guard``: the totals of the loss of one
+    rank alone, by which an update is left out; None: whoever begins an update has looked at the loss.
+
+    An update is one :meth:`begin`, and then :meth:`apply` for each element once.
     """
 
     def __init__(
@@ -49,67 +57,101 @@ class OwnedUpdate:
         grads: Array,
         pieces: Sequence[Piece],
         clip_norm: float | None = None,
-        total: Callable[[float], float] = float,
+        total: Callable[[float], float] | None = None,
+        scale: LossScale | None = None,
+        add_norms: Callable[[np.ndarray], None] | None = None,
     ):
         self._ops, self._arena, self._optimizer, self._grads = ops, arena, optimizer, grads
-        self._layerwise = optimizer if isinstance(optimizer, Layerwise) else None
-        self._clip_norm, self._total = clip_norm, total
-        self.pieces, self.trained = pieces, common(trained_runs(arena.spans), pieces)
+        self._clip_norm, self._total, self._scale, self._add_norms = clip_norm, total, scale, add_norms
+        self.pieces, self.trained = pieces, common(trained_pieces(arena.spans), pieces)
         size = elements(pieces)
         self.slots = {name: ops.zeros((size,), grads.dtype) for name in optimizer.slots}
         self.nbytes = len(self.slots) * size * grads.dtype.itemsize
-        self.step = 0
-        self._squares: np.ndarray | None = None  # of whole parameters, once they are prepared
+        self._states = list(self._cut_states())
+        self.numbers = ops.zeros((UPDATE_NUMBERS,), "float64")
+        self._square_sum = ops.zeros((1,), "float64")
+        self._layerwise = optimizer if isinstance(optimizer, RuleOptimizer) and optimizer.layerwise else None
+        self._norms = make_squares(optimizer, ops)
+        self.guard: Array | None = None
 
     @property
-    def clips(self) -> bool:
-        """Whether the norm of all gradients is needed before an update."""
-        return self._clip_norm is not None
+    def needs_all(self) -> bool:
+        """Whether an update begins with something of all gradients: their norm, or whether they are finite."""
+        return self._clip_norm is not None or self._scale is not None
 
     @property
-    def layerwise(self) -> bool:
-        """Whether the optimizer needs norms of whole parameters: ranks with parts of some call :meth:`prepare` then."""
-        return self._layerwise is not None
+    def step(self) -> int:
+        """The updates so far; waits for the device."""
+        return int(self._ops.to_host(self.numbers)[UPDATES])
 
-    def prepare(self, total: Callable) -> None:
-        """Compute the norms of whole parameters, if the optimizer needs them. Collective among ranks that have parts of
-        them; all gradients are final. ``total`` adds a flat float64 array of sums of squares over these ranks."""
-        if self._layerwise is None:
-            return
-        squares = self._squares = self._layerwise.squares() if self._squares is None else self._squares
-        squares.fill(0.0)
-        arrays = self._arena.weights, self._grads
-        for (start, stop), slots in self._states():
-            self._layerwise.prepare(self._ops, *arrays, slots, self._counted(), start, stop, squares, first=start)
-        total(squares.reshape(-1))
+    @step.setter
+    def step(self, count: int) -> None:
+        self._ops.put((self._number(UPDATES), float(count)))
 
-    def clip(self) -> None:
-        """Clip the gradients, if there is a limit. Collective, if ``total`` is."""
-        if self._clip_norm is not None:
-            clip(self._ops, self._grads, self.trained, self._clip_norm, self._total)
+    def _number(self, place: int) -> Array:
+        return self.numbers[place : place + 1]
 
-    def apply_all(self, lr: float) -> None:
-        """Clip the gradients and update every element of this rank."""
-        self.clip()
-        self.apply(lr, 0, self._arena.count)
+    @property
+    def rate_1(self) -> Array:
+        """The learning rate of an update, on the device: :meth:`advance` and :meth:`apply` read it."""
+        return self._number(RATE)
 
-    def apply(self, lr: float, start: int, stop: int) -> None:
-        """Update this rank's elements within ``start:stop``, as part of update number ``step``."""
-        for (first, last), slots in self._states():
+    @property
+    def recorded(self) -> bool:
+        """Whether a device may record an update, from :meth:`advance` on."""
+        return self._optimizer.recorded and self._total is None and self._add_norms is None
+
+    def begin(self, lr: float) -> None:
+        """Begin an update at this learning rate: count it, and find what gradients are multiplied by. Collective if
+        norms are of the gradients of several ranks. All gradients are final if it :attr:`needs_all`, or if a layerwise
+        optimizer's norms are added over ranks."""
+        self._ops.put((self.rate_1, lr))
+        self.advance()
+
+    def count(self) -> None:
+        """Count an update that this rank does not make: it has no example."""
+        self._ops.begin_update(self.numbers)
+
+    def advance(self) -> None:
+        """Begin an update whose rate is set."""
+        squares = self._squares() if self.needs_all else None
+        scale = self._scale
+        given = (None, False) if scale is None else (scale.numbers, scale.dynamic)
+        self._ops.begin_update(self.numbers, squares, self._clip_norm, *given, self.guard)
+        if self._layerwise is not None and self._add_norms is not None:
+            self._sum_norms(self._layerwise, self._add_norms)
+
+    def _sum_norms(self, optimizer: RuleOptimizer, add: Callable[[np.ndarray], None]) -> None:
+        self._ops.fill(self._norms, 0)
+        for (start, stop), slots in self._states:
+            optimizer.add_squares(*self._arrays(slots), start, stop, self._norms, start)
+        norms = self._ops.to_host(self._norms)
+        add(norms.reshape(-1))
+        self._ops.upload(norms, self._norms)
+
+    def _squares(self) -> Array:
+        """The sum of squares of all gradients that are clipped together."""
+        self._ops.gradient_squares(self._grads, self.trained, self._square_sum)
+        if self._total is not None:
+            own = float(self._ops.to_host(self._square_sum)[0])
+            self._ops.put((self._square_sum, self._total(own)))
+        return self._square_sum
+
+    def apply(self, start: int = 0, stop: int | None = None) -> None:
+        """Update this rank's elements within ``start:stop``, or all of them, as part of the update that has begun."""
+        stop = self._arena.count if stop is None else stop
+        for (first, last), slots in self._states:
             for a, b in cut([(first, last)], start, stop):
-                self._apply(slots, lr, a, b, first)
+                self._apply(slots, a, b, first)
 
-    def _apply(self, slots, lr: float, start: int, stop: int, first: int) -> None:
-        given = self._ops, self._arena.weights, self._grads, slots, lr
-        if self._squares is None or self._layerwise is None:
-            self._optimizer.apply(*given, self._counted(), start, stop, first)
-        else:
-            self._layerwise.move(*given, self._counted(), start, stop, self._squares, first)
+    def _apply(self, slots, start: int, stop: int, first: int) -> None:
+        summed = self._add_norms is not None
+        self._optimizer.apply(*self._arrays(slots), start, stop, first, self._norms, summed)
 
-    def _counted(self) -> int:
-        return max(self.step, 1)  # a rehearsal comes before the first update
+    def _arrays(self, slots) -> tuple:
+        return self._ops, self._arena.weights, self._grads, slots, self.numbers
 
-    def _states(self) -> Iterator[tuple[Piece, dict]]:
+    def _cut_states(self) -> Iterator[tuple[Piece, dict]]:
         """Each piece, and its part of the state."""
         at = 0
         for start, stop in self.pieces:
@@ -118,13 +160,19 @@ class OwnedUpdate:
             at = end
 
     def rehearse(self) -> None:
-        """Run every operation once, on no elements."""
-        if self.clips:
-            rehearse_clip(self._ops, self._grads)
-        nothing = {name: slot[:0] for name, slot in self.slots.items()}
-        for run in self._optimizer.runs:
-            middle = (run.start + run.stop) // 2  # inside the run: the updated part is empty
-            self._apply(nothing, 0.0, middle, middle, middle)
+        """Run every operation once; weights and state stay as they are. Not collective."""
+        ops, kept = self._ops, self.numbers
+        self.numbers = ops.zeros((UPDATE_NUMBERS,), "float64")  # no update has begun: none is applied
+        if self.needs_all:
+            ops.gradient_squares(self._grads, self.trained, self._square_sum)
+        for (start, stop), slots in self._states:
+            if self._layerwise is not None:
+                self._layerwise.add_squares(*self._arrays(slots), start, stop, self._norms, start)
+            self._optimizer.apply(*self._arrays(slots), start, stop, start, self._norms, True)
+        spare = ops.zeros((LOSS_SCALE_NUMBERS,), "float64")
+        ops.fill(spare, 1)
+        ops.begin_update(self.numbers, self._square_sum, self._clip_norm, spare if self._scale else None)
+        self.numbers = kept
 
     def arrays(self, alike: bool) -> list[OwnedArray]:
         """Return the arrays of state on this rank; ``alike``: every rank holds the same now."""
@@ -133,7 +181,7 @@ class OwnedUpdate:
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
     def place(self, name: str, flat: Array) -> None:
         """Copy this rank's part of a slot to its place in ``flat``, an array over the arena."""
-        for (start, stop), slots in self._states():
+        for (start, stop), slots in self._states:
             self._ops.copy(slots[name], flat[start:stop])
 
     def state(self) -> dict:
@@ -155,7 +203,7 @@ class OwnedUpdate:
         for a state of another arena."""
         check_sizes(state, self._arena.count)
         self.step = int(state[STEP])
-        for (start, stop), slots in self._states():
+        for (start, stop), slots in self._states:
             for name, slot in slots.items():
                 self._ops.upload(state[name][start:stop], slot)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from ringtrain.nn.base import Span
+
 Piece = tuple[int, int]
 
 
@@ -29,3 +31,10 @@ def common(pieces: Sequence[Piece], others: Sequence[Piece]) -> list[Piece]:
 
 def elements(pieces: Sequence[Piece]) -> int:
     return sum(stop - start for start, stop in pieces)
+
+
+def trained_pieces(spans: Sequence[Span]) -> list[Piece]:
+    """Return the pieces of the arena that are trained: running statistics have no gradient to clip, and that of frozen
+    parameters does not count."""
+    trained = (span for span in spans if span.parameter.role != "statistic" and not span.parameter.frozen)
+    return join([(span.start, span.stop) for span in trained])

@@ -15,7 +15,7 @@ from ringtrain.ops.cpu.library import open_kernels, threads_wanted
 from ringtrain.ops.cpu.way import way
 from ringtrain.ops.elementary import power
 from ringtrain.ops.geometry import window_sizes
-from ringtrain.ops.host import HostOps
+from ringtrain.ops.host import HostOps, host_number
 from ringtrain.ops.pairs import cut_pairs
 
 WORTH_THREADS = 1 << 15  # elements of an addition
@@ -77,7 +77,7 @@ class CpuOps(HostOps):
             np.copyto(target, total.reshape(target.shape))
 
     def scale(self, x, factor):
-        self._kernels.scale(x, factor, x.size)
+        self._kernels.scale(x, host_number(factor), x.size)
 
     def relu(self, x, y):
         self._kernels.relu(x, y, y.size)
@@ -256,12 +256,13 @@ class CpuOps(HostOps):
     def softmax(self, x_NK, y_NK):
         self._kernels.softmax(x_NK, y_NK, *x_NK.shape)
 
-    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
+    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
+        scale *= host_number(factor_1)
         given = x_NK, labels_N, dx_NK, totals_3
         self._kernels.softmax_cross_entropy(*given, *x_NK.shape, scale, smoothing, ignore)
 
-    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0):
-        kernels = self._kernels
+    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
+        kernels, scale = self._kernels, scale * host_number(factor_1)
         kernel = kernels.value_loss_of_classes if labels_N.dtype == np.int32 else kernels.value_loss
         kernel(VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, totals_3, x_N.size, scale, delta)
 
@@ -270,7 +271,7 @@ class CpuOps(HostOps):
         kernel = getattr(self._kernels, PREPARE[images_NHWC.dtype.name])
         kernel(*given, *images_NHWC.shape, *y_NPQC.shape[1:3])
 
-    # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
+    # ── rules of updates, on flat spans ─────────────────────────────────────────────────────────────────────────
     def sgd(self, w, g, v, lr, momentum, decay, nesterov):
         self._kernels.sgd(w, g, v, w.size, lr, momentum, decay, nesterov)
 

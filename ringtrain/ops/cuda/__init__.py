@@ -21,7 +21,6 @@ from ringtrain.ops.cuda.exchange import CudaExchange
 from ringtrain.ops.cuda.group_norm import GroupNorms
 from ringtrain.ops.cuda.loss import CudaLoss
 from ringtrain.ops.cuda.norm import CudaBatchNorm
-from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.order import CudaMark, Segments
 from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.cuda.pool import Pool
@@ -31,9 +30,11 @@ from ringtrain.ops.cuda.sequences import Sequences
 from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
 from ringtrain.ops.cuda.unfold import Unfold
+from ringtrain.ops.cuda.update import Updates
 from ringtrain.ops.cuda.upsample import Upsampling
 from ringtrain.ops.cuda.wire import Wire
 
+MOST_PUT = 4  # numbers that one kernel sets
 PARTS = (
     Elementwise,
     Strips,
@@ -45,7 +46,7 @@ PARTS = (
     Activations,
     GroupNorms,
     Sequences,
-    Optimizers,
+    Updates,
     Wire,
     Compression,
     CudaExchange,
@@ -131,6 +132,14 @@ class CudaOps(Ops):
 
     def fetch(self, x, host):
         self.runtime.download(x, host, self._device.stream)
+
+    def put(self, *values):
+        pairs = [part for x, value in values for part in (x, int(np.asarray(value).astype(x.dtype).view(np.uint64)))]
+        kernel = self._device.kernels("numbers", "put")
+        kernel(1, 1, self._device.stream, *pairs, *[None, 0] * (MOST_PUT - len(values)))
+
+    def typed(self, x, dtype):
+        return self.runtime.view(x, dtype)
 
     def memory(self):
         return self.runtime.memory()

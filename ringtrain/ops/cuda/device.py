@@ -10,6 +10,7 @@ from ringtrain.ops.cuda.kernels import Kernels
 
 THREADS = 256
 BLOCKS_PER_PROCESSOR = 8  # of THREADS each: a processor holds so many at once
+TICKETS = 1 << 16  # of one kernel
 
 
 class Device:
@@ -31,6 +32,20 @@ class Device:
         self.stream = runtime.stream()
         self._scratch = {}
         self._pinned = {}
+        self._tickets = None
+
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks of :data:`THREADS` the device holds at once."""
+        return self.runtime.facts.processors * BLOCKS_PER_PROCESSOR
+
+    @property
+    def tickets(self):
+        """Counters of 0, uint32, by which kernels find their last block; each kernel leaves them at 0."""
+        if self._tickets is None:
+            self._tickets = self.runtime.empty((TICKETS,), "uint32")
+            self.runtime.clear(self._tickets, self.stream)
+        return self._tickets
 
     def numbers(self, factors=None) -> str:
         """Return the coarsest rounding in products of a type, by default that of activations: this type, or tf32."""
@@ -81,5 +96,4 @@ class Device:
         """
         if count:
             blocks = math.ceil(count / (THREADS * per_thread))
-            most = self.runtime.facts.processors * BLOCKS_PER_PROCESSOR
-            launch(min(blocks, most), THREADS, self.stream, *arguments)
+            launch(min(blocks, self.most_blocks), THREADS, self.stream, *arguments)

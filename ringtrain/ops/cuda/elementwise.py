@@ -37,7 +37,8 @@ class Elementwise:
         self._each(self._kernel("add", y), y, a, b, y, y.size, relu)
 
     def scale(self, x, factor):
-        self._each(self._kernel("scale", x), x, x, x.size, factor)
+        given = (factor, None) if isinstance(factor, int | float | np.number) else (1.0, factor)
+        self._each(self._kernel("scale", x), x, x, x.size, *given)
 
     def relu(self, x, y):
         self._each(self._kernel("relu", x), x, x, y, x.size)

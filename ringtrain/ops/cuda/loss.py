@@ -19,23 +19,23 @@ class CudaLoss:
         if rows:
             self._rows("softmax", rows, classes, x_NK, y_NK, classes)
 
-    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
+    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
         rows, classes = x_NK.shape
         if not rows:
             return
         results = self._device.scratch("results of rows", (3, rows), "float64")
-        given = x_NK, labels_N, dx_NK, results, rows, classes, scale, smoothing, ignore
+        given = x_NK, labels_N, dx_NK, results, rows, classes, scale, smoothing, ignore, factor_1
         self._rows("cross_entropy", rows, classes, *given)
         kernel = self._device.kernels("loss", "add_totals")
         kernel(1, ROW_BLOCK, self._device.stream, results, totals_3, rows)
 
-    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0):
+    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
         if not x_N.size:
             return
         blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
         results = self._device.scratch("results of blocks", (3, blocks), "float64")
         kernel = self._device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
-        given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, x_N.size, scale, delta
+        given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, x_N.size, scale, delta, factor_1
         kernel(blocks, ROW_BLOCK, self._device.stream, *given)
         self._device.kernels("loss", "add_totals")(1, ROW_BLOCK, self._device.stream, results, totals_3, blocks)
 

@@ -47,6 +47,8 @@ class Segments:
         self._segments: dict[object, _Segment] = {}  # the one asked for last is the last
 
     def __call__(self, key, run):
+        if self._device.recording:  # part of a longer segment
+            return run()
         segment = self._segments.pop(key, None) or _Segment()
         self._segments[key] = segment
         if len(self._segments) > self._most:

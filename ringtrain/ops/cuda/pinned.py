@@ -1,6 +1,7 @@
 """The page-locked host memory: the memory that a device copies by itself, and whose copies may be recorded."""
 
 import weakref
+from bisect import bisect_right, insort
 
 import numpy as np
 
@@ -10,14 +11,20 @@ class PinnedMemory:
 
     def __init__(self):
         self._ends = {}  # by first address
+        self._starts = []  # in order
 
     def add(self, memory: np.ndarray) -> None:
         """Add ``memory``, which stays known as long as it, or a view of it, lives."""
         start = memory.ctypes.data
         self._ends[start] = start + memory.nbytes
-        weakref.finalize(memory, self._ends.pop, start, None)
+        insort(self._starts, start)
+        weakref.finalize(memory, self._forget, start)
+
+    def _forget(self, start: int) -> None:
+        self._starts.remove(start)
+        del self._ends[start]
 
     def holds(self, host: np.ndarray) -> bool:
         start = host.ctypes.data
-        end = start + host.nbytes
-        return any(first <= start and end <= last for first, last in list(self._ends.items()))
+        before = bisect_right(self._starts, start)
+        return before > 0 and start + host.nbytes <= self._ends.get(self._starts[before - 1], 0)

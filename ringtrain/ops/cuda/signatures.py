@@ -58,6 +58,16 @@ class KernelParameter:
     def scalar(self):
         return np.dtype(self.dtype).type
 
+    @cached_property
+    def element(self) -> np.dtype | None:
+        return None if self.dtype is None else np.dtype(self.dtype)
+
+    @cached_property
+    def limits(self) -> tuple[int, int] | None:
+        """The least and the largest value of a whole number; None for others."""
+        found = np.iinfo(self.dtype) if self.dtype and self.dtype[0] in "iu" else None
+        return None if found is None else (int(found.min), int(found.max))
+
 
 def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
     """Return the parameters of each kernel by name. ``types``: the source's own names of types.
@@ -94,7 +104,7 @@ def _convert(kernel, parameter, argument):
         return _array(kernel, parameter, argument)
     if not isinstance(argument, int | float | np.number | np.bool_):
         raise TypeError(f"kernel {kernel}: {parameter} got {argument!r}; it takes a number")
-    if parameter.dtype[0] in "iu":
+    if parameter.limits is not None:
         return _whole(kernel, parameter, argument)
     return parameter.scalar(argument)
 
@@ -105,7 +115,7 @@ def _array(kernel, parameter, argument):
     dtype = getattr(argument, "dtype", None)
     if dtype is None or isinstance(argument, np.generic | np.ndarray):
         raise TypeError(f"kernel {kernel}: {parameter} got {type(argument).__name__}; it takes an array of the device")
-    if parameter.dtype not in (None, dtype.name):
+    if parameter.element is not None and parameter.element != dtype:
         raise TypeError(f"kernel {kernel}: {parameter} got an array of {dtype.name}; it takes {parameter.dtype}")
     return argument
 
@@ -113,7 +123,7 @@ def _array(kernel, parameter, argument):
 def _whole(kernel, parameter, argument):
     if int(argument) != argument:
         raise TypeError(f"kernel {kernel}: {parameter} got {argument!r}; it takes a whole number")
-    limits = np.iinfo(parameter.dtype)
-    if not limits.min <= argument <= limits.max:
-        raise OverflowError(f"kernel {kernel}: {parameter} got {argument}, outside of {limits.min}..{limits.max}")
+    least, most = parameter.limits
+    if not least <= argument <= most:
+        raise OverflowError(f"kernel {kernel}: {parameter} got {argument}, outside of {least}..{most}")
     return parameter.scalar(argument)

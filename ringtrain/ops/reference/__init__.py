@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ringtrain.ops import keys
-from ringtrain.ops.host import HostOps
+from ringtrain.ops.host import HostOps, host_number
 from ringtrain.ops.reference import (
     activation,
     compression,
@@ -63,7 +63,7 @@ class ReferenceOps(HostOps):
 
     @quiet
     def scale(self, x, factor):
-        x *= x.dtype.type(factor)
+        x *= x.dtype.type(host_number(factor))
 
     def relu(self, x, y):
         np.maximum(x, 0, out=y)
@@ -238,17 +238,19 @@ class ReferenceOps(HostOps):
         loss.softmax(x_NK, y_NK)
 
     @quiet
-    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
+    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
+        scale *= host_number(factor_1)
         loss.softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ignore)
 
     @quiet
-    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0):
+    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
+        scale *= host_number(factor_1)
         loss.value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta)
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
         simple.prepare_images(images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N)
 
-    # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
+    # ── rules of updates, on flat spans ─────────────────────────────────────────────────────────────────────────
     @quiet
     def sgd(self, w, g, v, lr, momentum, decay, nesterov):
         optim.sgd(w, g, v, lr, momentum, decay, nesterov)

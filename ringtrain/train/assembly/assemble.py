@@ -151,6 +151,7 @@ class Assembly:
             stop_iteration=stop,
             units=units,
             allocate=self.ops.pinned if self.ops.records else np.empty,
+            valid=2 if self.ops.records else 1,  # a device tells of a loss during the next iteration
         )
 
 
@@ -172,7 +173,7 @@ def assemble(
     sampler = Sampler(data.train.count, config.batch, config.seed, windows=windows_of(config.shuffle, data.train))
     rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
     guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
-    scale = LossScale(config.loss_scale) if config.precision == "float16" else None
+    scale = LossScale(ops, config.loss_scale) if config.precision == "float16" else None
     exchange = make_exchange(
         ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
     )
@@ -291,8 +292,11 @@ def _worker(
     passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale, output)
     partition = BatchPartition(exchange, transport.rank, grain, config.accumulate, shards)
     rows = shards.count if shards else 1
-    losses = LossAllReduce(ops, transport, stop, exchange.facts.max_iteration_lag, rows, config.deadline_s)
-    return Worker(passes, exchange, transport, partition, losses, rate.at, config.deadline_s, stage)
+    records = ops.records and stage is None and reduction is None
+    lone = exchange.lone_update() if records else None
+    window = exchange.facts.max_iteration_lag if lone is None else 1
+    losses = LossAllReduce(ops, transport, stop, window, rows, config.deadline_s, scale)
+    return Worker(passes, exchange, transport, partition, losses, rate.at, config.deadline_s, stage, lone)
 
 
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────

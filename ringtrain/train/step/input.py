@@ -1,6 +1,6 @@
 """Brings a gathered batch from the host to the device, as the network's input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class DeviceInput:
             hosts = raw_arrays(batch, self._ops.dtype)
             raw = {name: self._kept(space, name, host[start:stop], self._ops.upload) for name, host in hosts.items()}
         else:
+            self._prefetcher.wait(batch)
             raw = self._prefetcher.arrays(batch, start, stop)
             kept = {"labels", "examples", "partner.labels"} & raw.keys()
             raw |= {name: self._kept(space, name, raw[name], self._ops.copy) for name in kept}
@@ -43,6 +44,25 @@ class DeviceInput:
         if self._prefetcher is not None:
             self._prefetcher.release(batch)
         return x, raw["labels"], raw["examples"]
+
+    def hold(self, batch: Batch) -> Hashable:
+        """Let further operations wait for the batch to be on the device, until :meth:`release`. Returns a key of the
+        memory that it is in."""
+        assert self._prefetcher is not None, "a host records nothing"
+        self._mean(tuple(batch.images.shape[1:]))  # uploaded before a recording reads it
+        return self._prefetcher.wait(batch)
+
+    def take(self, space: Workspace, batch: Batch, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """As :meth:`load`, of a batch that is held, without a copy of labels and examples: other batches have others.
+        A recording may do it."""
+        assert self._prefetcher is not None, "a host records nothing"
+        raw = self._prefetcher.arrays(batch, start, stop)
+        return self._prepared(space, raw), raw["labels"], raw["examples"]
+
+    def release(self, batch: Batch) -> None:
+        """End what :meth:`hold` began: all reads of the batch have been issued."""
+        if self._prefetcher is not None:
+            self._prefetcher.release(batch)
 
     def partner_labels(self, space: Workspace, batch: Batch, start: int, stop: int) -> Array | None:
         """The labels of the partners of the examples loaded last; None for a batch that is not mixed."""
@@ -54,17 +74,19 @@ class DeviceInput:
     def _prepared(self, space: Workspace, raw: dict[str, Array], of: str = "") -> Array:
         """The network's input of raw arrays, or of the partner's."""
         images = raw[f"{of}images"]
-        shape = tuple(images.shape[1:])
-        if shape not in self._means:
-            self._means[shape] = self._mean_of(shape)
+        mean = self._mean(tuple(images.shape[1:]))
         x = space(f"{of}input", (images.shape[0], *self._shape))
         placed = (raw[f"{of}{name}"] for name in ("top", "left", "flip"))
         images, prepared = self._as_images(images), self._as_images(x)
-        mean = self._means[shape].reshape(images.shape[1:])
-        self._ops.prepare_images(images, prepared, mean, self._scale, *placed)
+        self._ops.prepare_images(images, prepared, mean.reshape(images.shape[1:]), self._scale, *placed)
         if f"{of}erase" in raw:
             self._ops.paste_boxes(x, None, raw[f"{of}erase"])
         return x
+
+    def _mean(self, shape: Shape) -> Array:
+        if shape not in self._means:
+            self._means[shape] = self._mean_of(shape)
+        return self._means[shape]
 
     def _as_images(self, inputs: Array) -> Array:
         """Inputs of any number of extents as images: of one row, unless the network takes images and these are some.

@@ -53,6 +53,21 @@ class CheckLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """Run passes and update of a rank that has no others, as one recording."""
+
+    doing = "an iteration"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEarlierLoss:
+    """Wait for the loss of the iteration before, while the device does this one; end the run if it is not finite. The
+    device leaves out updates after such a loss."""
+
+    doing = "waiting for the loss"
+
+
+@dataclass(frozen=True, slots=True)
 class CheckOwnLoss:
     """Read the loss of this rank's part, and end the run if it is not finite."""
 
@@ -66,6 +81,7 @@ class Update:
     doing = "the update"
 
 
+REPLAYED = (Replay(), ReduceLoss(), CheckEarlierLoss())
 WITHOUT_EXAMPLES = (ReduceLoss(), NoExamples(), CheckLoss(), Update())
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
+from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark
 from ringtrain.transport.base import Handle, Transport
@@ -35,13 +36,14 @@ class IterationLoss:
 
 class LossBuffer:
     """One iteration's rows of (loss, correct, valid), then the number of ranks that have to stop, in ``values``,
-    float64 on the host. ``fetched``: the end of their copy from the device; ``pending``: their sum over ranks."""
+    float64 on the host. ``fetched``: the end of their copy from the device;
+    ``pending``: their sum over ranks; None for a rank that has no others."""
 
     def __init__(self, values: np.ndarray):
         self.values = values
         self.iteration = self.examples = 0
         self.fetched: Mark
-        self.pending: Handle
+        self.pending: Handle | None
 
     def outcome(self) -> IterationLoss:
         loss, correct, valid = in_order(self.values[:-1].reshape(-1, 3))
@@ -58,7 +60,7 @@ def in_order(rows: np.ndarray) -> list[float]:
 
 class LossAllReduce:
     """Sums of up to ``window`` + 1 iterations are under way at once. ``rows``: parts of a batch with sums of their own;
-    ``stop_requested()``: called once an iteration."""
+    ``stop_requested()``: called once an iteration. ``scale``: its numbers are looked at with each loss."""
 
     def __init__(
         self,
@@ -68,8 +70,9 @@ class LossAllReduce:
         window: int,
         rows: int,
         deadline_s: float,
+        scale: LossScale | None = None,
     ):
-        self._ops, self._transport, self._stop_requested = ops, transport, stop_requested
+        self._ops, self._transport, self._stop_requested, self._scale = ops, transport, stop_requested, scale
         self._window, self._deadline_s = window, deadline_s
         self._rows = ops.zeros((3 * rows,), "float64")
         self._spare = [LossBuffer(ops.pinned((3 * rows + 1,), "float64")) for _ in range(window + 1)]
@@ -85,8 +88,11 @@ class LossAllReduce:
 
     def fetch(self, batch: Batch) -> None:
         """Fetch the rows after forward. A device gets the work of backward before :meth:`send` waits for them."""
+        self.send()
         sums = self._fetching = self._spare.pop()
         self._ops.fetch(self._rows, sums.values[:-1])
+        if self._scale is not None:
+            self._scale.fetch()
         sums.fetched = self._ops.mark()
         sums.iteration, sums.examples = batch.iteration, batch.total
         if not self._ops.records:
@@ -99,23 +105,28 @@ class LossAllReduce:
             return
         sums, self._fetching = self._fetching, None
         sums.fetched.wait()
+        if self._scale is not None:
+            self._scale.look()
         sums.values[-1] = self._stop_requested()
-        sums.pending = self._transport.native_allreduce_start(sums.values)
+        sums.pending = self._transport.native_allreduce_start(sums.values) if self._transport.size > 1 else None
         self._under_way.append(sums)
 
     def __len__(self) -> int:
         """The number of iterations under way."""
-        return len(self._under_way)
+        return len(self._under_way) + (self._fetching is not None)
 
     @property
     def due(self) -> bool:
         """Whether the oldest outcome is due before the next iteration."""
-        return len(self._under_way) > self._window
+        return len(self) > self._window
 
     def next_outcome(self) -> IterationLoss:
         """Wait for the oldest sums, and return their outcome."""
+        if not self._under_way:
+            self.send()
         sums = self._under_way.popleft()
-        sums.pending.wait(self._deadline_s)
+        if sums.pending is not None:
+            sums.pending.wait(self._deadline_s)
         self._spare.append(sums)
         return sums.outcome()
 
@@ -129,4 +140,4 @@ class LossAllReduce:
 
     def pending(self) -> list[Handle]:
         """The sums under way, oldest first."""
-        return [sums.pending for sums in self._under_way]
+        return [sums.pending for sums in self._under_way if sums.pending is not None]

@@ -59,7 +59,7 @@ class ModelPasses:
     ctx:         the context of all passes; each iteration sets its total
     seed:        of the run's random numbers
     cuts:        names of spans after which the backward pass with final gradients is cut
-    scale:       the factor of the loss; None: 1
+    scale:       the factor of the loss, which its gradient is multiplied by; None: 1
     output:      the shape of the network's output, of which ``graph`` may be a part
     denominator: the divisor of the loss
     """
@@ -77,15 +77,15 @@ class ModelPasses:
         output: Shape | None = None,
     ):
         self.graph, self.feed, self.ctx, self.denominator = graph, feed, ctx, 1.0
-        self.arena, self.scale = arena, scale
+        self.arena, self.scale, ctx.factor = arena, scale, None if scale is None else scale.factor_1
         self._output = output or graph.shapes[graph.output]
         self.loss, self._seed, self._cuts = loss, seed, cuts
         self._key = ctx.key = ctx.ops.zeros((1,), "uint64")
         self.micro_batch = NO_MICRO_BATCH
 
-    def begin(self, iteration: int) -> None:
-        """Set the key of the iteration's random numbers."""
-        self.ctx.ops.upload(np.array([additive_key(self._seed, iteration)], np.uint64), self._key)
+    def begin(self, iteration: int, *numbers: tuple[Array, float]) -> None:
+        """Set the key of the iteration's random numbers, and further numbers of it on the device."""
+        self.ctx.ops.put((self._key, additive_key(self._seed, iteration)), *numbers)
 
     def load(self, batch: Batch, start: int, stop: int, sums: Array | None = None) -> None:
         """Load examples ``start:stop`` of the batch as the current micro-batch."""
@@ -95,6 +95,11 @@ class ModelPasses:
             self.micro_batch.share = batch.mix.share
             self.micro_batch.partner_labels = self.feed.partner_labels(self.ctx.space, batch, start, stop)
 
+    def take(self, batch: Batch, start: int, stop: int, sums: Array) -> None:
+        """As :meth:`load`, of a batch that is on the device and stays where it is (:meth:`DeviceInput.hold`)."""
+        x, labels, self.ctx.examples = self.feed.take(self.ctx.space, batch, start, stop)
+        self.micro_batch = MicroBatch(x, labels, sums)
+
     def forward(self, before_read: Callable[[Span], None]) -> Array:
         """Run the current micro-batch forward, to its logits."""
         logits, self.micro_batch.tapes = self.graph.forward(self.ctx, self.micro_batch.x, need=before_read)
@@ -102,20 +107,25 @@ class ModelPasses:
 
     def loss_gradient(self, logits: Array, labels: Array) -> Array:
         """The gradient of the loss by these logits; adds to the sums of the current micro-batch."""
-        factor = self.scale.factor if self.scale is not None else 1.0
-        current, denominator = self.micro_batch, self.denominator / factor
+        current = self.micro_batch
         assert current.sums is not None, "training adds to the sums of a batch"
         if current.partner_labels is None:
-            return self.loss.backward(self.ctx, logits, labels, current.sums, denominator)
+            return self._gradient(logits, labels, current.sums)
         ops, space = self.ctx.ops, self.ctx.space
         own, dx = space("mix.totals", (6,), "float64"), space("mix.dx", logits.shape)
         ops.fill(own, 0)
-        ops.copy(self.loss.backward(self.ctx, logits, labels, own[:3], denominator), dx)
-        others = self.loss.backward(self.ctx, logits, current.partner_labels, own[3:], denominator)
+        ops.copy(self._gradient(logits, labels, own[:3]), dx)
+        others = self._gradient(logits, current.partner_labels, own[3:])
         ops.scale(dx, current.share)
         ops.scale(others, 1 - current.share)
         ops.add(dx, others, dx)
         ops.mix_totals(own[:3], own[3:], current.sums, current.share)
+        return dx
+
+    def _gradient(self, logits: Array, labels: Array, totals: Array) -> Array:
+        dx = self.loss.backward(self.ctx, logits, labels, totals, self.denominator)
+        if self.ctx.factor is not None and not self.loss.scaled:
+            self.ctx.ops.scale(dx, self.ctx.factor)
         return dx
 
     def backward(self, accumulate: bool, last: bool) -> Iterator[Span]:

@@ -5,9 +5,11 @@
     beside            ╲── upload k+1 ─────────────────────────────╱
                     slot 0                                       slot 1
 
-Two slots take turns. An upload waits until the last load from its slot has read it; a load waits for its upload.
+Two slots take turns. An upload waits until the last load from its slot has read it; a load waits for its upload. Images
+travel as they are; all other arrays, a few bytes an example, are packed and travel as one.
 """
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +21,8 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark
 
 RAW = ("images", "labels", "examples", "top", "left", "flip")
+PACKED_BYTES = 1 << 16  # of an array that is packed
+ALIGNMENT = 16
 
 
 def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
@@ -33,12 +37,38 @@ def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
     return arrays
 
 
+class Pack:
+    """Small arrays one behind the other in pinned memory, and their copies on the device."""
+
+    def __init__(self, ops: Ops, hosts: Mapping[str, np.ndarray]):
+        places, end = dict[str, tuple[int, int]](), 0
+        for name, host in hosts.items():
+            places[name] = end, end + host.nbytes
+            end += -(-host.nbytes // ALIGNMENT) * ALIGNMENT
+        self._host, self._device = ops.pinned((end,), np.uint8), ops.empty((end,), np.uint8)
+        self.arrays, self._views = dict[str, Array](), dict[str, np.ndarray]()
+        for name, (start, stop) in places.items():
+            shape, dtype = hosts[name].shape, hosts[name].dtype
+            self.arrays[name] = ops.typed(self._device[start:stop], dtype).reshape(shape)
+            self._views[name] = self._host[start:stop].view(dtype).reshape(shape)
+
+    def upload(self, hosts: Mapping[str, np.ndarray], ops: Ops) -> None:
+        """Upload arrays of this layout, in the order of ``ops``; the last upload has ended."""
+        for name, view in self._views.items():
+            view[...] = hosts[name]
+        ops.upload(self._host, self._device)
+
+
 @dataclass(slots=True)
 class PrefetchSlot:
-    """batch: the batch whose arrays the slot holds; uploaded: the end of their upload; read: the end of their reads"""
+    """batch: the batch whose arrays the slot holds; layout: of these arrays; uploaded: the end of their upload; read:
+    the end of their reads"""
 
+    number: int
     space: Workspace
+    packs: dict[Hashable, Pack] = field(default_factory=dict)
     batch: Batch | None = None
+    layout: Hashable = None
     arrays: dict[str, Array] = field(default_factory=dict)
     uploaded: Mark = field(init=False)
     read: Mark | None = None
@@ -49,7 +79,7 @@ class Prefetcher:
 
     def __init__(self, ops: Ops):
         self._ops, self._beside = ops, ops.beside()
-        self._slots = [PrefetchSlot(Workspace(ops)), PrefetchSlot(Workspace(ops))]  # the first is filled next
+        self._slots = [PrefetchSlot(number, Workspace(ops)) for number in range(2)]  # the first is filled next
 
     def bring(self, batch: Batch) -> None:
         """Start the upload of a batch, unless it has started."""
@@ -57,22 +87,40 @@ class Prefetcher:
             return
         slot = self._slots.pop(0)
         self._slots.append(slot)
+        if slot.batch is not None:
+            slot.uploaded.wait()  # its packed arrays are free
         if slot.read is not None:
             self._beside.after(slot.read)
-        held, hosts = slot.space.nbytes, raw_arrays(batch, self._ops.dtype)
-        slot.arrays = {name: slot.space(name, host.shape, host.dtype) for name, host in hosts.items()}
-        if slot.space.nbytes != held:
-            self._ops.synchronize()  # new memory may be that of a freed array with work on it still to be done
-        for name, host in hosts.items():
-            self._beside.upload(host, slot.arrays[name])
+        self._upload(slot, raw_arrays(batch, self._ops.dtype))
         slot.batch, slot.uploaded = batch, self._beside.mark()
 
-    def arrays(self, batch: Batch, start: int, stop: int) -> dict[str, Array]:
-        """Examples ``start:stop`` of a batch, named as by :func:`raw_arrays`. Call :meth:`release` after the reads."""
+    def _upload(self, slot: PrefetchSlot, hosts: Mapping[str, np.ndarray]) -> None:
+        small = {name: host for name, host in hosts.items() if "images" not in name and host.nbytes <= PACKED_BYTES}
+        large = {name: host for name, host in hosts.items() if name not in small}
+        held, layout = slot.space.nbytes, (tuple(small), tuple(host.shape for host in small.values()))
+        arrays = {name: slot.space(name, host.shape, host.dtype) for name, host in large.items()}
+        pack = slot.packs.get(layout)
+        if pack is None:
+            pack = slot.packs[layout] = Pack(self._ops, small)
+            held = -1
+        if slot.space.nbytes != held:
+            self._ops.synchronize()  # new memory may be that of a freed array with work on it still to be done
+        for name, host in large.items():
+            self._beside.upload(host, arrays[name])
+        pack.upload(small, self._beside)
+        slot.arrays, slot.layout = arrays | pack.arrays, (slot.number, layout, slot.space.replaced)
+
+    def wait(self, batch: Batch) -> Hashable:
+        """Let further operations wait for the upload of a batch. Returns a key of the memory that it is in."""
         self.bring(batch)
         slot = self._of(batch)
         self._ops.after(slot.uploaded)
-        return {name: array[start:stop] for name, array in slot.arrays.items()}
+        return slot.layout
+
+    def arrays(self, batch: Batch, start: int, stop: int) -> dict[str, Array]:
+        """Examples ``start:stop`` of a batch that was waited for, named as by :func:`raw_arrays`. Call :meth:`release`
+        after the reads."""
+        return {name: array[start:stop] for name, array in self._of(batch).arrays.items()}
 
     def release(self, batch: Batch) -> None:
         """Mark the end of the reads of this batch that were issued by now."""

@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.nn.base import Span
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.divergence import Divergence
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.instructions import (
+    REPLAYED,
     Backward,
+    CheckEarlierLoss,
     CheckLoss,
     CheckOwnLoss,
     Forward,
     Load,
     NoExamples,
     ReduceLoss,
+    Replay,
     Update,
     independent,
     instructions,
@@ -51,6 +56,7 @@ class Worker:
 
     rate:  iteration → learning rate
     stage: the instructions of a rank that holds a part of the network; None: the rank holds all of it
+    lone:  the update of a rank that has no others, which a device records with the passes; None: there is more to do
     """
 
     def __init__(
@@ -63,15 +69,19 @@ class Worker:
         rate: Callable[[int], float],
         deadline_s: float,
         stage: PipelineStage | None = None,
+        lone: OwnedUpdate | None = None,
     ):
         self.passes, self.exchange, self.rate, self.activity = passes, exchange, rate, transport.activity
-        self._partition, self._losses, self._stage = partition, losses, stage
+        self._partition, self._losses, self._stage, self._lone = partition, losses, stage, lone
+        if lone is not None:
+            lone.guard = losses.row(0)
         self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, bool(exchange.facts.roles.parts))
         usual = independent if exchange.facts.dynamic_batches else instructions
         self._instructions = stage.instructions if stage else usual
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
         self.images = self.updates = 0  # examples of this rank; iterations in which it had examples
         self._batch: RankBatch
+        self._recent: list[RankBatch] = []  # the last two
         self._outcome: IterationLoss | None = None
         self.activity.layer = lambda: passes.ctx.layer
 
@@ -98,12 +108,14 @@ class Worker:
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
         """Run one iteration on this rank's part of the global batch. Returns its loss summed over ranks; if ranks may
         be k iterations apart (``facts.max_iteration_lag``), that of the iteration k before, or None if there is none;
-        with dynamic batches, the loss of this part alone. ``following()``: the next batch, whose upload to the device
-        may start; or None."""
+        on a device without other ranks, that of the iteration before; with dynamic batches, the loss of this part
+        alone. ``following()``: the next batch, whose upload to the device may start; or None."""
         self.activity.iteration = batch.iteration + 1
         self.hooks.before_iteration(batch.iteration)
         batch = self._partition.own(batch)
-        self._begin(batch, no_batch if self._partition.scattered else following)
+        replayed = self._may_replay(batch)
+        self._begin(batch, no_batch if self._partition.scattered else following, replayed)
+        self._recent = [*self._recent[-1:], self._batch]
         count = len(batch.labels)
         self.images += count
         self.updates += count > 0
@@ -111,7 +123,7 @@ class Worker:
         self.passes.ctx.total = int(self.exchange.denominator(count, batch.total))
         self.passes.denominator = self._denominator()
         self._outcome = None
-        for instruction in self._instructions(len(self._batch.micro)):
+        for instruction in REPLAYED if replayed else self._instructions(len(self._batch.micro)):
             self.activity.at(instruction.doing)
             self.hooks.perform(instruction)
         self.activity.at("between two iterations")
@@ -144,13 +156,21 @@ class Worker:
         ctx.add_over_ranks = reduction
         return seconds
 
-    def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> None:
+    def _may_replay(self, batch: Batch) -> bool:
+        """Whether this iteration may be one recording, which has the same operations on the same memory in each."""
+        traced, slowed = self.hooks.perform != self.run, not isinstance(self.passes.feed, DeviceInput)
+        return self._lone is not None and len(batch.labels) > 0 and batch.mix is None and not traced and not slowed
+
+    def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch, replayed: bool = False) -> None:
         # If passes contain collectives, ranks without examples make these passes too.
         ctx = self.passes.ctx
         keep_empty = self.exchange.facts.within_passes or ctx.add_over_ranks is not None
         self._batch = RankBatch(batch, self._partition.micro(batch, keep_empty), following)
-        self.passes.begin(batch.iteration)
         ctx.total, self.passes.denominator = batch.total, self._denominator()
+        if self._lone is not None and replayed:
+            self.passes.begin(batch.iteration, (self._lone.rate_1, self.rate(batch.iteration)))
+            return
+        self.passes.begin(batch.iteration)
         self._losses.begin()
         if self._stage is not None:
             sums = self._losses.row(0)
@@ -189,6 +209,12 @@ class Worker:
                 self._losses.send()
                 if self._losses.due:
                     self._outcome = self._next_outcome()
+            case Replay():
+                self._replay()
+            case CheckEarlierLoss():
+                if self._losses.due:
+                    self._outcome = self._next_outcome()
+                self._prefetch()
             case CheckOwnLoss():
                 self._outcome = self._own_outcome()
             case Update():
@@ -197,6 +223,32 @@ class Worker:
             case _:
                 assert self._stage is not None, "all other instructions are those of a stage"
                 self._stage.run(instruction)
+
+    def _replay(self) -> None:
+        batch, ctx, feed = self._batch.batch, self.passes.ctx, self.passes.feed
+        held = feed.hold(batch)
+        key = held, tuple(self._batch.micro), ctx.total, self.passes.denominator, ctx.space, ctx.space.replaced
+        self.ops.segment((self, *key), self._whole)
+        feed.release(batch)
+
+    def _whole(self) -> None:
+        """All operations of an iteration of a rank that has no others, on the batch that is held. Its memory is another
+        one's with the next batch, so that no part is recorded by itself."""
+        passes, ctx, update = self.passes, self.passes.ctx, self._lone
+        last = len(self._batch.micro) - 1
+        recorded, ctx.recorded = ctx.recorded, False
+        try:
+            self._losses.begin()
+            for micro, cut in enumerate(self._batch.micro):
+                passes.take(self._batch.batch, *cut, self._losses.row(0))
+                logits = passes.forward(lambda span: None)
+                passes.micro_batch.dlogits = passes.loss_gradient(logits, passes.micro_batch.labels)
+                for _ in self._backward(micro, micro == last):
+                    pass
+            update.advance()
+            update.apply()
+        finally:
+            ctx.recorded = recorded
 
     def _load(self, micro: int) -> None:
         shards = self._partition.shards
@@ -219,7 +271,8 @@ class Worker:
         """Wait for the oldest loss in flight. Raises DivergedError on every rank if it is not finite."""
         outcome = self._losses.next_outcome()
         if not math.isfinite(outcome.loss_sum):
-            self._divergence.raise_everywhere(outcome, self._batch)
+            own = (each for each in self._recent if each.batch.iteration == outcome.iteration)
+            self._divergence.raise_everywhere(outcome, next(own, self._batch))
         return outcome
 
     def _own_outcome(self) -> IterationLoss:

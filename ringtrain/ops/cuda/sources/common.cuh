@@ -59,6 +59,19 @@ template <typename T> __device__ T block_sum(T value) {
     return warp_sum(lane < warps ? sums[lane] : (T)0);
 }
 
+// ── the last block ───────────────────────────────────────────────────────────────────────────────────────────
+// Whether this block is the last of ``count`` that come here, in every thread of it: then it sees, by __ldcg, what the
+// others have written. ``ticket`` is 0 before and after.
+__device__ inline bool is_last_block(unsigned *ticket, unsigned count) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(ticket, count - 1) == count - 1;
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+
 // ── random numbers of keys: see ops/keys.py ──────────────────────────────────────────────────────────────────
 typedef unsigned long long Key;
 

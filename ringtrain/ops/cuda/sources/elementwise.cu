@@ -10,8 +10,9 @@ extern "C" __global__ void add(const ACT *a, const ACT *b, ACT *y, long long n, 
     }, a, b, y);
 }
 
-extern "C" __global__ void scale(ACT *x, long long n, double factor) {
-    REAL f = (REAL)factor;
+// The factor is that of the device where there is one.
+extern "C" __global__ void scale(ACT *x, long long n, double factor, const double *of_device) {
+    REAL f = (REAL)(of_device ? *of_device : factor);
     update_each<ACTS>(n, [=](ACT &x) { x = to_act(f * to_real(x)); }, x);
 }
 

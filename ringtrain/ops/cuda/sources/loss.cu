@@ -55,12 +55,13 @@ extern "C" __global__ void __launch_bounds__(ROW_BLOCK) softmax(const ACT *x, AC
 // results [3][rows]: loss, whether it is right, whether it counts. dx may be null.
 extern "C" __global__ void __launch_bounds__(ROW_BLOCK) cross_entropy(
     const ACT *x, const int *labels, ACT *dx, double *results, int N, int K, double scale, double smoothing,
-    int ignore) {
+    int ignore, const double *factor) {
     __shared__ Greatest found[ROW_BLOCK / WARP];
     const ACT *row = x + (long long)blockIdx.x * K;
     ACT *out = dx ? dx + (long long)blockIdx.x * K : dx;
     double *result = results + blockIdx.x;
     int label = labels[blockIdx.x];
+    if (factor) scale *= *factor;
     if (label == ignore) {
         if (out)
             for (int k = threadIdx.x; k < K; k += blockDim.x) out[k] = to_act((REAL)0);
@@ -116,7 +117,8 @@ __device__ inline Element element(int kind, double x, double y, double delta) {
 // results [3][blocks]: losses, right ones, those that count; all but those of ``missing``. dx may be null.
 template <typename LABEL>
 __device__ void value_part(int kind, const ACT *x, const LABEL *labels, ACT *dx, double *results, long long count,
-                           double scale, double delta, bool missing) {
+                           double scale, double delta, const double *factor, bool missing) {
+    if (factor) scale *= *factor;
     double loss = 0, correct = 0, valid = 0;
     for (long long i = first_index(); i < count; i += index_stride()) {
         double v = (double)to_real(x[i]), y = (double)labels[i];
@@ -139,14 +141,14 @@ __device__ void value_part(int kind, const ACT *x, const LABEL *labels, ACT *dx,
 
 extern "C" __global__ void __launch_bounds__(ROW_BLOCK) values(
     int kind, const ACT *x, const REAL *labels, ACT *dx, double *results, long long count, double scale,
-    double delta) {
-    value_part(kind, x, labels, dx, results, count, scale, delta, false);
+    double delta, const double *factor) {
+    value_part(kind, x, labels, dx, results, count, scale, delta, factor, false);
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_BLOCK) class_values(
     int kind, const ACT *x, const int *labels, ACT *dx, double *results, long long count, double scale,
-    double delta) {
-    value_part(kind, x, labels, dx, results, count, scale, delta, true);
+    double delta, const double *factor) {
+    value_part(kind, x, labels, dx, results, count, scale, delta, factor, true);
 }
 
 // Add the totals (loss, correct, valid) of a mixed batch; one thread.

@@ -30,10 +30,22 @@ template <int COUNT, typename F, typename... T> __device__ void update_some(long
     hold(Held<T, COUNT>(x, at)...);
 }
 
-// f(x[i], ...) for n elements: what f assigns to its arguments is put back into the arrays that are not const.
-template <int COUNT, typename F, typename... T> __device__ void update_each(long long n, F f, T *...x) {
+// f(x[i], ...) for n elements, by threads of which this is the one of that index, and ``stride`` there are: what f assigns
+// to its arguments is put back into the arrays that are not const.
+template <int COUNT, typename F, typename... T>
+__device__ void update_from(long long index, long long stride, long long n, F f, T *...x) {
     bool wide = (aligned(x, COUNT * (int)sizeof(T)) && ... && true);
     long long vectors = wide ? n / COUNT : 0;
-    for (long long v = first_index(); v < vectors; v += index_stride()) update_some<COUNT>(v * COUNT, f, x...);
-    for (long long i = vectors * COUNT + first_index(); i < n; i += index_stride()) update_some<1>(i, f, x...);
+    for (long long v = index; v < vectors; v += stride) update_some<COUNT>(v * COUNT, f, x...);
+    for (long long i = vectors * COUNT + index; i < n; i += stride) update_some<1>(i, f, x...);
+}
+
+// By all threads of the grid.
+template <int COUNT, typename F, typename... T> __device__ void update_each(long long n, F f, T *...x) {
+    update_from<COUNT>(first_index(), index_stride(), n, f, x...);
+}
+
+// By the threads of this block.
+template <int COUNT, typename F, typename... T> __device__ void update_block(int n, F f, T *...x) {
+    update_from<COUNT>(threadIdx.x, blockDim.x, n, f, x...);
 }
