@@ -191,7 +191,7 @@ def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(library, why):
     layer.conv2d_back(*arrays[:3], arrays[2], arrays[3], None, arrays[4], ConvGeometry(3, 1, 1))
     ReferenceOps("float32").conv2d(x, w, None, wanted, ConvGeometry(3, 1, 1))
     assert np.abs(get(device, arrays[2]) - wanted).max() < 1e-5
-    assert len(choice.table) == 3 and all("cuDNN" not in each.names for each in choice.table.values())
+    assert len(choice.table) == 3 and all("cuDNN" not in each.seconds for each in choice.table.values())
     (note,) = choice.notes
     assert re.fullmatch(texts.LEFT_OUT.pattern(name="cuDNN", times=3, why="") + why, note)
 

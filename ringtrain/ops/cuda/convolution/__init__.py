@@ -103,8 +103,7 @@ class CudaConvolution:
     def _by_columns(self, what, plan):
         products = products_of(self._device, self._device.kernels, *self._shape(what, plan))
         for each in products:
-            run = self._rounding(what, ColumnsConvolution(self._device, each.run))
-            yield Way(f"columns, {each.name}", run, each.recordable)
+            yield Way(f"columns, {each.name}", self._rounding(what, ColumnsConvolution(self._device, each.run)))
 
     def _shape(self, what, plan) -> tuple[int, int]:
         """Return the rows and columns of the product."""
