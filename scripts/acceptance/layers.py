@@ -13,7 +13,6 @@ from files import write_rows
 
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
-from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Unable
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
@@ -66,10 +65,9 @@ class Bench:
     def rows(self, plan: ConvolutionPlan) -> Iterator[dict]:
         arrays = self._arrays(plan)
         self._peer.fill(plan, arrays)
-        geometry = ConvGeometry(plan.kernel, plan.stride, plan.pad, plan.groups)
         x, w, dy, y, dx, dw = (arrays[name] for name in ("x", "w", "dy", "y", "dx", "dw"))
-        self._ops.conv2d(x, w, None, y, geometry)
-        self._ops.conv2d_back(x, w, y, dy, dw, None, dx, geometry)
+        self._ops.conv2d(x, w, None, y, plan.geometry)
+        self._ops.conv2d_back(x, w, y, dy, dw, None, dx, plan.geometry)
         self._ops.synchronize()
         given = {
             FORWARD: ((x, w, None, y, False), y),
