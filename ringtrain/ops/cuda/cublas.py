@@ -23,13 +23,13 @@ CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14
 
 TYPES = {"float16": CUDA_R_16F, "bfloat16": CUDA_R_16BF, "float32": CUDA_R_32F, "float64": CUDA_R_64F}
-FACTOR, MATRIX = c_void_p, (c_void_p, c_int, c_int)  # a matrix: address, type, elements from line to line
+MATRIX = c_void_p, c_int, c_int  # address, type, elements from line to line
 PARAMETERS = {
     "cublasCreate_v2": (POINTER(c_void_p),),
     "cublasSetStream_v2": (c_void_p, c_void_p),
     "cublasSetWorkspace_v2": (c_void_p, c_void_p, c_size_t),
     "cublasSetMathMode": (c_void_p, c_int),
-    "cublasGemmEx": (c_void_p, *[c_int] * 5, FACTOR, *MATRIX, *MATRIX, FACTOR, *MATRIX, c_int, c_int),
+    "cublasGemmEx": (c_void_p, *[c_int] * 5, c_void_p, *MATRIX, *MATRIX, c_void_p, *MATRIX, c_int, c_int),
 }
 
 
@@ -43,7 +43,7 @@ class Cublas:
         self._runtime, self._library, self._handle = runtime, load_cublas(), c_void_p()
         self.workspace = runtime.empty((WORKSPACE_BYTES,), np.uint8)
         self._call("cublasCreate_v2", byref(self._handle))
-        self._call("cublasSetStream_v2", self._handle, stream)  # takes a workspace that was set before away
+        self._call("cublasSetStream_v2", self._handle, stream)  # before the workspace, which it takes away
         self._call("cublasSetWorkspace_v2", self._handle, runtime.address(self.workspace), WORKSPACE_BYTES)
         # Parts of a long sum are added in float32 too, and not in the type of the result.
         self._call("cublasSetMathMode", self._handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)

@@ -1,6 +1,6 @@
 """The contract of :mod:`ringtrain.ops.cuda.runtime`, implemented with CuPy.
 
-CuPy is imported when a device is requested. Its "current stream" is never used.
+CuPy is imported when a device is requested.
 """
 
 import os
