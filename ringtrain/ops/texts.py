@@ -96,4 +96,7 @@ COPY_SIZES = Template("a copy of {given} bytes to {nbytes}")
 NOT_WHOLE = Template("only a whole array, of Runtime.whole, can be shared")
 OPEN_ALREADY = Template("this memory of another process is open already")
 NOT_OPEN = Template("cannot close an array that is not open")
+
+# cuda/cublas
 PRODUCT = Template("a product of {a} and {b} to {c}")
+CUBLAS_STATUS = Template("{call} returns {status}: {words}")

@@ -1,7 +1,7 @@
 """The convolutions of a net beside PyTorch: every shape, each of three passes, every implementation.
 
 Shapes are the model file's. A way's result is held against PyTorch's in float32, of the same numbers; its time is that
-of replays of a recording, beside PyTorch's own of the same type. What cannot be recorded is issued from Python.
+of replays of a recording, beside PyTorch's own of the same type.
 """
 
 import argparse
@@ -13,7 +13,6 @@ from files import write_rows
 
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
-from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Unable
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
@@ -66,10 +65,9 @@ class Bench:
     def rows(self, plan: ConvolutionPlan) -> Iterator[dict]:
         arrays = self._arrays(plan)
         self._peer.fill(plan, arrays)
-        geometry = ConvGeometry(plan.kernel, plan.stride, plan.pad, plan.groups)
         x, w, dy, y, dx, dw = (arrays[name] for name in ("x", "w", "dy", "y", "dx", "dw"))
-        self._ops.conv2d(x, w, None, y, geometry)
-        self._ops.conv2d_back(x, w, y, dy, dw, None, dx, geometry)
+        self._ops.conv2d(x, w, None, y, plan.geometry)
+        self._ops.conv2d_back(x, w, y, dy, dw, None, dx, plan.geometry)
         self._ops.synchronize()
         given = {
             FORWARD: ((x, w, None, y, False), y),
@@ -81,8 +79,7 @@ class Bench:
             theirs = 1e6 * self._peer.seconds(plan, arrays, what)
             about = {"pass": what, "shape": words(plan), "precision": self._precision, "torch us": theirs}
             for way in self._every.ways[what]:
-                told = {**about, "way": way.name, "recorded": way.recordable}
-                told["library"] = way.name.endswith(LIBRARIES)
+                told = {**about, "way": way.name, "library": way.name.endswith(LIBRARIES)}
                 yield told | self._tried(plan, way, arguments, result, wanted)
 
     def _arrays(self, plan: ConvolutionPlan) -> dict:
@@ -99,21 +96,19 @@ class Bench:
             way.run(plan, *arguments)
             self._ops.synchronize()
             error = self._peer.apart(result, wanted)
-            seconds = self._seconds(lambda: way.run(plan, *arguments), way.recordable)
+            seconds = self._seconds(lambda: way.run(plan, *arguments))
         except (Unable, RingtrainError, RuntimeError, ValueError) as failure:
             return {"said": f"{type(failure).__name__}: {failure}"[:300]}
         return {"error": error, "us": 1e6 * seconds, "TF/s": plan.flops / seconds / 1e12}
 
-    def _seconds(self, run, recordable: bool) -> float:
-        runtime, stream = self._runtime, self._device.stream
-        if recordable:
-            with runtime.record(stream) as graphs:
-                run()
-            run = lambda: graphs[0].launch(stream)  # noqa: E731
+    def _seconds(self, run) -> float:
+        stream = self._device.stream
+        with self._runtime.record(stream) as graphs:
             run()
+        graphs[0].launch(stream)
         before = stream.record(timed=True)
         for _ in range(REPLAYS):
-            run()
+            graphs[0].launch(stream)
         after = stream.record(timed=True)
         after.wait()
         return after.seconds_since(before) / REPLAYS

@@ -1,7 +1,7 @@
 """CUDA on the host: the kernels compiled with g++, on memory that is out of reach, done when someone waits for it.
 
-What a device would do wrong without a word, this refuses: an allocation, a product or a wait within a recording, an
-array of another device, too many threads, too few arguments; what was written out of bounds is told at the next wait.
+What a device would do wrong without a word, this refuses: an allocation or a wait within a recording, an array of
+another device, too many threads, too few arguments; what was written out of bounds is told at the next wait.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.cupy_products import check_product
+from ringtrain.ops.cuda.cublas import check_product
 from ringtrain.ops.cuda.faults import lacking
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
@@ -204,8 +204,9 @@ class HostRuntime(Runtime):
         return recording(stream)
 
     def product(self, a, b, c, accumulate, precise, stream):
-        self._scheduler.refuse_while_recording("a product was asked for")
         check_product(a, b, c)
+        if stream.workspace is None:
+            stream.workspace = self.empty(1, "uint8")
         left, right, out = (_matrix(self.memory_of(each.array), each) for each in (a, b, c))
         operands = {"arrays": [left, right, out], "how": [accumulate, precise]}
         stream.issue("product", lambda: _multiply(left, right, out, accumulate, precise), operands)

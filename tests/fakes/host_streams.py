@@ -128,9 +128,9 @@ class HostEvent(Event):
 
 
 class HostStream(Stream):
-    """``early``: its work is done as soon as it is issued, as far as events let it."""
+    """``early``: its work is done as soon as it is issued, as far as events let it. ``workspace``: of its products."""
 
-    early = False
+    early, workspace = False, None
 
     def __init__(self, scheduler):
         self.scheduler, self.work = scheduler, deque()

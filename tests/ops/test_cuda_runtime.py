@@ -102,7 +102,7 @@ def test_what_cannot_be_recorded(runtime):
         ("memory that is not pinned was copied", lambda: runtime.download(x, host, stream)),
         ("a stream was waited for", stream.synchronize),
         ("an event was waited for", event.wait),
-        ("a product was asked for", lambda: runtime.product(matrix, matrix, matrix, False, True, stream)),
+        ("an array was allocated", lambda: runtime.product(matrix, matrix, matrix, False, True, stream)),
         ("none.cu was compiled", lambda: runtime.compile("", "none.cu", ())),
         ("another recording was begun", lambda: runtime.record(stream).__enter__()),
         ("a graph was launched", lambda: graphs[0].launch(stream)),
@@ -112,6 +112,22 @@ def test_what_cannot_be_recorded(runtime):
         with pytest.raises(DeviceError, match=words), runtime.record(stream):
             run()
     assert runtime.empty(4, "uint8").size == 4
+
+
+def test_a_product_after_the_first_of_its_stream_is_recorded(runtime):
+    stream, x, y, z = runtime.stream(), *(runtime.empty(4, "float32") for _ in range(3))
+    a, b, c = (Matrix(each, 2, 2, 2) for each in (x, y, z))
+    for array in (x, y, z):
+        runtime.clear(array, stream)
+    runtime.product(a, b, c, False, True, stream)
+    with runtime.record(stream) as graphs:
+        runtime.product(a, b, c, True, True, stream)
+    for factor in (1, 2):
+        runtime.upload(np.full(4, factor, np.float32), x, stream)
+        runtime.upload(np.arange(4, dtype=np.float32), y, stream)
+        graphs[0].launch(stream)
+        graphs[0].launch(stream)
+    assert read(runtime, z, stream) == [12, 24, 12, 24]
 
 
 # ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────

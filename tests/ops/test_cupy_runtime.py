@@ -1,6 +1,7 @@
 """The rules of CupyRuntime around CuPy: errors, recordings, counts. What CuPy computes is for tests on a device."""
 
 import builtins
+import re
 import subprocess
 import sys
 import threading
@@ -10,10 +11,12 @@ import pytest
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda import checks, identity
+from ringtrain.ops.cuda import checks, cublas, identity
 from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
+from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes import fake_cupy
+from tests.fakes.fake_cublas import HEADER, WORDS, FakeCublas
 from tests.fakes.fake_cupy import FakeCupy
 
 SOURCE = 'extern "C" __global__ void twice(const float *x, float *y, int n) {}'
@@ -160,6 +163,51 @@ def test_memory_of_another_process(runtime, cupy):
     assert cupy.log[-1] == "close"
     with pytest.raises(DeviceError, match=texts.NOT_OPEN.pattern()):
         runtime.close(there)
+
+
+@pytest.fixture
+def library(monkeypatch):
+    library = FakeCublas(computes=False)  # addresses are made up
+    monkeypatch.setattr(cublas, "_open", lambda: library)
+    return library
+
+
+def matrices(runtime, rows=2):
+    shapes = (rows, 3), (3, 2), (rows, 2)
+    return [Matrix(runtime.empty((6,), "float32"), *shape, shape[1]) for shape in shapes]
+
+
+def test_a_stream_has_a_handle_of_cublas_from_its_first_product_on(runtime, cupy, library):
+    cupy.free, (stream, other) = 1 << 30, (runtime.stream(), runtime.stream())
+    runtime.product(*matrices(runtime, rows=0), False, True, stream)
+    assert library.log == []
+    for _ in range(2):
+        runtime.product(*matrices(runtime), False, True, stream)
+    made = [name for name in HEADER if name != "cublasGemmEx"]
+    assert library.names() == [*made, "cublasGemmEx", "cublasGemmEx"]
+    runtime.product(*matrices(runtime), False, True, other)
+    assert library.names()[6:] == [*made, "cublasGemmEx"]
+    assert [given[2] for given in library.log if given[0] == "cublasSetStream_v2"] == [stream.pointer, other.pointer]
+    assert stream.cublas.workspace.data.ptr != other.cublas.workspace.data.ptr
+
+
+def test_a_recorded_product_keeps_its_arrays_and_the_workspace(runtime, cupy, library):
+    cupy.free, stream, given = 1 << 30, runtime.stream(), matrices(runtime)
+    with pytest.raises(DeviceError, match=recorded("an array was allocated")), runtime.record(stream):
+        runtime.product(*given, False, True, stream)
+    assert library.log == [] and stream.cublas is None
+    runtime.product(*given, False, True, stream)
+    with runtime.record(stream) as graphs:
+        runtime.product(*given, True, True, stream)
+    wanted = [each.array for each in given] + [stream.cublas.workspace]
+    assert all(kept is each for kept, each in zip(graphs[0]._kept, wanted, strict=True))
+
+
+def test_a_status_of_cublas_is_told_as_it_is(runtime, cupy, library):
+    cupy.free, library.failing = 1 << 30, {"cublasGemmEx": 13}
+    told = texts.CUBLAS_STATUS(call="cublasGemmEx", status=13, words=WORDS.decode())
+    with pytest.raises(DeviceError, match=f"^{re.escape(told)}$"):
+        runtime.product(*matrices(runtime), False, True, runtime.stream())
 
 
 def test_out_of_memory_says_how_much_is_free(runtime, cupy):

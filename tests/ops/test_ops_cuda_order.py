@@ -6,7 +6,6 @@ import pytest
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.order import Segments
-from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import cuda_ops, device_runtime, needs_compiler
 
@@ -73,10 +72,6 @@ def test_the_segments_that_were_asked_for_last_are_kept(ops):
         (lambda ops, x: ops.empty((3,)), "an array was allocated"),
         (lambda ops, x: ops.square_sum(x), "a stream was waited for"),
         (lambda ops, x: ops.upload(np.zeros(4, np.float32), x), "memory that is not pinned was copied"),
-        (
-            lambda ops, x: ops.runtime.product(*[Matrix(x, 2, 2, 2)] * 3, False, True, ops._device.stream),
-            "a product was asked for",
-        ),
     ],
 )
 def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, action):

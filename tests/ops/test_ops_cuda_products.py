@@ -10,7 +10,7 @@ from ringtrain.ops import texts
 from ringtrain.ops.cuda.choice import Choice, Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
-from ringtrain.ops.cuda.gemm import BlasProduct, OwnProduct, by_cores, matrix, products_of, turned
+from ringtrain.ops.cuda.gemm import OwnProduct, by_cores, matrix, products_of, turned
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_depth, worth
@@ -171,10 +171,10 @@ def test_tiles_suit_the_size():
 # ── choice ───────────────────────────────────────────────────────────────────────────────────────────────────
 class Clock:
     """Seconds of each way by its name, whatever it really takes. ``names``: of the trials, in order; ``results``: what
-    a way gives, where that is not what the others give; ``recorded``: the ways that were timed by a recording."""
+    a way gives, where that is not what the others give."""
 
     def __init__(self, seconds, results=None):
-        self.seconds, self.results, self.names, self.recorded = seconds, results or {}, [], []
+        self.seconds, self.results, self.names = seconds, results or {}, []
 
     def trial(self, way):
         if isinstance(self.seconds[way.name], Exception):
@@ -182,10 +182,8 @@ class Clock:
         self.names.append(way.name)
         return way.name
 
-    def measure(self, _device, run, recordable):
-        name = run()
-        self.recorded += [name] if recordable else []
-        return self.seconds[name]
+    def measure(self, _device, run):
+        return self.seconds[run()]
 
     def look(self, _device, _out):
         return np.array(self.results.get(self.names[-1], [3.0, 4.0]))
@@ -214,7 +212,7 @@ def left_out(name, why, times=1):
 
 
 def ways(*names):
-    return lambda: [Way(name, None, recordable=name != "blas") for name in names]
+    return lambda: [Way(name, None) for name in names]
 
 
 def test_the_fastest_is_taken_and_told():
@@ -224,15 +222,24 @@ def test_the_fastest_is_taken_and_told():
     names = ways("none", "own", "blas", "small", "large")
     assert choice(device, "work", names, clock.trial, flops=10**9).name == "blas"
     assert clock.names == ["own"] * 2 + ["blas"] * 2 + ["small"] * 2
-    assert clock.recorded == ["own", "small"] and device.cleared == 3
+    assert device.cleared == 3
     assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 6
     chosen = choice.table["work"]
     assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
     assert choice.notes == [left_out("none", "no engine"), left_out("large", "no memory")]
     device.recording = True
-    assert choice(device, "work", None, None).name == "small"
-    beside, theirs = Standing(), names()
-    assert choice(beside, "work", lambda: theirs, None) is theirs[2] and len(clock.names) == 6
+    assert choice(device, "work", None, None).name == "blas"
+
+
+def test_a_stream_that_has_not_taken_a_way_does_not_record_it():
+    """It allocates at its first call, on each stream. Nothing is kept of such a recording."""
+    clock, beside, theirs = Clock({"own": 3e-3, "blas": 1e-3}), Standing(), ways("own", "blas")()
+    choice = clock.choice()
+    choice(Standing(), "work", ways("own", "blas"), clock.trial)
+    for recording, way in ((True, theirs[0]), (False, theirs[1]), (True, theirs[1])):
+        beside.recording = recording
+        assert choice(beside, "work", lambda: theirs, None) is way
+    assert len(clock.names) == 4
 
 
 @pytest.mark.parametrize("result", [[3.0, 4.01], [3.0, np.nan], [np.inf, 4.0], [0.0, 0.0]])
@@ -301,7 +308,7 @@ def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
     assert fixed.table["work"].milliseconds is fixed.table["work"].flops_per_second is None
     assert clock.choice()(device, "work", ways("own"), clock.trial).name == "own"
     device.recording, choice = True, clock.choice()
-    assert choice(device, "work", ways("blas", "own"), clock.trial).name == "own"
+    assert choice(device, "work", ways("own", "blas"), clock.trial).name == "own"
     assert clock.names == [] and choice.table == {}
 
 
@@ -318,24 +325,63 @@ def test_events_time_the_work_and_trials_add_nothing():
     assert set(chosen.seconds) == {"own", "cuBLAS"} and all(each > 0 for each in chosen.seconds.values())
 
 
+def last_is_fastest():
+    """cuBLAS is the last of the ways to a product."""
+    seconds = itertools.count(1000, -1)
+    return Choice(measure=lambda *_: next(seconds))
+
+
 @pytest.mark.device
 @needs_compiler
-def test_recorded_products_are_our_own():
-    later_is_faster = itertools.count(100, -1)
-    ops = cuda_ops(choice=Choice(measure=lambda *_: next(later_is_faster)))
-    x, y = ops.from_host(np.eye(3, dtype="float32")), ops.from_host(np.zeros((3, 3), "float32"))
-    for _ in range(3):
-        ops.segment("twice", lambda: ops.product(x, x, y, accumulate=True))
-    assert (ops.to_host(y) == 3 * np.eye(3)).all()
-    (chosen,) = ops.choices.table.values()
-    assert chosen.name == "cuBLAS"
-    assert texts.RECORDED(count=1) in ops.describe() and "anew" not in ops.describe()
-    device = ops._device
-    with (
-        pytest.raises(DeviceError, match=texts.WHILE_RECORDING.pattern(action="a product was asked for")),
-        device.runtime.record(device.stream),
-    ):
-        BlasProduct(device, device.kernels, True)(*[matrix(x, 3, 3)] * 3)
+@pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_products_of_cublas_are_recorded_and_replayed_on_other_numbers(orders, precision):
+    ops, random = cuda_ops("float32", precision, choice=last_is_fastest()), np.random.default_rng(2)
+    shapes = [shape[::-1] if turned else shape for shape, turned in zip(((6, 9), (9, 4)), orders, strict=True)]
+    a, b, y = *(ops.empty(shape, ops.active) for shape in shapes), ops.from_host(np.zeros((6, 4), "float32"))
+    wanted, ran = np.zeros((6, 4)), []
+    for _ in range(4):
+        hosts = [random.integers(-4, 5, shape).astype(ops.active) for shape in shapes]
+        for host, array in zip(hosts, (a, b), strict=True):
+            ops.upload(host, array)
+        left, right = (host.T if turned else host for host, turned in zip(hosts, orders, strict=True))
+        wanted += left.astype(float) @ right.astype(float)
+        ops.segment("product", lambda: ran.append(ops.product(a, b, y, *orders, accumulate=True)))
+        assert (ops.to_host(y) == wanted).all()
+    assert len(ran) == 2 and ops.describe().endswith(texts.RECORDED(count=1))
+    assert [chosen.name for chosen in ops.choices.table.values()] == ["cuBLAS"]
+
+
+@pytest.mark.device
+@needs_compiler
+def test_a_layer_of_cublas_is_recorded_with_its_bias_and_relu():
+    ops, random = cuda_ops(choice=last_is_fastest()), np.random.default_rng(9)
+    x, w, b = (random.standard_normal(shape).astype("float32") for shape in ((9, 7), (7, 5), (5,)))
+    arrays, y = [ops.from_host(np.zeros_like(each)) for each in (x, w, b)], ops.empty((9, 5))
+    for scale in (1, 2, -3):
+        for host, array in zip((x * scale, w, b), arrays, strict=True):
+            ops.upload(host, array)
+        ops.segment("layer", lambda: ops.linear(*arrays, y, relu=True))
+        assert np.abs(ops.to_host(y) - np.maximum(scale * x @ w + b, 0)).max() < 1e-5
+    assert ops.describe().endswith(texts.RECORDED(count=1))
+
+
+@pytest.mark.device
+@needs_compiler
+def test_a_stream_without_a_product_so_far_records_our_own_kernel():
+    device = device_of("float32", last_is_fastest())
+    x, y, z = (put(device, each) for each in (np.full((3, 3), 2, "float32"), *np.zeros((2, 3, 3), "float32")))
+    Products(device).product(x, x, y)
+    assert get(device, y).tolist() == [[12] * 3] * 3 and next(iter(device.choice.table.values())).name == "cuBLAS"
+    beside = device.beside()
+    for plain in (False, True):
+        if plain:
+            Products(beside).product(x, x, z)
+        with beside.record() as graphs:
+            Products(beside).product(x, x, z, accumulate=True)
+        graphs[0].launch(beside.stream)
+        beside.stream.synchronize()
+        assert get(device, z).tolist() == [[24 if plain else 12] * 3] * 3
 
 
 @pytest.mark.device

@@ -54,7 +54,7 @@ def test_a_reproducible_run_has_the_same_bits_at_any_number_of_ranks(hasty):
         ops = CudaOps(runtime, fixed=True)
         end = DeviceTransport(transport, runtime, STAGED, 1 << 12)
         learnt = trained(end, BATCH_NORM_NET, 2, ops=ops, **flags)[:2]
-        return learnt, [(chosen.names[0], chosen.seconds) for chosen in ops.choices.table.values()]
+        return learnt, [(chosen.name, chosen.seconds) for chosen in ops.choices.table.values()]
 
     ((losses, weights), chosen) = everywhere(1, body)[0]
     assert chosen and all(not seconds and name not in ("cuBLAS", "cuDNN") for name, seconds in chosen)

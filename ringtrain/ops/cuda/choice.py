@@ -1,13 +1,12 @@
 """The choice among several ways to do the same work: the fastest by a timing at the first call, or always the first.
 
-    key unknown ── recording? ──► first that can be recorded, without a note
+    key unknown ── recording? ──► first, and nothing is kept: other ways allocate when a stream first takes them
          └──────── fixed?     ──► first
          └──────── else       ──► each way once, its result beside the first one's; then it is timed; the least is kept
 
-A later recording takes the fastest way that can be recorded. Timings vary, so results may differ in their last bits
-from run to run; ``fixed`` prevents this. A way that fails or gives other numbers is excluded, and :attr:`Choice.notes`
-reports it. Numbers are compared as they are at the first call: if all of them are 0 then, as in some gradients, the
-comparison sees nothing.
+Timings vary, so results may differ in their last bits from run to run; ``fixed`` prevents this. A way that fails,
+cannot be recorded or gives other numbers is excluded, and :attr:`Choice.notes` reports it. Numbers are compared as they
+are at the first call: if all of them are 0 then, as in some gradients, the comparison sees nothing.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -26,28 +25,19 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "b
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do the work. ``run`` does it; its arguments depend on the work. ``recordable``: whether it can be in a
-    graph.
-    """
+    """One way to do the work. ``run`` does it; its arguments depend on the work."""
 
     name: str
     run: Callable
-    recordable: bool = True
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A line of the report. names: of the possible ways, best first; seconds: of each that was timed; flops: of the
-    work, once.
-    """
+    """A line of the report. name: of the way; seconds: of each that was timed; flops: of the work, once."""
 
-    names: tuple[str, ...]
+    name: str
     seconds: dict[str, float]
     flops: int
-
-    @property
-    def name(self) -> str:
-        return self.names[0]
 
     @property
     def milliseconds(self) -> float | None:
@@ -59,15 +49,15 @@ class Chosen:
 
 
 class Choice:
-    """The choice among ways. ``fixed``: the first way, always. ``measure(device, run, recordable)`` returns seconds;
-    ``look(device, array)`` returns the numbers to compare. Tests have their own.
+    """The choice among ways. ``fixed``: the first way, always. ``measure(device, run)`` returns seconds; ``look(device,
+    array)`` returns the numbers to compare. Tests have their own.
 
     Streams of a device share the results; each stream has ways of its own.
     """
 
     def __init__(self, fixed: bool = False, measure=seconds_of, look=sample_of):
         self._fixed, self._measure, self._look = fixed, measure, look
-        self._ways: dict[tuple, Way] = {}  # by device, work, and whether it is recorded
+        self._ways: dict[tuple, Way] = {}  # by device and work
         self.table: dict[Hashable, Chosen] = {}
         self._left_out: dict[tuple[str, str], int] = {}  # of how much work, by a way's name and why
 
@@ -91,27 +81,24 @@ class Choice:
                     the same for all ways
         factors:    type of the factors, which decides the rounding of results; by default that of activations
         """
-        way = self._ways.get((device, work, device.recording))
-        return way or self._find(device, work, ways(), trial, flops, factors)
+        return self._ways.get((device, work)) or self._find(device, work, ways(), trial, flops, factors)
 
     def _find(self, device, work, able, trial, flops, factors) -> Way:
+        if device.recording:
+            return able[0]
         if work not in self.table:
-            if device.recording:
-                return _recordable(able)
             seconds = {} if self._fixed or len(able) == 1 else self._time_all(device, able, trial, factors)
-            names = sorted(seconds, key=seconds.__getitem__) or [way.name for way in able]
-            self.table[work] = Chosen(tuple(names), seconds, flops)
-        by_name = {way.name: way for way in able}
-        ordered = [by_name[name] for name in self.table[work].names] + list(able)
-        self._ways[device, work, False], self._ways[device, work, True] = ordered[0], _recordable(ordered)
-        return self._ways[device, work, device.recording]
+            name = min(seconds, key=seconds.__getitem__, default=able[0].name)
+            self.table[work] = Chosen(name, seconds, flops)
+        self._ways[device, work] = next(way for way in able if way.name == self.table[work].name)
+        return self._ways[device, work]
 
     def _time_all(self, device, able, trial, factors) -> dict[str, float]:
         seconds, first, most = {}, None, TOLERANCE[device.numbers(factors)]
         for way in able:
             try:
                 first = self._compared(device, way, trial, first, most)
-                seconds[way.name] = self._measure(device, lambda way=way: trial(way), way.recordable)
+                seconds[way.name] = self._measure(device, lambda way=way: trial(way))
             except (Unable, DeviceFullError) as error:
                 key = way.name, str(error)
                 self._left_out[key] = self._left_out.get(key, 0) + 1
@@ -130,7 +117,3 @@ class Choice:
         if not distance(self._look(device, out), wanted) <= most and np.isfinite(wanted).all():
             raise Unable(texts.OTHER_RESULT(name=name, most=most))
         return first
-
-
-def _recordable(ways) -> Way:
-    return next(way for way in ways if way.recordable)

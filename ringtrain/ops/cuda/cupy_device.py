@@ -96,12 +96,10 @@ class CupyEvent(Event):
 
 
 class CupyStream(Stream):
-    """A stream by CuPy. ``handle``: of cuBLAS, made at its first use: it keeps workspace, so each stream has its
-    own.
-    """
+    """A stream by CuPy. ``cublas``: made by the stream's first product."""
 
     def __init__(self, device):
-        self.device, self.handle = device, None
+        self.device, self.cublas = device, None
         self.stream = device.cupy.cuda.Stream(non_blocking=True)
         self.pointer = self.stream.ptr
 

@@ -1,6 +1,6 @@
 """The contract of :mod:`ringtrain.ops.cuda.runtime`, implemented with CuPy.
 
-CuPy is imported when a device is requested. Its "current stream" is used only for cuBLAS, which needs it.
+CuPy is imported when a device is requested.
 """
 
 import os
@@ -12,8 +12,8 @@ import numpy as np
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.checks import check_usable, count_visible, import_cupy, version_of
+from ringtrain.ops.cuda.cublas import Cublas, check_product
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, as_device_errors
-from ringtrain.ops.cuda.cupy_products import multiply
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
 from ringtrain.ops.cuda.identity import uuid_of
 from ringtrain.ops.cuda.pinned import PinnedMemory
@@ -174,8 +174,13 @@ class CupyRuntime(Runtime):
 
     @as_device_errors("a matrix product of cuBLAS")
     def product(self, a, b, c, accumulate, precise, stream):
-        self.device.refuse_while_recording("a product was asked for")
-        multiply(self._cupy, a, b, c, accumulate, precise, stream)
+        check_product(a, b, c)
+        if not (c.rows and c.columns):
+            return
+        if stream.cublas is None:
+            stream.cublas = Cublas(self, stream.pointer)
+        stream.cublas.multiply(a, b, c, accumulate, precise)
+        self.device.keep(a.array, b.array, c.array, stream.cublas.workspace)
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     @as_device_errors("sharing memory")

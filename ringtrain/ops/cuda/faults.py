@@ -3,9 +3,9 @@
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 
-OUT_OF_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"
+OUT_OF_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"
 BUSY = "cudaErrorDevicesUnavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"
-NAMES = "CUDARuntimeError", "CUDADriverError", "CUBLASError"  # of CuPy's classes
+NAMES = "CUDARuntimeError", "CUDADriverError"  # of CuPy's classes
 GIBIBYTE = 1 << 30
 
 

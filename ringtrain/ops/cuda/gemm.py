@@ -1,4 +1,4 @@
-"""Matrix products: by our own kernels, which can be recorded, and by cuBLAS, which cannot.
+"""Matrix products: by our own kernels, and by cuBLAS.
 
 Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. A y of the type of weights
 gets the sums directly, or added to its content; otherwise bias and max(·, 0) come first, and then the sums are rounded.
@@ -125,5 +125,5 @@ def products_of(device: Device, kernels: Kernels, rows: int, columns: int) -> li
     own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
     usual = choose_tile(rows, columns, kernels.act.itemsize)
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
-    blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise), recordable=False)
+    blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise))
     return [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits), blas]

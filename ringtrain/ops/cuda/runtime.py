@@ -173,14 +173,15 @@ class Runtime(ABC):
     def record(self, stream: Stream) -> AbstractContextManager[list]:
         """Record the work issued on the stream inside the ``with``, without running it; the list then holds the graph.
         Work on another stream is recorded too after it waits for an event of this one; this stream must then wait for
-        that one. Refused inside: allocation, :meth:`product`, copies from or to unpinned memory, synchronisation, waits
-        for earlier events.
+        that one. Refused inside: allocation, a stream's first :meth:`product`, copies from or to unpinned memory,
+        synchronisation, waits for earlier events.
         """
 
     @abstractmethod
     def product(self, a: Matrix, b: Matrix, c: Matrix, accumulate: bool, precise: bool, stream: Stream) -> None:
         """Compute c = a · b, or c += a · b, by cuBLAS. a and b are of one type; c of that or of float32; sums in
-        float32, of float64 in float64. ``precise``: float32 without TF32. c is not transposed. Cannot be recorded.
+        float32, of float64 in float64. ``precise``: float32 without TF32. c is not transposed. The first product of a
+        stream allocates; later ones can be recorded.
         """
 
     def timed(self, name: str, stream: Stream, arrays: Sequence, work: Callable[[], None]) -> None:

@@ -1,8 +1,7 @@
 """Trials of a way: its seconds on the device, and the numbers that it gives.
 
 A kernel of a few microseconds is done before Python has issued the next one, so that events around single launches
-would measure Python. Recordable work is therefore timed as a graph, several runs in one; other work is issued while the
-device is still busy with something else.
+would measure Python. Work is therefore timed as a graph, several runs in one.
 """
 
 from functools import partial
@@ -16,23 +15,15 @@ from ringtrain.ops.cuda.faults import Unable
 
 REPEATS = 5
 MOST_RUNS, ENOUGH_S = 10, 300e-6  # of a graph: fewer runs where one takes long
-CLEARS, CLEARED_BYTES = 512, 1 << 16  # half a millisecond at least: each node of a graph takes a microsecond
 PIECES, PIECE = 64, 1024  # of a result that are looked at, and the elements of each
 
 
-def seconds_of(device, run, recordable: bool) -> float:
+def seconds_of(device, run) -> float:
     """Return the seconds of one run on the device, after a first run: the median of :data:`REPEATS`. Raises: Unable if
-    it is ``recordable`` but cannot be recorded.
+    it cannot be recorded.
     """
     if not device.runtime.records:
         return median(_between(device, run) for _ in range(REPEATS))
-    if recordable:
-        return _replayed(device, run)
-    busy = _graph(device, partial(_clear, device, device.scratch("kept busy", CLEARED_BYTES, "uint8")))
-    return median(_between(device, run, busy) for _ in range(REPEATS))
-
-
-def _replayed(device, run) -> float:
     runs = min(MOST_RUNS, max(1, int(ENOUGH_S / max(_between(device, run), 1e-9))))
     replay = _recorded(device, lambda: [run() for _ in range(runs)])
     return median(_between(device, replay) for _ in range(REPEATS)) / runs
@@ -41,7 +32,9 @@ def _replayed(device, run) -> float:
 def _recorded(device, run):
     """Return the recording. It may fail at its end too, with an error that does not come from the way itself."""
     try:
-        replay = _graph(device, run)
+        with device.record() as graphs:
+            run()
+        replay = partial(graphs[0].launch, device.stream)
         replay()  # the first launch of a graph uploads it to the device
     except (Unable, DeviceFullError):
         raise
@@ -50,21 +43,8 @@ def _recorded(device, run):
     return replay
 
 
-def _graph(device, run):
-    with device.record() as graphs:
-        run()
-    return partial(graphs[0].launch, device.stream)
-
-
-def _clear(device, array) -> None:
-    for _ in range(CLEARS):
-        device.runtime.clear(array, device.stream)
-
-
-def _between(device, run, before=None) -> float:
-    """Return the time between events; ``before``: work issued ahead of the first."""
-    if before is not None:
-        before()
+def _between(device, run) -> float:
+    """Return the time between events."""
     start = device.stream.record(timed=True)
     run()
     end = device.stream.record(timed=True)

@@ -1,8 +1,8 @@
 """Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` chooses.
 
-    columns     windows as a matrix in memory, a product      windows that 16-byte loads cannot read, large kernels;
-                                                              1 × 1, where the image is that matrix
-    implicit    gathers windows while it multiplies           all but kernels over 32
+    columns     windows as a matrix in memory, a product      forward and dw, if 16-byte loads cannot read windows;
+                                                              1 × 1, where the image is that matrix; large kernels
+    implicit    gathers windows while it multiplies           all but kernels over 32, or groups · stride² over 65,535
     cuDNN       where nvidia-cudnn-frontend is installed      passes for which cuDNN has an engine
 
 A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all.
@@ -80,19 +80,20 @@ class CudaConvolution:
         return arguments[RESULT[what]]
 
     def _ways(self, what, plan) -> list[Way]:
-        gathers, depthwise = Implicit.able(plan), plan.groups == plan.channels > 1
-        columns = plan.direct or not self._is_wide(what, plan)
-        # As columns, a depthwise convolution would be one product for each channel.
-        ways = list(self._by_columns(what, plan)) if not gathers or (columns and not depthwise) else []
+        gathers = Implicit.able(plan)
+        ways = self._by_columns(what, plan) if not gathers or self._suits_columns(what, plan) else []
         ways += self._implicit(what, plan) if gathers else []
         if self._library is not None and self._library.able(plan):
             ways.append(Way("cuDNN", getattr(self._library, what)))
         return ways
 
-    def _is_wide(self, what, plan) -> bool:
-        """Whether the implicit product can load its gathered elements 16 bytes at a time."""
-        together = plan.group_features if what == INPUT_BACK else plan.group_channels
-        return together * self._device.active.itemsize % WIDE_BYTES == 0
+    def _suits_columns(self, what, plan) -> bool:
+        """Whether a matrix of windows may be worth its memory beside the implicit product. Of a depthwise convolution
+        it would be one product for each channel.
+        """
+        narrow = plan.group_channels * self._device.active.itemsize % WIDE_BYTES != 0
+        depthwise = plan.groups == plan.channels > 1
+        return not depthwise and (plan.direct or (narrow and what != INPUT_BACK))
 
     def _implicit(self, what, plan):
         device, (rows, columns) = self._device, self._shape(what, plan)
@@ -101,10 +102,9 @@ class CudaConvolution:
         return [Way(name, self._rounding(what, each)) for name, each in named]
 
     def _by_columns(self, what, plan):
-        products = products_of(self._device, self._device.kernels, *self._shape(what, plan))
-        for each in products:
-            run = self._rounding(what, ColumnsConvolution(self._device, each.run))
-            yield Way(f"columns, {each.name}", run, each.recordable)
+        device, products = self._device, products_of(self._device, self._device.kernels, *self._shape(what, plan))
+        named = [(f"columns, {each.name}", ColumnsConvolution(device, each.run)) for each in products]
+        return [Way(name, self._rounding(what, each)) for name, each in named]
 
     def _shape(self, what, plan) -> tuple[int, int]:
         """Return the rows and columns of the product."""

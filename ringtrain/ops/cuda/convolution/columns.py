@@ -2,12 +2,14 @@
 
 If windows are read element by element, as of images of 3 channels, it is faster to write them to memory once and then
 multiply by 16-byte loads: lines of the matrix are padded by zeros to whole 16 bytes. A 1 × 1 convolution of stride 1
-needs no windows: the image is the matrix. Groups are column ranges. Source: Chellapilla et al. 2006.
+needs no windows: the image is the matrix. A dx by windows is for what the implicit product cannot do, and rare.
+Groups are column ranges. Source: Chellapilla et al. 2006.
 """
 
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, matrix, turned
+from ringtrain.ops.cuda.unfold import Unfold
 
 MOST_BYTES = 512 << 20  # of windows at a time
 
@@ -16,7 +18,7 @@ class ColumnsConvolution:
     """The passes. ``product``: as in :mod:`ringtrain.ops.cuda.gemm`."""
 
     def __init__(self, device: Device, product):
-        self._device, self._product = device, product
+        self._device, self._product, self._unfold = device, product, Unfold(device)
         self._wide = WIDE_BYTES // device.active.itemsize
 
     def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
@@ -36,12 +38,11 @@ class ColumnsConvolution:
             weights = matrix(w, plan.depth, columns, plan.features, group * columns)
             given = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
             if plan.direct:
-                out = self._image(plan, dx[start:end], pixels, group)
+                self._product(given, turned(weights), self._image(plan, dx[start:end], pixels, group))
             else:
-                out = matrix(self._memory(plan, pixels), pixels, plan.depth, self._stride(plan))
-            self._product(given, turned(weights), out)
-            if not plan.direct:
-                self._move("scatter", plan, out.array, dx[start:end], (end - start) * plan.height * plan.width, group)
+                windows = matrix(self._memory(plan, pixels), pixels, plan.depth)
+                self._product(given, turned(weights), windows)
+                self._unfold.columns_back(windows.array, None, dx[start:end], plan.geometry, group)
 
     def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         columns = plan.group_features
@@ -74,18 +75,8 @@ class ColumnsConvolution:
     def _windows(self, plan, x, pixels, group):
         if plan.direct:
             return self._image(plan, x, pixels, group)
-        columns = self._memory(plan, pixels)
-        self._move("gather", plan, x, columns, pixels, group)
-        return matrix(columns, pixels, plan.depth, self._stride(plan))
-
-    def _move(self, name, plan, source, target, pixels, group):
-        """Gather windows or scatter to the image. ``pixels``: of the windows to gather them, of the image to scatter to
-        it.
-        """
-        first, depth = group * plan.group_channels, plan.group_channels
-        kernel, stride = self._device.kernels("columns", name), self._stride(plan)
-        given = pixels, *plan.sizes[1:6], *plan.sizes[7:], first, depth, stride
-        if name == "gather":
-            self._device.each(kernel, pixels * stride, source, target, *given, per_thread=self._wide)
-        else:
-            self._device.each(kernel, pixels * depth, source, target, *given)
+        columns, stride = self._memory(plan, pixels), self._stride(plan)
+        sizes = *plan.sizes[1:6], *plan.sizes[7:], group * plan.group_channels, plan.group_channels, stride
+        kernel = self._device.kernels("columns", "gather")
+        self._device.each(kernel, columns.size, x, columns, pixels, *sizes, per_thread=self._wide)
+        return matrix(columns, pixels, plan.depth, stride)

@@ -40,6 +40,10 @@ class ConvolutionPlan:
         )  # fmt: skip
 
     @property
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry(self.kernel, self.stride, self.pad, self.groups)
+
+    @property
     def group_channels(self) -> int:
         return self.channels // self.groups
 

@@ -1,4 +1,4 @@
-// Windows of an image as lines of a matrix in memory (im2col), and back.
+// Windows of an image as lines of a matrix in memory (im2col).
 #include "common.cuh"
 
 // columns[pixel, (r, s, c)], ``stride_columns`` elements a line, whole chunks of 16 bytes, 0 behind those of the window; of
@@ -26,27 +26,5 @@ extern "C" __global__ void gather(
             if (++s == kernel) s = 0, r++;
         }
         ((Vector<ACT, WIDE> *)columns)[i] = chunk;
-    }
-}
-
-// dx[pixel, c] = sum of the elements of columns that it was copied to, in the order of r, s.
-extern "C" __global__ void scatter(
-    const ACT *columns, ACT *dx, long long pixels, int height, int width, int channels, int p, int q, int kernel, int stride,
-    int pad, int first, int depth, int stride_columns
-) {
-    long long count = pixels * depth;
-    for (long long i = first_index(); i < count; i += index_stride()) {
-        long long pixel = i / depth;
-        int c = (int)(i - pixel * depth), n = (int)(pixel / (height * width));
-        int rest = (int)(pixel - (long long)n * (height * width)), h = rest / width + pad, w = rest % width + pad;
-        REAL sum = 0;
-        for (int r = h % stride; r < kernel && r <= h; r += stride)
-            for (int s = w % stride; s < kernel && s <= w; s += stride) {
-                int row = (h - r) / stride, column = (w - s) / stride;
-                if (row >= p || column >= q) continue;
-                long long line = ((long long)n * p + row) * q + column;
-                sum += to_real(columns[line * stride_columns + (r * kernel + s) * depth + c]);
-            }
-        dx[pixel * channels + first + c] = to_act(sum);
     }
 }

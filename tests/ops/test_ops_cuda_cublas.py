@@ -1,0 +1,234 @@
+"""Products of cuBLAS through ctypes: every argument beside the library's header, every order beside NumPy."""
+
+import ctypes
+import itertools
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
+from ringtrain.ops.cuda import cublas
+from ringtrain.ops.cuda.cublas import PARAMETERS, WORKSPACE_BYTES, Cublas
+from ringtrain.ops.cuda.runtime import Matrix
+from tests.fakes.fake_cublas import HANDLE, HEADER, WORDS, FakeCublas
+from tests.fakes.host_cuda import HostRuntime
+
+STREAM = 4711
+ORDERS = list(itertools.product((False, True), repeat=2))
+TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+PAIRS = [("float16", "float16"), ("float16", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32")]
+PAIRS += [("float32", "float32"), ("float64", "float64")]
+
+
+@pytest.fixture
+def library(monkeypatch):
+    library = FakeCublas()
+    monkeypatch.setattr(cublas, "_open", lambda: library)
+    return library
+
+
+class Product:
+    """A product of 3 × 5 by 5 × 4, each matrix a part of a wider one, all of different strides, two elements after the
+    start of its array."""
+
+    def __init__(self, given, out, orders=(False, False)):
+        random = np.random.default_rng(3)
+        shapes = zip((given, given, out), ((3, 5), (5, 4), (3, 4)), strict=True)
+        self.a, self.b, self.c = (random.integers(-4, 5, shape).astype(TYPES[name]) for name, shape in shapes)
+        self._runtime = HostRuntime()
+        values = zip((self.a, self.b, self.c), (*orders, False), (7, 9, 6), strict=True)
+        self._held = [self._hold(*each) for each in values]
+
+    def _hold(self, values, transposed, stride):
+        stored = values.T if transposed else values
+        memory = np.full(200, 100, values.dtype)
+        rows = memory[2 : 2 + stored.shape[0] * stride].reshape(-1, stride)
+        rows[:, : stored.shape[1]] = stored
+        return memory, rows, Matrix(self._runtime.adopt(memory), *values.shape, stride, 2, transposed)
+
+    def run(self, accumulate=False, precise=True):
+        """The result; what lies around it must be as before."""
+        given = (matrix for *_, matrix in self._held)
+        Cublas(self._runtime, STREAM).multiply(*given, accumulate, precise)
+        memory, rows, _ = self._held[2]
+        assert (rows[:, 4:] == 100).all() and (memory[:2] == 100).all() and (memory[2 + 3 * 6 :] == 100).all()
+        return rows[:, :4].astype(float).tolist()
+
+    def wanted(self, accumulate=False):
+        a, b, c = (each.astype(float) for each in (self.a, self.b, self.c))
+        return (a @ b + (c if accumulate else 0)).tolist()
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+@pytest.mark.parametrize("given, out", PAIRS)
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_every_order_type_and_stride(library, given, out, orders, accumulate):
+    product = Product(given, out, orders)
+    assert product.run(accumulate) == product.wanted(accumulate), library.log
+
+
+def test_a_result_that_is_not_added_to_is_not_read(library):
+    product = Product("float32", "float32")
+    product._held[2][1][:, :4] = np.nan
+    assert product.run() == product.wanted()
+
+
+# Of cublasGemmEx's arguments, what may be taken for one another: each pair trades places.
+SWAPPED = {
+    "the operations": [(1, 2)],
+    "m and n": [(3, 4)],
+    "n and k": [(4, 5)],
+    "the addresses": [(7, 10)],
+    "lda and ldb": [(9, 12)],
+    "ldb and ldc": [(12, 16)],
+    "the factors": [(7, 10), (8, 11), (9, 12)],
+    "alpha and beta": [(6, 13)],
+}
+
+
+@pytest.mark.parametrize("pairs", SWAPPED.values(), ids=SWAPPED)
+def test_arguments_that_trade_places_are_seen(library, pairs):
+    """The tests above would fail: the library refuses, or gives other numbers."""
+    right, product = library.cublasGemmEx, Product("float32", "float32", (False, True))
+
+    def wrong(*given):
+        given = list(given)
+        for one, other in pairs:
+            given[one], given[other] = given[other], given[one]
+        return right(*given)
+
+    library.cublasGemmEx = wrong
+    with pytest.raises((DeviceError, AssertionError)):
+        assert product.run() == product.wanted()
+
+
+@pytest.mark.parametrize("given, precise, wanted", [("float32", True, 1 + 2.0**-12), ("float32", False, 1.0)])
+def test_tf32_is_for_float32_that_may_be_short(library, given, precise, wanted):
+    runtime = HostRuntime()
+    a, b, c = (np.full(1, x, TYPES[given]) for x in (1 + 2.0**-12, 1, 0))
+    Cublas(runtime, STREAM).multiply(*(Matrix(runtime.adopt(x), 1, 1, 1) for x in (a, b, c)), False, precise)
+    assert c[0] == wanted
+
+
+@pytest.mark.parametrize("given, out", PAIRS)
+def test_types_other_than_float32_are_whole_either_way(library, given, out):
+    product = Product(given, out)
+    assert product.run(precise=False) == product.run(precise=True) == product.wanted()
+
+
+def test_a_stream_has_a_handle_and_workspace_that_it_keeps(library):
+    runtime = HostRuntime()
+    blas = Cublas(runtime, STREAM)
+    address = runtime.address(blas.workspace)
+    assert library.workspace == (address, WORKSPACE_BYTES) and blas.workspace.size == WORKSPACE_BYTES == 32 << 20
+    assert [each for each in library.log if each[0] != "cublasCreate_v2"] == [
+        ("cublasSetStream_v2", HANDLE, STREAM),
+        ("cublasSetWorkspace_v2", HANDLE, address, WORKSPACE_BYTES),
+        ("cublasSetMathMode", HANDLE, cublas.CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
+    ]
+
+
+@pytest.mark.parametrize("name", HEADER)
+def test_a_status_that_is_no_success_is_told_with_its_call(library, name):
+    library.failing = {name: 13}
+    told = texts.CUBLAS_STATUS(call=name, status=13, words=WORDS.decode())
+    with pytest.raises(DeviceError, match=f"^{re.escape(told)}$"):
+        Product("float32", "float32").run()
+
+
+def test_a_handle_is_not_made_within_a_recording(library):
+    runtime = HostRuntime()
+    refused = texts.WHILE_RECORDING.pattern(action="an array was allocated")
+    with pytest.raises(DeviceError, match=refused), runtime.record(runtime.stream()):
+        Cublas(runtime, STREAM)
+    assert library.log == []
+
+
+# ── where the library is ──────────────────────────────────────────────────────────────────────────────────────────
+def not_found(name):
+    raise RuntimeError(f"lib{name}.so.13 is nowhere")
+
+
+@pytest.mark.parametrize(
+    "find, there, opened",
+    [
+        (lambda name: SimpleNamespace(abs_path=f"/extras/lib{name}.so.13"), ["/extras/libcublas.so.13"], 0),
+        (not_found, ["libcublas.so.13"], 0),
+        (None, ["libcublas.so.12"], 1),
+    ],
+    ids=["in the extras", "not in the extras", "no pathfinder"],
+)
+def test_the_library_is_looked_for_in_the_extras_then_by_the_loader(monkeypatch, find, there, opened):
+    tried, library = [], FakeCublas()
+
+    def load(path):
+        tried.append(path)
+        if path not in there:
+            raise OSError(f"{path}: cannot open shared object file")
+        return library
+
+    pathfinder = ModuleType("cuda.pathfinder")
+    pathfinder.load_nvidia_dynamic_lib = find
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder if find else None)
+    monkeypatch.setattr(cublas.ctypes, "CDLL", load)
+    assert cublas.load_cublas() is library and tried[opened:] == there
+    assert library.cublasGetStatusString(3) == WORDS
+
+
+def test_a_library_that_is_not_there_is_told_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    monkeypatch.setattr(cublas, "SONAMES", ("libnone.so.13", "libnone.so.12"))
+    told = texts.NO_LIBRARY(doing="a matrix product of cuBLAS", error="libnone.so.13, libnone.so.12")
+    with pytest.raises(DeviceError, match=f"^{re.escape(told)}$"):
+        Cublas(HostRuntime(), STREAM)
+
+
+# ── the real one, which needs no device for this ──────────────────────────────────────────────────────────────────
+def test_the_library_has_every_function():
+    try:
+        library = cublas.load_cublas()
+    except DeviceError as error:
+        pytest.skip(str(error))
+    assert b"failed to launch" in library.cublasGetStatusString(13)
+
+
+def test_numbers_and_types_are_those_of_the_header():
+    """Enums and addresses are of one size each; the order of arguments is the names'."""
+    folder = header_folder()
+    api, types = ((folder / name).read_text() for name in ("cublas_api.h", "library_types.h"))
+    named = {name: value for name, value in vars(cublas).items() if name.startswith(("CUBLAS_", "CUDA_R_"))}
+    assert len(named) == 11
+    for name, value in named.items():
+        (found,) = re.findall(rf"\b{name}\s*=\s*(-?\d+)", api + types)
+        assert int(found) == value, name
+    for name, parameters in HEADER.items():
+        given = re.search(rf"cublasStatus_t CUBLASWINAPI {name}\((.*?)\);", api, re.DOTALL)[1].split(",")
+        assert tuple(map(kind_of, given)) == parameters, name
+    names = " ".join(re.search(r"\w+$", each)[0] for each in given)
+    assert names == "handle transa transb m n k alpha A Atype lda B Btype ldb beta C Ctype ldc computeType algo"
+
+
+def header_folder() -> Path:
+    pathfinder = pytest.importorskip("cuda.pathfinder", reason="the extras cuda12 and cuda13 are not installed")
+    folder = pathfinder.find_nvidia_header_directory("cublas")
+    if folder is None:
+        pytest.skip("the header files of cuBLAS are not installed")
+    return Path(folder)
+
+
+def kind_of(parameter: str):
+    words = parameter.replace("const", "").split()
+    if words[0].endswith("*") or words[0] in ("cublasHandle_t", "cudaStream_t", "void*"):
+        return ctypes.POINTER(ctypes.c_void_p) if words[0] == "cublasHandle_t*" else ctypes.c_void_p
+    return ctypes.c_size_t if words[0] == "size_t" else ctypes.c_int
+
+
+def test_what_is_declared_is_what_the_fake_takes():
+    assert PARAMETERS == HEADER
