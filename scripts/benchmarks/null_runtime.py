@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.checks import import_cupy
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import CudaGraph, Event, Facts, Kernel, Runtime, Stream
@@ -66,7 +67,8 @@ class NullKernel(Kernel):
         self._runtime, self._name = runtime, name
 
     def launch(self, blocks, threads, stream, arguments, shared_bytes):
-        arrays = [each for each in arguments if not isinstance(each, np.generic | type(None))]
+        given = (each.array if isinstance(each, TensorMap) else each for each in arguments)
+        arrays = [each for each in given if not isinstance(each, np.generic | type(None))]
         self._runtime.issue(self._name, sum(each.size * each.dtype.itemsize for each in arrays))
 
 
@@ -139,6 +141,9 @@ class NullRuntime(Runtime):
     def address(self, array):
         return array.data.ptr
 
+    def tensor_map(self, array, boxes):
+        return TensorMap(None, array)
+
     def memory(self):
         return FREE_BYTES, FREE_BYTES
 
@@ -162,7 +167,7 @@ class NullRuntime(Runtime):
     def stream(self):
         return NullStream(self)
 
-    def compile(self, source, name, options):
+    def compile(self, source, name, options, architecture=None):
         types = dict(option[2:].split("=", 1) for option in options if option.startswith("-D"))
         return {
             each: NullKernel(self, f"{name.removesuffix('.cu')}: {each}") for each in parse_signatures(source, types)

@@ -20,7 +20,7 @@ WIDE, LINE_BYTES = 16, 128
 
 
 def encode(memory: np.ndarray, boxes: Boxes | PixelBoxes) -> np.void:
-    """The map of an array in this memory. Raises: DeviceError for what the driver refuses, or what is not in the array."""
+    """The map of an array in this memory. Raises: DeviceError for what the driver refuses, or beyond the array."""
     strides = [stride * memory.itemsize for stride in boxes.strides]
     _check_array(memory, boxes.extents, strides)
     map = np.zeros((), LAYOUT)

@@ -25,9 +25,9 @@ class Boxes:
 class PixelBoxes:
     """Boxes of ``pixels`` × ``channels`` of images of extents (channels, width, height, images).
 
-    A pixel is where a window begins, and windows are ``step`` apart. lower: (w, h) of an image's first window, from its
-    first pixel; upper: of its last window, from its last pixel. A kernel names the first window of a box and a tap in it;
-    a box may reach into the images behind.
+    A pixel is where a window begins, and windows are ``step`` apart. lower: (w, h) of an image's first window, from
+    its first pixel; upper: of its last window, from its last pixel. A kernel names the first window of a box and a tap
+    in it; a box may reach into the images behind.
     """
 
     extents: tuple[int, int, int, int]

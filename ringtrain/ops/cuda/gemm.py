@@ -96,7 +96,7 @@ class OwnProduct:
 
 
 class WgmmaProduct:
-    """A product by wgmma and one of its tiles. A factor that does not begin at 16 bytes is left to the usual kernels."""
+    """A product by wgmma, by one of its tiles. Factors that do not begin at 16 bytes are left to the usual kernels."""
 
     def __init__(self, device: Device, kernels: Kernels, tile: wgmma.RingTile):
         self._device, self._kernels, self._tile = device, kernels, tile
@@ -125,7 +125,7 @@ class WgmmaProduct:
         """Return the map of a factor whose panels have so many rows (or columns, of the right one)."""
         length, lines = (given.rows, given.columns) if given.transposed else (given.columns, given.rows)
         boxes = Boxes((length, lines, 1), (given.stride, given.stride * lines), wgmma.panel(rows, deep))
-        return self._device.runtime.tensor_map(from_start(given), boxes)
+        return self._ring.map(from_start(given), boxes)
 
 
 class BlasProduct:
@@ -162,7 +162,7 @@ def products_of(device: Device, kernels: Kernels, rows: int, columns: int, whole
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
     blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise), recordable=False)
     ours = [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits)]
-    if whole and wgmma.is_offered(device, kernels.act):
+    if whole and wgmma.is_offered(device.runtime, kernels.act):
         tiles = wgmma.worth(columns)
         ours += [Way(f"wgmma {tile}", WgmmaProduct(device, kernels, tile)) for tile in tiles]
     return [*ours, blas]

@@ -58,7 +58,7 @@ class Kernel(ABC):
     def launch(
         self, blocks: tuple[int, ...], threads: tuple[int, ...], stream: Stream, arguments: Sequence, shared_bytes: int
     ) -> None:
-        """``arguments``: arrays (None is a null pointer), maps and NumPy scalars, which have the types of the function's
+        """``arguments``: arrays (None is a null pointer), maps and NumPy scalars, of the types of the function's
         parameters. ``shared_bytes``: dynamic shared memory, up to the device's :attr:`Facts.shared_bytes`."""
 
 
@@ -172,8 +172,8 @@ class Runtime(ABC):
     def compile(
         self, source: str, name: str, options: tuple[str, ...], architecture: str | None = None
     ) -> "dict[str, Kernel]":
-        """Return the functions of a CUDA source by name. ``options``: -D and -I. Compiled for this device, or for an
-        architecture by its name that only such devices have, or taken from the cache on disk. Raises DeviceError with the
+        """Return the functions of a CUDA source by name. ``options``: -D and -I. Compiled for this device, or for the
+        named architecture if it is one of few devices, or taken from the cache on disk. Raises DeviceError with the
         compiler's output.
         """
 

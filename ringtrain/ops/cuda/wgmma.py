@@ -1,25 +1,29 @@
 """Products by Hopper's own instructions: wgmma on panels that the TMA unit brings (sources/ring.cuh).
 
-For elements of 2 bytes, on devices of compute capability 9.0. The TMA unit takes lines of whole 16 bytes. A product with
-a result in the type of weights divides the steps of all its tiles evenly among BLOCKS blocks, and a second kernel adds the
-parts of tiles in their order; one that rounds its result works on whole tiles.
+For elements of 2 bytes, on devices of compute capability 9.0. The TMA unit takes lines of whole 16 bytes. A product
+with a result in the type of weights divides the steps of all its tiles evenly among BLOCKS blocks, and a second kernel
+adds the parts of tiles in their order; one that rounds its result works on whole tiles.
 
 Source: Osama et al. 2023, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication".
 """
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.boxes import LINE_BYTES, WIDE_BYTES
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.kernels import Kernels
+from ringtrain.ops.cuda.runtime import Runtime
 
 CAPABILITY = (9, 0)  # alone: sm_90a is not for later devices
 STEP = 64  # elements of the sum in one step
 ROWS, GROUP_ROWS = 128, 64  # of a tile, and of each of the two warpgroups that multiply
 THREADS = 384
 PATTERN_BYTES = 1024  # after which swizzling repeats
-# Blocks that steps are divided among: the processors of an H100 and an H200. Not asked of the device: results would depend
-# on it.
+# Blocks that steps are divided among: the processors of an H100 and an H200. Not asked of the device: results would
+# depend on it.
 BLOCKS = 132
 LEAST_STEPS = 4  # that are worth a block
 JOIN_THREADS, JOIN_ROWS = 256, 16
@@ -27,8 +31,8 @@ JOIN_THREADS, JOIN_ROWS = 256, 16
 
 @dataclass(frozen=True, slots=True)
 class RingTile:
-    """The tile of a product: ROWS × columns. stages: steps whose panels are in shared memory at a time; what is left holds
-    the rounded results.
+    """The tile of a product: ROWS × columns. stages: steps whose panels are in shared memory at a time; what is left
+    holds the rounded results.
     """
 
     columns: int
@@ -53,9 +57,9 @@ class RingTile:
 TILES = (RingTile(256, 3), RingTile(128, 5), RingTile(64, 8))
 
 
-def is_offered(device: Device, dtype) -> bool:
-    """Whether this device has these kernels for elements of a type."""
-    return device.runtime.facts.capability == CAPABILITY and dtype.itemsize == 2
+def is_offered(runtime: Runtime, dtype) -> bool:
+    """Whether a device has these kernels for elements of a type."""
+    return runtime.facts.capability == CAPABILITY and dtype.itemsize == 2
 
 
 def worth(columns: int) -> tuple[RingTile, ...]:
@@ -77,11 +81,25 @@ def panel(rows: int, deep: bool) -> tuple[int, int, int]:
     return (STEP, rows, 1) if deep else (GROUP_ROWS, STEP, 1)
 
 
+@contextmanager
+def _or_unable():
+    """A compiler or a driver that refuses leaves the other ways."""
+    try:
+        yield
+    except DeviceError as error:
+        raise Unable(str(error)) from error
+
+
 class Ring:
-    """Launches of the kernels of one tile."""
+    """Launches of the kernels of one tile. Raises: Unable where the compiler or the driver refuses."""
 
     def __init__(self, device: Device, kernels: Kernels, tile: RingTile):
         self._device, self._kernels, self.tile = device, kernels, tile
+
+    def map(self, array, boxes):
+        """Return the map of an array."""
+        with _or_unable():
+            return self._device.runtime.tensor_map(array, boxes)
 
     def rounded(self, source: str, name: str, tiles: int, *arguments) -> None:
         """Launch a kernel on whole tiles, as many blocks as there are processors."""
@@ -105,7 +123,8 @@ class Ring:
             )  # fmt: skip
 
     def _launch(self, source, name, blocks, arguments):
-        kernel = self._kernels(source, name, **self.tile.defines)
+        with _or_unable():
+            kernel = self._kernels(source, name, **self.tile.defines)
         kernel(blocks, THREADS, self._device.stream, *arguments, shared_bytes=self.tile.shared_bytes)
 
 

@@ -4,8 +4,8 @@
     dx        dy, windows read backwards, by phase   · w [taps, C, K]
     dw        x, windows, pixels as the sum          · dy
 
-For channels and features of whole 16 bytes in one group. A passes' arrays that do not begin at 16 bytes are left to the
-usual kernels. Images that are the matrix of their windows already are multiplied as matrices.
+For channels and features of whole 16 bytes, in one group. Arrays that do not begin at 16 bytes are left to the usual
+kernels. An image that is the matrix of its windows already is multiplied as a matrix.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ FURTHEST_TAP = 255
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A phase of an image along one of its axes: ``count`` pixels, each ``stride``-th from ``start`` on. Their windows in dy
-    have ``taps`` pixels and begin at ``dy_start``, ``dy_start`` + 1, ...; tap i of them is tap last - i · stride of the
-    weights.
+    """A phase of an image along one of its axes: ``count`` pixels, each ``stride``-th from ``start`` on. Their windows
+    in dy have ``taps`` pixels and begin at ``dy_start``, ``dy_start`` + 1, ...; tap i of them is tap last - i · stride
+    of the weights.
     """
 
     start: int
@@ -64,7 +64,7 @@ class WgmmaConvolution:
     @staticmethod
     def able(device: Device, plan: ConvolutionPlan) -> bool:
         """Whether the passes of a plan can be done so."""
-        if not (wgmma.is_offered(device, device.active) and plan.groups == 1 and not plan.direct):
+        if not (wgmma.is_offered(device.runtime, device.active) and plan.groups == 1 and not plan.direct):
             return False
         boxes = [_windows_in(plan, 1), *(_windows_back(plan, *each) for each in phases(plan) if _meets(*each))]
         whole = wgmma.is_whole(plan.channels, plan.features)
@@ -75,7 +75,7 @@ class WgmmaConvolution:
             self._usual.forward(plan, x, w, b, y, relu)
             return
         flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, y, plan.features)
-        maps = self._map(x, _windows_in(plan, wgmma.ROWS)), self._weights(plan, w, deep=False)
+        maps = self._ring.map(x, _windows_in(plan, wgmma.ROWS)), self._weights(plan, w, deep=False)
         sizes = plan.images, plan.channels, plan.p, plan.q, plan.features, plan.kernel, plan.stride, plan.pad
         tiles = self._tile.count(plan.pixels, plan.features)
         self._ring.rounded(SOURCE, "forward", tiles, *maps, b, y, *sizes, flags)
@@ -99,7 +99,7 @@ class WgmmaConvolution:
         windows_of_dy = down.taps, across.taps, down.dy_start, across.dy_start
         first = down.last * plan.kernel + across.last
         tiles = self._tile.count(plan.images * down.count * across.count, plan.channels)
-        windows_map = self._map(dy, _windows_back(plan, down, across))
+        windows_map = self._ring.map(dy, _windows_back(plan, down, across))
         arguments = windows_map, weights, dx, *image, *pixels, *windows_of_dy, first, flags
         self._ring.rounded(SOURCE, "input_back", tiles, *arguments)
 
@@ -110,7 +110,7 @@ class WgmmaConvolution:
         gradients = Boxes(
             (plan.features, plan.pixels, 1), (plan.features, plan.features * plan.pixels), wgmma.panel(0, deep=False)
         )
-        maps = self._map(x, _windows_in(plan, wgmma.STEP)), self._map(dy, gradients)
+        maps = self._ring.map(x, _windows_in(plan, wgmma.STEP)), self._ring.map(dy, gradients)
         sizes = plan.images, plan.channels, plan.p, plan.q, plan.features, plan.kernel, plan.stride, plan.pad
         taps = plan.kernel**2
         rows = taps * -(-plan.channels // wgmma.GROUP_ROWS) * wgmma.GROUP_ROWS
@@ -122,14 +122,11 @@ class WgmmaConvolution:
 
         self._ring.sums(SOURCE, "weights_back", tiles, steps, arguments, dw, shape, accumulate)
 
-    def _map(self, array, boxes):
-        return self._device.runtime.tensor_map(array, boxes)
-
     def _weights(self, plan, w, deep):
         """Return the map of w [taps, C, K]. deep: K is the sum's."""
         extents = plan.features, plan.channels, plan.kernel**2
         box = wgmma.panel(self._tile.columns, deep)
-        return self._map(w, Boxes(extents, (plan.features, plan.features * plan.channels), box))
+        return self._ring.map(w, Boxes(extents, (plan.features, plan.features * plan.channels), box))
 
 
 def _meets(down: Side, across: Side) -> bool:

@@ -138,13 +138,15 @@ struct GroupSums {
 // ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
 template <typename Source> __device__ void produce(const Source &source, const RingMemory &memory, Share share) {
     Turn turn;
-    for (; share.more(); share.next())
-        for (int step = share.first(), last = share.last(), tile = share.tile(); step < last; step++, turn.next()) {
+    for (; share.more(); share.next()) {
+        typename Source::Walk walk(source, share.tile(), share.first());
+        for (int steps = share.last() - share.first(); steps > 0; steps--, walk.next(), turn.next()) {
             Barrier *full = memory.full(turn.stage);
             barrier_wait(memory.empty(turn.stage), turn.parity ^ 1);
             barrier_expect(full, RingMemory::A + RingMemory::B);
-            source.bring(memory.a(turn.stage), memory.b(turn.stage), full, tile, step);
+            walk.bring(memory.a(turn.stage), memory.b(turn.stage), full);
         }
+    }
 }
 
 // finish(share, sums, rounded): of a tile, or a part of it, by each consumer; rounded: shared memory of its own.
@@ -157,11 +159,11 @@ __device__ void consume(const RingMemory &memory, Share share, Finish finish) {
     };
     for (; share.more(); share.next()) {
         GroupSums sums;
-        for (int step = share.first(), last = share.last(), first = step; step < last; step++, turn.next()) {
+        for (int steps = share.last() - share.first(), step = 0; step < steps; step++, turn.next()) {
             barrier_wait(memory.full(turn.stage), turn.parity);
             sums.add<Source::A_DEEP, Source::B_DEEP>(memory.a(turn.stage), memory.b(turn.stage));
             products_wait<1>();
-            if (step > first) release();
+            if (step > 0) release();
         }
         products_wait<0>();
         release();
@@ -169,7 +171,8 @@ __device__ void consume(const RingMemory &memory, Share share, Finish finish) {
     }
 }
 
-// Source: what the factors are; bring(a, b, full, tile, step) has a step's panels copied. All threads of the block.
+// Source: what the factors are. Its Walk(source, tile, step) goes over the steps of a tile, without divisions, which would
+// take longer than the products: bring(a, b, full) has a step's panels copied. By all threads of the block.
 template <typename Source, typename Finish>
 __device__ __forceinline__ void multiply_tiles(const Source &source, Share share, Finish finish) {
     extern __shared__ uint4 shared[];

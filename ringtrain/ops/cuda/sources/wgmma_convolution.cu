@@ -6,45 +6,67 @@
 // phase (convolution.cu) are one such convolution, and one launch.
 #include "ring.cuh"
 
-// The corner (w, h) of a window in the image, and the window's image n.
-struct WindowCorner {
-    int w, h, n;
-};
-
 // Windows in ``rows`` x ``columns`` of each image, ``stride`` apart, from (left, top) on.
 struct WindowGrid {
     int rows, columns, stride, left, top;
-    __device__ WindowCorner operator()(int index) const {
-        int n = index / (rows * columns), within = index - n * (rows * columns), row = within / columns;
-        return {(within - row * columns) * stride + left, row * stride + top, n};
+};
+
+// A window: its place in the grid, and its image n.
+struct Window {
+    int row, column, n;
+    __device__ Window(const WindowGrid &grid, int index) {
+        int each = grid.rows * grid.columns, within = index % each;
+        n = index / each, row = within / grid.columns, column = within % grid.columns;
+    }
+    // So many windows on, less than an image's rows and columns each, and any number of images.
+    __device__ void move(const WindowGrid &grid, const Window &by) {
+        column += by.column, row += by.row, n += by.n;
+        if (column >= grid.columns) column -= grid.columns, row++;
+        if (row >= grid.rows) row -= grid.rows, n++;
+    }
+    __device__ void bring(char *panel, const TensorMap &map, const WindowGrid &grid, Barrier *full, int channel, int r, int s) const {
+        copy_pixels(panel, map, full, channel, column * grid.stride + grid.left, row * grid.stride + grid.top, n, s, r);
     }
 };
 
 // Windows times the weights [taps, C, K] of each of their taps: tap (r, s) is tap first + r · down + s · across of them.
-// B: whether a step's elements are neighbours in a line of the weights, K of one c.
+// B: whether a step's elements are neighbours in a line of the weights, K of one c. The sum goes over the taps, ``taps`` in
+// a row of a window, and for each over ``depth`` channels, 64 at a time.
 template <bool B> struct WindowsByWeights {
     static const bool A_DEEP = true, B_DEEP = B;
     const TensorMap &windows, &weights;
     WindowGrid grid;
-    int tiles_across;
-    int blocks, taps;  // of 64 channels; in a row of a window
-    int first, down, across;
-    __device__ void bring(char *a, char *b, Barrier *full, int tile, int step) const {
-        int tap = step / blocks, channel = (step - tap * blocks) * STEP, r = tap / taps, s = tap - r * taps;
-        WindowCorner at = grid(tile / tiles_across * TILE_M);
-        copy_pixels(a, windows, full, channel, at.w, at.h, at.n, s, r);
-        RingPanel<TILE_N, B>::bring(b, weights, full, tile % tiles_across * TILE_N, channel, first + r * down + s * across);
-    }
+    int tiles_across, depth, taps, first, down, across;
+
+    struct Walk {
+        const WindowsByWeights &of;
+        Window window;
+        int column, r, s, channel;
+        __device__ Walk(const WindowsByWeights &of, int tile, int step)
+            : of(of), window(of.grid, tile / of.tiles_across * TILE_M), column(tile % of.tiles_across * TILE_N) {
+            int blocks = (of.depth + STEP - 1) / STEP, tap = step / blocks;
+            channel = step % blocks * STEP, r = tap / of.taps, s = tap % of.taps;
+        }
+        __device__ void next() {
+            if ((channel += STEP) < of.depth) return;
+            channel = 0;
+            if (++s == of.taps) s = 0, r++;
+        }
+        __device__ void bring(char *a, char *b, Barrier *full) const {
+            window.bring(a, of.windows, of.grid, full, channel, r, s);
+            RingPanel<TILE_N, B>::bring(b, of.weights, full, column, channel, of.first + r * of.down + s * of.across);
+        }
+    };
 };
 
 extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) forward(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const REAL *bias, ACT *y, int images,
     int channels, int p, int q, int features, int kernel, int stride, int pad, int flags
 ) {
-    int across = (features + TILE_N - 1) / TILE_N, blocks = (channels + STEP - 1) / STEP, rows = images * p * q;
-    int steps = kernel * kernel * blocks;
+    int across = (features + TILE_N - 1) / TILE_N, rows = images * p * q;
+    int steps = kernel * kernel * ((channels + STEP - 1) / STEP);
     Share share((rows + TILE_M - 1) / TILE_M * across, steps, steps);
-    WindowsByWeights<false> source{x, w, {p, q, stride, -pad, -pad}, across, blocks, kernel, 0, kernel, 1};
+    WindowsByWeights<false> source{x, w, {p, q, stride, -pad, -pad}, across, channels, kernel, 0, kernel, 1};
     multiply_tiles(source, share, PutRounded<InOrder>{y, {features}, across, rows, features, bias, flags});
 }
 
@@ -66,32 +88,49 @@ extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) input_back(
     int channels, int features, int kernel, int stride, int rows, int columns, int top, int left, int down, int across,
     int dy_top, int dy_left, int first, int flags
 ) {
-    int tiles_across = (channels + TILE_N - 1) / TILE_N, blocks = (features + STEP - 1) / STEP;
-    int pixels = images * rows * columns, steps = down * across * blocks;
+    int tiles_across = (channels + TILE_N - 1) / TILE_N, pixels = images * rows * columns;
+    int steps = down * across * ((features + STEP - 1) / STEP);
     Share share((pixels + TILE_M - 1) / TILE_M * tiles_across, steps, steps);
-    WindowsByWeights<true> source{dy, w, {rows, columns, 1, dy_left, dy_top}, tiles_across, blocks, across,
-                                  first, -stride * kernel, -stride};
+    WindowsByWeights<true> source{dy, w, {rows, columns, 1, dy_left, dy_top}, tiles_across, features,
+                                  across, first, -stride * kernel, -stride};
     PhasePixels place{rows, columns, top, left, stride, height, width, channels};
     multiply_tiles(source, share,
                    PutRounded<PhasePixels>{dx, place, tiles_across, pixels, channels, (const REAL *)0, flags});
 }
 
-// 64 pixels at a time, of 64 channels of one tap for each consumer, times their dy.
+// 64 windows at a time, of 64 channels of one tap for each consumer, times their dy.
 struct WindowsByGradients {
     static const bool A_DEEP = false, B_DEEP = false;
     const TensorMap &windows, &gradients;
     WindowGrid grid;
-    int tiles_across, blocks, kernel;
-    __device__ void bring(char *a, char *b, Barrier *full, int tile, int step) const {
-        WindowCorner at = grid(step * STEP);
+    int tiles_across, blocks, kernel;  // blocks: of 64 channels
+
+    struct Walk {
+        const WindowsByGradients &of;
+        Window window, step;
+        int column, pixel;
+        int channel[CONSUMERS], r[CONSUMERS], s[CONSUMERS];
+        __device__ Walk(const WindowsByGradients &of, int tile, int step)
+            : of(of), window(of.grid, step * STEP), step(of.grid, STEP), column(tile % of.tiles_across * TILE_N),
+              pixel(step * STEP) {
 #pragma unroll
-        for (int i = 0; i < CONSUMERS; i++) {
-            int block = min(tile / tiles_across * CONSUMERS + i, kernel * kernel * blocks - 1);
-            int tap = block / blocks, channel = (block - tap * blocks) * 64, r = tap / kernel;
-            copy_pixels(a + i * BLOCK_BYTES, windows, full, channel, at.w, at.h, at.n, tap - r * kernel, r);
+            for (int i = 0; i < CONSUMERS; i++) {
+                int block = min(tile / of.tiles_across * CONSUMERS + i, of.kernel * of.kernel * of.blocks - 1);
+                int tap = block / of.blocks;
+                channel[i] = block % of.blocks * 64, r[i] = tap / of.kernel, s[i] = tap % of.kernel;
+            }
         }
-        RingPanel<TILE_N, false>::bring(b, gradients, full, tile % tiles_across * TILE_N, step * STEP, 0);
-    }
+        __device__ void next() {
+            window.move(of.grid, step);
+            pixel += STEP;
+        }
+        __device__ void bring(char *a, char *b, Barrier *full) const {
+#pragma unroll
+            for (int i = 0; i < CONSUMERS; i++)
+                window.bring(a + i * BLOCK_BYTES, of.windows, of.grid, full, channel[i], r[i], s[i]);
+            RingPanel<TILE_N, false>::bring(b, of.gradients, full, column, pixel, 0);
+        }
+    };
 };
 
 // dw [taps · C, K], in tiles of two blocks of 64 channels of a tap; sums of parts of tiles go to ``parts``.

@@ -7,10 +7,18 @@ template <bool A, bool B> struct Matrices {
     static const bool A_DEEP = A, B_DEEP = B;
     const TensorMap &a, &b;
     int across;
-    __device__ void bring(char *a_panel, char *b_panel, Barrier *full, int tile, int step) const {
-        RingPanel<TILE_M, A>::bring(a_panel, a, full, tile / across * TILE_M, step * STEP, 0);
-        RingPanel<TILE_N, B>::bring(b_panel, b, full, tile % across * TILE_N, step * STEP, 0);
-    }
+
+    struct Walk {
+        const TensorMap &a, &b;
+        int row, column, depth;
+        __device__ Walk(const Matrices &of, int tile, int step)
+            : a(of.a), b(of.b), row(tile / of.across * TILE_M), column(tile % of.across * TILE_N), depth(step * STEP) {}
+        __device__ void next() { depth += STEP; }
+        __device__ void bring(char *a_panel, char *b_panel, Barrier *full) const {
+            RingPanel<TILE_M, A>::bring(a_panel, a, full, row, depth, 0);
+            RingPanel<TILE_N, B>::bring(b_panel, b, full, column, depth, 0);
+        }
+    };
 };
 
 template <bool A_DEEP, bool B_DEEP>
