@@ -1,0 +1,437 @@
+"""Products and convolutions by wgmma, run on the host: against the reference, in either order of warps and copies."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cuda import kernels as kernels_of
+from ringtrain.ops.cuda import wgmma
+from ringtrain.ops.cuda.boxes import Boxes, windows
+from ringtrain.ops.cuda.choice import Choice
+from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK, CudaConvolution
+from ringtrain.ops.cuda.convolution.plan import make_convolution_plan
+from ringtrain.ops.cuda.convolution.wgmma import WgmmaConvolution, phases
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
+from ringtrain.ops.cuda.gemm import WgmmaProduct, matrix, products_of, turned
+from ringtrain.ops.precision import active_dtype
+from ringtrain.ops.reference import ReferenceOps
+from tests.fakes import tensor_maps
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cases import Call, perform
+from tests.ops.cuda_support import REAL, cuda_ops, device_runtime, needs_compiler
+from tests.ops.test_ops_cuda_convolution import SMALLEST, Named, as_float64, assert_alike
+from tests.ops.test_ops_cuda_products import bound, device_of, factor, get, put
+
+SMALL = wgmma.TILES[-1]
+needs_hopper = pytest.mark.skipif(
+    REAL and device_runtime().facts.capability != wgmma.CAPABILITY, reason="these kernels are for Hopper alone"
+)
+pytestmark = [needs_compiler, needs_hopper]
+
+
+# ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# rows, columns, depth: less than a tile and less than a step; edges of two tiles and more stages than the ring has
+SIZES = [(8, 8, 8), (136, 264, 72), (200, 72, 648)]
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("tile", wgmma.TILES, ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_order_of_factors(tile, layout):
+    assert_products("bfloat16", tile, layout, SIZES)
+
+
+@pytest.mark.device
+def test_products_of_float16():
+    assert_products("float16", SMALL, "tn", SIZES[:2])
+
+
+def assert_products(precision, tile, layout, sizes):
+    device, random = device_of(precision), np.random.default_rng(5)
+    product = WgmmaProduct(device, device.kernels, tile)
+    for rows, columns, depth in sizes:
+        a, b = (random.standard_normal(shape).astype(device.active) for shape in ((rows, depth), (depth, columns)))
+        left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
+        sums, y = (device.runtime.empty((rows, columns), dtype) for dtype in (device.real, device.active))
+        product(left, right, matrix(sums, rows, columns))
+        product(left, right, matrix(y, rows, columns))
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        assert (np.abs(get(device, sums) - a @ b) <= bound(precision, a, b)).all(), (rows, columns, depth)
+        assert (np.abs(get(device, y) - a @ b) <= bound(precision, a, b, precision)).all(), (rows, columns, depth)
+
+
+def drawn(device, *shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(device.active)
+
+
+@pytest.mark.device
+def test_a_layer_within_wider_matrices():
+    """Factors and result are columns of more; bias and max(·, 0) come before rounding."""
+    device = device_of("bfloat16")
+    x, w, b = drawn(device, 130, 96), drawn(device, 72, 48), drawn(device, 40).astype("float32")
+    y = put(device, np.full((130, 56), 100).astype(device.active))
+    left, right = matrix(put(device, x), 130, 72, 96, 16), matrix(put(device, w), 72, 40, 48, 8)
+    product = WgmmaProduct(device, device.kernels, SMALL)
+    product(left, right, matrix(y, 130, 40, 56, 8), put(device, b), relu=True)
+    x, w = x[:, 16:88].astype(np.float64), w[:, 8:].astype(np.float64)
+    wanted = np.maximum(x @ w + b, 0)
+    got = get(device, y)
+    assert (np.abs(got[:, 8:48] - wanted) <= bound("bfloat16", x, w, "bfloat16") + 2.0**-7 * (1 + wanted)).all()
+    assert (got[:, :8] == 100).all() and (got[:, 48:] == 100).all()
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("start, depth", [(1, 64), (4, 64), (0, 62)])
+def test_factors_that_the_unit_cannot_take_are_multiplied_all_the_same(start, depth):
+    """They begin between multiples of 16 bytes, or their lines do."""
+    device = device_of("bfloat16")
+    x, w, sums = drawn(device, 24 * depth + start), drawn(device, depth, 8), device.runtime.empty((24, 8), "float32")
+    product = WgmmaProduct(device, device.kernels, SMALL)
+    product(matrix(put(device, x), 24, depth, start=start), matrix(put(device, w), depth, 8), matrix(sums, 24, 8))
+    a, b = x[start:].reshape(24, depth).astype(np.float64), w.astype(np.float64)
+    assert (np.abs(get(device, sums) - a @ b) <= bound("bfloat16", a, b)).all()
+
+
+# ── stream-K ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def long_sums(accumulate=True):
+    """Sums of 2 tiles of 21 steps each, in bits, and what they should be."""
+    device = device_of("bfloat16")
+    a, b = drawn(device, 1330, 136), drawn(device, 1330, 64)
+    before = drawn(device, 136, 64).astype("float32")
+    sums = put(device, before)
+    product = WgmmaProduct(device, device.kernels, SMALL)
+    left, right = turned(matrix(put(device, a), 1330, 136)), matrix(put(device, b), 1330, 64)
+    product(left, right, matrix(sums, 136, 64), accumulate=accumulate)
+    wanted = a.T.astype(np.float64) @ b.astype(np.float64) + (before if accumulate else 0)
+    assert (np.abs(get(device, sums) - wanted) <= bound("bfloat16", a.T.astype(np.float64), b) + 1e-6).all()
+    return get(device, sums).tobytes()
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("blocks", [1, 2, 4, 7, 42, 132])
+def test_parts_of_tiles_are_added_in_their_order(blocks, monkeypatch):
+    """One block for both tiles, one for each, shares that end within tiles, and a block for each step."""
+    monkeypatch.setattr(wgmma, "BLOCKS", blocks)
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+    assert long_sums() == long_sums()
+    long_sums(accumulate=False)
+
+
+def test_blocks_have_enough_to_do():
+    assert [wgmma.blocks_for(tiles, steps) for tiles, steps in ((1, 1), (1, 9), (3, 98), (9, 6272))] == [1, 2, 73, 132]
+
+
+def test_tiles_fit_into_shared_memory():
+    assert max(tile.shared_bytes for tile in wgmma.TILES) <= HostRuntime().facts.shared_bytes
+    assert [str(tile) for tile in wgmma.worth(300)] == ["128x256", "128x128", "128x64"]
+    assert [str(tile) for tile in wgmma.worth(100)] == ["128x128", "128x64"]
+    assert [str(tile) for tile in wgmma.worth(8)] == ["128x64"]
+
+
+# ── convolution ──────────────────────────────────────────────────────────────────────────────────────────────────
+# images, height, width, channels, features
+SHAPES = {
+    "3x3": (9, 8, 7, 16, 24, ConvGeometry(3, 1, 1)),
+    "3x3, stride 2, more channels than a step": (2, 9, 8, 72, 136, ConvGeometry(3, 2, 1)),
+    "1x1, stride 2: pixels without a window": (2, 8, 8, 16, 72, ConvGeometry(1, 2)),
+    "5x5, stride 3": (3, 11, 13, 8, 8, ConvGeometry(5, 3, 2)),
+    "one pixel": (70, 1, 1, 64, 64, ConvGeometry(3, 1, 1)),
+    "no padding": (5, 6, 5, 80, 8, ConvGeometry(3)),
+    "padding of two": (2, 6, 5, 8, 264, ConvGeometry(3, 1, 2)),
+    "even": (3, 7, 9, 64, 128, ConvGeometry(2, 2)),
+}
+
+
+def convolved(name, precision, tile):
+    """(what the passes give, what they should give), by array; and how many passes the tile did."""
+    n, h, w, c, k, geometry = SHAPES[name]
+    choice = Named(f"wgmma {tile}")
+    ops, exact = cuda_ops("float32", precision, choice=choice), ReferenceOps("float64")
+    random = np.random.default_rng(4)
+    image, out = (n, h, w, c), (n, geometry.output(h), geometry.output(w), k)
+
+    def draw(*shape):
+        return random.standard_normal(shape).astype(ops.active)
+
+    x, y, dy = draw(*image), draw(*out), draw(*out)
+    weight, bias = (draw(*shape).astype("float32") for shape in ((geometry.kernel, geometry.kernel, c, k), (k,)))
+    rest = {"geometry": geometry, "relu": True}
+    forward = Call("conv2d", {"x_NHWC": x, "w_RSCK": weight, "b_K": bias}, {"y_NPQK": np.zeros_like(y)}, rest)
+    outputs = {"dw_RSCK": weight.copy(), "db_K": bias.copy(), "dx_NHWC": np.zeros_like(x)}
+    inputs = {"x_NHWC": x, "w_RSCK": weight, "y_NPQK": y, "dy_NPQK": dy}
+    back = Call("conv2d_back", inputs, outputs, {**rest, "accumulate": True})
+    calls = forward, back
+    got = {name: x for call in calls for name, x in perform(ops, call).items()}
+    wanted = {name: x for call in calls for name, x in perform(exact, as_float64(call)).items()}
+    return got, wanted, choice.taken
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("tile", wgmma.TILES, ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_pass(name, tile):
+    c, k = SHAPES[name][3:5]
+    assert_passes(name, "bfloat16", tile, taken=2 * (k > tile.columns // 2) + (c > tile.columns // 2))
+
+
+@pytest.mark.device
+def test_passes_of_float16():
+    assert_passes("3x3, stride 2, more channels than a step", "float16", SMALL, taken=3)
+
+
+def assert_passes(name, precision, tile, taken):
+    got, wanted, passes = convolved(name, precision, tile)
+    assert passes == (taken if tile != SMALL else 3)
+    for output in wanted:
+        limit = SMALLEST[precision] if got[output].dtype != np.float32 else 1e-5
+        assert_alike({output: got[output]}, {output: wanted[output]}, limit, name)
+
+
+@pytest.mark.device
+def test_channels_behind_the_last_one_are_0_in_both_factors():
+    """A step has 64 of them: infinite weights of the next tap, which lie behind those of a tap, must not meet a 0."""
+    ops, geometry = cuda_ops("float32", "bfloat16", choice=Named("wgmma 128x64")), ConvGeometry(3, 1, 1)
+    x, w = np.ones((1, 4, 4, 8), "float32").astype(ops.active), np.ones((3, 3, 8, 8), "float32")
+    w[2, 2] = np.inf
+    y = ops.empty((1, 4, 4, 8), ops.active)
+    ops.conv2d(ops.from_host(x), ops.from_host(w), None, y, geometry)
+    assert np.isinf(ops.to_host(y).astype(np.float32)[0, :3, :3]).all()
+
+
+@pytest.mark.device
+def test_arrays_that_begin_between_16_bytes_are_convolved_all_the_same():
+    device = device_of("bfloat16")
+    plan = plan_of(2, 6, 5, 16, 8, ConvGeometry(3, 1, 1))
+    x, dy = drawn(device, 2, 6, 5, 16), drawn(device, 2, 6, 5, 8)
+    shifted = put(device, np.concatenate([x.reshape(-1)[:3], x.reshape(-1)]))[3:].reshape(x.shape)
+    results = []
+    for image in (put(device, x), shifted):
+        dw = device.runtime.empty((3, 3, 16, 8), "float32")
+        WgmmaConvolution(device, SMALL).weights_back(plan, image, put(device, dy), dw, False)
+        results.append(get(device, dw))
+    assert np.abs(results[0] - results[1]).max() <= 1e-5 * np.abs(results[0]).max()
+
+
+def plan_of(n, h, w, c, k, geometry):
+    image, weights = (n, h, w, c), (geometry.kernel, geometry.kernel, c // geometry.groups, k)
+    return make_convolution_plan(image, weights, (n, geometry.output(h), geometry.output(w), k), geometry)
+
+
+def test_phases_are_the_pixels_each_once():
+    for h, w, geometry in ((9, 8, ConvGeometry(3, 2, 1)), (11, 4, ConvGeometry(5, 3, 2)), (2, 7, ConvGeometry(1, 4))):
+        found = np.zeros((h, w), int)
+        for down, across in phases(plan_of(1, h, w, 8, 8, geometry)):
+            rows, columns = (each.start + geometry.stride * np.arange(each.count) for each in (down, across))
+            found[np.ix_(rows, columns)] += 1
+        assert (found == 1).all()
+
+
+# ── ways ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+class Capable(HostRuntime):
+    def __init__(self, *capability):
+        super().__init__()
+        self.facts = replace(self.facts, capability=capability)
+
+
+def offered(what, plan, active="bfloat16", capability=(9, 0)):
+    device = Device(Capable(*capability), "float32", active_dtype(active, "float32"))
+    return [way.name for way in CudaConvolution(device)._ways(what, plan) if "wgmma" in way.name]
+
+
+def test_ways_are_offered_where_they_can_be_taken():
+    plan = plan_of(2, 8, 8, 64, 256, ConvGeometry(3, 2, 1))
+    every = ["wgmma 128x256", "wgmma 128x128", "wgmma 128x64"]
+    assert offered(FORWARD, plan) == offered(WEIGHTS_BACK, plan, "float16") == every
+    assert offered(INPUT_BACK, plan) == every[2:]
+    direct = plan_of(2, 8, 8, 64, 256, ConvGeometry(1))
+    assert offered(FORWARD, direct) == [f"columns, {name}" for name in every]
+    assert offered(FORWARD, plan_of(2, 8, 8, 3, 64, ConvGeometry(3, 1, 1))) == ["columns, wgmma 128x64"]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_of(2, 8, 8, 64, 64, ConvGeometry(3, 1, 1, 2)),
+        plan_of(2, 8, 8, 16, 12, ConvGeometry(3, 1, 1)),
+        plan_of(2, 80, 80, 16, 16, ConvGeometry(33, 1, 1)),
+        plan_of(2, 20, 20, 16, 16, ConvGeometry(1, 9)),
+        plan_of(2, 8, 8, 16, 16, ConvGeometry(3, 1, 200)),
+    ],
+    ids=["groups", "12 features", "kernel of 33", "stride of 9", "padding of 200"],
+)
+def test_what_the_unit_cannot_take_has_no_such_way(plan):
+    assert not any(name.startswith("wgmma") for name in offered(FORWARD, plan))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
+def test_only_hopper_has_such_ways(capability):
+    plan = plan_of(2, 8, 8, 64, 64, ConvGeometry(3, 1, 1))
+    assert offered(FORWARD, plan, capability=capability) == [] == offered(FORWARD, plan, "float32")
+    device = Device(Capable(*capability), "float32", active_dtype("bfloat16", "float32"))
+    assert not any("wgmma" in way.name for way in products_of(device, device.kernels, 64, 64, True))
+
+
+@pytest.mark.device
+def test_a_trial_takes_them_and_a_fixed_choice_the_first():
+    fastest = Choice(measure=lambda *_: next(later_is_faster))
+    later_is_faster = iter(range(100, 0, -1))
+    for choice, name in ((fastest, "wgmma 128x64"), (Choice(fixed=True), "implicit")):
+        ops = cuda_ops("float32", "bfloat16", choice=choice)
+        x, w = (
+            ops.from_host(np.ones(s, "float32").astype(t))
+            for s, t in (((1, 4, 4, 8), ops.active), ((3, 3, 8, 8), "float32"))
+        )
+        y = ops.empty((1, 2, 2, 8), ops.active)
+        for _ in range(3):
+            ops.segment("layer", lambda: ops.conv2d(x, w, None, y, ConvGeometry(3)))  # noqa: B023
+        assert (ops.to_host(y).astype(np.float32) == 72).all() and choice.notes == []
+        chosen = [each.name for each in choice.table.values()]
+        assert chosen == [name] or (choice is fastest and chosen[0] in (name, "cuDNN"))
+
+
+@pytest.mark.device
+@pytest.mark.skipif(REAL, reason="a device's compiler takes them")
+@pytest.mark.parametrize("method", ["compile", "tensor_map"])
+def test_a_refusal_leaves_the_other_ways(method, monkeypatch):
+    right = getattr(HostRuntime, method)
+
+    def refuses(self, *given):
+        if method == "tensor_map" or "sm_90a" in given:
+            raise DeviceError("unsupported architecture")
+        return right(self, *given)
+
+    monkeypatch.setattr(HostRuntime, method, refuses)
+    device = device_of("bfloat16")
+    x, sums = put(device, drawn(device, 8, 8)), device.runtime.empty((8, 8), "float32")
+    with pytest.raises(Unable, match="unsupported architecture"):
+        WgmmaProduct(device, device.kernels, SMALL)(*[matrix(x, 8, 8)] * 2, matrix(sums, 8, 8))
+
+
+# ── either order ─────────────────────────────────────────────────────────────────────────────────────────────────
+def both_orders(run, monkeypatch):
+    """What runs give: copies as late as they may be and warps in order, then copies at once and the last warp first."""
+    forwards = run()
+    with monkeypatch.context() as changed:
+        changed.setenv("CUDA_SHIM_BACKWARDS", "1")
+        return forwards, run()
+
+
+@pytest.mark.device
+def test_either_order_gives_the_same_bits(monkeypatch):
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+
+    def run():
+        got, *_ = convolved("3x3, stride 2, more channels than a step", "bfloat16", SMALL)
+        return [long_sums(), *(x.tobytes() for x in got.values())]
+
+    forwards, backwards = both_orders(run, monkeypatch)
+    assert forwards == backwards
+
+
+# What is taken away or spoiled, and what says so; "numbers": results that are wrong, or differ between the orders.
+NEVER, NUMBERS = "a barrier that is never over", "numbers"
+MUTANTS = {
+    "panels are read before they are there": (
+        "barrier_wait(memory.full(turn.stage), turn.parity);",
+        "",
+        "a block ended before",
+    ),
+    "a stage is filled before it is empty": ("barrier_wait(memory.empty(turn.stage), turn.parity ^ 1);", "", NEVER),
+    "the wrong phase of an empty stage": (
+        "memory.empty(turn.stage), turn.parity ^ 1",
+        "memory.empty(turn.stage), turn.parity",
+        NEVER,
+    ),
+    "parity stays": ("stage = 0, parity ^= 1;", "stage = 0;", NEVER),
+    "one warp says that a stage is empty": ("CONSUMERS * TILE_THREADS / WARP);", "1);", NEVER),
+    "a stage is released while it is multiplied": ("            products_wait<1>();", "", NUMBERS),
+    "sums are read while they are computed": ("        products_wait<0>();\n", "", "a block ended before products"),
+    "sums are not fenced": ("        products_begin();\n", "", "sums that were not fenced"),
+    "fewer bytes are expected": ("RingMemory::A + RingMemory::B);", "RingMemory::A);", NEVER),
+    "the unit may not see the barriers": ("            barriers_made();\n", "", "the TMA unit may not see"),
+    "no swizzling": (" | SWIZZLE_128 << 62", "", "not swizzled by 128 bytes"),
+    "operands between patterns": ("(1024 - shared_address(memory) % 1024) % 1024)", "512)", "not a multiple of 1024"),
+    "the next 16 elements of a flat operand": ("16 * LINE_BYTES)", "32)", NUMBERS),
+    "the next 16 elements of a deep operand": ("k * (DEEP ? 32", "k * (DEEP ? 64", NUMBERS),
+    "the next 64 rows of a flat operand": ("DEEP ? 0 : BLOCK_BYTES,", "0,", NUMBERS),
+    "the next 8 lines": ("8 * LINE_BYTES);", "4 * LINE_BYTES);", NUMBERS),
+    "rounded results are overwritten": ("        GroupSums::meet();\n", "", NUMBERS),
+    "parts in each other's place": ("2 * blockIdx.x + (first() == 0)", "2 * blockIdx.x", NUMBERS),
+}
+
+
+def product_of_many(device):
+    """Rounded results and sums of both kinds of operands: several tiles for a block, several times the ring."""
+    found = []
+    for layout, (rows, columns, depth) in (("nn", (520, 200, 72)), ("nt", (136, 72, 648)), ("tn", (72, 136, 648))):
+        a, b = drawn(device, rows, depth), drawn(device, depth, columns)
+        left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
+        sums, y = (device.runtime.empty((rows, columns), dtype) for dtype in (device.real, device.active))
+        product = WgmmaProduct(device, device.kernels, wgmma.TILES[1])
+        product(left, right, matrix(sums, rows, columns))
+        product(left, right, matrix(y, rows, columns))
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        for got, out in ((sums, "float32"), (y, "bfloat16")):
+            found.append((np.abs(get(device, got) - a @ b) <= bound("bfloat16", a, b, out)).all())
+    return found
+
+
+@pytest.mark.device
+@pytest.mark.skipif(REAL, reason="a device hangs or fails")
+@pytest.mark.parametrize("text, other, said", MUTANTS.values(), ids=MUTANTS)
+def test_a_mutant_is_seen(text, other, said, monkeypatch):
+    right = kernels_of.whole_source
+    assert right("wgmma_gemm").count(text) == 1
+    monkeypatch.setattr(kernels_of, "whole_source", lambda name: right(name).replace(text, other))
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+    outcomes = both_orders(lambda: outcome(monkeypatch), monkeypatch)
+    assert any(said in each for each in outcomes), outcomes
+
+
+def outcome(monkeypatch) -> str:
+    """The message of a failure, "numbers" for wrong ones."""
+    try:
+        return "right" if all(product_of_many(device_of("bfloat16"))) else NUMBERS
+    except DeviceError as error:
+        return str(error)
+
+
+@pytest.mark.device
+@pytest.mark.skipif(REAL, reason="a device has one order")
+def test_without_a_mutation_nothing_is_seen(monkeypatch):
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+    assert both_orders(lambda: outcome(monkeypatch), monkeypatch) == ("right", "right")
+
+
+# ── maps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_windows_end_where_the_last_one_begins():
+    """Of a 3 × 3 window every 2 pixels of 8 × 9, with a padding of 1: at -1, 1, 3, 5 and -1, 1, 3, 5, 7."""
+    boxes = windows((64, 9, 8, 2), (-1, -1), (5, 4), 2, 64, 128)
+    assert (boxes.lower, boxes.upper, boxes.strides) == ((-1, -1), (7 - 8, 5 - 7), (64, 576, 4608))
+
+
+MEMORY = np.zeros(64 * 64 * 8 + 8, np.uint16)
+IMAGES = windows((64, 8, 8, 8), (-1, -1), (8, 8), 1, 64, 64)
+REFUSED = {
+    "is not a multiple of 16": (MEMORY[4:], Boxes((64, 64, 1), (64, 64 * 64), (64, 64, 1))),
+    "strides": (MEMORY, Boxes((60, 64, 1), (60, 60 * 64), (64, 64, 1))),
+    "extents": (MEMORY, Boxes((64, 0, 1), (64, 64), (64, 64, 1))),
+    "on an array of": (MEMORY, Boxes((64, 600, 1), (64, 64 * 600), (64, 64, 1))),
+    "a box of": (MEMORY, Boxes((64, 64, 1), (64, 64 * 64), (64, 512, 1))),
+    "lines of": (MEMORY, Boxes((64, 64, 1), (64, 64 * 64), (32, 64, 1))),
+    "corners": (MEMORY, windows((64, 8, 8, 8), (-200, -1), (8, 8), 1, 64, 64)),
+    "a stride of 9": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (1, 1), 9, 64, 64)),
+    "an empty box": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (0, 8), 1, 64, 64)),
+    "pixels": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (8, 8), 1, 64, 2048)),
+}
+
+
+@pytest.mark.parametrize("words, given", REFUSED.items(), ids=REFUSED)
+def test_what_the_driver_refuses_the_fake_refuses(words, given):
+    with pytest.raises(DeviceError, match=words):
+        tensor_maps.encode(*given)
+    assert tensor_maps.encode(MEMORY, IMAGES)["upper"].tolist() == [-1, -1]
