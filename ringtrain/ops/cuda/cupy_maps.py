@@ -15,7 +15,7 @@ from ringtrain.ops.cuda.identity import DRIVER
 
 TYPES = {"float16": 6, "bfloat16": 9}  # CU_TENSOR_MAP_DATA_TYPE_…
 PLAIN, SWIZZLE_128B, L2_128B, FILL_ZERO = 0, 3, 2, 0  # interleave, swizzle, promotion to the L2 cache, what is outside
-BYTES, ALIGNMENT = 128, 64
+BYTES, ALIGNMENT = 128, 128  # the driver wants 64; its type has 128 since CUDA 13
 KEPT = 4096
 VALUE = np.dtype((np.void, BYTES))  # CuPy passes an array of one element by value
 

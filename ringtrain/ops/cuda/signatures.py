@@ -116,7 +116,7 @@ def _array(kernel, parameter, argument):
     if argument is None:
         return None
     dtype = getattr(argument, "dtype", None)
-    if dtype is None or isinstance(argument, np.generic | np.ndarray):
+    if dtype is None or isinstance(argument, np.generic | np.ndarray | TensorMap):
         raise TypeError(f"kernel {kernel}: {parameter} got {type(argument).__name__}; it takes an array of the device")
     if parameter.dtype not in (None, dtype.name):
         raise TypeError(f"kernel {kernel}: {parameter} got an array of {dtype.name}; it takes {parameter.dtype}")
