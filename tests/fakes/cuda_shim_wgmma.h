@@ -1,10 +1,10 @@
-// What wgmma.cuh writes in PTX, for the host: barriers, copies of the TMA unit and products of a warpgroup as the PTX ISA
-// defines them, element by element.
+// What wgmma.cuh writes in PTX, for the host: barriers, copies of the TMA unit and products of a warpgroup as the PTX
+// ISA defines them, element by element.
 //
-// What happens by itself happens as late as it may: a copy when its barrier is waited for, products when their group is.
-// With CUDA_SHIM_BACKWARDS a copy is done at once. So who reads too early, or lets memory be overwritten too early, gets
-// other numbers in one order or the other. Operands are found by decoding their descriptors; the layouts are those of the
-// PTX ISA's formulas, and not of ring.cuh's drawing: a misreading would have to be made twice.
+// What happens by itself happens as late as it may: a copy when its barrier is waited for, products when their group
+// is. With CUDA_SHIM_BACKWARDS a copy is done at once. So who reads too early, or lets memory be overwritten too early,
+// gets other numbers in one order or the other. Operands are found by decoding their descriptors; the layouts are those
+// of the PTX ISA's formulas, and not of wgmma_tile.cuh's drawing: a misreading would have to be made twice.
 #pragma once
 
 // ── shared memory ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -22,8 +22,8 @@ static bool shim_is_shared(const void *p, size_t bytes) {
 }
 
 // ── maps and barriers ────────────────────────────────────────────────────────────────────────────────────────────
-// As tests/fakes/tensor_maps.py makes it. Axes are innermost first; strides are in bytes. A box of pixels has ``box[0]``
-// channels of ``box[1]`` pixels, whose corners go from ``lower`` to the image's last pixel plus ``upper``, by ``step``.
+// As tests/fakes/tensor_maps.py makes it. Axes are innermost first; strides are in bytes. A box of pixels has box[0]
+// channels of box[1] pixels, whose corners go from ``lower`` to the image's last pixel plus ``upper``, by ``step``.
 struct TensorMap {
     const unsigned char *address;
     long long strides[3];
@@ -53,7 +53,8 @@ static bool shim_fenced;  // the barriers, for the TMA unit
 static ShimBarrier shim_read(Barrier *barrier, const char *doing) {
     ShimBarrier state;
     memcpy(&state, barrier, 8);
-    if ((uintptr_t)barrier % 8 || !shim_is_shared(barrier, 8)) shim::fail("%s a barrier that is not in shared memory", doing);
+    if ((uintptr_t)barrier % 8 || !shim_is_shared(barrier, 8))
+        shim::fail("%s a barrier that is not in shared memory", doing);
     else if (state.mark != SHIM_MARK) shim::fail("%s a barrier that was not made", doing);
     return state;
 }
@@ -138,9 +139,11 @@ static void shim_land_pixels(const ShimCopyOfBox &copy) {
         return shim::fail("a copy of pixels that begins at (%d, %d), outside of its box", w, h);
     for (int pixel = 0; pixel < map.box[1]; pixel++) {
         int x = w + copy.offset[0], y = h + copy.offset[1];
-        bool inside = shim_inside(x, map.extents[1]) && shim_inside(y, map.extents[2]) && shim_inside(n, map.extents[3]);
+        bool inside = shim_inside(x, map.extents[1]) && shim_inside(y, map.extents[2]);
+        inside = inside && shim_inside(n, map.extents[3]);
+        long long offset = x * map.strides[0] + y * map.strides[1] + n * map.strides[2];
         unsigned char bytes[128];
-        shim_line(map, inside ? map.address + x * map.strides[0] + y * map.strides[1] + n * map.strides[2] : 0, copy.at[0], bytes);
+        shim_line(map, inside ? map.address + offset : 0, copy.at[0], bytes);
         shim_store_line(copy.to, pixel, bytes);
         if ((w += map.step[0]) > last_w) w = map.lower[0], h += map.step[1];
         if (h > last_h) h = map.lower[1], n++;
@@ -243,7 +246,8 @@ static float shim_bfloat16(unsigned short bits) { return __bfloat162float({bits}
 static float (*shim_value_of(const __half *))(unsigned short) { return shim_half; }
 static float (*shim_value_of(const __nv_bfloat16 *))(unsigned short) { return shim_bfloat16; }
 
-// A thread's own sums: element i is in row 16 (warp % 4) + lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2.
+// A thread's own sums: element i is in row 16 (warp % 4) + lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) +
+// i % 2.
 static void shim_multiply(const ShimProduct &product) {
     ShimOperand a(product.a, product.a_flat), b(product.b, product.b_flat);
     int warp = shim::self() / 32 % 4, lane = shim::lane();

@@ -26,7 +26,7 @@ SIZES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
 # Products by tiles: a case takes seconds, all of them several minutes. That of the smallest tile, bfloat16 and sm_90 is
 # compiled always; of those for sm_90a alone the largest one, which has the most registers.
 TILED = "gemm", "convolution"
-RINGED = tuple(SPECIFIC)  # by tiles of their own, for one architecture
+BY_WGMMA = tuple(SPECIFIC)  # by tiles of their own, for one architecture
 ALL = os.environ.get("RINGTRAIN_TEST_COMPILE") == "all"
 needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_COMPILE=all, as scripts/check-full has")
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
@@ -62,7 +62,7 @@ def tiled_cases():
                 yield from ((defines, architecture) for architecture in ARCHITECTURES)
 
 
-def ringed_cases(name):
+def wgmma_cases(name):
     """Of products by wgmma: every tile of both types of 2 bytes."""
     for real, act in REALS:
         for tile in wgmma.TILES if SIZES[act] == 2 else ():
@@ -70,15 +70,15 @@ def ringed_cases(name):
 
 
 def cases(name):
-    if name in RINGED:
-        return ringed_cases(name)
+    if name in BY_WGMMA:
+        return wgmma_cases(name)
     return tiled_cases() if name in TILED else simple_cases(name)
 
 
 def case(name, defines, architecture):
     usual = defines.get("ACT") == "__nv_bfloat16" and "sm_90" in architecture
-    chosen = defines.get("TILE_N") == wgmma.TILES[0].columns if name in RINGED else defines.get("TILE_M") == 64
-    quick = (name not in (*TILED, *RINGED)) or (usual and chosen)
+    chosen = defines.get("TILE_N") == wgmma.TILES[0].columns if name in BY_WGMMA else defines.get("TILE_M") == 64
+    quick = (name not in (*TILED, *BY_WGMMA)) or (usual and chosen)
     identity = "-".join((name, *map(str, defines.values()), architecture))
     return pytest.param(name, defines, architecture, id=identity, marks=() if quick else needs_time)
 
@@ -90,8 +90,8 @@ def test_every_source_is_among_the_cases():
     assert {each.values[0] for each in CASES} == set(NAMES) > set(TILED)
     tiled = [each.values for each in CASES if each.values[0] in TILED]
     assert len(tiled) == len(TILED) * len(ARCHITECTURES) * (1 + 4 * len(TILES))  # float64, and four of each tile
-    ringed = [each.values[2] for each in CASES if each.values[0] in RINGED]
-    assert len(ringed) == len(RINGED) * 2 * len(wgmma.TILES) and set(ringed) == {"sm_90a"}
+    found = [each.values[2] for each in CASES if each.values[0] in BY_WGMMA]
+    assert len(found) == len(BY_WGMMA) * 2 * len(wgmma.TILES) and set(found) == {"sm_90a"}
 
 
 @needs_nvrtc

@@ -98,9 +98,9 @@ class OwnProduct:
 class WgmmaProduct:
     """A product by wgmma, by one of its tiles. Factors that do not begin at 16 bytes are left to the usual kernels."""
 
-    def __init__(self, device: Device, kernels: Kernels, tile: wgmma.RingTile):
+    def __init__(self, device: Device, kernels: Kernels, tile: wgmma.WgmmaTile):
         self._device, self._kernels, self._tile = device, kernels, tile
-        self._ring, self._usual = wgmma.Ring(device, kernels, tile), OwnProduct(device, kernels, cores=True)
+        self._launches, self._usual = wgmma.TileLaunches(device, kernels, tile), OwnProduct(device, kernels, cores=True)
 
     def __call__(self, a: Matrix, b: Matrix, y: Matrix, bias=None, relu=False, accumulate=False):
         aligned = wgmma.is_aligned(self._device, from_start(a), from_start(b))
@@ -113,9 +113,9 @@ class WgmmaProduct:
         sizes, target = (a.rows, b.columns, a.columns, y.stride), from_start(y)
         if bias is not None or relu or y.array.dtype.name != self._kernels.real.name:
             flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, target, y.stride)
-            self._ring.rounded("wgmma_gemm", name, tiles, *maps, bias, target, None, None, *sizes, flags)
+            self._launches.rounded("wgmma_gemm", name, tiles, *maps, bias, target, None, None, *sizes, flags)
             return
-        self._ring.sums(
+        self._launches.sums(
             "wgmma_gemm", name, tiles, steps,
             lambda parts: (*maps, None, None, target, parts, *sizes, ADD * accumulate),
             target, (1, a.rows, b.columns, y.stride), accumulate,
@@ -125,7 +125,7 @@ class WgmmaProduct:
         """Return the map of a factor whose panels have so many rows (or columns, of the right one)."""
         length, lines = (given.rows, given.columns) if given.transposed else (given.columns, given.rows)
         boxes = Boxes((length, lines, 1), (given.stride, given.stride * lines), wgmma.panel(rows, deep))
-        return self._ring.map(from_start(given), boxes)
+        return self._launches.map(from_start(given), boxes)
 
 
 class BlasProduct:

@@ -1,4 +1,4 @@
-"""Products by Hopper's own instructions: wgmma on panels that the TMA unit brings (sources/ring.cuh).
+"""Products by Hopper's own instructions: wgmma on panels that the TMA unit brings (sources/wgmma_tile.cuh).
 
 For elements of 2 bytes, on devices of compute capability 9.0. The TMA unit takes lines of whole 16 bytes. A product
 with a result in the type of weights divides the steps of all its tiles evenly among BLOCKS blocks, and a second kernel
@@ -30,7 +30,7 @@ JOIN_THREADS, JOIN_ROWS = 256, 16
 
 
 @dataclass(frozen=True, slots=True)
-class RingTile:
+class WgmmaTile:
     """The tile of a product: ROWS × columns. stages: steps whose panels are in shared memory at a time; what is left
     holds the rounded results.
     """
@@ -48,13 +48,13 @@ class RingTile:
 
     @property
     def defines(self) -> dict:
-        return {"TILE_M": ROWS, "TILE_N": self.columns, "RING": self.stages}
+        return {"TILE_M": ROWS, "TILE_N": self.columns, "WGMMA_STAGES": self.stages}
 
     def count(self, rows: int, columns: int) -> int:
         return -(-rows // ROWS) * -(-columns // self.columns)
 
 
-TILES = (RingTile(256, 3), RingTile(128, 5), RingTile(64, 8))
+TILES = (WgmmaTile(256, 3), WgmmaTile(128, 5), WgmmaTile(64, 8))
 
 
 def is_offered(runtime: Runtime, dtype) -> bool:
@@ -62,7 +62,7 @@ def is_offered(runtime: Runtime, dtype) -> bool:
     return runtime.facts.capability == CAPABILITY and dtype.itemsize == 2
 
 
-def worth(columns: int) -> tuple[RingTile, ...]:
+def worth(columns: int) -> tuple[WgmmaTile, ...]:
     """Return the tiles that would not be half empty."""
     return tuple(tile for tile in TILES if columns > tile.columns // 2) or TILES[-1:]
 
@@ -90,10 +90,10 @@ def _or_unable():
         raise Unable(str(error)) from error
 
 
-class Ring:
+class TileLaunches:
     """Launches of the kernels of one tile. Raises: Unable where the compiler or the driver refuses."""
 
-    def __init__(self, device: Device, kernels: Kernels, tile: RingTile):
+    def __init__(self, device: Device, kernels: Kernels, tile: WgmmaTile):
         self._device, self._kernels, self.tile = device, kernels, tile
 
     def map(self, array, boxes):
@@ -107,8 +107,8 @@ class Ring:
         self._launch(source, name, blocks, arguments)
 
     def sums(self, source: str, name: str, tiles: int, steps: int, arguments, result, shape, add: bool) -> None:
-        """Launch a kernel on parts of tiles: ``arguments(parts)``; then add those of ``result``. shape: (lines, rows of
-        each, columns, stride), as join.cu has them.
+        """Launch a kernel with ``arguments(parts)`` on parts of tiles; then add these to ``result``. shape: (lines,
+        rows of each, columns, stride), as PutSums has them.
         """
         device, blocks = self._device, blocks_for(tiles, steps)
         parts = device.scratch("tile parts", 2 * blocks * ROWS * self.tile.columns, device.real)
@@ -116,16 +116,18 @@ class Ring:
         if tiles * steps % blocks or tiles * steps // blocks % steps:
             lines, each, columns, stride = shape
             across = -(-columns // self.tile.columns)
-            kernel = self._kernels("join", "join_parts", **self.tile.defines)
-            kernel(
+            self._kernel("join", "join_parts")(
                 (tiles, ROWS // JOIN_ROWS), JOIN_THREADS, device.stream, parts, result, blocks, tiles, steps, across,
                 lines, each, columns, stride, int(add),
             )  # fmt: skip
 
     def _launch(self, source, name, blocks, arguments):
-        with _or_unable():
-            kernel = self._kernels(source, name, **self.tile.defines)
+        kernel = self._kernel(source, name)
         kernel(blocks, THREADS, self._device.stream, *arguments, shared_bytes=self.tile.shared_bytes)
+
+    def _kernel(self, source, name):
+        with _or_unable():
+            return self._kernels(source, name, **self.tile.defines)
 
 
 def blocks_for(tiles: int, steps: int) -> int:

@@ -23,7 +23,7 @@ from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
 from ringtrain.ops.cuda.rounding import Rounding
 from ringtrain.ops.cuda.tiles import worth
 from ringtrain.ops.cuda.wgmma import is_whole
-from ringtrain.ops.cuda.wgmma import worth as worth_of_ring
+from ringtrain.ops.cuda.wgmma import worth as worth_by_wgmma
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
 RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's arguments it writes
@@ -106,7 +106,7 @@ class CudaConvolution:
         return [Way(name, self._rounding(what, each)) for name, each in named]
 
     def _wgmma(self, what, plan):
-        tiles = worth_of_ring(self._shape(what, plan)[1])
+        tiles = worth_by_wgmma(self._shape(what, plan)[1])
         return [Way(f"wgmma {tile}", self._rounding(what, WgmmaConvolution(self._device, tile))) for tile in tiles]
 
     def _by_columns(self, what, plan):

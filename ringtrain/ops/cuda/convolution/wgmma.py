@@ -57,9 +57,9 @@ def phases(plan: ConvolutionPlan) -> list[tuple[Side, Side]]:
 class WgmmaConvolution:
     """The passes, by one tile."""
 
-    def __init__(self, device: Device, tile: wgmma.RingTile):
+    def __init__(self, device: Device, tile: wgmma.WgmmaTile):
         self._device, self._tile = device, tile
-        self._ring, self._usual = wgmma.Ring(device, device.kernels, tile), Implicit(device)
+        self._launches, self._usual = wgmma.TileLaunches(device, device.kernels, tile), Implicit(device)
 
     @staticmethod
     def able(device: Device, plan: ConvolutionPlan) -> bool:
@@ -75,10 +75,10 @@ class WgmmaConvolution:
             self._usual.forward(plan, x, w, b, y, relu)
             return
         flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, y, plan.features)
-        maps = self._ring.map(x, _windows_in(plan, wgmma.ROWS)), self._weights(plan, w, deep=False)
+        maps = self._launches.map(x, _windows_in(plan, wgmma.ROWS)), self._weights(plan, w, deep=False)
         sizes = plan.images, plan.channels, plan.p, plan.q, plan.features, plan.kernel, plan.stride, plan.pad
         tiles = self._tile.count(plan.pixels, plan.features)
-        self._ring.rounded(SOURCE, "forward", tiles, *maps, b, y, *sizes, flags)
+        self._launches.rounded(SOURCE, "forward", tiles, *maps, b, y, *sizes, flags)
 
     def input_back(self, plan: ConvolutionPlan, w, dy, dx):
         if not wgmma.is_aligned(self._device, w, dy):
@@ -99,9 +99,9 @@ class WgmmaConvolution:
         windows_of_dy = down.taps, across.taps, down.dy_start, across.dy_start
         first = down.last * plan.kernel + across.last
         tiles = self._tile.count(plan.images * down.count * across.count, plan.channels)
-        windows_map = self._ring.map(dy, _windows_back(plan, down, across))
+        windows_map = self._launches.map(dy, _windows_back(plan, down, across))
         arguments = windows_map, weights, dx, *image, *pixels, *windows_of_dy, first, flags
-        self._ring.rounded(SOURCE, "input_back", tiles, *arguments)
+        self._launches.rounded(SOURCE, "input_back", tiles, *arguments)
 
     def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         if not wgmma.is_aligned(self._device, x, dy):
@@ -110,7 +110,7 @@ class WgmmaConvolution:
         gradients = Boxes(
             (plan.features, plan.pixels, 1), (plan.features, plan.features * plan.pixels), wgmma.panel(0, deep=False)
         )
-        maps = self._ring.map(x, _windows_in(plan, wgmma.STEP)), self._ring.map(dy, gradients)
+        maps = self._launches.map(x, _windows_in(plan, wgmma.STEP)), self._launches.map(dy, gradients)
         sizes = plan.images, plan.channels, plan.p, plan.q, plan.features, plan.kernel, plan.stride, plan.pad
         taps = plan.kernel**2
         rows = taps * -(-plan.channels // wgmma.GROUP_ROWS) * wgmma.GROUP_ROWS
@@ -120,13 +120,13 @@ class WgmmaConvolution:
         def arguments(parts):
             return *maps, dw, parts, *sizes, ADD * accumulate
 
-        self._ring.sums(SOURCE, "weights_back", tiles, steps, arguments, dw, shape, accumulate)
+        self._launches.sums(SOURCE, "weights_back", tiles, steps, arguments, dw, shape, accumulate)
 
     def _weights(self, plan, w, deep):
         """Return the map of w [taps, C, K]. deep: K is the sum's."""
         extents = plan.features, plan.channels, plan.kernel**2
         box = wgmma.panel(self._tile.columns, deep)
-        return self._ring.map(w, Boxes(extents, (plan.features, plan.features * plan.channels), box))
+        return self._launches.map(w, Boxes(extents, (plan.features, plan.features * plan.channels), box))
 
 
 def _meets(down: Side, across: Side) -> bool:

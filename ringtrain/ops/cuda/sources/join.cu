@@ -1,10 +1,10 @@
-// The parts of tiles that several blocks of ring.cuh have multiplied, added in the order of the sum.
-#include "ring.cuh"
+// The parts of tiles that several blocks have multiplied (wgmma_tile.cuh), added in the order of the sum.
+#include "wgmma_tile.cuh"
 
 // Block (x, y): rows 16 y, ... of tile x. blocks: of the launch before; the rest: as PutSums has it.
 extern "C" __global__ void join_parts(
-    const REAL *parts, REAL *y, int blocks, int tiles, int steps, int across, int lines, int each, int columns, int stride,
-    int add
+    const REAL *parts, REAL *y, int blocks, int tiles, int steps, int across, int lines, int each, int columns,
+    int stride, int add
 ) {
     const int ROWS = 16;
     long long total = (long long)tiles * steps;

@@ -14,7 +14,7 @@
 enum { RELU = 1, WIDE_A = 2, WIDE_B = 4, WIDE_Y = 8, ADD = 16 };
 
 // ── sums of a tile ───────────────────────────────────────────────────────────────────────────────────────────────
-// Sums of a whole tile are those of the block's TILE_THREADS threads; other ones are of part of a block (ring.cuh).
+// Sums of a whole tile are those of the block's TILE_THREADS threads; other ones are of part of a block (wgmma_tile.cuh).
 struct OfBlock {
     static const int ROWS = TILE_M;
     static __device__ void meet() { __syncthreads(); }

@@ -12,7 +12,7 @@
 #pragma once
 #include "tile.cuh"
 
-// The parity of a barrier's phases: 0, 1, 0, ...
+// Its phases have parity 0, 1, 0, ...
 typedef unsigned long long Barrier;
 
 #ifdef CUDA_SHIM
@@ -79,8 +79,8 @@ __device__ __forceinline__ void barrier_wait(Barrier *barrier, int parity) {
 // of elements outside of the array, which are 0.
 __device__ __forceinline__ void copy_box(void *shared, const TensorMap &map, Barrier *barrier, int x, int y, int z) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
-            shared_address(shared)),
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(shared)),
         "l"(&map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
@@ -139,8 +139,8 @@ template <int PENDING> __device__ __forceinline__ void products_wait() {
     "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "   \
     "%119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// d += a · b of two operands in shared memory, by their descriptors. The pointer says which type the elements have. FLAT:
-// an operand's neighbours in memory are rows (columns of the right one), and not elements of the sum.
+// d += a · b of two operands in shared memory, by their descriptors. The pointer says which type the elements have.
+// FLAT: an operand's neighbours in memory are rows (columns of the right one), and not elements of the sum.
 #define MULTIPLY(TYPE, NAME, COUNT, COLUMNS, NAMES, FLOATS, A, B, A_TURNED, B_TURNED)                            \
     template <bool A_FLAT, bool B_FLAT>                                                                          \
     __device__ __forceinline__ void multiply(                                                                    \

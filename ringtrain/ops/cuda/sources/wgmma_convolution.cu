@@ -1,10 +1,10 @@
-// Convolution by wgmma on images NHWC of 2-byte elements, all channels in one group: the three passes of convolution.cu.
-// The TMA unit gathers windows from the image on their way to shared memory (im2col): one tap of 128 windows at a time,
-// 64 channels of it; what lies beside the image is 0, and so are channels and weights beyond the last one.
+// Convolution by wgmma on images NHWC of 2-byte elements, in one group: the three passes of convolution.cu. The TMA
+// unit gathers windows from the image on their way to shared memory (im2col): one tap of 128 windows at a time, 64
+// channels of it. What lies beside the image is 0, and so are channels and weights beyond the last one.
 //
 // The gradient of the image is a convolution of dy, whose windows are read backwards; with a stride the pixels of each
 // phase (convolution.cu) are one such convolution, and one launch.
-#include "ring.cuh"
+#include "wgmma_tile.cuh"
 
 // Windows in ``rows`` x ``columns`` of each image, ``stride`` apart, from (left, top) on.
 struct WindowGrid {
@@ -24,14 +24,16 @@ struct Window {
         if (column >= grid.columns) column -= grid.columns, row++;
         if (row >= grid.rows) row -= grid.rows, n++;
     }
-    __device__ void bring(char *panel, const TensorMap &map, const WindowGrid &grid, Barrier *full, int channel, int r, int s) const {
+    __device__ void bring(
+        char *panel, const TensorMap &map, const WindowGrid &grid, Barrier *full, int channel, int r, int s
+    ) const {
         copy_pixels(panel, map, full, channel, column * grid.stride + grid.left, row * grid.stride + grid.top, n, s, r);
     }
 };
 
-// Windows times the weights [taps, C, K] of each of their taps: tap (r, s) is tap first + r · down + s · across of them.
-// B: whether a step's elements are neighbours in a line of the weights, K of one c. The sum goes over the taps, ``taps`` in
-// a row of a window, and for each over ``depth`` channels, 64 at a time.
+// Windows times the weights [taps, C, K] of each of their taps: tap (r, s) is tap first + r · down + s · across of
+// them. B: whether a step's elements are neighbours in a line of the weights, K of one c. The sum goes over the taps,
+// ``taps`` in a row of a window, and for each over ``depth`` channels, 64 at a time.
 template <bool B> struct WindowsByWeights {
     static const bool A_DEEP = true, B_DEEP = B;
     const TensorMap &windows, &weights;
@@ -54,12 +56,12 @@ template <bool B> struct WindowsByWeights {
         }
         __device__ void bring(char *a, char *b, Barrier *full) const {
             window.bring(a, of.windows, of.grid, full, channel, r, s);
-            RingPanel<TILE_N, B>::bring(b, of.weights, full, column, channel, of.first + r * of.down + s * of.across);
+            WgmmaPanel<TILE_N, B>::bring(b, of.weights, full, column, channel, of.first + r * of.down + s * of.across);
         }
     };
 };
 
-extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) forward(
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) forward(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const REAL *bias, ACT *y, int images,
     int channels, int p, int q, int features, int kernel, int stride, int pad, int flags
 ) {
@@ -80,13 +82,13 @@ struct PhasePixels {
     }
 };
 
-// The rows x columns pixels of a phase in each image, from (left, top) on. Their windows in dy, of down x across taps, are
-// each one from the last, the first one at (dy_left, dy_top); tap (r, s) of them is tap first - r · stride · kernel - s ·
-// stride of the weights.
-extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) input_back(
-    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap w, ACT *dx, int images, int height, int width,
-    int channels, int features, int kernel, int stride, int rows, int columns, int top, int left, int down, int across,
-    int dy_top, int dy_left, int first, int flags
+// The rows x columns pixels of a phase in each image, from (left, top) on. Their windows in dy, of down x across taps,
+// are each one from the last, the first one at (dy_left, dy_top); tap (r, s) of them is tap first - r · stride · kernel
+// - s · stride of the weights.
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) input_back(
+    const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap w, ACT *dx, int images, int height,
+    int width, int channels, int features, int kernel, int stride, int rows, int columns, int top, int left, int down,
+    int across, int dy_top, int dy_left, int first, int flags
 ) {
     int tiles_across = (channels + TILE_N - 1) / TILE_N, pixels = images * rows * columns;
     int steps = down * across * ((features + STEP - 1) / STEP);
@@ -128,13 +130,13 @@ struct WindowsByGradients {
 #pragma unroll
             for (int i = 0; i < CONSUMERS; i++)
                 window.bring(a + i * BLOCK_BYTES, of.windows, of.grid, full, channel[i], r[i], s[i]);
-            RingPanel<TILE_N, false>::bring(b, of.gradients, full, column, pixel, 0);
+            WgmmaPanel<TILE_N, false>::bring(b, of.gradients, full, column, pixel, 0);
         }
     };
 };
 
 // dw [taps · C, K], in tiles of two blocks of 64 channels of a tap; sums of parts of tiles go to ``parts``.
-extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) weights_back(
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) weights_back(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap dy, REAL *dw, REAL *parts, int images,
     int channels, int p, int q, int features, int kernel, int stride, int pad, int flags
 ) {

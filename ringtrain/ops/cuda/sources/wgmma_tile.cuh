@@ -1,20 +1,20 @@
-// Tiles of a product by wgmma: one warpgroup brings panels of the factors, two multiply them, by a ring of stages.
+// Tiles of a product by wgmma: one warpgroup brings panels of the factors, two multiply them, in stages that take turns.
 //
 //     producer    waits until a stage is empty ──► TMA: the next 64 elements of the sum ──► the stage is full
 //     consumers   wait until it is full ──► 64 of the tile's 128 rows each, by wgmma ──► the stage is empty
 //
 // A block works on a share of the steps of all tiles, one tile after the other; the producer runs ahead into the next
 // tile while the consumers write the last one. Whole tiles go to the result. Where tiles are divided among blocks
-// (stream-K: all shares are alike, however few tiles there are), parts of tiles go to memory, and another kernel (join.cu)
-// adds them in their order: sums depend on the sizes alone.
+// (stream-K: all shares are alike, however few tiles there are), parts of tiles go to memory, and another kernel
+// (join.cu) adds them in their order: sums depend on the sizes alone.
 //
-// Compiled with TILE_M 128, TILE_N 64, 128 or 256, and RING, the number of stages.
+// Compiled with TILE_M 128, TILE_N 64, 128 or 256, and WGMMA_STAGES, as many as fit into shared memory.
 // Source: Osama et al. 2023, "Stream-K"; NVIDIA, "CUTLASS: Efficient GEMM", warp specialisation.
 #pragma once
 #include "wgmma.cuh"
 
 #define CONSUMERS 2
-#define RING_THREADS ((CONSUMERS + 1) * TILE_THREADS)
+#define WGMMA_THREADS ((CONSUMERS + 1) * TILE_THREADS)
 // Registers of a thread: 65536 are there for 384 threads. Those of the producer go to the consumers.
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
@@ -28,7 +28,7 @@ static_assert(TILE_M == CONSUMERS * 64, "a warpgroup multiplies 64 rows");
 // EXTENT rows of a factor times STEP elements of the sum:
 //     DEEP (K-major)     a line is a row                   [EXTENT][STEP]
 //     else (MN-major)    a line is an element of the sum   [EXTENT / 64][STEP][64]
-template <int EXTENT, bool DEEP> struct RingPanel {
+template <int EXTENT, bool DEEP> struct WgmmaPanel {
     static const int BYTES = EXTENT * LINE_BYTES;
 
     // Rows from 64 · block on, 16 elements of the sum from 16 · k on.
@@ -49,22 +49,22 @@ template <int EXTENT, bool DEEP> struct RingPanel {
 };
 
 // Stages, rounded results on their way to memory, barriers; from a multiple of 1024 bytes on, where swizzling begins.
-struct RingMemory {
+struct StageMemory {
     static const int A = TILE_M * LINE_BYTES, B = TILE_N * LINE_BYTES, ROUNDED = 64 * (TILE_N + 8) * 2;
     char *start;
 
-    __device__ explicit RingMemory(void *memory)
+    __device__ explicit StageMemory(void *memory)
         : start((char *)memory + (1024 - shared_address(memory) % 1024) % 1024) {}
     __device__ char *a(int stage) const { return start + stage * (A + B); }
     __device__ char *b(int stage) const { return a(stage) + A; }
-    __device__ ACT *rounded(int group) const { return (ACT *)(a(RING) + group * ROUNDED); }
-    __device__ Barrier *full(int stage) const { return (Barrier *)(a(RING) + CONSUMERS * ROUNDED) + stage; }
-    __device__ Barrier *empty(int stage) const { return full(RING) + stage; }
+    __device__ ACT *rounded(int group) const { return (ACT *)(a(WGMMA_STAGES) + group * ROUNDED); }
+    __device__ Barrier *full(int stage) const { return (Barrier *)(a(WGMMA_STAGES) + CONSUMERS * ROUNDED) + stage; }
+    __device__ Barrier *empty(int stage) const { return full(WGMMA_STAGES) + stage; }
 
     // By all threads of the block. Every warp of the consumers says that a stage is empty.
     __device__ void make_barriers() const {
         if (threadIdx.x == 0) {
-            for (int stage = 0; stage < RING; stage++) {
+            for (int stage = 0; stage < WGMMA_STAGES; stage++) {
                 barrier_make(full(stage), 1);
                 barrier_make(empty(stage), CONSUMERS * TILE_THREADS / WARP);
             }
@@ -74,11 +74,11 @@ struct RingMemory {
     }
 };
 
-// The place in the ring, and the parity of the phase in which its stage becomes full.
+// The stage whose turn it is, and the parity of the phase in which it becomes full.
 struct Turn {
     int stage = 0, parity = 0;
     __device__ void next() {
-        if (++stage == RING) stage = 0, parity ^= 1;
+        if (++stage == WGMMA_STAGES) stage = 0, parity ^= 1;
     }
 };
 
@@ -88,7 +88,8 @@ __device__ inline int share_start(int block, int blocks, int tiles, int steps, i
     return (int)((long long)block * (tiles * (steps / grain)) / blocks) * grain;
 }
 
-// The tiles of a block, one after the other, each from step ``first`` to ``last``. grain: steps where tiles are whole, or 1.
+// The tiles of a block, one after the other, each from step ``first`` to ``last``. grain: steps where tiles are whole,
+// or 1.
 struct Share {
     int steps, at, end;
     __device__ Share(int tiles, int steps, int grain)
@@ -120,8 +121,8 @@ struct GroupSums {
         products_begin();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
-            multiply<!A_DEEP, !B_DEEP>((const ACT *)0, sums, RingPanel<TILE_M, A_DEEP>::at(left, group(), k),
-                                       RingPanel<TILE_N, B_DEEP>::at(right, 0, k));
+            multiply<!A_DEEP, !B_DEEP>((const ACT *)0, sums, WgmmaPanel<TILE_M, A_DEEP>::at(left, group(), k),
+                                       WgmmaPanel<TILE_N, B_DEEP>::at(right, 0, k));
         products_close();
     }
 
@@ -136,14 +137,14 @@ struct GroupSums {
 };
 
 // ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
-template <typename Source> __device__ void produce(const Source &source, const RingMemory &memory, Share share) {
+template <typename Source> __device__ void produce(const Source &source, const StageMemory &memory, Share share) {
     Turn turn;
     for (; share.more(); share.next()) {
         typename Source::Walk walk(source, share.tile(), share.first());
         for (int steps = share.last() - share.first(); steps > 0; steps--, walk.next(), turn.next()) {
             Barrier *full = memory.full(turn.stage);
             barrier_wait(memory.empty(turn.stage), turn.parity ^ 1);
-            barrier_expect(full, RingMemory::A + RingMemory::B);
+            barrier_expect(full, StageMemory::A + StageMemory::B);
             walk.bring(memory.a(turn.stage), memory.b(turn.stage), full);
         }
     }
@@ -151,7 +152,7 @@ template <typename Source> __device__ void produce(const Source &source, const R
 
 // finish(share, sums, rounded): of a tile, or a part of it, by each consumer; rounded: shared memory of its own.
 template <typename Source, typename Finish>
-__device__ void consume(const RingMemory &memory, Share share, Finish finish) {
+__device__ void consume(const StageMemory &memory, Share share, Finish finish) {
     Turn turn, before;
     auto release = [&] {
         if (threadIdx.x % WARP == 0) barrier_arrive(memory.empty(before.stage));
@@ -171,12 +172,12 @@ __device__ void consume(const RingMemory &memory, Share share, Finish finish) {
     }
 }
 
-// Source: what the factors are. Its Walk(source, tile, step) goes over the steps of a tile, without divisions, which would
-// take longer than the products: bring(a, b, full) has a step's panels copied. By all threads of the block.
+// Source: what the factors are. Its Walk(source, tile, step) goes over the steps of a tile, without divisions, which
+// would take longer than the products: bring(a, b, full) has a step's panels copied. By all threads of the block.
 template <typename Source, typename Finish>
 __device__ __forceinline__ void multiply_tiles(const Source &source, Share share, Finish finish) {
     extern __shared__ uint4 shared[];
-    RingMemory memory(shared);
+    StageMemory memory(shared);
     memory.make_barriers();
     if (GroupSums::group() == CONSUMERS) {
         registers_give<PRODUCER_REGISTERS>();
@@ -188,8 +189,8 @@ __device__ __forceinline__ void multiply_tiles(const Source &source, Share share
 }
 
 // ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────
-// The rows of a consumer: of the tile's two blocks of 64 rows, its own. Rows are ``lines`` times ``each``, in blocks that do
-// not reach from one line into the next.
+// The rows of a consumer: of the tile's two blocks of 64 rows, its own. Rows are ``lines`` times ``each``, in blocks
+// that do not reach from one line into the next.
 struct GroupRows {
     int first, end;
     __device__ GroupRows(int tile, int group, int lines, int each) {
