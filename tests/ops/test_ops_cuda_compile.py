@@ -6,11 +6,15 @@ import os
 import re
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ringtrain.ops import cuda
 from ringtrain.ops.cuda import cupy_maps, wgmma
+from ringtrain.ops.cuda.cupy_compiler import compiled_file
+from ringtrain.ops.cuda.cupy_runtime import _headers
 from ringtrain.ops.cuda.kernels import ARCHITECTURES as SPECIFIC
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
@@ -232,6 +236,34 @@ def test_cublas_takes_what_it_is_given(cupy):
     names = re.findall(r"cublas\.(\w+)", (Path(cuda.__file__).parent / "cupy_products.py").read_text())
     assert signature in text and names
     assert all(name.encode() in text for name in names)
+
+
+@needs_nvrtc
+@pytest.mark.filterwarnings("ignore")
+def test_cupys_nvrtc_compiles_for_an_architecture_that_its_compiler_does_not_take(cupy, tmp_path, monkeypatch):
+    from cupy.cuda.compiler import CompileException
+
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    options = (*_headers(), "-DREAL=float", "-DACT=__half")
+    options += tuple(f"-D{name}={value}" for name, value in wgmma.TILES[-1].defines.items())
+    path = compiled_file(cupy, whole_source("join"), "join.cu", options, "sm_90a")
+    binary, _ = nvrtc.compile_for("sm_90a", whole_source("join"), options)
+    assert path.parent == tmp_path and path.suffix == ".cubin"
+    assert path.read_bytes().startswith(b"\x7fELF") and path.stat().st_size == len(binary)
+    with pytest.raises(CompileException, match=r"wrong\.cu\(1\): error"):
+        compiled_file(cupy, "nothing", "wrong.cu", options, "sm_90a")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cupy_passes_an_array_of_one_element_by_value(cupy):
+    """So it passes a map. A launch of no function gets as far as CUDA with it, and not with an array of two."""
+    launch = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
+    refusals = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
+    with pytest.raises(TypeError, match="Only numpy.ndarrays of size one can be passed by value"):
+        launch((1,), (1,), (np.zeros(2),), 0, SimpleNamespace(ptr=0))
+    with pytest.raises(refusals):
+        launch((1,), (1,), (np.zeros((), cupy_maps.VALUE),), 0, SimpleNamespace(ptr=0))
 
 
 @pytest.mark.filterwarnings("ignore")
