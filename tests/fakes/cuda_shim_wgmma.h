@@ -157,6 +157,7 @@ static void shim_land(const ShimCopyOfBox &copy) {
     map.pixels ? shim_land_pixels(copy) : shim_land_box(copy);
     ShimBarrier state = shim_read(copy.barrier, "counting bytes at");
     state.bytes -= lines * map.box[0] * 2;
+    if (state.bytes < 0) return shim::fail("a barrier got more bytes than are expected");
     shim_write(copy.barrier, state);
 }
 

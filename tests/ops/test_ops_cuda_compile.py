@@ -260,7 +260,7 @@ def test_cupy_passes_an_array_of_one_element_by_value(cupy):
     """So it passes a map. A launch of no function gets as far as CUDA with it, and not with an array of two."""
     launch = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
     refusals = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
-    with pytest.raises(TypeError, match="Only numpy.ndarrays of size one can be passed by value"):
+    with pytest.raises(TypeError, match=r"Only numpy.ndarrays of size one can be passed by value"):
         launch((1,), (1,), (np.zeros(2),), 0, SimpleNamespace(ptr=0))
     with pytest.raises(refusals):
         launch((1,), (1,), (np.zeros((), cupy_maps.VALUE),), 0, SimpleNamespace(ptr=0))

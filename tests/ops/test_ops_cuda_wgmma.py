@@ -9,7 +9,6 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.cuda import wgmma
-from ringtrain.ops.cuda.boxes import Boxes, windows
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK, CudaConvolution
 from ringtrain.ops.cuda.convolution.plan import make_convolution_plan
@@ -19,7 +18,6 @@ from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import WgmmaProduct, matrix, products_of, turned
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
-from tests.fakes import tensor_maps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call, perform
 from tests.ops.cuda_support import REAL, cuda_ops, device_runtime, needs_compiler
@@ -405,33 +403,3 @@ def outcome(monkeypatch) -> str:
 def test_without_a_mutation_nothing_is_seen(monkeypatch):
     monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
     assert both_orders(lambda: outcome(monkeypatch), monkeypatch) == ("right", "right")
-
-
-# ── maps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_windows_end_where_the_last_one_begins():
-    """Of a 3 × 3 window every 2 pixels of 8 × 9, with a padding of 1: at -1, 1, 3, 5 and -1, 1, 3, 5, 7."""
-    boxes = windows((64, 9, 8, 2), (-1, -1), (5, 4), 2, 64, 128)
-    assert (boxes.lower, boxes.upper, boxes.strides) == ((-1, -1), (7 - 8, 5 - 7), (64, 576, 4608))
-
-
-MEMORY = np.zeros(64 * 64 * 8 + 8, np.uint16)
-IMAGES = windows((64, 8, 8, 8), (-1, -1), (8, 8), 1, 64, 64)
-REFUSED = {
-    "is not a multiple of 16": (MEMORY[4:], Boxes((64, 64, 1), (64, 64 * 64), (64, 64, 1))),
-    "strides": (MEMORY, Boxes((60, 64, 1), (60, 60 * 64), (64, 64, 1))),
-    "extents": (MEMORY, Boxes((64, 0, 1), (64, 64), (64, 64, 1))),
-    "on an array of": (MEMORY, Boxes((64, 600, 1), (64, 64 * 600), (64, 64, 1))),
-    "a box of": (MEMORY, Boxes((64, 64, 1), (64, 64 * 64), (64, 512, 1))),
-    "lines of": (MEMORY, Boxes((64, 64, 1), (64, 64 * 64), (32, 64, 1))),
-    "corners": (MEMORY, windows((64, 8, 8, 8), (-200, -1), (8, 8), 1, 64, 64)),
-    "a stride of 9": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (1, 1), 9, 64, 64)),
-    "an empty box": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (0, 8), 1, 64, 64)),
-    "pixels": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (8, 8), 1, 64, 2048)),
-}
-
-
-@pytest.mark.parametrize("words, given", REFUSED.items(), ids=REFUSED)
-def test_what_the_driver_refuses_the_fake_refuses(words, given):
-    with pytest.raises(DeviceError, match=words):
-        tensor_maps.encode(*given)
-    assert tensor_maps.encode(MEMORY, IMAGES)["upper"].tolist() == [-1, -1]
