@@ -349,7 +349,11 @@ MUTANTS = {
     "a stage is released while it is multiplied": ("            products_wait<1>();", "", NUMBERS),
     "sums are read while they are computed": ("        products_wait<0>();\n", "", "a block ended before products"),
     "sums are not fenced": ("        products_begin();\n", "", "sums that were not fenced"),
-    "fewer bytes are expected": ("StageMemory::A + StageMemory::B);", "StageMemory::A);", NEVER),
+    "fewer bytes are expected": (
+        "StageMemory::A + StageMemory::B);",
+        "StageMemory::A);",
+        "more bytes than are expected",
+    ),
     "the unit may not see the barriers": ("            barriers_made();\n", "", "the TMA unit may not see"),
     "no swizzling": (" | SWIZZLE_128 << 62", "", "not swizzled by 128 bytes"),
     "operands between patterns": ("(1024 - shared_address(memory) % 1024) % 1024)", "512)", "not a multiple of 1024"),
