@@ -10,7 +10,6 @@ from ringtrain.ops.cuda.kernels import ARCHITECTURES, KernelLaunch, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
 from tests.fakes import tensor_maps
 from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
-from tests.ops.test_ops_cuda_wgmma import needs_hopper
 
 TYPES = {"REAL": "float", "ACT": "__half"}
 
@@ -121,7 +120,7 @@ PRINTED = {
 
 
 @needs_compiler
-@needs_hopper
+@pytest.mark.usefixtures("hopper")
 @pytest.mark.device
 @pytest.mark.parametrize("given, wanted", PRINTED.items(), ids=str)
 def test_boxes_of_pixels_are_those_that_a_device_copies(given, wanted):

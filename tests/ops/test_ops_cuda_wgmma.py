@@ -9,14 +9,11 @@ from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import WgmmaProduct, matrix, turned
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
+from tests.ops.cuda_support import REAL, needs_compiler
 from tests.ops.test_ops_cuda_products import bound, device_of, factor, get, put
 
 SMALL = wgmma.TILES[-1]
-needs_hopper = pytest.mark.skipif(
-    REAL and device_runtime().facts.capability != wgmma.CAPABILITY, reason="these kernels are for Hopper alone"
-)
-pytestmark = [needs_compiler, needs_hopper]
+pytestmark = [needs_compiler, pytest.mark.usefixtures("hopper")]
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,9 +21,9 @@ from tests.ops.cases import Call, perform
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 from tests.ops.test_ops_cuda_convolution import SMALLEST, Named, as_float64, assert_alike
 from tests.ops.test_ops_cuda_products import device_of, get, put
-from tests.ops.test_ops_cuda_wgmma import SMALL, both_orders, drawn, long_sums, needs_hopper
+from tests.ops.test_ops_cuda_wgmma import SMALL, both_orders, drawn, long_sums
 
-pytestmark = [needs_compiler, needs_hopper]
+pytestmark = [needs_compiler, pytest.mark.usefixtures("hopper")]
 
 
 # ── convolution ──────────────────────────────────────────────────────────────────────────────────────────────────
