@@ -100,3 +100,6 @@ NOT_OPEN = Template("cannot close an array that is not open")
 # cuda/cublas
 PRODUCT = Template("a product of {a} and {b} to {c}")
 CUBLAS_STATUS = Template("{call} returns {status}: {words}")
+
+# cuda/cupy_maps
+NO_MAP = Template("the driver refuses to encode {boxes}: CUDA error {error}")

@@ -22,6 +22,7 @@ from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.errors import DeviceError, RingtrainError
 from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
+from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.train.assembly.assemble import assemble
@@ -59,8 +60,8 @@ class Profiled:
     def record(self, stream):
         raise DeviceError("kernels are timed one by one: nothing is recorded")
 
-    def compile(self, source, name, options):
-        kernels = self._runtime.compile(source, name, options)
+    def compile(self, source, name, options, architecture=None):
+        kernels = self._runtime.compile(source, name, options, architecture)
         return {function: ProfiledKernel(name, function, kernel, self) for function, kernel in kernels.items()}
 
     def product(self, a, b, c, *rest):
@@ -90,8 +91,9 @@ class ProfiledKernel:
         self._touched = TOUCHED.get(function, ())
 
     def launch(self, blocks, threads, stream, arguments, shared_bytes):
-        given = enumerate(arguments)
-        whole = [each for i, each in given if i not in self._touched and not isinstance(each, np.generic | type(None))]
+        given = [each.array if isinstance(each, TensorMap) else each for each in arguments]
+        kept = (each for i, each in enumerate(given) if i not in self._touched)
+        whole = [each for each in kept if not isinstance(each, np.generic | type(None))]
         launch = self._kernel.launch
         self._profile.timed(self._name, stream, whole, lambda: launch(blocks, threads, stream, arguments, shared_bytes))
 

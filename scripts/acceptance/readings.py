@@ -8,6 +8,7 @@ from pathlib import Path
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}  # of a convolution against PyTorch's in float32; rounding alone: 2e-3
 SAID_OF_NETS = ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart", "worst_share_off")
 CUDNN_WAY = "cuDNN"  # its name among the ways of a convolution
+WGMMA = "wgmma"  # in the names of ways
 EXACT = "exact.json"  # rows of nets that were compared and not timed
 COPIED_BYTES = 1 << 26  # buffers from here on are read from memory, and not from a cache
 
@@ -58,8 +59,8 @@ def ratios(folder: Path) -> Reading:
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def layers(folder: Path) -> Reading:
-    """Return the fastest way of each pass and shape beside PyTorch's time; rows.json has every way. cuDNN may be unable
-    to do some; where it did none, it was not there."""
+    """Return the fastest way of each pass and shape beside PyTorch's time, and the fastest by wgmma beside cuDNN's;
+    rows.json has every way. cuDNN may be unable to do some; where it did none, it was not there."""
     kept, groups = content_of(folder), defaultdict(list)
     for row in kept:
         groups[row["precision"], row["pass"], row["shape"]].append(row)
@@ -91,17 +92,31 @@ def _fastest(key: tuple, ways: list[dict]) -> dict:
     if not timed:
         return told
     best = {key: timed[0][key] for key in ("way", "us", "TF/s", "torch us")}
-    return told | best | {"× torch": best["torch us"] / best["us"]}
+    return told | best | {"× torch": best["torch us"] / best["us"]} | _by_wgmma(timed)
+
+
+def _by_wgmma(timed: list[dict]) -> dict:
+    """Return the fastest way by wgmma, and cuDNN's time, of those that there are."""
+    own = next((way for way in timed if WGMMA in way["way"]), None)
+    theirs = next((way for way in timed if way["way"] == CUDNN_WAY), None)
+    told = {"wgmma": own["way"], "wgmma us": own["us"]} if own else {}
+    told |= {"cuDNN us": theirs["us"]} if theirs else {}
+    return told | ({"wgmma × cuDNN": theirs["us"] / own["us"]} if own and theirs else {})
 
 
 def _speeds(rows: list[dict]) -> dict[str, float]:
-    """Return PyTorch's time over ours, all shapes together, by precision and pass."""
-    own, theirs = defaultdict(float), defaultdict(float)
+    """Return PyTorch's time over ours, and cuDNN's over that by wgmma, by precision and pass: of all shapes together
+    that have both."""
+    return _ratios(rows, "us", "torch us", "× torch") | _ratios(rows, "wgmma us", "cuDNN us", "wgmma × cuDNN")
+
+
+def _ratios(rows: list[dict], own: str, theirs: str, name: str) -> dict[str, float]:
+    ours, other = defaultdict(float), defaultdict(float)
     for row in rows:
-        if "us" in row:
-            own[row["precision"], row["pass"]] += row["us"]
-            theirs[row["precision"], row["pass"]] += row["torch us"]
-    return {f"{precision} {what}, × torch": theirs[precision, what] / own[precision, what] for precision, what in own}
+        if own in row and theirs in row:
+            ours[row["precision"], row["pass"]] += row[own]
+            other[row["precision"], row["pass"]] += row[theirs]
+    return {f"{precision} {what}, {name}": other[precision, what] / ours[precision, what] for precision, what in ours}
 
 
 # ── all-reduce ────────────────────────────────────────────────────────────────────────────────────────────────────

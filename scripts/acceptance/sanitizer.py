@@ -13,7 +13,7 @@ from files import write_rows
 from processes import ended
 
 TOOLS = ("memcheck", "racecheck")
-# CpuKernels with barriers and shared memory first, for racecheck.
+# Kernels with barriers and shared memory first, for racecheck.
 FILES = (
     "test_ops_cuda_parts.py",
     "test_ops_cuda_products.py",

@@ -136,7 +136,7 @@ WANTED = {
         "sums are right; no slower than this GPU was before",
     ),
     "strategies": ("Losses by strategy, 2 and 4 ranks", SAME),
-    "kernels": ("CpuKernels of resnet50 beside their floor", "stated"),
+    "kernels": ("Kernels of resnet50 beside their floor", "stated"),
     "tests": ("Tests on the device", "all pass"),
     "sanitizer": ("memcheck and racecheck of kernels", "clean"),
 }

@@ -4,23 +4,30 @@ import sys
 from itertools import product
 
 from ringtrain.errors import RingtrainError
+from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.gemm import by_cores
-from ringtrain.ops.cuda.kernels import CpuKernels, whole_source
+from ringtrain.ops.cuda.kernels import Kernels, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
 from ringtrain.ops.cuda.tiles import able
 
 SOURCES, TYPES = ("convolution", "gemm"), ("bfloat16", "float32")
+HOPPER = "wgmma_convolution", "wgmma_gemm", "join"
 
 
 def jobs(runtime):
     """Yield (kernels, source, a function of it, defines), in the order of their first use."""
-    for act, source in product(TYPES, SOURCES):
-        kernels = CpuKernels(runtime, "float32", act)
-        for tile in able(kernels.act.itemsize):
-            defines = {**tile.defines, "CORES": int(by_cores(True, kernels.act))}
-            parameters = parse_signatures(whole_source(source), {"REAL": "float", "ACT": "float"})
-            yield kernels, source, next(iter(parameters)), defines
+    for act in TYPES:
+        kernels = Kernels(runtime, "float32", act)
+        cores = {"CORES": int(by_cores(True, kernels.act))}
+        for source, tile in product(SOURCES, able(kernels.act.itemsize)):
+            yield kernels, source, first_of(source), {**tile.defines, **cores}
+        for source, tile in product(HOPPER, wgmma.TILES if wgmma.is_offered(runtime, kernels.act) else ()):
+            yield kernels, source, first_of(source), tile.defines
+
+
+def first_of(source: str) -> str:
+    return next(iter(parse_signatures(whole_source(source), {"REAL": "float", "ACT": "float"})))
 
 
 def main(part: int, of: int) -> int:

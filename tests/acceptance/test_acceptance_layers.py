@@ -1,6 +1,7 @@
 """The acceptance's stage of convolutions, on a device that is not there: every way is tried, a wrong one is seen."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.plan import make_convolution_plan
+from ringtrain.ops.cuda.kernels import ARCHITECTURES, whole_source
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import needs_compiler
@@ -56,6 +58,7 @@ def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precis
     assert {row["pass"] for row in rows} == {"forward", "input_back", "weights_back"}
     ways = {row["way"] for row in rows if row["pass"] == "forward"}
     assert {"implicit", "implicit 64x64"} <= ways
+    assert ("wgmma 128x64" in ways) == (precision == "bfloat16")
     assert all(row["us"] > 0 and row["torch us"] == 1e6 for row in rows), rows
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     reading = acceptance("readings").layers(tmp_path)
@@ -65,6 +68,26 @@ def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precis
     }
     (tmp_path / "rows.json").write_text(json.dumps([*rows, {**rows[0], "way": "cuDNN", "library": True}]))
     assert acceptance("readings").layers(tmp_path).short == ""
+
+
+def row(way, us, shape="a", **more):
+    told = {"pass": "forward", "shape": shape, "precision": "bfloat16", "torch us": 30.0, "library": way == "cuDNN"}
+    return {**told, "way": way, "us": us, "recorded": True, "error": 0.001, "TF/s": 1.0, **more}
+
+
+def test_the_fastest_way_by_wgmma_is_beside_cudnn(acceptance, tmp_path):
+    """Also where another way is the fastest; a shape that cuDNN cannot do counts for neither."""
+    ways = ("wgmma 128x128", 12.0), ("columns, wgmma 128x64", 10.0), ("implicit", 8.0), ("cuDNN", 9.0)
+    rows = [*(row(*each) for each in ways), row("wgmma 128x64", 5.0, "b"), row("cuDNN", 1.0, "c")]
+    rows[-1] = {**rows[-1], "shape": "b", "said": "no engine"}
+    del rows[-1]["us"]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    reading = acceptance("readings").layers(tmp_path)
+    first, second = reading.rows
+    assert (first["way"], first["us"], first["wgmma"]) == ("implicit", 8.0, "columns, wgmma 128x64")
+    assert (first["wgmma us"], first["cuDNN us"], first["wgmma × cuDNN"]) == (10.0, 9.0, 0.9)
+    assert second["wgmma us"] == 5.0 and "cuDNN us" not in second
+    assert reading.figures == {"bfloat16 forward, × torch": 60 / 13, "bfloat16 forward, wgmma × cuDNN": 0.9}
 
 
 def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch):
@@ -92,6 +115,17 @@ def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch
     assert "RuntimeError: EXECUTION_FAILED" in short and "cuDNN of" not in short  # a library may say that it cannot
     assert short.endswith("; cuDNN did none")
     assert {"RuntimeError: EXECUTION_FAILED"} <= {row["libraries that cannot"] for row in reading.rows}
+
+
+@pytest.mark.parametrize("capability, wanted", [((9, 0), 9), ((8, 0), 0)])
+def test_kernels_that_take_long_to_compile_are_compiled_ahead(acceptance, monkeypatch, capability, wanted):
+    """Each is one of its source."""
+    runtime = HostRuntime()
+    runtime.facts = replace(runtime.facts, capability=capability)
+    jobs = list(acceptance("warm").jobs(runtime))
+    assert all(f" {function}(" in whole_source(source) for _, source, function, _ in jobs)
+    found = [(kernels.act.name, source) for kernels, source, *_ in jobs]
+    assert sum(source in ARCHITECTURES for _, source in found) == wanted and ("float32", "gemm") in found
 
 
 def test_shapes_are_those_of_the_model_file(acceptance):

@@ -28,6 +28,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __global__ __attribute__((visibility("hidden")))
 #define __shared__ static __attribute__((section("shared_memory")))
 
@@ -43,7 +44,7 @@ namespace shim {
 const int MOST_THREADS = 1024, LANES = 32, GROUPS = 16, DYNAMIC_BYTES = 227 * 1024, GUARD_BYTES = 4096;
 const size_t STACK_BYTES = 256 * 1024;
 const unsigned char POISON = 0xff, GUARD = 0xc3;  // of every floating-point type 0xff... is a NaN
-enum State { RUNS, AT_BLOCK, AT_LANES, ENDED };
+enum State { RUNS, AT_BLOCK, AT_LANES, AT_CONDITION, ENDED };
 
 struct Fiber {
     ucontext_t start;
@@ -61,7 +62,15 @@ struct Group {
 
 struct Warp { Group groups[GROUPS]; };
 
-struct Thread { State state; int line; Fiber *fiber; };
+// AT_CONDITION: a thread waits until ``ready(of, value)``.
+struct Thread {
+    State state;
+    int line;
+    Fiber *fiber;
+    bool (*ready)(void *of, int value);
+    void *of;
+    int value;
+};
 
 static Thread threads[MOST_THREADS];
 static Warp warps[MOST_THREADS / LANES];
@@ -154,6 +163,20 @@ static void wait_for_block(int line) {
     pause();
 }
 
+static void wait_until(bool (*ready)(void *, int), void *of, int value, int line) {
+    if (ready(of, value)) return;
+    Thread &own = threads[self()];
+    own.state = AT_CONDITION, own.line = line, own.ready = ready, own.of = of, own.value = value;
+    pause();
+}
+
+static void release_ready() {
+    for (int t = 0; t < count; t++) {
+        Thread &thread = threads[t];
+        if (thread.state == AT_CONDITION && thread.ready(thread.of, thread.value)) thread.state = RUNS;
+    }
+}
+
 static Group *group_of(unsigned mask, int line) {
     Warp &warp = warps[self() / LANES];
     for (Group &group : warp.groups) {
@@ -190,13 +213,16 @@ static void explain_deadlock() {
     for (int t = 0; t < count; t++)
         if (threads[t].state == AT_LANES)
             return fail("thread %d waits in line %d for lanes that never come", t, threads[t].line);
+    for (int t = 0; t < count; t++)
+        if (threads[t].state == AT_CONDITION)
+            return fail("thread %d waits in line %d for a barrier that is never over", t, threads[t].line);
     fail("threads wait for each other forever");
 }
 
 static void run_block() {
     next_thread = ended = arrived = 0;
     memset(warps, 0, sizeof(Warp) * ((count + LANES - 1) / LANES));
-    for (int t = 0; t < count; t++) threads[t] = {RUNS, 0, 0};
+    for (int t = 0; t < count; t++) threads[t] = {RUNS};
     while (ended < count && !failed) {
         bool moved = false;
         for (int turn = 0; turn < count && !failed; turn++) {
@@ -209,6 +235,7 @@ static void run_block() {
             if (backwards) turn = turn_of_warp(t) - 1;
         }
         release_block();
+        release_ready();
         if (!moved) {
             bool stuck = true;
             for (int t = 0; t < count; t++) stuck = stuck && threads[t].state != RUNS;
@@ -231,6 +258,9 @@ static void check_shared(size_t dynamic_bytes) {
         if (dynamic_shared[dynamic_bytes + i] != GUARD)
             return fail("wrote beyond the %zu bytes of dynamic shared memory", dynamic_bytes);
 }
+
+// Of what a header has added: called after each block.
+static void (*block_ended)() = 0;
 
 // After a failure some are in the middle of a thread.
 static void forget_fibers() {
@@ -255,6 +285,7 @@ static const char *launch(void (*function)(void **), void **arguments, const uns
                 poison_shared(dynamic_bytes);
                 run_block();
                 check_shared(dynamic_bytes);
+                if (block_ended) block_ended();
             }
     return failed ? message : 0;
 }

@@ -21,6 +21,12 @@ class OutOfMemoryError(MemoryError):
 
 
 class CompileException(Exception):
+    def __init__(self, message, *about):
+        super().__init__(message)
+        self.about = about
+
+
+class NVRTCError(RuntimeError):
     pass
 
 
@@ -56,6 +62,8 @@ class FakeCupy:
             MemoryPointer=lambda memory, offset: memory,
             UnownedMemory=lambda address, *_: SimpleNamespace(ptr=address),
             alloc_pinned_memory=lambda size: bytearray(size),
+            nvrtc=FakeCompiler(self),
+            compiler=SimpleNamespace(CompileException=CompileException),
         )
 
     def ndarray(self, shape, dtype, data):
@@ -76,8 +84,8 @@ class FakeCupy:
             raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
         return SimpleNamespace(ptr=next(self._addresses))
 
-    def RawModule(self, code, options):
-        self.do("compile")
+    def RawModule(self, code=None, options=(), path=None):
+        self.do("compile" if path is None else f"load {path}")
 
         def launch(*given):
             self.log.append(given)
@@ -87,6 +95,35 @@ class FakeCupy:
                 kernel=launch, num_regs=32, shared_size_bytes=128, max_dynamic_shared_size_bytes=None
             )
         )
+
+
+class FakeCompiler:
+    """NVRTC as CuPy has it: ``fails``: whether it accepts no source."""
+
+    NVRTCError, fails = NVRTCError, False
+
+    def __init__(self, cupy):
+        self._cupy = cupy
+
+    def getVersion(self):
+        return 13, 0
+
+    def createProgram(self, source, name, headers, include_names):
+        return 1
+
+    def compileProgram(self, program, options):
+        self._cupy.log.append(options)
+        if self.fails:
+            raise NVRTCError("NVRTC_ERROR_COMPILATION (6)")
+
+    def getCUBIN(self, program):
+        return b"\x7fELF without its last byte"
+
+    def getProgramLog(self, program):
+        return "a.cu(1): error"
+
+    def destroyProgram(self, program):
+        self._cupy.do("destroy")
 
 
 class FakeStream:

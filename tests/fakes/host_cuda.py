@@ -14,11 +14,12 @@ import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
+from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.cublas import check_product
 from ringtrain.ops.cuda.faults import lacking
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
-from tests.fakes import host_kernels
+from tests.fakes import host_kernels, tensor_maps
 from tests.fakes.host_memory import NAME_BYTES, Allocations, DeviceArray, SharedMemory, is_there, open_shared, poison
 from tests.fakes.host_streams import HostStream, Scheduler, recording
 
@@ -43,6 +44,8 @@ class HostKernel(Kernel):
         stream.issue(self._name, lambda: self._run(values, dims, shared_bytes, arguments), operands)
 
     def _operand(self, argument):
+        if isinstance(argument, TensorMap):
+            argument = argument.array
         return self._runtime.memory_of(argument) if isinstance(argument, DeviceArray) else argument
 
     def _check(self, dims, shared_bytes, arguments):
@@ -59,6 +62,8 @@ class HostKernel(Kernel):
         """The argument's bytes."""
         if parameter.array:
             return np.uint64(0 if argument is None else self._runtime.address(argument))
+        if isinstance(argument, TensorMap):
+            return argument.value
         if not isinstance(argument, parameter.scalar):
             raise DeviceError(f"kernel {self._name}: {parameter} got {argument!r} of {type(argument).__name__}")
         return argument
@@ -144,6 +149,9 @@ class HostRuntime(Runtime):
     def address(self, array):
         return self.memory_of(array).ctypes.data
 
+    def tensor_map(self, array, boxes):
+        return TensorMap(tensor_maps.encode(self.memory_of(array), boxes), array)
+
     def memory(self):
         return self.total - self.others - self.used, self.total
 
@@ -193,7 +201,7 @@ class HostRuntime(Runtime):
     def stream(self):
         return HostStream(self._scheduler)
 
-    def compile(self, source, name, options):
+    def compile(self, source, name, options, architecture=None):
         self._scheduler.refuse_while_recording(f"{name} was compiled")
         functions, parameters, fresh = host_kernels.build(source, name, options)
         compiled, loaded = self.modules

@@ -13,6 +13,10 @@ USAGE = re.compile(
 )
 
 
+# What ptxas says of products by wgmma for which it waits of its own accord, and of setmaxnreg that it ignores.
+SLOWER = re.compile(r"^.*(?:wgmma.*(?:serialized|injected)|setmaxnreg.*ignored).*$", re.MULTILINE | re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Use:
     """Of one thread. Units: registers, and bytes of local memory."""
@@ -40,7 +44,8 @@ def missing() -> str | None:
 
 
 def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict[str, Use]]:
-    """The binary, and what each kernel uses. Raises: RuntimeError with the compiler's words."""
+    """The binary, and what each kernel uses. Raises: RuntimeError with the compiler's words, also of what it makes
+    slower."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import find_nvidia_header_directory
 
@@ -60,6 +65,8 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
     log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
     if int(error):
         raise RuntimeError(log)
+    if SLOWER.search(log):
+        raise RuntimeError(SLOWER.search(log)[0])
     binary = _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     nvrtc.nvrtcDestroyProgram(program)
     return binary, _uses(log)

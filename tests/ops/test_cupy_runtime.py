@@ -1,6 +1,7 @@
 """The rules of CupyRuntime around CuPy: errors, recordings, counts. What CuPy computes is for tests on a device."""
 
 import builtins
+import ctypes
 import re
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda import checks, cublas, identity
+from ringtrain.ops.cuda import checks, cublas, cupy_maps, identity
+from ringtrain.ops.cuda.boxes import Boxes, windows
 from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.ops.cuda.runtime import Matrix
@@ -111,6 +113,85 @@ def test_sources_compiled_and_taken_from_the_disk(runtime, cupy, tmp_path, monke
     monkeypatch.setattr(cupy, "do", lambda name: (tmp_path / "a.cubin").write_text(""))
     runtime.compile(SOURCE, "twice.cu", ())
     assert runtime.modules == (1, 1)
+
+
+# ── an architecture by its name ──────────────────────────────────────────────────────────────────────────────────
+def test_a_source_for_one_architecture_is_compiled_once_and_loaded_from_its_file(runtime, cupy, tmp_path):
+    for options in (("-DN=1",), ("-DN=1",), ("-DN=2",)):
+        assert list(runtime.compile(SOURCE, "twice.cu", options, "sm_90a")) == ["twice"]
+    assert runtime.modules == (2, 1)
+    given = [each for each in cupy.log if isinstance(each, tuple)]
+    assert [each[-2:] for each in given] == [("-DN=1", "-arch=sm_90a"), ("-DN=2", "-arch=sm_90a")]
+    assert {"-std=c++17", "-ftz=true", "--device-as-default-execution-space"} <= set(given[0])
+    files = sorted(tmp_path.iterdir())
+    assert all(path.suffix == ".cubin" and path.read_bytes().endswith(b"byte\0") for path in files)
+    loaded = [each for each in cupy.log if str(each).startswith("load ")]
+    assert len(loaded) == 3 and loaded[0] == loaded[1] and {each[5:] for each in loaded} == set(map(str, files))
+    assert cupy.log.count("destroy") == 2 and "compile" not in cupy.log
+
+
+def test_what_does_not_compile_for_an_architecture_is_told_and_leaves_no_file(runtime, cupy, tmp_path):
+    cupy.cuda.nvrtc.fails = True
+    words = texts.NOT_COMPILED.pattern(doing="the compilation of a source", error="a.cu(1): error")
+    with pytest.raises(DeviceError, match=words):
+        runtime.compile(SOURCE, "twice.cu", (), "sm_90a")
+    assert list(tmp_path.iterdir()) == [] and cupy.log[-1] == "destroy"
+
+
+# ── maps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+class FakeEncoder:
+    """libcuda: ``calls``: the arguments of each, as Python's; ``error``: what it returns."""
+
+    def __init__(self, error=0):
+        self.error, self.calls = error, []
+
+    def _keep(self, *given):
+        self.calls.append([list(each) if isinstance(each, ctypes.Array) else each.value for each in given])
+        ctypes.memset(given[0], 0xAB, 128)
+        return self.error
+
+    cuTensorMapEncodeTiled = cuTensorMapEncodeIm2col = _keep
+
+
+@pytest.fixture
+def encoder(monkeypatch):
+    found = FakeEncoder()
+    monkeypatch.setattr(cupy_maps.ctypes, "CDLL", lambda name: found)
+    cupy_maps.encoded.cache_clear()
+    yield found
+    cupy_maps.encoded.cache_clear()
+
+
+def test_maps_have_the_arguments_of_the_driver(runtime, encoder):
+    """In the order of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col: axes innermost first, strides in bytes."""
+    x = runtime.empty(4096, "float16")
+    boxes, pixels = Boxes((64, 8, 2), (64, 512), (64, 8, 1)), windows((64, 9, 8, 2), (-1, -1), (5, 4), 2, 64, 128)
+    for each in (boxes, boxes, pixels):
+        found = runtime.tensor_map(x, each)
+        assert found.array is x and found.value.tobytes() == b"\xab" * 128
+        assert found.value.size == 1 and found.value.ctypes.data % 64 == 0  # CuPy passes it by value; the driver's rule
+    HALF, REST = 6, [0, 3, 2, 0]
+    at = x.data.ptr
+    assert [call[1:] for call in encoder.calls] == [
+        [HALF, 3, at, [64, 8, 2], [128, 1024], [64, 8, 1], [1, 1, 1], *REST],
+        [HALF, 4, at, [64, 9, 8, 2], [128, 1152, 9216], [-1, -1], [-1, -2], 64, 128, [1, 2, 2, 1], *REST],
+    ]
+
+
+def test_a_map_that_the_driver_refuses_is_told(runtime, encoder):
+    encoder.error, boxes = 1, Boxes((64, 8, 2), (64, 512), (64, 8, 1))
+    with pytest.raises(DeviceError, match=texts.NO_MAP.pattern(boxes=boxes, error=1)):
+        runtime.tensor_map(runtime.empty(64, "float16"), boxes)
+
+
+def test_a_kernel_gets_a_map_by_value_and_a_recording_keeps_its_array(runtime, cupy, encoder):
+    stream, x = runtime.stream(), runtime.empty(64, "float16")
+    kernel = runtime.compile(SOURCE, "twice.cu", ())["twice"]
+    map = runtime.tensor_map(x, Boxes((64, 1, 1), (64, 64), (64, 1, 1)))
+    with runtime.record(stream) as graphs:
+        kernel.launch((1,), (32,), stream, [map], 0)
+    assert next(each for each in cupy.log if isinstance(each, tuple))[2] == (map.value,)
+    assert any(each is map for each in graphs[0]._kept)
 
 
 def recorded(action):

@@ -5,11 +5,17 @@ import os
 import re
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ringtrain.ops import cuda
 from ringtrain.ops.base import ACTIVATIONS
+from ringtrain.ops.cuda import cupy_maps, wgmma
+from ringtrain.ops.cuda.cupy_compiler import compiled_file
+from ringtrain.ops.cuda.cupy_runtime import _headers
+from ringtrain.ops.cuda.kernels import ARCHITECTURES as SPECIFIC
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
 from ringtrain.ops.cuda.strips import UNITS
@@ -23,8 +29,9 @@ ARCHITECTURES = "sm_80", "sm_90", "sm_100"  # A100, H100 and H200, B200
 REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float", "__nv_bfloat16")
 SIZES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
 # Products by tiles: a case takes seconds, all of them several minutes. That of the smallest tile, bfloat16 and sm_90 is
-# compiled always.
+# compiled always; of those for sm_90a alone the largest one, which has the most registers.
 TILED = "gemm", "convolution"
+BY_WGMMA = tuple(SPECIFIC)  # by tiles of their own, for one architecture
 ALL = os.environ.get("RINGTRAIN_TEST_COMPILE") == "all"
 needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_COMPILE=all, as scripts/check-full has")
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
@@ -61,19 +68,36 @@ def tiled_cases():
                 yield from ((defines, architecture) for architecture in ARCHITECTURES)
 
 
+def wgmma_cases(name):
+    """Of products by wgmma: every tile of both types of 2 bytes."""
+    for real, act in REALS:
+        for tile in wgmma.TILES if SIZES[act] == 2 else ():
+            yield {"REAL": real, "ACT": act, **tile.defines}, SPECIFIC[name]
+
+
+def cases(name):
+    if name in BY_WGMMA:
+        return wgmma_cases(name)
+    return tiled_cases() if name in TILED else simple_cases(name)
+
+
 def case(name, defines, architecture):
-    quick = name not in TILED or (defines["ACT"], defines["TILE_M"], architecture) == ("__nv_bfloat16", 64, "sm_90")
+    usual = defines.get("ACT") == "__nv_bfloat16" and "sm_90" in architecture
+    chosen = defines.get("TILE_N") == wgmma.TILES[0].columns if name in BY_WGMMA else defines.get("TILE_M") == 64
+    quick = (name not in (*TILED, *BY_WGMMA)) or (usual and chosen)
     identity = "-".join((name, *map(str, defines.values()), architecture))
     return pytest.param(name, defines, architecture, id=identity, marks=() if quick else needs_time)
 
 
-CASES = [case(name, *each) for name in NAMES for each in (tiled_cases() if name in TILED else simple_cases(name))]
+CASES = [case(name, *each) for name in NAMES for each in cases(name)]
 
 
 def test_every_source_is_among_the_cases():
     assert {each.values[0] for each in CASES} == set(NAMES) > set(TILED)
     tiled = [each.values for each in CASES if each.values[0] in TILED]
     assert len(tiled) == len(TILED) * len(ARCHITECTURES) * (1 + 4 * len(TILES))  # float64, and four of each tile
+    found = [each.values[2] for each in CASES if each.values[0] in BY_WGMMA]
+    assert len(found) == len(BY_WGMMA) * 2 * len(wgmma.TILES) and set(found) == {"sm_90a"}
 
 
 @needs_nvrtc
@@ -93,6 +117,43 @@ def test_what_does_not_compile_is_told_with_its_line():
     wrong = whole_source("sums").replace("double sum = 0;", "double sum = nothing;", 1)
     with pytest.raises(RuntimeError, match=r"sums\.cu\(\d+\): error: identifier \"nothing\" is undefined"):
         nvrtc.compile_for("sm_90", wrong, ("-DREAL=float", "-DACT=float"))
+
+
+WAITS = """
+extern "C" __global__ void __launch_bounds__(384, 1) waits(float *x, unsigned long long a, unsigned long long b) {
+    GroupSums sums;
+    products_begin();
+    multiply<false, false>((const ACT *)0, sums.sums, a, b);
+    sums.sums[0] += 1;
+    products_close();
+    products_wait<0>();
+    sums.each([&](int row, int column, REAL one, REAL two) { x[row * 64 + column] = one + two; });
+}
+"""
+
+
+@needs_nvrtc
+def test_products_that_the_compiler_waits_for_are_seen():
+    """It does so where sums are touched while they are computed, and says so."""
+    options = "-DREAL=float", "-DACT=__half", *(f"-D{name}={value}" for name, value in wgmma.TILES[-1].defines.items())
+    with pytest.raises(RuntimeError, match="wait_group is injected"):
+        nvrtc.compile_for("sm_90a", whole_source("wgmma_gemm") + WAITS, options)
+
+
+def test_maps_have_the_numbers_of_the_driver():
+    """Those of cuda.h, in NVIDIA's own binding."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    kinds = driver.CUtensorMapDataType
+    assert {
+        "float16": int(kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16),
+        "bfloat16": int(kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16),
+    } == cupy_maps.TYPES
+    assert (
+        int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        int(driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+        int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
+        int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    ) == (cupy_maps.PLAIN, cupy_maps.SWIZZLE_128B, cupy_maps.L2_128B, cupy_maps.FILL_ZERO)
 
 
 @needs_nvrtc
@@ -161,6 +222,34 @@ def test_cupy_takes_what_it_is_given(cupy):
     for name, parameters in RUNTIME.items():
         assert getattr(cupy.cuda.runtime, name).__doc__.startswith(f"{name}{parameters}"), name
     assert isinstance(cupy.cuda.runtime.memcpyDefault, int)
+
+
+@needs_nvrtc
+@pytest.mark.filterwarnings("ignore")
+def test_cupys_nvrtc_compiles_for_an_architecture_that_its_compiler_does_not_take(cupy, tmp_path, monkeypatch):
+    from cupy.cuda.compiler import CompileException
+
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    options = (*_headers(), "-DREAL=float", "-DACT=__half")
+    options += tuple(f"-D{name}={value}" for name, value in wgmma.TILES[-1].defines.items())
+    path = compiled_file(cupy, whole_source("join"), "join.cu", options, "sm_90a")
+    binary, _ = nvrtc.compile_for("sm_90a", whole_source("join"), options)
+    assert path.parent == tmp_path and path.suffix == ".cubin"
+    assert path.read_bytes().startswith(b"\x7fELF") and path.stat().st_size == len(binary)
+    with pytest.raises(CompileException, match=r"wrong\.cu\(1\): error"):
+        compiled_file(cupy, "nothing", "wrong.cu", options, "sm_90a")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cupy_passes_an_array_of_one_element_by_value(cupy):
+    """So it passes a map. A launch of no function gets as far as CUDA with it, and not with an array of two."""
+    launch = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
+    refusals = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
+    with pytest.raises(TypeError, match=r"Only numpy.ndarrays of size one can be passed by value"):
+        launch((1,), (1,), (np.zeros(2),), 0, SimpleNamespace(ptr=0))
+    with pytest.raises(refusals):
+        launch((1,), (1,), (np.zeros((), cupy_maps.VALUE),), 0, SimpleNamespace(ptr=0))
 
 
 @pytest.mark.filterwarnings("ignore")

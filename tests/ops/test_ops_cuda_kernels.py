@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.kernels import SOURCES, Kernels, whole_source
 from ringtrain.ops.cuda.signatures import C_TYPES, KernelParameter, convert, parse_signatures
 from tests.fakes.host_cuda import HostRuntime
@@ -55,6 +56,22 @@ def test_arguments_become_what_the_parameters_are(arrays):
     assert convert("one", parse_signatures(SOURCE, TYPES)["one"], (None, y, 7, 1, None))[0] is None
     number = parse_signatures('extern "C" __global__ void f(float x, double y, unsigned long long n) {}', {})["f"]
     assert [type(each) for each in convert("f", number, (1, 2.5, 2**64 - 1))] == [np.float32, np.float64, np.uint64]
+
+
+MAPPED = 'extern "C" __global__ void __launch_bounds__(384, 1) f(const __grid_constant__ TensorMap a, int n) {}'
+
+
+def test_a_map_is_passed_by_value(arrays):
+    parameters = parse_signatures(MAPPED, {})["f"]
+    assert parameters[0] == KernelParameter("a", "TensorMap", False, True)
+    map = TensorMap(None, arrays[0])
+    assert convert("f", parameters, (map, 3))[0] is map
+    with pytest.raises(TypeError, match="kernel f: const TensorMap a got DeviceArray; it takes a map"):
+        convert("f", parameters, (arrays[0], 3))
+    with pytest.raises(TypeError, match="kernel f: int n got TensorMap; it takes a number"):
+        convert("f", parameters, (map, map))
+    with pytest.raises(TypeError, match=r"kernel one: const __half .x got TensorMap; it takes an array"):
+        convert("one", parse_signatures(SOURCE, TYPES)["one"], (map, None, 1, 1, None))
 
 
 WRONG = {

@@ -7,6 +7,7 @@ import numpy as np
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
+from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.faults import explain
 from ringtrain.ops.cuda.runtime import CudaGraph, Event, Kernel, Stream
 
@@ -140,9 +141,16 @@ class CupyKernel(Kernel):
     def launch(self, blocks, threads, stream, arguments, shared_bytes):
         if shared_bytes > self._dynamic:
             self._raw.max_dynamic_shared_size_bytes = self._dynamic = shared_bytes
-        values = tuple(np.uint64(0) if each is None else each for each in arguments)
+        values = tuple(map(_passed, arguments))
         self.device.keep(*arguments)
         self._function(blocks, threads, values, shared_bytes, stream.stream)
+
+
+def _passed(argument):
+    """Return what CuPy passes for an argument."""
+    if argument is None:
+        return np.uint64(0)
+    return argument.value if isinstance(argument, TensorMap) else argument
 
 
 class CupyGraph(CudaGraph):

@@ -3,17 +3,18 @@
 CuPy is imported when a device is requested.
 """
 
-import os
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
+from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.checks import check_usable, count_visible, import_cupy, version_of
 from ringtrain.ops.cuda.cublas import Cublas, check_product
+from ringtrain.ops.cuda.cupy_compiler import cache_folder, compiled_file
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, as_device_errors
+from ringtrain.ops.cuda.cupy_maps import encoded
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
 from ringtrain.ops.cuda.identity import uuid_of
 from ringtrain.ops.cuda.pinned import PinnedMemory
@@ -90,6 +91,9 @@ class CupyRuntime(Runtime):
     def address(self, array):
         return array.data.ptr
 
+    def tensor_map(self, array, boxes):
+        return TensorMap(encoded(array.data.ptr, array.dtype.name, boxes), array)
+
     @as_device_errors("asking for the memory")
     def memory(self):
         free, total = self._cupy.cuda.runtime.memGetInfo()
@@ -144,10 +148,14 @@ class CupyRuntime(Runtime):
         return CupyStream(self.device)
 
     @as_device_errors("the compilation of a source")
-    def compile(self, source, name, options):
+    def compile(self, source, name, options, architecture=None):
         self.device.refuse_while_recording(f"{name} was compiled")
         before = _cached()
-        module = self._cupy.RawModule(code=source, options=("-std=c++17", *_headers(), *options))
+        if architecture is None:
+            module = self._cupy.RawModule(code=source, options=("-std=c++17", *_headers(), *options))
+        else:
+            path = compiled_file(self._cupy, source, name, (*_headers(), *options), architecture)
+            module = self._cupy.RawModule(path=str(path))
         names = [name for name, _ in KERNEL.findall(source)]
         kernels = {each: CupyKernel(self.device, module.get_function(each)) for each in names}
         compiled, loaded = self.modules
@@ -237,5 +245,5 @@ def _headers() -> tuple[str, ...]:
 
 def _cached() -> int:
     """Return the number of compiled sources that CuPy keeps on disk."""
-    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    folder = cache_folder()
     return sum(path.suffix == ".cubin" for path in folder.iterdir()) if folder.is_dir() else 0

@@ -8,6 +8,8 @@ Our own kernels cut long sums of few tiles into slices, which a second kernel ad
 from functools import partial
 
 from ringtrain.ops import texts
+from ringtrain.ops.cuda import wgmma
+from ringtrain.ops.cuda.boxes import Boxes
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -93,6 +95,39 @@ class OwnProduct:
         return is_wide(self._device.runtime, from_start(given), given.stride)
 
 
+class WgmmaProduct:
+    """A product by wgmma, by one of its tiles. Factors that do not begin at 16 bytes are left to the usual kernels."""
+
+    def __init__(self, device: Device, kernels: Kernels, tile: wgmma.WgmmaTile):
+        self._device, self._kernels, self._tile = device, kernels, tile
+        self._launches, self._usual = wgmma.TileLaunches(device, kernels, tile), OwnProduct(device, kernels, cores=True)
+
+    def __call__(self, a: Matrix, b: Matrix, y: Matrix, bias=None, relu=False, accumulate=False):
+        aligned = wgmma.is_aligned(self._device, from_start(a), from_start(b))
+        if not (aligned and wgmma.is_whole(a.stride, b.stride) and a.rows and b.columns and a.columns):
+            self._usual(a, b, y, bias, relu, accumulate)
+            return
+        name = f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
+        tiles, steps = self._tile.count(a.rows, b.columns), -(-a.columns // wgmma.STEP)
+        maps = self._map(a, wgmma.ROWS, not a.transposed), self._map(b, self._tile.columns, b.transposed)
+        sizes, target = (a.rows, b.columns, a.columns, y.stride), from_start(y)
+        if bias is not None or relu or y.array.dtype.name != self._kernels.real.name:
+            flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, target, y.stride)
+            self._launches.rounded("wgmma_gemm", name, tiles, *maps, bias, target, None, None, *sizes, flags)
+            return
+        self._launches.sums(
+            "wgmma_gemm", name, tiles, steps,
+            lambda parts: (*maps, None, None, target, parts, *sizes, ADD * accumulate),
+            target, (1, a.rows, b.columns, y.stride), accumulate,
+        )  # fmt: skip
+
+    def _map(self, given: Matrix, rows: int, deep: bool):
+        """Return the map of a factor whose panels have so many rows (or columns, of the right one)."""
+        length, lines = (given.rows, given.columns) if given.transposed else (given.columns, given.rows)
+        boxes = Boxes((length, lines, 1), (given.stride, given.stride * lines), wgmma.panel(rows, deep))
+        return self._launches.map(from_start(given), boxes)
+
+
 class BlasProduct:
     """A product by cuBLAS. ``precise``: float32 without TF32. Raises: Unable for any error of cuBLAS."""
 
@@ -118,12 +153,16 @@ def by_cores(precise: bool, dtype) -> bool:
     return dtype.itemsize == 2 or (dtype.itemsize == 4 and not precise)
 
 
-def products_of(device: Device, kernels: Kernels, rows: int, columns: int) -> list[Way]:
-    """Return every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, then
-    cuBLAS.
+def products_of(device: Device, kernels: Kernels, rows: int, columns: int, whole: bool = False) -> list[Way]:
+    """Return every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, by wgmma
+    where there is one, then cuBLAS. ``whole``: whether the lines of both factors are whole 16 bytes.
     """
     own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
     usual = choose_tile(rows, columns, kernels.act.itemsize)
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
     blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise))
-    return [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits), blas]
+    ours = [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits)]
+    if whole and wgmma.is_offered(device.runtime, kernels.act):
+        tiles = wgmma.worth(columns)
+        ours += [Way(f"wgmma {tile}", WgmmaProduct(device, kernels, tile)) for tile in tiles]
+    return [*ours, blas]

@@ -16,6 +16,8 @@ from ringtrain.errors import nearest
 from ringtrain.ops.cuda.signatures import C_TYPES, convert, parse_signatures
 
 SOURCES = files("ringtrain.ops.cuda") / "sources"
+# What a source is compiled for, where it is not for every device.
+ARCHITECTURES = {"wgmma_gemm": "sm_90a", "wgmma_convolution": "sm_90a", "join": "sm_90a"}
 INCLUDE = re.compile(r'^[ \t]*#include "(\w+\.cuh)"[^\n]*\n', re.MULTILINE)
 
 
@@ -77,7 +79,8 @@ class Kernels:
             text = whole_source(source)
             options = tuple(f"-D{name}={value}" for name, value in defines.items())
             parameters = parse_signatures(text, {name: str(value) for name, value in defines.items()})
-            self._modules[key] = self._runtime.compile(text, f"{source}.cu", options), parameters
+            compiled = self._runtime.compile(text, f"{source}.cu", options, ARCHITECTURES.get(source))
+            self._modules[key] = compiled, parameters
         return self._modules[key]
 
 

@@ -13,6 +13,7 @@ from ringtrain.ops.cuda.channels import CudaChannels
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import matrix, products_of, turned
 from ringtrain.ops.cuda.rounding import Rounding
+from ringtrain.ops.cuda.wgmma import is_whole
 
 
 class Products:
@@ -47,7 +48,7 @@ class Products:
         way = self._device.choice(
             self._device,
             (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
-            lambda: products_of(self._device, kernels, rows, columns),
+            lambda: products_of(self._device, kernels, rows, columns, is_whole(a.stride, b.stride)),
             lambda way: self._try(way, a, b, self._spare(y) if accumulate else y, bias, relu),
             2 * rows * columns * depth,
             kernels.act,

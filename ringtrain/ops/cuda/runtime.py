@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ringtrain.arrays import Array
+from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes, TensorMap
 
 
 class Event(ABC):
@@ -57,7 +58,7 @@ class Kernel(ABC):
     def launch(
         self, blocks: tuple[int, ...], threads: tuple[int, ...], stream: Stream, arguments: Sequence, shared_bytes: int
     ) -> None:
-        """``arguments``: arrays (None is a null pointer) and NumPy scalars, which have the types of the function's
+        """``arguments``: arrays (None is a null pointer), maps and NumPy scalars, of the types of the function's
         parameters. ``shared_bytes``: dynamic shared memory, up to the device's :attr:`Facts.shared_bytes`."""
 
 
@@ -135,6 +136,10 @@ class Runtime(ABC):
     def address(self, array) -> int: ...
 
     @abstractmethod
+    def tensor_map(self, array, boxes: Boxes | PixelBoxes) -> TensorMap:
+        """Return the map by which a kernel copies boxes of an array of 2-byte elements. Cheap if it was made before."""
+
+    @abstractmethod
     def memory(self) -> tuple[int, int]:
         """Return (free, total) bytes of the device."""
 
@@ -164,9 +169,12 @@ class Runtime(ABC):
         """Return a new stream, which waits for no other."""
 
     @abstractmethod
-    def compile(self, source: str, name: str, options: tuple[str, ...]) -> "dict[str, Kernel]":
-        """Return the functions of a CUDA source by name. ``options``: -D and -I. Compiled for this device, or taken
-        from the cache on disk. Raises DeviceError with the compiler's output.
+    def compile(
+        self, source: str, name: str, options: tuple[str, ...], architecture: str | None = None
+    ) -> "dict[str, Kernel]":
+        """Return the functions of a CUDA source by name. ``options``: -D and -I. Compiled for this device, or for the
+        named architecture if it is one of few devices, or taken from the cache on disk. Raises DeviceError with the
+        compiler's output.
         """
 
     @abstractmethod

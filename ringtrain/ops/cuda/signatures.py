@@ -9,6 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ringtrain.ops.cuda.boxes import TensorMap
+
+MAP = "TensorMap"  # the C type of a map, passed by value
 # C type: NumPy's name of it. Of void any array may be given.
 TYPES = {
     "float": "float32",
@@ -26,13 +29,14 @@ TYPES = {
     "long long": "int64",
     "unsigned long long": "uint64",
     "void": None,
+    MAP: None,
 }
 C_TYPES = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{', re.DOTALL
 )
-PARAMETER = re.compile(r"(const\s+)?([\w ]+?)\s*(\*?)\s*(?:__restrict__\s+)?(\w+)")
+PARAMETER = re.compile(r"(const\s+)?(?:__grid_constant__\s+)?([\w ]+?)\s*(\*?)\s*(?:__restrict__\s+)?(\w+)")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -102,6 +106,8 @@ def convert(kernel: str, parameters: tuple[KernelParameter, ...], arguments) -> 
 def _convert(kernel, parameter, argument):
     if parameter.array:
         return _array(kernel, parameter, argument)
+    if parameter.type == MAP or isinstance(argument, TensorMap):
+        return _map(kernel, parameter, argument)
     if not isinstance(argument, int | float | np.number | np.bool_):
         raise TypeError(f"kernel {kernel}: {parameter} got {argument!r}; it takes a number")
     if parameter.limits is not None:
@@ -109,11 +115,18 @@ def _convert(kernel, parameter, argument):
     return parameter.scalar(argument)
 
 
+def _map(kernel, parameter, argument):
+    if parameter.type != MAP or not isinstance(argument, TensorMap):
+        kind = "a map" if parameter.type == MAP else "a number"
+        raise TypeError(f"kernel {kernel}: {parameter} got {type(argument).__name__}; it takes {kind}")
+    return argument
+
+
 def _array(kernel, parameter, argument):
     if argument is None:
         return None
     dtype = getattr(argument, "dtype", None)
-    if dtype is None or isinstance(argument, np.generic | np.ndarray):
+    if dtype is None or isinstance(argument, np.generic | np.ndarray | TensorMap):
         raise TypeError(f"kernel {kernel}: {parameter} got {type(argument).__name__}; it takes an array of the device")
     if parameter.element is not None and parameter.element != dtype:
         raise TypeError(f"kernel {kernel}: {parameter} got an array of {dtype.name}; it takes {parameter.dtype}")

@@ -3,6 +3,7 @@
     columns     windows as a matrix in memory, a product      forward and dw, if 16-byte loads cannot read windows;
                                                               1 × 1, where the image is that matrix; large kernels
     implicit    gathers windows while it multiplies           all but kernels over 32, or groups · stride² over 65,535
+    wgmma       the same by Hopper's own instructions         16 bits, whole 16 bytes of channels, one group
     cuDNN       where nvidia-cudnn-frontend is installed      passes for which cuDNN has an engine
 
 A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all.
@@ -16,10 +17,13 @@ from ringtrain.ops.cuda.convolution.columns import ColumnsConvolution
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
 from ringtrain.ops.cuda.convolution.implicit import Implicit
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
+from ringtrain.ops.cuda.convolution.wgmma import WgmmaConvolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
 from ringtrain.ops.cuda.rounding import Rounding
 from ringtrain.ops.cuda.tiles import worth
+from ringtrain.ops.cuda.wgmma import is_whole
+from ringtrain.ops.cuda.wgmma import worth as worth_by_wgmma
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
 RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's arguments it writes
@@ -83,6 +87,7 @@ class CudaConvolution:
         gathers = Implicit.able(plan)
         ways = self._by_columns(what, plan) if not gathers or self._suits_columns(what, plan) else []
         ways += self._implicit(what, plan) if gathers else []
+        ways += self._wgmma(what, plan) if WgmmaConvolution.able(self._device, plan) else []
         if self._library is not None and self._library.able(plan):
             ways.append(Way("cuDNN", getattr(self._library, what)))
         return ways
@@ -101,8 +106,13 @@ class CudaConvolution:
         named = [("implicit", Implicit(device)), *((f"implicit {tile}", Implicit(device, tile)) for tile in fits)]
         return [Way(name, self._rounding(what, each)) for name, each in named]
 
+    def _wgmma(self, what, plan):
+        tiles = worth_by_wgmma(self._shape(what, plan)[1])
+        return [Way(f"wgmma {tile}", self._rounding(what, WgmmaConvolution(self._device, tile))) for tile in tiles]
+
     def _by_columns(self, what, plan):
-        device, products = self._device, products_of(self._device, self._device.kernels, *self._shape(what, plan))
+        device, whole = self._device, is_whole(plan.features, plan.channels if plan.direct else 0)  # windows are padded
+        products = products_of(device, device.kernels, *self._shape(what, plan), whole)
         named = [(f"columns, {each.name}", ColumnsConvolution(device, each.run)) for each in products]
         return [Way(name, self._rounding(what, each)) for name, each in named]
 

@@ -14,7 +14,13 @@
 enum { RELU = 1, WIDE_A = 2, WIDE_B = 4, WIDE_Y = 8, ADD = 16 };
 
 // ── sums of a tile ───────────────────────────────────────────────────────────────────────────────────────────────
-template <typename T, bool A_DEEP, bool B_DEEP> struct PlainSums {
+// Sums of a whole tile are those of the block's TILE_THREADS threads; other ones are of part of a block (wgmma_tile.cuh).
+struct OfBlock {
+    static const int ROWS = TILE_M;
+    static __device__ void meet() { __syncthreads(); }
+};
+
+template <typename T, bool A_DEEP, bool B_DEEP> struct PlainSums : OfBlock {
     typedef Panel<T, TILE_M, A_DEEP> A;
     typedef Panel<T, TILE_N, B_DEEP> B;
     static const int DOWN = TILE_M == 128 ? 16 : 8, ACROSS = TILE_THREADS / DOWN;
@@ -49,7 +55,7 @@ template <typename T, bool A_DEEP, bool B_DEEP> struct PlainSums {
     }
 };
 
-template <typename T, bool A_DEEP, bool B_DEEP> struct CoreSums {
+template <typename T, bool A_DEEP, bool B_DEEP> struct CoreSums : OfBlock {
     typedef Panel<T, TILE_M, A_DEEP> A;
     typedef Panel<T, TILE_N, B_DEEP> B;
     static const int M = TILE_M / 2, N = TILE_N / 2;  // of a warp
@@ -185,7 +191,7 @@ __device__ void put_rounded(
     int flags, ACT *shared
 ) {
     const int WIDE = Wide<ACT>::COUNT, STRIDE = TILE_N + WIDE, CHUNKS = TILE_N / WIDE;
-    static_assert(TILE_M * STRIDE * (int)sizeof(ACT) <= TILE_SHARED, "the tile does not fit");
+    static_assert(Sums::ROWS * STRIDE * (int)sizeof(ACT) <= TILE_SHARED, "the tile does not fit");
     auto rounded = [&](int column, REAL sum) {
         if (bias && first_column + column < columns) sum += bias[first_column + column];
         return to_act(flags & RELU ? relu_of(sum) : sum);
@@ -198,8 +204,8 @@ __device__ void put_rounded(
             to[0] = rounded(column, one), to[Sums::GAP] = rounded(column + Sums::GAP, two);
         }
     });
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILE_M * CHUNKS; i += TILE_THREADS) {
+    Sums::meet();
+    for (int i = threadIdx.x % TILE_THREADS; i < Sums::ROWS * CHUNKS; i += TILE_THREADS) {
         int row = i / CHUNKS, column = i % CHUNKS * WIDE, left = columns - first_column - column;
         if (first_row + row >= rows || left <= 0) continue;
         const ACT *from = shared + row * STRIDE + column;

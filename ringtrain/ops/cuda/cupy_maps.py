@@ -1,0 +1,54 @@
+"""Maps of arrays for the TMA unit, encoded by the driver: cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
+
+Source: NVIDIA, CUDA Driver API, "Tensor Map Object Management".
+"""
+
+import ctypes
+from functools import lru_cache
+
+import numpy as np
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
+from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes
+from ringtrain.ops.cuda.identity import DRIVER
+
+TYPES = {"float16": 6, "bfloat16": 9}  # CU_TENSOR_MAP_DATA_TYPE_…
+PLAIN, SWIZZLE_128B, L2_128B, FILL_ZERO = 0, 3, 2, 0  # interleave, swizzle, promotion to the L2 cache, what is outside
+BYTES, ALIGNMENT = 128, 128  # the driver wants 64; its type has 128 since CUDA 13
+KEPT = 4096
+VALUE = np.dtype((np.void, BYTES))  # CuPy passes an array of one element by value
+
+
+@lru_cache(KEPT)
+def encoded(address: int, dtype: str, boxes: Boxes | PixelBoxes) -> np.ndarray:
+    """Return the CUtensorMap of an array at an address. Raises: DeviceError if the driver refuses."""
+    memory = np.zeros(BYTES + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    value = memory[start : start + BYTES]
+    error = _encode(ctypes.CDLL(DRIVER), value.ctypes.data, address, TYPES[dtype], boxes)
+    if error:
+        raise DeviceError(texts.NO_MAP(boxes=boxes, error=error))
+    return value.view(VALUE).reshape(())
+
+
+def _encode(driver, value: int, address: int, kind: int, boxes) -> int:
+    """Return the driver's error, 0 for none."""
+    rank = len(boxes.extents)
+    itemsize = 2
+    array = (
+        ctypes.c_void_p(value),
+        ctypes.c_int(kind),
+        ctypes.c_uint32(rank),
+        ctypes.c_void_p(address),
+        (ctypes.c_uint64 * rank)(*boxes.extents),
+        (ctypes.c_uint64 * (rank - 1))(*(stride * itemsize for stride in boxes.strides)),
+    )
+    rest = tuple(map(ctypes.c_int, (PLAIN, SWIZZLE_128B, L2_128B, FILL_ZERO)))
+    if isinstance(boxes, Boxes):
+        box = (ctypes.c_uint32 * rank)(*boxes.box), (ctypes.c_uint32 * rank)(*[1] * rank)
+        return driver.cuTensorMapEncodeTiled(*array, *box, *rest)
+    corners = (ctypes.c_int * 2)(*boxes.lower), (ctypes.c_int * 2)(*boxes.upper)
+    box = ctypes.c_uint32(boxes.channels), ctypes.c_uint32(boxes.pixels)
+    steps = (ctypes.c_uint32 * rank)(1, boxes.step, boxes.step, 1)
+    return driver.cuTensorMapEncodeIm2col(*array, *corners, *box, steps, *rest)

@@ -1,0 +1,221 @@
+"""Products by wgmma, run on the host: every order of factors, sums in parts of tiles, and mutants of the kernels."""
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda import kernels as kernels_of
+from ringtrain.ops.cuda import wgmma
+from ringtrain.ops.cuda.faults import Unable
+from ringtrain.ops.cuda.gemm import WgmmaProduct, matrix, turned
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import REAL, needs_compiler
+from tests.ops.test_ops_cuda_products import bound, device_of, factor, get, put
+
+SMALL = wgmma.TILES[-1]
+pytestmark = [needs_compiler, pytest.mark.usefixtures("hopper")]
+
+
+# ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# rows, columns, depth: less than a tile and less than a step; edges of two tiles and more steps than there are stages
+SIZES = [(8, 8, 8), (136, 264, 72), (200, 72, 648)]
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("tile", wgmma.TILES, ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_order_of_factors(tile, layout):
+    assert_products("bfloat16", tile, layout, SIZES)
+
+
+@pytest.mark.device
+def test_products_of_float16():
+    assert_products("float16", SMALL, "tn", SIZES[:2])
+
+
+def assert_products(precision, tile, layout, sizes):
+    device, random = device_of(precision), np.random.default_rng(5)
+    product = WgmmaProduct(device, device.kernels, tile)
+    for rows, columns, depth in sizes:
+        a, b = (random.standard_normal(shape).astype(device.active) for shape in ((rows, depth), (depth, columns)))
+        left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
+        sums, y = (device.runtime.empty((rows, columns), dtype) for dtype in (device.real, device.active))
+        product(left, right, matrix(sums, rows, columns))
+        product(left, right, matrix(y, rows, columns))
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        assert (np.abs(get(device, sums) - a @ b) <= bound(precision, a, b)).all(), (rows, columns, depth)
+        assert (np.abs(get(device, y) - a @ b) <= bound(precision, a, b, precision)).all(), (rows, columns, depth)
+
+
+def drawn(device, *shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(device.active)
+
+
+@pytest.mark.device
+def test_a_layer_within_wider_matrices():
+    """Factors and result are columns of more; bias and max(·, 0) come before rounding."""
+    device = device_of("bfloat16")
+    x, w, b = drawn(device, 130, 96), drawn(device, 72, 48), drawn(device, 40).astype("float32")
+    y = put(device, np.full((130, 56), 100).astype(device.active))
+    left, right = matrix(put(device, x), 130, 72, 96, 16), matrix(put(device, w), 72, 40, 48, 8)
+    product = WgmmaProduct(device, device.kernels, SMALL)
+    product(left, right, matrix(y, 130, 40, 56, 8), put(device, b), relu=True)
+    x, w = x[:, 16:88].astype(np.float64), w[:, 8:].astype(np.float64)
+    wanted = np.maximum(x @ w + b, 0)
+    got = get(device, y)
+    assert (np.abs(got[:, 8:48] - wanted) <= bound("bfloat16", x, w, "bfloat16") + 2.0**-7 * (1 + wanted)).all()
+    assert (got[:, :8] == 100).all() and (got[:, 48:] == 100).all()
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("start, depth", [(1, 64), (4, 64), (0, 62)])
+def test_factors_that_the_unit_cannot_take_are_multiplied_all_the_same(start, depth):
+    """They begin between multiples of 16 bytes, or their lines do."""
+    device = device_of("bfloat16")
+    x, w, sums = drawn(device, 24 * depth + start), drawn(device, depth, 8), device.runtime.empty((24, 8), "float32")
+    product = WgmmaProduct(device, device.kernels, SMALL)
+    product(matrix(put(device, x), 24, depth, start=start), matrix(put(device, w), depth, 8), matrix(sums, 24, 8))
+    a, b = x[start:].reshape(24, depth).astype(np.float64), w.astype(np.float64)
+    assert (np.abs(get(device, sums) - a @ b) <= bound("bfloat16", a, b)).all()
+
+
+# ── stream-K ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def long_sums(accumulate=True):
+    """Sums of 2 tiles of 21 steps each, in bits, and what they should be."""
+    device = device_of("bfloat16")
+    a, b = drawn(device, 1330, 136), drawn(device, 1330, 64)
+    before = drawn(device, 136, 64).astype("float32")
+    sums = put(device, before)
+    product = WgmmaProduct(device, device.kernels, SMALL)
+    left, right = turned(matrix(put(device, a), 1330, 136)), matrix(put(device, b), 1330, 64)
+    product(left, right, matrix(sums, 136, 64), accumulate=accumulate)
+    wanted = a.T.astype(np.float64) @ b.astype(np.float64) + (before if accumulate else 0)
+    assert (np.abs(get(device, sums) - wanted) <= bound("bfloat16", a.T.astype(np.float64), b) + 1e-6).all()
+    return get(device, sums).tobytes()
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("blocks", [1, 2, 4, 7, 42, 132])
+def test_parts_of_tiles_are_added_in_their_order(blocks, monkeypatch):
+    """One block for both tiles, one for each, shares that end within tiles, and a block for each step."""
+    monkeypatch.setattr(wgmma, "BLOCKS", blocks)
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+    assert long_sums() == long_sums()
+    long_sums(accumulate=False)
+
+
+def test_blocks_have_enough_to_do():
+    assert [wgmma.blocks_for(tiles, steps) for tiles, steps in ((1, 1), (1, 9), (3, 98), (9, 6272))] == [1, 2, 73, 132]
+
+
+def test_tiles_fit_into_shared_memory():
+    assert max(tile.shared_bytes for tile in wgmma.TILES) <= HostRuntime().facts.shared_bytes
+    assert [str(tile) for tile in wgmma.worth(300)] == ["128x256", "128x128", "128x64"]
+    assert [str(tile) for tile in wgmma.worth(100)] == ["128x128", "128x64"]
+    assert [str(tile) for tile in wgmma.worth(8)] == ["128x64"]
+
+
+@pytest.mark.device
+@pytest.mark.skipif(REAL, reason="a device's compiler takes them")
+@pytest.mark.parametrize("method", ["compile", "tensor_map"])
+def test_a_refusal_leaves_the_other_ways(method, monkeypatch):
+    right = getattr(HostRuntime, method)
+
+    def refuses(self, *given):
+        if method == "tensor_map" or "sm_90a" in given:
+            raise DeviceError("unsupported architecture")
+        return right(self, *given)
+
+    monkeypatch.setattr(HostRuntime, method, refuses)
+    device = device_of("bfloat16")
+    x, sums = put(device, drawn(device, 8, 8)), device.runtime.empty((8, 8), "float32")
+    with pytest.raises(Unable, match="unsupported architecture"):
+        WgmmaProduct(device, device.kernels, SMALL)(*[matrix(x, 8, 8)] * 2, matrix(sums, 8, 8))
+
+
+# ── either order ─────────────────────────────────────────────────────────────────────────────────────────────────
+def both_orders(run, monkeypatch):
+    """What runs give: copies as late as they may be and warps in order, then copies at once and the last warp first."""
+    forwards = run()
+    with monkeypatch.context() as changed:
+        changed.setenv("CUDA_SHIM_BACKWARDS", "1")
+        return forwards, run()
+
+
+# What is taken away or spoiled, and what says so; "numbers": results that are wrong, or differ between the orders.
+NEVER, NUMBERS = "a barrier that is never over", "numbers"
+MUTANTS = {
+    "panels are read before they are there": (
+        "barrier_wait(memory.full(turn.stage), turn.parity);",
+        "",
+        "a block ended before",
+    ),
+    "a stage is filled before it is empty": ("barrier_wait(memory.empty(turn.stage), turn.parity ^ 1);", "", NEVER),
+    "the wrong phase of an empty stage": (
+        "memory.empty(turn.stage), turn.parity ^ 1",
+        "memory.empty(turn.stage), turn.parity",
+        NEVER,
+    ),
+    "parity stays": ("stage = 0, parity ^= 1;", "stage = 0;", NEVER),
+    "one warp says that a stage is empty": ("CONSUMERS * TILE_THREADS / WARP);", "1);", NEVER),
+    "a stage is released while it is multiplied": ("            products_wait<1>();", "", NUMBERS),
+    "sums are read while they are computed": ("        products_wait<0>();\n", "", "a block ended before products"),
+    "sums are not fenced": ("        products_begin();\n", "", "sums that were not fenced"),
+    "fewer bytes are expected": (
+        "StageMemory::A + StageMemory::B);",
+        "StageMemory::A);",
+        "more bytes than are expected",
+    ),
+    "the unit may not see the barriers": ("            barriers_made();\n", "", "the TMA unit may not see"),
+    "no swizzling": (" | SWIZZLE_128 << 62", "", "not swizzled by 128 bytes"),
+    "operands between patterns": ("(1024 - shared_address(memory) % 1024) % 1024)", "512)", "not a multiple of 1024"),
+    "the next 16 elements of a flat operand": ("16 * LINE_BYTES)", "32)", NUMBERS),
+    "the next 16 elements of a deep operand": ("k * (DEEP ? 32", "k * (DEEP ? 64", NUMBERS),
+    "the next 64 rows of a flat operand": ("DEEP ? 0 : BLOCK_BYTES,", "0,", NUMBERS),
+    "the next 8 lines": ("8 * LINE_BYTES);", "4 * LINE_BYTES);", NUMBERS),
+    "rounded results are overwritten": ("        GroupSums::meet();\n", "", NUMBERS),
+    "parts in each other's place": ("2 * blockIdx.x + (first() == 0)", "2 * blockIdx.x", NUMBERS),
+}
+
+
+def product_of_many(device):
+    """Rounded results and sums of both kinds of operands: several tiles for a block, and all stages several times."""
+    found = []
+    for layout, (rows, columns, depth) in (("nn", (520, 200, 72)), ("nt", (136, 72, 648)), ("tn", (72, 136, 648))):
+        a, b = drawn(device, rows, depth), drawn(device, depth, columns)
+        left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
+        sums, y = (device.runtime.empty((rows, columns), dtype) for dtype in (device.real, device.active))
+        product = WgmmaProduct(device, device.kernels, wgmma.TILES[1])
+        product(left, right, matrix(sums, rows, columns))
+        product(left, right, matrix(y, rows, columns))
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        for got, out in ((sums, "float32"), (y, "bfloat16")):
+            found.append((np.abs(get(device, got) - a @ b) <= bound("bfloat16", a, b, out)).all())
+    return found
+
+
+@pytest.mark.device
+@pytest.mark.skipif(REAL, reason="a device hangs or fails")
+@pytest.mark.parametrize("text, other, said", MUTANTS.values(), ids=MUTANTS)
+def test_a_mutant_is_seen(text, other, said, monkeypatch):
+    right = kernels_of.whole_source
+    assert right("wgmma_gemm").count(text) == 1
+    monkeypatch.setattr(kernels_of, "whole_source", lambda name: right(name).replace(text, other))
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+    outcomes = both_orders(lambda: outcome(monkeypatch), monkeypatch)
+    assert any(said in each for each in outcomes), outcomes
+
+
+def outcome(monkeypatch) -> str:
+    """The message of a failure, "numbers" for wrong ones."""
+    try:
+        return "right" if all(product_of_many(device_of("bfloat16"))) else NUMBERS
+    except DeviceError as error:
+        return str(error)
+
+
+@pytest.mark.device
+@pytest.mark.skipif(REAL, reason="a device has one order")
+def test_without_a_mutation_nothing_is_seen(monkeypatch):
+    monkeypatch.setattr(wgmma, "LEAST_STEPS", 1)
+    assert both_orders(lambda: outcome(monkeypatch), monkeypatch) == ("right", "right")
