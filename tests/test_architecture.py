@@ -64,8 +64,8 @@ ORDER = {
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
-    "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update base cuda host_update "
-    "host cpu reference catalogue",
+    "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
+    "host_update host_norm host cpu reference catalogue",
     "optim": "texts lr optimizers",
     "report": "texts end_events events rates trace records sinks screen plots comparison",
     "storage": "texts files hdf5 checkpoint run_folder",

@@ -8,7 +8,7 @@ views into the arena, by the parameter's short name ("weight", "bias").
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ringtrain.ops.base import Ops
 AddOverRanks = Callable[[np.ndarray], None]
 Views = dict[str, Array]  # of a layer's parameters, by their short names
 Shape = tuple[int, ...]  # of one example, without N
+Wanted = bool | Array  # whether a gradient is wanted; an array: added to this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +118,20 @@ class Pass:
     recompute: bool = False
     layer: str = ""
 
+    @property
+    def makes_ghost_statistics(self) -> bool:
+        """Whether batch normalisation makes statistics of ghost batches in this pass, beside other operations."""
+        return self.training and self.add_over_ranks is None and self.ops.fused
+
 
 @dataclass(frozen=True)
 class Layer(ABC):
     """Stateless: its settings, and no state of a run. Final classes, one a kind, each a frozen dataclass whose fields
     are the keys of a model file (see ringtrain.nn.settings). ``frozen``: short names of parameters that are not
-    updated; not a key of model files (:mod:`ringtrain.nn.freeze`)."""
+    updated; not a key of model files (:mod:`ringtrain.nn.freeze`). ``adds``: whether :meth:`backward` can add to a
+    gradient of its input, where operations are ``fused``."""
 
+    adds: ClassVar[bool] = False
     name: str
     frozen: frozenset[str] = field(default=frozenset(), kw_only=True)
 
@@ -158,10 +166,11 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(
-        self, ctx: Pass, weights: Views, grads: Views, dy: Array, tape: Any, wanted: Sequence[bool]
+        self, ctx: Pass, weights: Views, grads: Views, dy: Array, tape: Any, wanted: Sequence[Wanted]
     ) -> Sequence[Array | None]:
         """Return the gradient of each input, or None if it is not wanted. ``dy`` belongs to this layer, which may
-        overwrite it; each returned array belongs to its receiver: no two may share memory.
+        overwrite it; each returned array belongs to its receiver: no two may share memory. A layer that ``adds`` may
+        be given an array in place of True, and adds to it.
         """
 
 

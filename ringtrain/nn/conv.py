@@ -7,6 +7,7 @@ from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Fusable
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
 from ringtrain.ops.base import ConvGeometry, Ops
+from ringtrain.ops.normalised import Measured
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,15 @@ class SpatialConvolution(Fusable):
 class Conv2D(SpatialConvolution):
     """Cross-correlation with ``channels`` square kernels, in ``groups``.
 
+    ghost: examples of the ghost batches of the BatchNorm that alone reads y, whose moments are made with y where
+    operations are ``fused``; 0: there is none. Not a key of model files (:mod:`ringtrain.nn.fuse`).
+
     Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]
     """
 
     AXES = 2
+    adds = True
+    ghost: int = field(default=0, kw_only=True)
 
     def way(self, ops: Ops, count, inputs):
         return ops.conv2d_way((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)
@@ -67,12 +73,21 @@ class Conv2D(SpatialConvolution):
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
         y_NPQK = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
-        ctx.ops.conv2d(x_NHWC, weights["weight"], weights.get("bias"), y_NPQK, self.geometry, relu=self.relu)
-        return y_NPQK, (x_NHWC, y_NPQK)
+        given = x_NHWC, weights["weight"], weights.get("bias"), y_NPQK, self.geometry
+        if not (self.ghost and ctx.makes_ghost_statistics):
+            ctx.ops.conv2d(*given, relu=self.relu)
+            return y_NPQK, (x_NHWC, y_NPQK)
+        memory = ctx.space(f"{self.name}.moments", (ctx.ops.moment_parts(y_NPQK.shape, self.ghost),), ctx.ops.dtype)
+        moments = ctx.ops.conv2d(*given, relu=self.relu, moments=memory, ghost=self.ghost)
+        return y_NPQK if moments is None else Measured(y_NPQK, moments), (x_NHWC, y_NPQK)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x_NHWC, y_NPQK = tape
-        dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape) if wanted[0] else None
+        add, dx_NHWC = not isinstance(wanted[0], bool), None
+        if add:
+            dx_NHWC = wanted[0]
+        elif wanted[0]:
+            dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape)
         ctx.ops.conv2d_back(
             x_NHWC,
             weights["weight"],
@@ -84,5 +99,6 @@ class Conv2D(SpatialConvolution):
             self.geometry,
             relu=self.relu,
             accumulate=ctx.accumulate,
+            add=add,
         )
         return (dx_NHWC,)

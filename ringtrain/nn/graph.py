@@ -19,12 +19,13 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ModelError, nearest
 from ringtrain.nn import capture_segments, describe, graph_checks, texts
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Parameter, Pass, Shape, Span, Views
+from ringtrain.nn.base import Parameter, Pass, Shape, Span, Views, Wanted
 from ringtrain.nn.capture_segments import CaptureSegment
 from ringtrain.nn.fuse import as_far_as, fold_layers
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.recompute import Block, make_blocks
 from ringtrain.ops.machine import Value
+from ringtrain.ops.normalised import Measured, Normalised
 
 TRAINING, EVALUATION, AGAIN = "training", "evaluation", "again"  # kinds of passes; again: a block in backward
 
@@ -113,7 +114,7 @@ class Graph:
             made = self._run(ctx, ("forward", upto, ctx.waits, number), block.nodes, tapes.outputs, need)
             if block.recomputed:
                 tapes.outputs[block.output] = made.outputs[block.output]
-                ctx.space.keep(chain(tapes.outputs.values(), arrays_in(tapes.kept.values())))
+                ctx.space.keep(arrays_in((tapes.outputs.values(), tapes.kept.values())))
             else:
                 tapes.outputs.update(made.outputs)
                 tapes.kept.update(made.kept)
@@ -231,34 +232,42 @@ class Graph:
         for node in segment:
             ctx.layer = node.name
             views, dy = self._views[node.name], owed.pop(node.name)
-            wanted = [source in self._needing for source in node.inputs]
+            wanted = [self._wanted(ctx, node, source, owed) for source in node.inputs]
             dxs = node.layer.backward(ctx, views.weights, views.grads, dy, tapes.kept[node.name], wanted)
             for source, dx in zip(node.inputs, dxs, strict=True):
                 if source in self._needing and dx is not None:
-                    # Each array belongs to its receiver, so the second reader's gradient is added in place.
                     owed[source] = self._added(ctx, owed.get(source), dx)
             if ctx.space.planning:
                 ctx.space.keep(chain(owed.values(), self._still_kept(ctx, tapes, node)))
         return owed
 
+    def _wanted(self, ctx: Pass, node: Node, source: str, owed: Views) -> Wanted:
+        """Whether the gradient of a layer's input is needed; the array to add it to, where the layer can do so."""
+        if source not in self._needing:
+            return False
+        return owed.get(source, True) if node.layer.adds and ctx.ops.fused else True
+
     def _still_kept(self, ctx: Pass, tapes: Tapes, node: Node) -> Iterator[Array]:
         """The arrays that backward needs for the layers before this one."""
         place = self._places[node.name]
         if ctx.recompute:  # blocks before this one run again, from the outputs that are left
-            yield from (y for name, y in tapes.outputs.items() if self._places.get(name, -1) < place)
+            yield from arrays_in(y for name, y in tapes.outputs.items() if self._places.get(name, -1) < place)
         for before in self.plan[:place]:
             yield from arrays_in(tapes.kept.get(before.name))
 
     @staticmethod
     def _added(ctx: Pass, held: Array | None, dx: Array) -> Array:
-        if held is not None:
-            ctx.ops.add(held, dx, held)
-        return dx if held is None else held
+        """The gradient of an output with another reader. Each array belongs to its receiver, so it is added in place,
+        unless the layer has done so."""
+        if held is None or dx is held:
+            return dx
+        ctx.ops.add(held, dx, held)
+        return held
 
     def first_nonfinite(self, ctx: Pass, tapes: Tapes) -> str | None:
         """Return the first layer, in order, whose output has a NaN or an infinity."""
         for node in self.plan:
-            if node.name in tapes.outputs and ctx.ops.nonfinite(tapes.outputs[node.name]):
+            if node.name in tapes.outputs and ctx.ops.nonfinite(_in_memory(ctx, tapes.outputs[node.name])):
                 return node.name
         return None
 
@@ -266,6 +275,15 @@ class Graph:
         """Return one row a layer of the model file, for ``models show``."""
         folded = {name: node.name for node in self.plan for name in node.folded}
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])
+
+
+def _in_memory(ctx: Pass, output: Array | Measured | Normalised) -> Array:
+    """A layer's output as an array."""
+    if isinstance(output, Normalised):
+        y = ctx.space(f"{INPUT}.normalised", output.shape)
+        ctx.ops.normalise(output.x, output.statistics, y, relu=output.relu)
+        return y
+    return output.x if isinstance(output, Measured) else output
 
 
 def _kind(ctx: Pass) -> str:

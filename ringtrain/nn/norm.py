@@ -4,9 +4,14 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ringtrain.nn import shapes, texts, whole_batch
 from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
 from ringtrain.nn.settings import Number, WordSetting, number, setting, whole
+from ringtrain.ops.normalised import Measured, Normalised, NormStatistics
+
+IN_STEPS = 3  # values of the tape of a BatchNorm whose operations are fused
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ class BatchNorm(Fusable):
 
     If scale and shift are frozen, training too normalises by the running averages, which do not move.
 
-    adds: y = … + a, where a is a second input of the same shape; not a key of model files (:mod:`ringtrain.nn.fuse`)
+    sums: y = … + a, where a is a second input of the same shape; deferred: the convolution that alone reads y makes it
+    as it reads x, where operations are ``fused``. Neither is a key of model files (:mod:`ringtrain.nn.fuse`).
 
     Shapes: x [N,...,C], of any number of spatial axes; gamma, beta, mean, variance [C]
     Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017
@@ -77,10 +83,11 @@ class BatchNorm(Fusable):
     eps: float = number(1e-5, least=0, open_least=True)
     rate: float = number(0.1, least=0, most=1, open_least=True)
     gamma: float = number(1.0)
-    adds: bool = field(default=False, kw_only=True)
+    sums: bool = field(default=False, kw_only=True)
+    deferred: bool = field(default=False, kw_only=True)
 
     def _input(self, inputs):
-        return shapes.single(self, inputs[:1] if self.adds else inputs)
+        return shapes.single(self, inputs[:1] if self.sums else inputs)
 
     def shape(self, inputs):
         return self._input(inputs)
@@ -98,18 +105,21 @@ class BatchNorm(Fusable):
         return 2 * shapes.element_count(inputs[0])
 
     def repeats(self, ctx):
-        return ctx.add_over_ranks is None or not ctx.training or self._is_fixed
+        return ctx.add_over_ranks is None or not ctx.training or self.is_fixed
 
     @property
-    def _is_fixed(self) -> bool:
+    def is_fixed(self) -> bool:
+        """Whether training too normalises by the running averages."""
         return {"gamma", "beta"} <= self.frozen
 
     def forward(self, ctx, weights, xs):
+        if ctx.makes_ghost_statistics and not self.is_fixed:
+            return self._forward_in_steps(ctx, weights, xs)
         x = xs[0]
         y = ctx.space.shared(f"{self.name}.y", x.shape)
         given = x, weights["gamma"], weights["beta"], *xs[1:]
-        fixed = ctx.ops.batch_norm_fixed_add if self.adds else ctx.ops.batch_norm_fixed
-        if not ctx.training or self._is_fixed:
+        fixed = ctx.ops.batch_norm_fixed_add if self.sums else ctx.ops.batch_norm_fixed
+        if not ctx.training or self.is_fixed:
             fixed(*given, weights["mean"], weights["variance"], y, self.eps, relu=self.relu)
             return y, (x, y, weights["mean"], weights["variance"], None) if ctx.training else None
         if ctx.add_over_ranks is not None:
@@ -119,21 +129,45 @@ class BatchNorm(Fusable):
             return y, (x, y, mean_C, var_C, found)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
         mean_GC, var_GC = (ctx.space(f"{self.name}.{what}", groups, ctx.ops.dtype) for what in ("mean", "variance"))
-        forward = ctx.ops.batch_norm_add if self.adds else ctx.ops.batch_norm
+        forward = ctx.ops.batch_norm_add if self.sums else ctx.ops.batch_norm
         forward(*given, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
         return y, (x, y, mean_GC, var_GC, None)
 
+    def _forward_in_steps(self, ctx, weights, xs):
+        x, moments = xs[0] if isinstance(xs[0], Measured) else (xs[0], None)
+        groups, C = -(-x.shape[0] // self.ghost), x.shape[-1]
+        mean, var, scale = (
+            ctx.space(f"{self.name}.{what}", (groups, C), ctx.ops.dtype) for what in ("mean", "variance", "scale")
+        )
+        statistics = NormStatistics(mean, var, scale, weights["gamma"], weights["beta"], self.ghost, self.eps)
+        ctx.ops.norm_statistics(x, statistics, moments)
+        if self.deferred:
+            return Normalised(x, statistics, self.relu), (x, statistics, None)
+        y, positive = ctx.space.shared(f"{self.name}.y", x.shape), None
+        if self.sums and self.relu:
+            positive = ctx.space(f"{self.name}.positive", (ctx.ops.positive_bytes(x.shape),), np.uint8)
+        ctx.ops.normalise(x, statistics, y, xs[1] if self.sums else None, positive, relu=self.relu)
+        return y, (x, statistics, positive)
+
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        x, y, mean_GC, var_GC, found = tape
+        x, *_ = tape
         dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
         dxs = (dx, dy)[: len(wanted)]  # dy, by now masked, is the gradient of what is added
-        if self._is_fixed:
+        if len(tape) == IN_STEPS:
+            _, statistics, positive = tape
+            outputs = [grads[name] for name in ("gamma", "beta", "mean", "variance")]
+            ctx.ops.normalise_back(
+                x, statistics, dy, *outputs, dx, ctx.total, positive, relu=self.relu, accumulate=ctx.accumulate
+            )
+            return dxs
+        _, y, mean_GC, var_GC, found = tape
+        if self.is_fixed:
             self._backward_of_fixed(ctx, weights["gamma"], grads, dy, tape, dx)
             return dxs
         if found is not None:
             self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
             return dxs
-        back = ctx.ops.batch_norm_add_back if self.adds else ctx.ops.batch_norm_back
+        back = ctx.ops.batch_norm_add_back if self.sums else ctx.ops.batch_norm_back
         back(
             x,
             weights["gamma"],

@@ -39,6 +39,7 @@ from ringtrain.arrays import Array
 from ringtrain.ops.compression import CompressionOps
 from ringtrain.ops.geometry import ConvGeometry, PoolGeometry
 from ringtrain.ops.machine import MachineOps
+from ringtrain.ops.normalised import Moments, Normalised, NormStatistics
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.update import UpdateRange, UpdateRule
 
@@ -56,11 +57,14 @@ class Ops(MachineOps, CompressionOps):
     active:    the NumPy dtype of activations and their gradients: ``dtype``, or the 16-bit type of the precision
     helpers:   kernels of a host whose threads share the work of a compiled call; None without any
     columns_at_once: elements of a matrix of windows that :meth:`columns` should be asked for at once
+    fused:     whether normalisations and sums of gradients are parts of the operations beside them: then layers call
+               :meth:`norm_statistics` and its like, and give convolutions what these take
     records:   whether a segment may be recorded: then few long ones are better than many short ones
     """
 
     name: str
     helpers: Any = None
+    fused = False
     columns_at_once = 1 << 18  # within the cache of a core
     records: bool
 
@@ -131,14 +135,21 @@ class Ops(MachineOps, CompressionOps):
         """dw = xᵀ · dy, db = sum of dy over N, dx = dy · wᵀ"""
 
     @abstractmethod
-    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry: ConvGeometry, relu=False) -> None:
-        """Cross-correlation, in groups: output group g sees input channels of group g alone."""
+    def conv2d(
+        self, x_NHWC: Array | Normalised, w_RSCK, b_K, y_NPQK, geometry: ConvGeometry, relu=False,
+        moments: Array | None = None, ghost: int = 0,
+    ) -> Moments | None:  # fmt: skip
+        """Cross-correlation, in groups: output group g sees input channels of group g alone. ``moments``: memory of
+        :meth:`moment_parts`, for those of y in each ghost batch of ``ghost`` examples; returns them if it has made
+        them."""
 
     @abstractmethod
     def conv2d_back(
-        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
-    ):
-        """Gradients of :meth:`conv2d`."""
+        self, x_NHWC: Array | Normalised, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False,
+        accumulate=False, add=False,
+    ):  # fmt: skip
+        """Gradients of :meth:`conv2d`; that of a normalised x is the gradient of the normalised one. ``add``: dx is
+        added to."""
 
     def conv2d_way(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
         """Return the way that :meth:`conv2d` and its gradients take for arrays of these shapes, in a word for people;
@@ -227,52 +238,47 @@ class Ops(MachineOps, CompressionOps):
     def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta) -> None:
         """Gradient of :meth:`lrn_within`."""
 
+    # Batch normalisation in training, in the steps of :mod:`ringtrain.ops.normalised`; where operations are ``fused``.
     @abstractmethod
-    def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost: int, eps: float, relu=False) -> None:
-        """y = gamma · (x - mean)/sqrt(var + eps) + beta, with mean and (biased) variance of each ghost batch of
-        ``ghost`` consecutive examples, the last one possibly smaller; they are kept in mean_GC and var_GC,
-        G = ceil(N / ghost). Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017. x may have any number of
-        spatial axes."""
+    def moment_parts(self, shape: Sequence[int], ghost: int) -> int:
+        """Return how many elements of ``dtype`` a convolution may need for moments of a result of this shape."""
 
     @abstractmethod
-    def batch_norm_back(
-        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
-        relu=False, accumulate=False,
-    ):  # fmt: skip
-        """Gradients of :meth:`batch_norm`."""
-
-    # The sum of a residual block in the batch normalisation before it. These are the operations one after another,
-    # which a device may do in fewer passes over memory.
-    def batch_norm_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False) -> None:
-        """y = batch_norm(x) + a"""
-        self.batch_norm(x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps)
-        self.add(y_NHWC, a_NHWC, y_NHWC, relu)
-
-    def batch_norm_fixed_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC, eps, relu=False) -> None:
-        """y = batch_norm_fixed(x) + a"""
-        self.batch_norm_fixed(x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps)
-        self.add(y_NHWC, a_NHWC, y_NHWC, relu)
-
-    def batch_norm_add_back(
-        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
-        relu=False, accumulate=False,
-    ):  # fmt: skip
-        """Gradients of :meth:`batch_norm_add`: that of ``a`` is what ``dy`` becomes."""
-        if relu:
-            self.relu_back(y_NHWC, dy_NHWC, dy_NHWC)
-        given = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
-        self.batch_norm_back(*given, ghost, eps, accumulate=accumulate)
+    def positive_bytes(self, shape: Sequence[int]) -> int:
+        """Return the bytes in which :meth:`normalise` notes which elements of an array are above 0."""
 
     @abstractmethod
-    def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total: int, mean_C, var_C, accumulate=False) -> None:
-        """This rank's contribution to the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g
-        and var_C the same of the *unbiased* variances, where n_g counts examples and ``total`` those of all ranks. The
-        running statistics move towards their sum over ranks.
-        """
+    def norm_statistics(self, x_NHWC, statistics: NormStatistics, moments: Moments | None = None) -> None:
+        """Fill mean, var and scale of each ghost batch of x; the last one may be smaller. ``moments``: those that the
+        convolution has left which made x. Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017. x may have
+        any number of spatial axes."""
+
+    @abstractmethod
+    def normalise(
+        self, x_NHWC, statistics: NormStatistics, y_NHWC, a_NHWC=None, positive: Array | None = None, relu=False
+    ) -> None:
+        """y = (x - mean) · scale + beta + a; ``a`` may be None. ``positive``: uint8, notes which elements of y are
+        above 0."""
+
+    @abstractmethod
+    def normalise_back(
+        self, x_NHWC, statistics: NormStatistics, dy_NHWC, dgamma_C, dbeta_C, mean_C, var_C, dx_NHWC, total: int,
+        positive: Array | None = None, relu=False, accumulate=False,
+    ) -> None:  # fmt: skip
+        """Gradients of :meth:`normalise`. With ``relu``, dy counts where y is above 0: by ``positive``, then dy becomes
+        0 elsewhere, which is the gradient of ``a``; without it y had no ``a``.
+
+        mean_C, var_C: this rank's contribution to the batch's average statistics: sum over ghosts of
+        n_g/total · mean_g, and the same of the *unbiased* variances, where n_g counts examples and ``total`` those of
+        all ranks. The running statistics move towards their sum over ranks."""
 
     @abstractmethod
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps: float, relu=False) -> None:
         """Batch normalisation by given statistics: evaluation."""
+
+    @abstractmethod
+    def batch_norm_fixed_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC, eps, relu=False) -> None:
+        """y = batch_norm_fixed(x) + a"""
 
     @abstractmethod
     def batch_moments(self, x_NHWC, moments_2C) -> None:

@@ -4,6 +4,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ringtrain.ops.host_norm import HostNorm
 from ringtrain.ops.host_update import HostUpdate
 from ringtrain.ops.machine import Mark
 
@@ -32,7 +33,7 @@ def host_number(factor):
     return 1.0 if factor is None else float(factor[0]) if isinstance(factor, np.ndarray) else factor
 
 
-class HostOps(HostUpdate):
+class HostOps(HostUpdate, HostNorm):
     """Operations on NumPy arrays."""
 
     records = False

@@ -70,8 +70,8 @@ class Bench:
         self._ops.conv2d_back(x, w, y, dy, dw, None, dx, plan.geometry)
         self._ops.synchronize()
         given = {
-            FORWARD: ((x, w, None, y, False), y),
-            INPUT_BACK: ((w, dy, dx), dx),
+            FORWARD: ((x, w, None, y, False, None, 0), y),
+            INPUT_BACK: ((w, dy, dx, False), dx),
             WEIGHTS_BACK: ((x, dy, dw, False), dw),
         }
         for what, wanted in self._peer.results(plan, arrays):

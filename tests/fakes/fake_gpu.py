@@ -5,6 +5,7 @@ one piece of work on a stream of :class:`HostRuntime`. So it needs no compiler, 
 """
 
 import inspect
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,9 +13,11 @@ import numpy as np
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda import PARTS, CudaOps
 from ringtrain.ops.cuda.order import Segments
+from ringtrain.ops.normalised import Normalised, NormStatistics
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.host_memory import DeviceArray, DeviceRefusal
+from tests.ops.cases import STATISTICS
 
 
 class CheckedSegments(Segments):
@@ -71,6 +74,12 @@ class FakeGpuOps(CudaOps):
             raise DeviceRefusal("fetch to memory that is not pinned: it would be waited for; use Ops.pinned")
         super().fetch(x, host)
 
+    def moment_parts(self, shape, ghost):
+        return self._reference.moment_parts(shape, ghost)
+
+    def positive_bytes(self, shape):
+        return self._reference.positive_bytes(shape)
+
     def put(self, *values):
         given = [(self.runtime.memory_of(x), value) for x, value in values]
         self._device.stream.issue("put", lambda: self._reference.put(*given), {"arrays": [x for x, _ in given]})
@@ -103,6 +112,10 @@ class FakeGpuOps(CudaOps):
 
     def _operand(self, value):
         """The memory of arrays, as the reference is called with it."""
+        if isinstance(value, NormStatistics):
+            return replace(value, **{name: self._operand(getattr(value, name)) for name in STATISTICS})
+        if isinstance(value, Normalised):
+            return Normalised(*map(self._operand, value))
         if isinstance(value, (list, tuple)):
             return [self._operand(item) for item in value]
         return self.runtime.memory_of(value) if isinstance(value, (DeviceArray, np.ndarray)) else value
@@ -144,4 +157,6 @@ def _signature(work):
 def _where(value):
     if isinstance(value, np.ndarray):
         return value.ctypes.data, value.shape, value.dtype.str
-    return tuple(_where(item) for item in value) if isinstance(value, list) else value
+    if isinstance(value, NormStatistics):
+        return tuple(_where(getattr(value, name)) for name in STATISTICS)
+    return tuple(_where(item) for item in value) if isinstance(value, (list, Normalised)) else value

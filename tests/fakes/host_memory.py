@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.normalised import NormStatistics
+from tests.ops.cases import STATISTICS
 
 GUARD_BYTES, ALIGNMENT = 256, 256
 GUARD = bytes([0xC3]) * GUARD_BYTES
@@ -58,10 +60,17 @@ for _name in (
 
 def arrays_of(operands, but=()):
     """The memory that a piece of work is on, without operands of some names."""
-    for operand in (value for name, value in operands.items() if name not in but):
-        for memory in operand if isinstance(operand, list) else [operand]:
-            if isinstance(memory, np.ndarray):
-                yield memory
+    yield from _arrays_in([value for name, value in operands.items() if name not in but], but)
+
+
+def _arrays_in(operand, but):
+    if isinstance(operand, np.ndarray):
+        yield operand
+    elif isinstance(operand, (list, tuple)):
+        for each in operand:
+            yield from _arrays_in(each, but)
+    elif isinstance(operand, NormStatistics):
+        yield from arrays_of({name: getattr(operand, name) for name in STATISTICS}, but)
 
 
 def is_float(dtype) -> bool:

@@ -10,7 +10,7 @@ from ringtrain.transport.base import ForwardingTransport, Handle, Transport
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
 
 # What operations call arrays that they only read: parameters in passes, and terms of sums.
-READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "a", "b", "sources"}
+READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "gamma", "beta", "a", "b", "sources"}
 
 
 class Late(Handle):

@@ -1,12 +1,13 @@
 """Calls of every operation on small arrays of awkward shapes: what the implementations are compared on."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
 
 from ringtrain.ops.base import ACTIVATIONS, ConvGeometry, PoolGeometry
+from ringtrain.ops.normalised import Normalised, NormStatistics
 from ringtrain.ops.pairs import cut_pairs, pair_bytes
 from ringtrain.ops.update import KINDS, UpdateRange, UpdateRule
 
@@ -27,6 +28,14 @@ CONVOLUTIONS = {
     "long rows": (6, 5, 40, 20, ConvGeometry(3, 1, 1)),
     "many tiles": (41, 40, 30, 6, ConvGeometry(5, 1, 2)),
 }
+# Whose channels fill vectors, and not.
+NORMALISED = {
+    "same": (7, 9, 16, 8, ConvGeometry(3, 1, 1)),
+    "stride 2": (7, 6, 24, 16, ConvGeometry(3, 2, 1)),
+    "1x1": (7, 9, 32, 8, ConvGeometry(1)),
+    "odd": (5, 6, 6, 5, ConvGeometry(3, 1, 1)),
+    "groups 2": (5, 6, 16, 8, ConvGeometry(3, 1, 1, 2)),
+}
 # Of an array of any number of spatial axes: its shape without N, and the windows.
 WINDOWS = {
     "line": ((9, 4), ConvGeometry(3, 1, 1)),
@@ -46,6 +55,7 @@ DEPTHWISE_LINES = (  # length, channels, windows
     (4, 3, ConvGeometry(3, 1, 4)),
 )
 UPSAMPLED = ((4, 3, 5, 2), (1, 4, 3, 3), (3, 1, 17, 4), (2, 2, 1, 1))  # H, W, C, and how many times larger
+STATISTICS = ("mean", "var", "scale", "gamma", "beta")  # the arrays of NormStatistics
 POOLS = {
     "ceil with pad": PoolGeometry(3, 2, 1, True),
     "floor": PoolGeometry(2, 2),
@@ -87,19 +97,28 @@ def prepare(ops, call: Call):
 
 
 def _upload(ops, arrays: dict) -> dict:
-    return {name: _uploaded(ops, x) for name, x in arrays.items()}
+    return {name: uploaded(ops, x) for name, x in arrays.items()}
 
 
-def _uploaded(ops, x):
+def uploaded(ops, x):
     if isinstance(x, list):
-        return [_uploaded(ops, each) for each in x]
+        return [uploaded(ops, each) for each in x]
+    if isinstance(x, NormStatistics):
+        return replace(x, **_upload(ops, {name: getattr(x, name) for name in STATISTICS}))
+    if isinstance(x, Normalised):
+        return Normalised(uploaded(ops, x.x), uploaded(ops, x.statistics), x.relu)
     return ops.from_host(x) if isinstance(x, np.ndarray) else x
 
 
 def _apart(arrays: dict) -> dict:
-    """Each array of a list by a name of its own."""
-    several = {f"{name} {i}": x for name, held in arrays.items() if isinstance(held, list) for i, x in enumerate(held)}
-    return {**several, **{name: held for name, held in arrays.items() if not isinstance(held, list)}}
+    """Each array of a list, or of statistics, by a name of its own."""
+    apart = {}
+    for name, held in arrays.items():
+        if isinstance(held, NormStatistics):
+            apart |= {part: getattr(held, part) for part in STATISTICS}
+        else:
+            apart |= {f"{name} {i}": x for i, x in enumerate(held)} if isinstance(held, list) else {name: held}
+    return apart
 
 
 def calls(dtype, n: int):
@@ -115,6 +134,7 @@ def calls(dtype, n: int):
     yield from _upsampled(draw, n)
     yield from _pools(draw, n)
     yield from _responses(draw, n)
+    yield from _normalised_convolutions(draw, n)
     yield from _batch_norms(draw, n)
     yield from _layers(draw, n)
     yield from _activations(draw, n)
@@ -131,6 +151,12 @@ def calls(dtype, n: int):
 def is_large(call: Call) -> bool:
     """Whether it is a convolution of many tiles."""
     return call.operation.startswith("conv2d") and call.inputs["x_NHWC"].shape[1] > 40
+
+
+def of_devices(call: Call) -> bool:
+    """Whether hosts do it for comparison alone."""
+    in_steps = call.operation in ("add_all", "norm_statistics", "normalise", "normalise_back")
+    return in_steps or "add" in call.rest or isinstance(call.inputs.get("x_NHWC"), Normalised)
 
 
 def wide_calls(dtype):
@@ -162,6 +188,27 @@ def _convolutions(draw, n):
                 outputs = {"dw_RSCK": draw(*weight.shape), "db_K": db, "dx_NHWC": dx}
                 rest = {"geometry": geometry, "relu": relu, "accumulate": accumulate}
                 yield Call("conv2d_back", inputs, outputs, rest)
+
+
+def statistics_of(draw, n, channels, ghost):
+    """Those of some other array of n examples."""
+    shape, eps = (-(-n // ghost), channels), 1e-5
+    var, gamma = np.abs(draw(*shape)) + 1, draw(channels)
+    scale = (gamma / np.sqrt(var + eps)).astype(var.dtype)
+    return NormStatistics(draw(*shape), var, scale, gamma, draw(channels), ghost, eps)
+
+
+def _normalised_convolutions(draw, n):
+    """Of an input that is not normalised yet, and with a gradient that is added to."""
+    for (h, w, c, k, geometry), relu in product(NORMALISED.values(), (False, True)):
+        x = Normalised(draw(n, h, w, c), statistics_of(draw, n, c, 2), relu)
+        y = draw(n, geometry.output(h), geometry.output(w), k)
+        given = {"x_NHWC": x, "w_RSCK": draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)}
+        rest = {"geometry": geometry, "relu": not relu}
+        yield Call("conv2d", {**given, "b_K": draw(k)}, {"y_NPQK": np.zeros_like(y)}, rest)
+        back = {**given, "y_NPQK": y, "dy_NPQK": draw(*y.shape)}
+        outputs = {"dw_RSCK": draw(*given["w_RSCK"].shape), "db_K": draw(k), "dx_NHWC": draw(*x.shape)}
+        yield Call("conv2d_back", back, outputs, {**rest, "accumulate": relu, "add": not relu})
 
 
 def window_shape(n, shape, geometry):
@@ -258,7 +305,16 @@ def _batch_norms(draw, n):
                 dy = {"dy_NHWC": draw(*shape)}
                 without = {name: array for name, array in back.items() if name not in dy}
                 yield Call("batch_norm_add_back", without, {**outputs, **dy}, {**rest, "accumulate": not relu})
+            statistics = statistics_of(draw, n, c, ghost)
+            given_steps = {"x_NHWC": x, "statistics": statistics}
+            yield Call("norm_statistics", {"x_NHWC": x}, {"statistics": statistics})
+            yield Call("normalise", given_steps, {"y_NHWC": y}, {"relu": relu})
+            yield Call("normalise", {**given_steps, "a_NHWC": draw(*shape)}, {"y_NHWC": y}, {"relu": relu})
             shares = {"mean_C": draw(c), "var_C": draw(c)}
+            for dx in (draw(*shape), None):
+                outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), **shares, "dx_NHWC": dx}
+                back = {**given_steps, "dy_NHWC": draw(*shape)}
+                yield Call("normalise_back", back, outputs, {"total": 11, "relu": relu, "accumulate": relu})
             rest = {"ghost": ghost, "total": 11, "accumulate": relu}
             yield Call("batch_norm_shares", {"x_NHWC": x, **moments}, shares, rest)
             sums = {"dy_NHWC": draw(*shape), "sums_2C": np.zeros((2, c))}

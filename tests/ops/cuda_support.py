@@ -13,6 +13,7 @@ import pytest
 from ringtrain.ops.cuda import PARTS, CudaOps
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.normalised import Normalised
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import host_kernels
@@ -60,7 +61,7 @@ def calls_of(parts, dtype, n):
 
 # Of the largest element; of 16 bits: one rounding.
 TOLERANCE = {"float32": 5e-6, "float64": 1e-13, "float16": 5e-4, "bfloat16": 4e-3}
-ACTIVE = ("x_N", "y_N", "dx_N", "dy_N")  # how names of activations and their gradients begin
+ACTIVE = ("x_N", "a_N", "y_N", "dx_N", "dy_N")  # how names of activations and their gradients begin
 TYPES = [("float32", "float32"), ("float64", "float32"), ("float32", "bfloat16"), ("float32", "float16")]
 
 
@@ -78,13 +79,15 @@ def with_active(call: Call, dtype) -> Call:
     """The same call, activations converted."""
 
     def converted(arrays):
-        return {name: x.astype(dtype) if is_active(name, x) else x for name, x in arrays.items()}
+        return {name: _converted(x, dtype) if name.startswith(ACTIVE) else x for name, x in arrays.items()}
 
     return Call(call.operation, converted(call.inputs), converted(call.outputs), call.rest)
 
 
-def is_active(name, x):
-    return isinstance(x, np.ndarray) and name.startswith(ACTIVE)
+def _converted(x, dtype):
+    if isinstance(x, Normalised):
+        return x._replace(x=x.x.astype(dtype))
+    return x.astype(dtype) if isinstance(x, np.ndarray) else x
 
 
 def assert_close(got, wanted, tolerance, what):

@@ -12,10 +12,11 @@ from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.cpu.library import ArrayParameter, threads_wanted
+from ringtrain.ops.host_norm import HostNorm
 from ringtrain.ops.host_update import HostUpdate
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import calls, perform
+from tests.ops.cases import calls, of_devices, perform
 
 TOLERANCE = {"float32": 5e-6, "float64": 1e-13}
 # Bytes: views, numbers and one 16 KiB chunk of Python's stack, but no array of a call that counts as large.
@@ -45,8 +46,10 @@ def test_the_table_names_every_operation():
     memory = {"empty", "address", "pinned", "upload", "to_host", "download", "fetch", "put", "typed", "memory"}
     order = {"synchronize", "segment", "mark", "after", "beside"}
     tested_apart = {*memory, *order, "concat", "concat_back"}
-    composed = {"batch_norm_add", "batch_norm_add_back", "batch_norm_fixed_add"}
-    operations = (HostUpdate.__abstractmethods__ | Ops.__abstractmethods__ | composed) - of_itself - tested_apart
+    sizes = {"moment_parts", "positive_bytes"}
+    composed = {"batch_norm_add", "batch_norm_add_back"}
+    all_of_hosts = HostUpdate.__abstractmethods__ | HostNorm.__abstractmethods__ | Ops.__abstractmethods__ | composed
+    operations = all_of_hosts - of_itself - tested_apart - sizes
     assert {call.operation for call in calls("float32", 2)} == operations
 
 
@@ -143,10 +146,11 @@ def large(call):
 
 
 def test_a_second_call_allocates_no_array():
-    """But for add_all, the step of all-reduces in the memory of devices: those of a host do not call it."""
+    """But for what is done on devices alone: the step of all-reduces in their memory, and batch normalisation in
+    steps."""
     ops, shown = CpuOps("float32"), set()
     for call in filter(large, calls("float32", 128)):
-        assert peak_of_second_call(ops, call) < LITTLE or call.operation == "add_all", str(call)
+        assert peak_of_second_call(ops, call) < LITTLE or of_devices(call), str(call)
         shown.add(call.operation)
     of_few_numbers = {"mix_totals", "begin_update"}
     assert shown == {call.operation for call in calls("float32", 1)} - of_few_numbers

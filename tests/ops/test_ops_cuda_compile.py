@@ -30,7 +30,7 @@ REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float",
 SIZES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
 # Products by tiles: a case takes seconds, all of them several minutes. That of the smallest tile, bfloat16 and sm_90 is
 # compiled always; of those for sm_90a alone the largest one, which has the most registers.
-TILED = "gemm", "convolution"
+TILED = "gemm", "convolution", "convolution_normalised"
 BY_WGMMA = tuple(SPECIFIC)  # by tiles of their own, for one architecture
 ALL = os.environ.get("RINGTRAIN_TEST_COMPILE") == "all"
 needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_COMPILE=all, as scripts/check-full has")
@@ -38,6 +38,7 @@ needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_CO
 WAYS = {
     "strips": [{"UNIT": unit} for unit in UNITS.values()],
     "activations": [{"KIND": kind} for kind in range(len(ACTIVATIONS))],
+    "norm_back": [{"MASKED_BY": mask} for mask in range(4)],
     "update": [{"KIND": kind} for kind in range(len(KINDS))],
     "cast": [{"FROM": a, "TO": b} for a, b in permutations(SIZES, 2)],
 }

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.ops.cases import Call
+from ringtrain.ops.normalised import NormStatistics
+from tests.ops.cases import Call, statistics_of
 from tests.ops.cuda_support import TYPES, agree, cuda_ops, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.device]
@@ -13,28 +14,30 @@ pytestmark = [needs_compiler, pytest.mark.device]
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("shape", [(7, 10, 10, 128), (7, 10, 10, 130), (7, 13, 13, 264)])
 def test_agrees_where_sums_are_of_several_blocks(types, shape):
-    ops, random, groups, channels = cuda_ops(*types), np.random.default_rng(5), 3, shape[-1]
+    ops, random, channels = cuda_ops(*types), np.random.default_rng(5), shape[-1]
 
     def draw(*shape):
         return random.standard_normal(shape).astype(ops.dtype)
 
-    x, y, dy, gamma = draw(*shape) + 1, draw(*shape), draw(*shape), draw(channels)
-    moments = {"mean_GC": draw(groups, channels), "var_GC": np.abs(draw(groups, channels))}
-    rest = {"ghost": 3, "eps": 1e-5, "relu": True}
-    given = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(channels)}
-    agree(ops, Call("batch_norm", given, {"y_NHWC": y, **moments}, rest))
-    given = {"x_NHWC": x, "gamma_C": gamma, "y_NHWC": y, **moments, "dy_NHWC": dy}
-    outputs = {"dgamma_C": draw(channels), "dbeta_C": draw(channels), "dx_NHWC": draw(*shape)}
-    agree(ops, Call("batch_norm_back", given, outputs, rest))
+    x, y, dy = draw(*shape) + 1, draw(*shape), draw(*shape)
+    statistics = statistics_of(draw, 7, channels, 3)
+    agree(ops, Call("norm_statistics", {"x_NHWC": x}, {"statistics": statistics}))
+    given, rest = {"x_NHWC": x, "statistics": statistics}, {"relu": True}
+    agree(ops, Call("normalise", given, {"y_NHWC": y}, rest))
+    outputs = {name: draw(channels) for name in ("dgamma_C", "dbeta_C", "mean_C", "var_C")}
+    agree(
+        ops,
+        Call("normalise_back", {**given, "dy_NHWC": dy}, {**outputs, "dx_NHWC": draw(*shape)}, {**rest, "total": 9}),
+    )
 
 
 def statistics(ops, x, ghost):
     """(mean, variance) of each ghost batch, of float32 x."""
     groups, channels = -(-len(x) // ghost), x.shape[-1]
     ones = ops.from_host(np.ones(channels, np.float32))
-    mean, var, given = (ops.empty(shape, "float32") for shape in [(groups, channels)] * 2 + [x.shape])
-    ops.batch_norm(ops.from_host(x), ones, ones, given, mean, var, ghost, 1e-5)
-    return ops.to_host(mean), ops.to_host(var)
+    made = NormStatistics(*(ops.empty((groups, channels), "float32") for _ in range(3)), ones, ones, ghost, 1e-5)
+    ops.norm_statistics(ops.from_host(x), made)
+    return ops.to_host(made.mean), ops.to_host(made.var)
 
 
 @pytest.mark.parametrize("offset", [0, 1000, -30000])

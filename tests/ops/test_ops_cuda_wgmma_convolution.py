@@ -133,7 +133,7 @@ class Capable(HostRuntime):
 
 def offered(what, plan, active="bfloat16", capability=(9, 0)):
     device = Device(Capable(*capability), "float32", active_dtype(active, "float32"))
-    return [way.name for way in CudaConvolution(device)._ways(what, plan) if "wgmma" in way.name]
+    return [way.name for way in CudaConvolution(device)._ways(what, plan, None, False) if "wgmma" in way.name]
 
 
 def test_ways_are_offered_where_they_can_be_taken():

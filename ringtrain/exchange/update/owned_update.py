@@ -72,6 +72,7 @@ class OwnedUpdate:
         self._square_sum = ops.zeros((1,), "float64")
         self._layerwise = optimizer if isinstance(optimizer, RuleOptimizer) and optimizer.layerwise else None
         self._norms = make_squares(optimizer, ops)
+        self._host_norms = None if self._norms is None else ops.pinned(self._norms.shape, "float64")
         self.guard: Array | None = None
 
     @property
@@ -125,9 +126,9 @@ class OwnedUpdate:
         self._ops.fill(self._norms, 0)
         for (start, stop), slots in self._states:
             optimizer.add_squares(*self._arrays(slots), start, stop, self._norms, start)
-        norms = self._ops.to_host(self._norms)
-        add(norms.reshape(-1))
-        self._ops.upload(norms, self._norms)
+        self._ops.download(self._norms, self._host_norms)
+        add(self._host_norms.reshape(-1))
+        self._ops.upload(self._host_norms, self._norms)
 
     def _squares(self) -> Array:
         """The sum of squares of all gradients that are clipped together."""

@@ -121,14 +121,16 @@ class CpuOps(HostOps):
         ways = (way(geometry, x_shape, (x_shape[0], p, q, w_shape[3]), self.dtype, back) for back in (False, True))
         return "/".join(dict.fromkeys(ways))
 
-    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
-        self._convolution.forward(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu)
+    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
+        self._convolution.forward(self.whole(x_NHWC), w_RSCK, b_K, y_NPQK, geometry, relu)
 
     def conv2d_back(
-        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
+        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False, add=False
     ):
-        given = x_NHWC, w_RSCK, y_NPQK
+        given, held = (self.whole(x_NHWC), w_RSCK, y_NPQK), dx_NHWC.copy() if add else None
         self._convolution.back(*given, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
+        if held is not None:
+            self.add(dx_NHWC, held, dx_NHWC)
 
     def depthwise_line(self, x_NLC, w_SC, b_C, y_NPC, geometry, relu=False):
         self._convolution.line(x_NLC, w_SC, b_C, y_NPC, geometry, relu)

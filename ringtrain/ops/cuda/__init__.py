@@ -66,6 +66,7 @@ class CudaOps(Ops):
     """
 
     name = "cuda"
+    fused = True
     columns_at_once = 1 << 24  # enough work for a large device
     records = True
 

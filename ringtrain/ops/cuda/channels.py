@@ -3,9 +3,6 @@
 from ringtrain.ops.cuda.columns import CudaColumns, cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
 
-# What is done to dy before it is summed: see Mask of sources/sums.cuh.
-PLAIN, MASKED, KEPT = 0, 1, 2
-
 
 class CudaChannels:
     """The mask of max(·, 0) and the gradient of a bias."""
@@ -26,9 +23,9 @@ class CudaChannels:
     def _sum(self, dy, y, db_K, relu, accumulate):
         columns = channel_columns(self._device, dy, y)
         partial = self._device.scratch("sums of slices", columns.partial(1), self._device.real)
-        mask, given = (KEPT, y) if relu else (PLAIN, None)
-        launch(self._device, "channels", "bias_sums", columns, given, dy, partial, mask)
-        finish(self._device, "channels", "finish_bias", columns, partial, db_K, accumulate)
+        tickets = self._device.tickets(columns.blocks[1])
+        given = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
+        launch(self._device, "channels", "bias_sums", columns, *given)
 
     def _mask(self, dy, y):
         kernel = self._device.kernels("elementwise", "relu_back")

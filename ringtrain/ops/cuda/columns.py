@@ -73,11 +73,20 @@ def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> CudaC
     return CudaColumns(rows, group_rows, slices, slice_rows, channels, int(vector > 1), (width, height), blocks)
 
 
+def tile_columns(rows: int, group_rows: int, channels: int, slice_rows: int, slices: int) -> CudaColumns:
+    """Return the slices that tiles of a product are: ``slices`` a group, for kernels that add them."""
+    return CudaColumns(rows, group_rows, slices, slice_rows, channels, 0, (0, 0), (0, 0))
+
+
+def channel_vector(channels: int, itemsize: int) -> int:
+    """Return the number of channels that a thread takes at once where arrays are aligned: 16 bytes, or one channel."""
+    many = VECTOR_BYTES // itemsize
+    return 1 if channels % many else many
+
+
 def vector_of(runtime, channels: int, *arrays) -> int:
     """Return the number of channels that a thread can take at once: 16 bytes of the first array's type, if all rows of
     all arrays begin at a multiple of that many elements; otherwise one.
     """
-    many = VECTOR_BYTES // arrays[0].dtype.itemsize
-    if channels % many or any(runtime.address(x) % (many * x.dtype.itemsize) for x in arrays):
-        return 1
-    return many
+    many = channel_vector(channels, arrays[0].dtype.itemsize)
+    return 1 if any(runtime.address(x) % (many * x.dtype.itemsize) for x in arrays) else many

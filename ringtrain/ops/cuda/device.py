@@ -10,7 +10,7 @@ from ringtrain.ops.cuda.kernels import Kernels
 
 THREADS = 256
 BLOCKS_PER_PROCESSOR = 8  # of THREADS each: a processor holds so many at once
-TICKETS = 1 << 16  # of one kernel
+TICKETS = 1 << 14  # at first: few kernels want more
 
 
 class Device:
@@ -39,11 +39,12 @@ class Device:
         """How many blocks of :data:`THREADS` the device holds at once."""
         return self.runtime.facts.processors * BLOCKS_PER_PROCESSOR
 
-    @property
-    def tickets(self):
-        """Counters of 0, uint32, by which kernels find their last block; each kernel leaves them at 0."""
-        if self._tickets is None:
-            self._tickets = self.runtime.empty((TICKETS,), "uint32")
+    def tickets(self, count: int):
+        """Return counters of 0, uint32, by which kernels find their last block; each kernel leaves them at 0."""
+        if self._tickets is None or self._tickets.size < count:
+            if self._tickets is not None:
+                self.stream.synchronize()  # the fewer ones may be at work still
+            self._tickets = self.runtime.empty((max(count, TICKETS),), "uint32")
             self.runtime.clear(self._tickets, self.stream)
         return self._tickets
 

@@ -1,8 +1,8 @@
 """Matrix products: by our own kernels, and by cuBLAS.
 
 Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. A y of the type of weights
-gets the sums directly, or added to its content; otherwise bias and max(·, 0) come first, and then the sums are rounded.
-Our own kernels cut long sums of few tiles into slices, which a second kernel adds in order.
+gets the sums directly; otherwise bias and max(·, 0) come first, and then the sums are rounded. Without these two, y may
+be added to. Our own kernels cut long sums of few tiles into slices, which the last block of a tile adds in order.
 """
 
 from functools import partial
@@ -51,45 +51,32 @@ class OwnProduct:
         self._device, self._kernels, self._cores, self._tile = device, kernels, cores, tile
 
     def __call__(self, a: Matrix, b: Matrix, y: Matrix, bias=None, relu=False, accumulate=False):
-        """Multiply. ``accumulate``: only for a y of the type of weights, without bias and relu."""
+        """Multiply. ``accumulate``: y is added to."""
         rows, columns, depth = a.rows, b.columns, a.columns
         if not (rows and columns):
             return
         itemsize = self._kernels.act.itemsize
         tile = self._tile or choose_tile(rows, columns, itemsize)
-        parts, each = split_depth(tile.count(rows, columns), depth, itemsize) if y.stride == columns else (1, depth)
+        count, each = split_depth(tile.count(rows, columns), depth, itemsize)
         rounds = bias is not None or relu or y.array.dtype.name != self._kernels.real.name
-        launch = self._launcher(a, b, tile, parts, each)
-        if parts == 1:
-            flags = RELU * relu + WIDE_Y * self._wide(y) + ADD * accumulate
-            target = from_start(y)
-            launch(bias, *((target, None) if rounds else (None, target)), y.stride, flags)
-            return
-        sums = self._device.scratch("parts", parts * rows * columns, self._kernels.real)
-        launch(None, None, sums, columns, 0)
-        self._finish(sums, bias, from_start(y), parts, rows * columns, columns, relu, accumulate, rounds)
+        target, flags = from_start(y), RELU * relu + WIDE_Y * self._wide(y) + ADD * accumulate
+        parts = tickets = None
+        if count > 1:
+            parts = self._device.scratch("parts", count * rows * columns, self._kernels.real)
+            tickets = self._device.tickets(tile.count(rows, columns))
+        given = bias, *((target, None) if rounds else (None, target)), parts, tickets
+        self._launch(a, b, tile, count, given, y.stride, each, flags)
 
-    def _launcher(self, a, b, tile, parts, each):
+    def _launch(self, a, b, tile, count, given, stride, each, flags):
         name = f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
         kernel = self._kernels("gemm", name, **tile.defines, CORES=int(self._cores))
-        blocks = tile.count(a.rows, b.columns), 1, parts
-        wide = WIDE_A * self._wide(a) + WIDE_B * self._wide(b)
-
-        def launch(bias, y, sums, stride, flags):
-            kernel(
-                blocks, THREADS, self._device.stream, from_start(a), from_start(b), bias, y, sums,
-                a.rows, b.columns, a.columns, a.stride, b.stride, stride, each, flags | wide,
-                shared_bytes=tile.shared_bytes,
-            )  # fmt: skip
-
-        return launch
-
-    def _finish(self, sums, bias, y, parts, count, columns, relu, accumulate, rounds):
-        if rounds:
-            kernel = self._kernels("matrix", "finish_parts")
-            self._device.each(kernel, count, sums, bias, y, parts, count, columns, int(relu))
-        else:
-            self._device.each(self._kernels("matrix", "sum_parts"), count, sums, y, parts, count, int(accumulate))
+        tiles = tile.count(a.rows, b.columns)
+        flags |= WIDE_A * self._wide(a) + WIDE_B * self._wide(b)
+        kernel(
+            (tiles, 1, count), THREADS, self._device.stream, from_start(a), from_start(b), *given,
+            a.rows, b.columns, a.columns, a.stride, b.stride, stride, each, flags,
+            shared_bytes=tile.shared_bytes,
+        )  # fmt: skip
 
     def _wide(self, given: Matrix) -> bool:
         return is_wide(self._device.runtime, from_start(given), given.stride)
@@ -112,7 +99,7 @@ class WgmmaProduct:
         maps = self._map(a, wgmma.ROWS, not a.transposed), self._map(b, self._tile.columns, b.transposed)
         sizes, target = (a.rows, b.columns, a.columns, y.stride), from_start(y)
         if bias is not None or relu or y.array.dtype.name != self._kernels.real.name:
-            flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, target, y.stride)
+            flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, target, y.stride) + ADD * accumulate
             self._launches.rounded("wgmma_gemm", name, tiles, *maps, bias, target, None, None, *sizes, flags)
             return
         self._launches.sums(

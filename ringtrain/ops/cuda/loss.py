@@ -24,10 +24,8 @@ class CudaLoss:
         if not rows:
             return
         results = self._device.scratch("results of rows", (3, rows), "float64")
-        given = x_NK, labels_N, dx_NK, results, rows, classes, scale, smoothing, ignore, factor_1
-        self._rows("cross_entropy", rows, classes, *given)
-        kernel = self._device.kernels("loss", "add_totals")
-        kernel(1, ROW_BLOCK, self._device.stream, results, totals_3, rows)
+        given = x_NK, labels_N, dx_NK, results, totals_3, self._device.tickets(1)
+        self._rows("cross_entropy", rows, classes, *given, rows, classes, scale, smoothing, ignore, factor_1)
 
     def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
         if not x_N.size:
@@ -35,9 +33,8 @@ class CudaLoss:
         blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
         results = self._device.scratch("results of blocks", (3, blocks), "float64")
         kernel = self._device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
-        given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, x_N.size, scale, delta, factor_1
-        kernel(blocks, ROW_BLOCK, self._device.stream, *given)
-        self._device.kernels("loss", "add_totals")(1, ROW_BLOCK, self._device.stream, results, totals_3, blocks)
+        given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, totals_3, self._device.tickets(1)
+        kernel(blocks, ROW_BLOCK, self._device.stream, *given, x_N.size, scale, delta, factor_1)
 
     def mix_totals(self, a_3, b_3, totals_3, share):
         self._device.kernels("loss", "mix_totals")(1, 1, self._device.stream, a_3, b_3, totals_3, share)

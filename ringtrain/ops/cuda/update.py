@@ -53,7 +53,7 @@ class Updates:
             return
         parts = self._device.scratch("parts of squares", MOST_PARTS, "float64")
         kernel = self._device.kernels.of(g.dtype)("numbers", "square_sum")
-        given = g, chunks, count, parts, self._device.tickets, squares_1
+        given = g, chunks, count, parts, self._device.tickets(1), squares_1
         kernel(min(count, MOST_PARTS), THREADS, self._device.stream, *given)
 
     def begin_update(self, numbers, squares_1=None, limit=None, loss_scale_3=None, dynamic=False, totals_3=None):

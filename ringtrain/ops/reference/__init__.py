@@ -99,14 +99,17 @@ class ReferenceOps(HostOps):
         simple.linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu, accumulate)
 
     @quiet
-    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
-        conv.conv2d(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu)
+    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
+        conv.conv2d(self.whole(x_NHWC), w_RSCK, b_K, y_NPQK, geometry, relu)
 
     @quiet
     def conv2d_back(
-        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
+        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False, add=False
     ):
-        conv.conv2d_back(x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
+        held, arrays = dx_NHWC.copy() if add else None, (y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC)
+        conv.conv2d_back(self.whole(x_NHWC), w_RSCK, *arrays, geometry, relu, accumulate)
+        if held is not None:
+            dx_NHWC += held
 
     @quiet
     def depthwise_line(self, x_NLC, w_SC, b_C, y_NPC, geometry, relu=False):

@@ -6,7 +6,9 @@
     wgmma       the same by Hopper's own instructions         16 bits, whole 16 bytes of channels, one group
     cuDNN       where nvidia-cudnn-frontend is installed      passes for which cuDNN has an engine
 
-A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all.
+A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all. An image that
+is not normalised yet is so as implicit products load it, and before all other ways; moments of the result are made by
+implicit products and wgmma, and after all other ways: a trial takes as long as both.
 """
 
 from functools import partial
@@ -20,10 +22,12 @@ from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolutio
 from ringtrain.ops.cuda.convolution.wgmma import WgmmaConvolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
+from ringtrain.ops.cuda.norm import CudaBatchNorm, measure
 from ringtrain.ops.cuda.rounding import Rounding
 from ringtrain.ops.cuda.tiles import worth
 from ringtrain.ops.cuda.wgmma import is_whole
 from ringtrain.ops.cuda.wgmma import worth as worth_by_wgmma
+from ringtrain.ops.normalised import Moments, Normalised
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
 RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's arguments it writes
@@ -34,31 +38,40 @@ class CudaConvolution:
 
     def __init__(self, device: Device, library: Cudnn | None = None):
         self._device, self._rounded, self._channels = device, Rounding(device), CudaChannels(device)
-        self._library = library or (Cudnn(device) if is_installed() else None)
+        self._norm, self._library = CudaBatchNorm(device), library or (Cudnn(device) if is_installed() else None)
 
-    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
+    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
         plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
-        if plan.pixels:
-            self._do(FORWARD, plan, (x_NHWC, w_RSCK, b_K, y_NPQK, relu), key=(b_K is not None, relu))
+        if not plan.pixels:
+            return None
+        given = x_NHWC, w_RSCK, b_K, y_NPQK, relu, moments, ghost
+        found = self._do(FORWARD, plan, given, key=(b_K is not None, relu, isinstance(x_NHWC, Normalised), ghost))
+        return None if found is None or moments is None else Moments(moments, *found)
 
     def conv2d_back(
-        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
+        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False, add=False
     ):
         plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
         self._channels.unfinish(dy_NPQK, y_NPQK, db_K, relu, accumulate)
         if plan.pixels:
-            self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate)
+            self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate, add)
         else:
-            self._empty_back(dw_RSCK, dx_NHWC, accumulate)
+            self._empty_back(dw_RSCK, None if add else dx_NHWC, accumulate)
 
-    def _back(self, plan, x, w, dy, dw, dx, accumulate):
-        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), lambda: (x, dy, self._spare(dw), False))
+    def _back(self, plan, x, w, dy, dw, dx, accumulate, add):
+        spare = lambda: (x, dy, self._spare(dw), False)  # noqa: E731
+        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), spare, key=(isinstance(x, Normalised),))
         if dx is not None:
-            self._do(INPUT_BACK, plan, (w, dy, dx))
+            self._do(INPUT_BACK, plan, (w, dy, dx, add), (lambda: (w, dy, self._cleared(dx), True)) if add else None)
 
-    def _spare(self, dw):
-        """Return an array for trials, because dw itself may hold sums that are added to."""
-        return self._device.scratch("trial", dw.size, dw.dtype)
+    def _spare(self, given):
+        """Return an array for trials, because the given one may hold sums that are added to."""
+        return self._device.scratch("trial", given.size, given.dtype)
+
+    def _cleared(self, given):
+        spare = self._spare(given).reshape(given.shape)
+        self._device.runtime.clear(spare, self._device.stream)
+        return spare
 
     def _empty_back(self, dw, dx, accumulate):
         """Handle the case of no output pixels; there may be input pixels, if a kernel is larger than its image."""
@@ -68,29 +81,66 @@ class CudaConvolution:
             self._device.runtime.clear(dx, self._device.stream)
 
     def _do(self, what: str, plan: ConvolutionPlan, arguments, trial=None, key=()):
-        """Do a pass. ``trial()`` returns other arguments for trials, if these are added to."""
-        device = self._device
+        """Do a pass, and return what its way does. ``trial()`` returns other arguments for trials, if these are added
+        to."""
+        device, adds = self._device, what == INPUT_BACK and arguments[-1]
+        measures = what == FORWARD and arguments[-1] > 0
         way = device.choice(
             device,
-            (what, device.active.name, plan, *key),
-            lambda: self._ways(what, plan),
+            (what, device.active.name, plan, adds, *key),
+            lambda: self._ways(what, plan, arguments[0], measures),
             lambda way: self._try(way, what, plan, trial() if trial else arguments),
             plan.flops,
         )
-        way.run(plan, *arguments)
+        return way.run(plan, *arguments)
 
     def _try(self, way, what, plan, arguments):
-        way.run(plan, *arguments)
+        found = way.run(plan, *arguments)
+        if what == FORWARD and arguments[-1] > 0 and found is None:
+            measure(self._device, arguments[RESULT[what]], arguments[-1])  # as it will have to be
         return arguments[RESULT[what]]
 
-    def _ways(self, what, plan) -> list[Way]:
+    def _ways(self, what, plan, x, measures) -> list[Way]:
+        """``x``: the first argument of the pass, which may be an image to normalise. ``measures``: moments are wanted:
+        then products of the image as a matrix come last."""
+        if isinstance(x, Normalised):
+            plain = self._ways(what, plan, x.x, measures)
+            plain = [Way(f"normalised, {way.name}", self._normalising(way.run)) for way in plain]
+            reads = Implicit.able(plan) and Implicit(self._device).normalises(plan, x)
+            return [*(self._implicit(what, plan) if reads else []), *plain]
         gathers = Implicit.able(plan)
         ways = self._by_columns(what, plan) if not gathers or self._suits_columns(what, plan) else []
-        ways += self._implicit(what, plan) if gathers else []
-        ways += self._wgmma(what, plan) if WgmmaConvolution.able(self._device, plan) else []
+        implicit = self._implicit(what, plan) if gathers else []
+        ways = [*implicit, *ways] if measures else [*ways, *implicit]
+        ways += self._wgmma(what, plan) if WgmmaConvolution.able(self._device, plan, direct=measures) else []
         if self._library is not None and self._library.able(plan):
-            ways.append(Way("cuDNN", getattr(self._library, what)))
+            ways.append(Way("cuDNN", self._adding(what, getattr(self._library, what))))
         return ways
+
+    def _normalising(self, run):
+        """Return a pass on the image that is normalised before, into memory of its own."""
+
+        def normalise_first(plan, x, *arguments):
+            given, statistics, relu = x
+            y = self._device.scratch("normalised", given.size, given.dtype).reshape(given.shape)
+            self._norm.normalise(given, statistics, y, relu=relu)
+            return run(plan, y, *arguments)
+
+        return normalise_first
+
+    def _adding(self, what, run):
+        """Return a pass that adds its result to the gradient of the image where it has to, for one that cannot."""
+
+        def add_after(plan, w, dy, dx, add=False):
+            if not add:
+                return run(plan, w, dy, dx)
+            device, own = self._device, self._device.scratch("added", dx.size, dx.dtype).reshape(dx.shape)
+            run(plan, w, dy, own)
+            vector = WIDE_BYTES // dx.dtype.itemsize
+            device.each(device.kernels("elementwise", "add"), dx.size, dx, own, dx, dx.size, 0, per_thread=vector)
+            return None
+
+        return add_after if what == INPUT_BACK else run
 
     def _suits_columns(self, what, plan) -> bool:
         """Whether a matrix of windows may be worth its memory beside the implicit product. Of a depthwise convolution
@@ -114,7 +164,8 @@ class CudaConvolution:
         device, whole = self._device, is_whole(plan.features, plan.channels if plan.direct else 0)  # windows are padded
         products = products_of(device, device.kernels, *self._shape(what, plan), whole)
         named = [(f"columns, {each.name}", ColumnsConvolution(device, each.run)) for each in products]
-        return [Way(name, self._rounding(what, each)) for name, each in named]
+        ways = [Way(name, self._rounding(what, each)) for name, each in named]
+        return ways if plan.direct else [Way(way.name, self._adding(what, way.run)) for way in ways]
 
     def _shape(self, what, plan) -> tuple[int, int]:
         """Return the rows and columns of the product."""
@@ -127,8 +178,8 @@ class CudaConvolution:
         run = getattr(each, what)
         return run if what == WEIGHTS_BACK else partial(getattr(self, f"_rounded_{what}"), run)
 
-    def _rounded_forward(self, run, plan, x, w, b, y, relu):
-        run(plan, x, self._rounded(w), b, y, relu)
+    def _rounded_forward(self, run, plan, x, w, b, y, relu, moments, ghost):
+        return run(plan, x, self._rounded(w), b, y, relu, moments, ghost)
 
-    def _rounded_input_back(self, run, plan, w, dy, dx):
-        run(plan, self._rounded(w), dy, dx)
+    def _rounded_input_back(self, run, plan, w, dy, dx, add=False):
+        return run(plan, self._rounded(w), dy, dx, add)

@@ -21,7 +21,8 @@ class ColumnsConvolution:
         self._device, self._product, self._unfold = device, product, Unfold(device)
         self._wide = WIDE_BYTES // device.active.itemsize
 
-    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments=None, ghost=0):
+        """It makes no moments."""
         columns = plan.group_features
         for start, end, group in self._turns(plan):
             pixels = (end - start) * plan.p * plan.q
@@ -31,14 +32,16 @@ class ColumnsConvolution:
             bias = b if b is None else b[group * columns : (group + 1) * columns]
             self._product(windows, weights, out, bias, relu)
 
-    def input_back(self, plan: ConvolutionPlan, w, dy, dx):
+    def input_back(self, plan: ConvolutionPlan, w, dy, dx, add=False):
+        """``add``: only where the image is the matrix."""
         columns = plan.group_features
         for start, end, group in self._turns(plan):
             pixels = (end - start) * plan.p * plan.q
             weights = matrix(w, plan.depth, columns, plan.features, group * columns)
             given = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
             if plan.direct:
-                self._product(given, turned(weights), self._image(plan, dx[start:end], pixels, group))
+                image = self._image(plan, dx[start:end], pixels, group)
+                self._product(given, turned(weights), image, accumulate=add)
             else:
                 windows = matrix(self._memory(plan, pixels), pixels, plan.depth)
                 self._product(given, turned(weights), windows)

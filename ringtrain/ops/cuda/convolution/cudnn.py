@@ -141,7 +141,8 @@ class Cudnn:
     def able(self, plan: ConvolutionPlan) -> bool:
         return self._device.stream.pointer is not None and self._device.active.name in IO
 
-    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments=None, ghost=0):
+        """It makes no moments."""
         turned = self._turned(plan, w)
         pack = {X: x, W: turned, Y: y} if b is None else {X: x, W: turned, BIAS: b, Y: y}
         self._execute(self._request("forward", plan, bias=b is not None, relu=relu), pack)

@@ -4,13 +4,16 @@
     dx        [pixels of a phase, R·S·K] · [R·S·K, C]         groups and stride² phases at once
     dw        [R·S·C, pixels] · [pixels, K]                   groups and slices of the pixels at once, then their sum
 
-Weights are rounded for products (:mod:`ringtrain.ops.cuda.rounding`), with w_RSCK in its order in memory.
+Weights are rounded for products (:mod:`ringtrain.ops.cuda.rounding`), with w_RSCK in its order in memory. The image may
+be one that is normalised as it is loaded; tiles of the result may be those of ghost batches, and leave their moments.
 """
 
+from ringtrain.arrays import Array
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, ConvolutionPlan, divider
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import ADD, RELU, WIDE_A, WIDE_B, WIDE_Y, by_cores, is_wide
 from ringtrain.ops.cuda.tiles import THREADS, Tile, choose_tile, split_depth
+from ringtrain.ops.normalised import Normalised
 
 MOST_BLOCKS_Z = 65535  # of a launch
 
@@ -25,53 +28,82 @@ class Implicit:
     def able(plan: ConvolutionPlan) -> bool:
         return plan.kernel <= LONGEST_KERNEL and plan.groups * plan.stride**2 <= MOST_BLOCKS_Z
 
-    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
+    def normalises(self, plan: ConvolutionPlan, x: Normalised) -> bool:
+        """Whether the image can be normalised as it is loaded."""
+        return plan.groups == 1 and self._wide(x.x, plan.channels)
+
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments: Array | None = None, ghost: int = 0):
+        """``ghost``: examples that moments are of; of a normalised image it is that of its own statistics. Returns what
+        a slice of the moments is: (its rows, slices of a ghost batch)."""
         rows, columns = plan.pixels, plan.group_features
         if not rows:
-            return
+            return None
+        ghost = x.statistics.ghost if isinstance(x, Normalised) else ghost
         tile = self._tile_of(rows, columns, plan.groups)
-        flags = RELU * relu + WIDE_A * self._wide(x, plan.channels, plan.group_channels)
+        flags = RELU * relu + WIDE_A * self._wide(_image(x), plan.channels, plan.group_channels)
         flags += WIDE_B * self._wide(w, plan.features, columns) + WIDE_Y * self._wide(y, plan.features, columns)
-        blocks = tile.count(rows, columns), 1, plan.groups
+        group_rows = min(ghost * plan.p * plan.q, rows) if ghost else rows
+        blocks = -(-rows // group_rows) * tile.count(group_rows, columns), 1, plan.groups
         divide = divider(plan.group_channels)
-        self._launch("forward", tile, blocks, x, w, b, y, *plan.sizes, plan.groups, *divide, flags)
+        if isinstance(x, Normalised):
+            given = *_normal(x), w, b, y, moments, *plan.sizes, *divide, ghost, x.relu, flags
+            self._launch("convolution_normalised", "forward", tile, blocks, *given)
+        else:
+            given = x, w, b, y, moments, *plan.sizes, plan.groups, *divide, ghost, flags
+            self._launch("convolution", "forward", tile, blocks, *given)
+        return tile.rows, -(-group_rows // tile.rows)
 
-    def input_back(self, plan: ConvolutionPlan, w, dy, dx):
+    def input_back(self, plan: ConvolutionPlan, w, dy, dx, add=False):
         rows = plan.images * -(-plan.height // plan.stride) * -(-plan.width // plan.stride)  # of the largest phase
         columns, phases = plan.group_channels, plan.stride**2
         if not rows:
             return
         tile = self._tile_of(rows, columns, plan.groups * phases)
         wide_w = self._wide(w, plan.features, plan.group_features)
-        flags = WIDE_A * self._wide(dy, plan.features, plan.group_features) + WIDE_B * wide_w
+        flags = WIDE_A * self._wide(dy, plan.features, plan.group_features) + WIDE_B * wide_w + ADD * add
         flags += WIDE_Y * self._wide(dx, plan.channels, columns)
         blocks = tile.count(rows, columns), 1, plan.groups * phases
         divide = divider(plan.group_features)
-        self._launch("input_back", tile, blocks, dy, w, dx, *plan.sizes, plan.groups, *divide, flags)
+        self._launch("convolution", "input_back", tile, blocks, dy, w, dx, *plan.sizes, plan.groups, *divide, flags)
 
     def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         device, rows, columns = self._device, plan.depth, plan.group_features
         tile = self._tile_of(rows, columns, plan.groups)
-        tiles = tile.count(rows, columns) * plan.groups
-        parts, each = split_depth(tiles, plan.pixels, device.active.itemsize)
-        flags = WIDE_A * self._wide(x, plan.channels, plan.group_channels)
-        flags += WIDE_B * self._wide(dy, plan.features, columns) + ADD * (accumulate and parts == 1)
-        sums = dw if parts == 1 else device.scratch("parts", parts * dw.size, device.real)
-        blocks = tile.count(rows, columns), 1, plan.groups * parts
+        tiles = tile.count(rows, columns)
+        count, each = split_depth(tiles * plan.groups, plan.pixels, device.active.itemsize)
+        flags = WIDE_A * self._wide(_image(x), plan.channels, plan.group_channels)
+        flags += WIDE_B * self._wide(dy, plan.features, columns) + ADD * accumulate
+        parts = tickets = None
+        if count > 1:
+            parts = device.scratch("parts", count * dw.size, device.real)
+            tickets = device.tickets(tiles * plan.groups)
+        blocks = tiles, 1, plan.groups * count
+        outputs = dy, dw, parts, tickets, *plan.sizes
         divide = *divider(plan.p * plan.q), *divider(plan.q)
-        self._launch("weights_back", tile, blocks, x, dy, sums, *plan.sizes, plan.groups, *divide, each, flags)
-        if parts > 1:
-            kernel = device.kernels("matrix", "sum_parts")
-            device.each(kernel, dw.size, sums, dw, parts, dw.size, int(accumulate))
+        if isinstance(x, Normalised):
+            by_group = divider(x.statistics.ghost * plan.p * plan.q)
+            given = *_normal(x), *outputs, *divide, *by_group, each, x.relu, flags
+            self._launch("convolution_normalised", "weights_back", tile, blocks, *given)
+        else:
+            given = x, *outputs, plan.groups, *divide, each, flags
+            self._launch("convolution", "weights_back", tile, blocks, *given)
 
     def _tile_of(self, rows, columns, others):
         return self._tile or choose_tile(rows, columns, self._device.active.itemsize, others)
 
-    def _launch(self, name, tile, blocks, *arguments):
+    def _launch(self, source, name, tile, blocks, *arguments):
         device = self._device
         cores = by_cores(device.precise, device.active)
-        kernel = device.kernels("convolution", name, **tile.defines, CORES=int(cores))
+        kernel = device.kernels(source, name, **tile.defines, CORES=int(cores))
         kernel(blocks, THREADS, device.stream, *arguments, shared_bytes=tile.shared_bytes)
 
     def _wide(self, array, *strides):
         return is_wide(self._device.runtime, array, *strides)
+
+
+def _image(x):
+    return x.x if isinstance(x, Normalised) else x
+
+
+def _normal(x: Normalised) -> tuple:
+    return x.x, x.statistics.mean, x.statistics.scale, x.statistics.beta

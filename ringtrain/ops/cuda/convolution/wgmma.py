@@ -5,7 +5,7 @@
     dw        x, windows, pixels as the sum          · dy
 
 For channels and features of whole 16 bytes, in one group. Arrays that do not begin at 16 bytes are left to the usual
-kernels. An image that is the matrix of its windows already is multiplied as a matrix.
+kernels. An image that is the matrix of its windows already is multiplied as a matrix, unless moments are wanted.
 """
 
 from dataclasses import dataclass
@@ -62,38 +62,40 @@ class WgmmaConvolution:
         self._launches, self._usual = wgmma.TileLaunches(device, device.kernels, tile), Implicit(device)
 
     @staticmethod
-    def able(device: Device, plan: ConvolutionPlan) -> bool:
-        """Whether the passes of a plan can be done so."""
-        if not (wgmma.is_offered(device.runtime, device.active) and plan.groups == 1 and not plan.direct):
+    def able(device: Device, plan: ConvolutionPlan, direct: bool = False) -> bool:
+        """Whether the passes of a plan can be done so. ``direct``: of an image that is its own matrix, too."""
+        offered = wgmma.is_offered(device.runtime, device.active)
+        if not (offered and plan.groups == 1 and (direct or not plan.direct)):
             return False
         boxes = [_windows_in(plan, 1), *(_windows_back(plan, *each) for each in phases(plan) if _meets(*each))]
         whole = wgmma.is_whole(plan.channels, plan.features)
         return whole and plan.kernel <= FURTHEST_TAP and Implicit.able(plan) and all(map(reachable, boxes))
 
-    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments=None, ghost=0):
         if not wgmma.is_aligned(self._device, x, w):
-            self._usual.forward(plan, x, w, b, y, relu)
-            return
+            return self._usual.forward(plan, x, w, b, y, relu, moments, ghost)
         flags = RELU * relu + WIDE_Y * is_wide(self._device.runtime, y, plan.features)
         maps = self._launches.map(x, _windows_in(plan, wgmma.ROWS)), self._weights(plan, w, deep=False)
         sizes = plan.images, plan.channels, plan.p, plan.q, plan.features, plan.kernel, plan.stride, plan.pad
-        tiles = self._tile.count(plan.pixels, plan.features)
-        self._launches.rounded(SOURCE, "forward", tiles, *maps, b, y, *sizes, flags)
+        group_rows = min(ghost * plan.p * plan.q, plan.pixels) if ghost else plan.pixels
+        tiles = -(-plan.pixels // group_rows) * self._tile.count(group_rows, plan.features)
+        self._launches.rounded(SOURCE, "forward", tiles, *maps, b, y, moments, *sizes, group_rows, flags)
+        return wgmma.GROUP_ROWS, -(-group_rows // wgmma.ROWS) * wgmma.ROWS // wgmma.GROUP_ROWS
 
-    def input_back(self, plan: ConvolutionPlan, w, dy, dx):
+    def input_back(self, plan: ConvolutionPlan, w, dy, dx, add=False):
         if not wgmma.is_aligned(self._device, w, dy):
-            self._usual.input_back(plan, w, dy, dx)
+            self._usual.input_back(plan, w, dy, dx, add)
             return
         found = phases(plan)
-        if not all(_meets(*each) for each in found):
+        if not (add or all(_meets(*each) for each in found)):
             self._device.runtime.clear(dx, self._device.stream)  # pixels that are in no window
         weights = self._weights(plan, w, deep=True)
         for down, across in found:
             if _meets(down, across):
-                self._phase(plan, weights, dy, dx, down, across)
+                self._phase(plan, weights, dy, dx, down, across, add)
 
-    def _phase(self, plan, weights, dy, dx, down, across):
-        flags = WIDE_Y * is_wide(self._device.runtime, dx, plan.channels)
+    def _phase(self, plan, weights, dy, dx, down, across, add):
+        flags = WIDE_Y * is_wide(self._device.runtime, dx, plan.channels) + ADD * add
         image = plan.images, plan.height, plan.width, plan.channels, plan.features, plan.kernel, plan.stride
         pixels = down.count, across.count, down.start, across.start
         windows_of_dy = down.taps, across.taps, down.dy_start, across.dy_start

@@ -62,7 +62,7 @@ template <typename T> __device__ T block_sum(T value) {
 // ── the last block ───────────────────────────────────────────────────────────────────────────────────────────
 // Whether this block is the last of ``count`` that come here, in every thread of it: then it sees, by __ldcg, what the
 // others have written. ``ticket`` is 0 before and after.
-__device__ inline bool is_last_block(unsigned *ticket, unsigned count) {
+static __device__ bool is_last_block(unsigned *ticket, unsigned count) {
     __shared__ bool last;
     __threadfence();
     __syncthreads();

@@ -10,27 +10,15 @@
 //
 // Compiled with TILE_M, TILE_N and CORES. channels and features: of all groups. Source: Chetlur et al. 2014, "cuDNN",
 // section 3; Dumoulin & Visin 2016, section 4, for the phases.
-#include "tile.cuh"
-#include "windows.cuh"
+#include "convolution.cuh"
 
 extern "C" __global__ void __launch_bounds__(TILE_THREADS) forward(
-    const ACT *x, const ACT *w, const REAL *bias, ACT *y, int images, int height, int width, int channels, int p, int q,
-    int features, int kernel, int stride, int pad, int groups, unsigned depth_multiplier, int depth_shift, int flags
+    const ACT *x, const ACT *w, const REAL *bias, ACT *y, REAL *moments, int images, int height, int width, int channels,
+    int p, int q, int features, int kernel, int stride, int pad, int groups, unsigned depth_multiplier, int depth_shift,
+    int ghost, int flags
 ) {
-    extern __shared__ uint4 memory[];
-    ACT *shared = (ACT *)memory;
-    int group = blockIdx.z, depth = channels / groups, columns = features / groups, rows = images * p * q;
-    typedef Windows<Divided, Divided, Divider, SmallDivided> View;
-    View view{x + group * depth, height, width, channels, p, q, stride, -pad, -pad, 1, depth, kernel, {p * q}, {q},
-              {depth, depth_multiplier, depth_shift}, SmallDivided(kernel)};
-    Corner corner(columns);
-    typename SumsOf<CORES, ACT, true, false>::Type tile;
-    Loader<ACT, TILE_M, true, View> left(view, corner.row, rows, flags & WIDE_A);
-    Loader<ACT, TILE_N, false, Lines<ACT>> right({w + group * columns, features}, corner.column, columns, flags & WIDE_B);
-    accumulate(tile, left, right, 0, kernel * kernel * depth, shared);
-    const REAL *own = bias ? bias + group * columns : bias;
-    InOrder place{features};
-    put_rounded(tile, y + group * columns, place, corner.row, rows, corner.column, columns, own, flags, shared);
+    forward_pass(x, Plain{}, w, bias, y, moments, images, height, width, channels, p, q, features, kernel, stride,
+                         pad, groups, depth_multiplier, depth_shift, ghost, flags);
 }
 
 // How the pixels h of one remainder lie: h = stride · u + phase - pad for u = first, ..., first + count - 1; they meet
@@ -65,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) input_back(
     int depth = features / groups, columns = channels / groups;
     Phase down(phase / stride, height, kernel, stride, pad), across(phase % stride, width, kernel, stride, pad);
     int rows = images * down.count * across.count;
-    Corner corner(columns);
+    Corner corner(rows, columns);
     if (corner.row >= rows) return;
     Divider by_depth{depth, depth_multiplier, depth_shift};
     SmallDivided by_tap(max(across.taps, 1));
@@ -84,26 +72,12 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) input_back(
     put_rounded(tile, own, place, corner.row, rows, corner.column, columns, (const REAL *)0, flags, shared);
 }
 
-// Block z: group z / splits, and of the pixels the share z % splits, ``each`` of them; into sums[share] where there are
-// several.
+// See weights_pass.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS) weights_back(
-    const ACT *x, const ACT *dy, REAL *sums, int images, int height, int width, int channels, int p, int q, int features,
-    int kernel, int stride, int pad, int groups, unsigned image_multiplier, int image_shift, unsigned row_multiplier,
-    int row_shift, int each, int flags
+    const ACT *x, const ACT *dy, REAL *dw, REAL *parts, unsigned *tickets, int images, int height, int width,
+    int channels, int p, int q, int features, int kernel, int stride, int pad, int groups, unsigned image_multiplier,
+    int image_shift, unsigned row_multiplier, int row_shift, int each, int flags
 ) {
-    extern __shared__ uint4 memory[];
-    ACT *shared = (ACT *)memory;
-    int splits = gridDim.z / groups, group = blockIdx.z / splits, split = blockIdx.z % splits;
-    int depth = channels / groups, columns = features / groups, rows = kernel * kernel * depth, pixels = images * p * q;
-    typedef Windows<Divider, Divider, Divided, Divided> View;
-    View view{x + group * depth, height, width, channels, p, q, stride, -pad, -pad, 1, depth, kernel,
-              {p * q, image_multiplier, image_shift}, {q, row_multiplier, row_shift}, {depth}, {kernel}};
-    Corner corner(columns);
-    typename SumsOf<CORES, ACT, false, false>::Type tile;
-    Loader<ACT, TILE_M, false, View> left(view, corner.row, rows, flags & WIDE_A);
-    Loader<ACT, TILE_N, false, Lines<ACT>> right({dy + group * columns, features}, corner.column, columns, flags & WIDE_B);
-    accumulate(tile, left, right, split * each, min(pixels, (split + 1) * each), shared);
-    REAL *own = sums + (long long)split * rows * features + group * columns;
-    InOrder place{features};
-    put_sums(tile, own, place, corner.row, rows, corner.column, columns, flags & ADD);
+    weights_pass(x, Plain{}, dy, dw, parts, tickets, images, height, width, channels, p, q, features, kernel,
+                         stride, pad, groups, image_multiplier, image_shift, row_multiplier, row_shift, each, flags);
 }

@@ -52,22 +52,20 @@ extern "C" __global__ void __launch_bounds__(ROW_BLOCK) softmax(const ACT *x, AC
         out[k] = to_act((REAL)(exp((double)to_real(row[k]) - greatest) / total));
 }
 
-// results [3][rows]: loss, whether it is right, whether it counts. dx may be null.
-extern "C" __global__ void __launch_bounds__(ROW_BLOCK) cross_entropy(
-    const ACT *x, const int *labels, ACT *dx, double *results, int N, int K, double scale, double smoothing,
-    int ignore, const double *factor) {
-    __shared__ Greatest found[ROW_BLOCK / WARP];
-    const ACT *row = x + (long long)blockIdx.x * K;
-    ACT *out = dx ? dx + (long long)blockIdx.x * K : dx;
-    double *result = results + blockIdx.x;
-    int label = labels[blockIdx.x];
-    if (factor) scale *= *factor;
-    if (label == ignore) {
-        if (out)
-            for (int k = threadIdx.x; k < K; k += blockDim.x) out[k] = to_act((REAL)0);
-        if (threadIdx.x == 0) result[0] = result[N] = result[2 * (long long)N] = 0;
-        return;
+// totals += the sums of results [3][count], in their order; by the last block.
+__device__ inline void add_totals(const double *results, double *totals, int count, unsigned *ticket) {
+    if (!is_last_block(ticket, gridDim.x)) return;
+    for (int quantity = 0; quantity < 3; quantity++) {
+        double sum = 0;
+        for (int n = threadIdx.x; n < count; n += blockDim.x) sum += __ldcg(results + quantity * (long long)count + n);
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) totals[quantity] += sum;
     }
+}
+
+// result, N apart: loss, whether it is right, whether it counts. out may be null.
+__device__ inline void cross_entropy_of(const ACT *row, int label, ACT *out, double *result, int N, int K, double scale,
+                                        double smoothing, Greatest *found) {
     Greatest greatest = greatest_of_row(row, K, found);
     double shift = (double)greatest.value + log(exponentials(row, K, greatest.value));
     bool known = label >= 0 && label < K;
@@ -86,14 +84,24 @@ extern "C" __global__ void __launch_bounds__(ROW_BLOCK) cross_entropy(
     result[2 * (long long)N] = 1;
 }
 
-// totals += sums of the results: one block, so that the order is the rows' own.
-extern "C" __global__ void add_totals(const double *results, double *totals, int N) {
-    for (int quantity = 0; quantity < 3; quantity++) {
-        double sum = 0;
-        for (int n = threadIdx.x; n < N; n += blockDim.x) sum += results[quantity * (long long)N + n];
-        sum = block_sum(sum);
-        if (threadIdx.x == 0) totals[quantity] += sum;
+// results [3][rows]. dx may be null. totals += (loss, correct, valid) of all rows.
+extern "C" __global__ void __launch_bounds__(ROW_BLOCK) cross_entropy(
+    const ACT *x, const int *labels, ACT *dx, double *results, double *totals, unsigned *ticket, int N, int K,
+    double scale, double smoothing, int ignore, const double *factor) {
+    __shared__ Greatest found[ROW_BLOCK / WARP];
+    const ACT *row = x + (long long)blockIdx.x * K;
+    ACT *out = dx ? dx + (long long)blockIdx.x * K : dx;
+    double *result = results + blockIdx.x;
+    int label = labels[blockIdx.x];
+    if (factor) scale *= *factor;
+    if (label == ignore) {
+        if (out)
+            for (int k = threadIdx.x; k < K; k += blockDim.x) out[k] = to_act((REAL)0);
+        if (threadIdx.x == 0) result[0] = result[N] = result[2 * (long long)N] = 0;
+    } else {
+        cross_entropy_of(row, label, out, result, N, K, scale, smoothing, found);
     }
+    add_totals(results, totals, N, ticket);
 }
 
 #define MSE 0
@@ -116,8 +124,8 @@ __device__ inline Element element(int kind, double x, double y, double delta) {
 
 // results [3][blocks]: losses, right ones, those that count; all but those of ``missing``. dx may be null.
 template <typename LABEL>
-__device__ void value_part(int kind, const ACT *x, const LABEL *labels, ACT *dx, double *results, long long count,
-                           double scale, double delta, const double *factor, bool missing) {
+__device__ void value_part(int kind, const ACT *x, const LABEL *labels, ACT *dx, double *results, double *totals,
+                           unsigned *ticket, long long count, double scale, double delta, const double *factor, bool missing) {
     if (factor) scale *= *factor;
     double loss = 0, correct = 0, valid = 0;
     for (long long i = first_index(); i < count; i += index_stride()) {
@@ -133,22 +141,24 @@ __device__ void value_part(int kind, const ACT *x, const LABEL *labels, ACT *dx,
     loss = block_sum(loss);
     correct = block_sum(correct);
     valid = block_sum(valid);
-    if (threadIdx.x) return;
-    results[blockIdx.x] = loss;
-    results[gridDim.x + blockIdx.x] = correct;
-    results[2 * gridDim.x + blockIdx.x] = valid;
+    if (threadIdx.x == 0) {
+        results[blockIdx.x] = loss;
+        results[gridDim.x + blockIdx.x] = correct;
+        results[2 * gridDim.x + blockIdx.x] = valid;
+    }
+    add_totals(results, totals, gridDim.x, ticket);
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_BLOCK) values(
-    int kind, const ACT *x, const REAL *labels, ACT *dx, double *results, long long count, double scale,
-    double delta, const double *factor) {
-    value_part(kind, x, labels, dx, results, count, scale, delta, factor, false);
+    int kind, const ACT *x, const REAL *labels, ACT *dx, double *results, double *totals,
+    unsigned *ticket, long long count, double scale, double delta, const double *factor) {
+    value_part(kind, x, labels, dx, results, totals, ticket, count, scale, delta, factor, false);
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_BLOCK) class_values(
-    int kind, const ACT *x, const int *labels, ACT *dx, double *results, long long count, double scale,
-    double delta, const double *factor) {
-    value_part(kind, x, labels, dx, results, count, scale, delta, factor, true);
+    int kind, const ACT *x, const int *labels, ACT *dx, double *results, double *totals,
+    unsigned *ticket, long long count, double scale, double delta, const double *factor) {
+    value_part(kind, x, labels, dx, results, totals, ticket, count, scale, delta, factor, true);
 }
 
 // Add the totals (loss, correct, valid) of a mixed batch; one thread.

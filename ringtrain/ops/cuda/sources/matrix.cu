@@ -1,4 +1,4 @@
-// What products need around them: weights in the type of activations, sums of parts.
+// What products need around them: weights in the type of activations, bias and max(·, 0) after those of cuBLAS.
 #include "map.cuh"
 
 // y = x, rounded: weights as the tensor cores take them. Once for each product, so that its loads need no arithmetic.
@@ -33,27 +33,6 @@ extern "C" __global__ void turn_back(const ACT *x, REAL *y, int rows, int column
         long long to = (long long)(row + i) * columns + column;
         REAL value = square[threadIdx.x][threadIdx.y + i];
         y[to] = add ? y[to] + value : value;
-    }
-}
-
-// y[i] = sum of parts[0][i], parts[1][i], ... in this order, or added to y[i].
-extern "C" __global__ void sum_parts(const REAL *parts, REAL *y, int count, long long n, int add) {
-    for (long long i = first_index(); i < n; i += index_stride()) {
-        REAL sum = parts[i];
-        for (int part = 1; part < count; part++) sum += parts[part * n + i];
-        y[i] = add ? y[i] + sum : sum;
-    }
-}
-
-// The same for the result of a layer: y = max(sum of parts + bias, 0), rounded.
-extern "C" __global__ void finish_parts(
-    const REAL *parts, const REAL *bias, ACT *y, int count, long long n, int columns, int relu
-) {
-    for (long long i = first_index(); i < n; i += index_stride()) {
-        REAL sum = parts[i];
-        for (int part = 1; part < count; part++) sum += parts[part * n + i];
-        if (bias) sum += bias[i % columns];
-        y[i] = to_act(relu ? relu_of(sum) : sum);
     }
 }
 

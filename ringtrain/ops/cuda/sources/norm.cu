@@ -60,8 +60,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) moments(
 }
 
 // blockIdx.x: the group; blockIdx.y and threadIdx.x: the channel.
+// x: whose first row of the group the means are from, or null. gamma may be null: then no scale is made.
 template <typename OUT>
-__device__ void finish_moments_of(const ACT *x, const REAL *partial, OUT *mean, OUT *var, CUT, double *lanes) {
+__device__ void finish_moments_of(const ACT *x, const REAL *partial, const REAL *gamma, OUT *mean, OUT *var, REAL *scale,
+                                  REAL eps, CUT, double *lanes) {
     int group = blockIdx.x, channel = blockIdx.y * blockDim.x + threadIdx.x, c = min(channel, channels - 1);
     long long own = rows_of_group(group, rows, group_rows);
     int used = (int)((own + slice_rows - 1) / slice_rows);
@@ -74,74 +76,78 @@ __device__ void finish_moments_of(const ACT *x, const REAL *partial, OUT *mean, 
         return (double)part[((long long)s * 2 + 1) * channels] + weight(s) * away * away;
     });
     if (threadIdx.y || channel >= channels) return;
-    mean[(long long)group * channels + channel] = (OUT)(to_real(x[group * group_rows * channels + channel]) + off);
-    var[(long long)group * channels + channel] = (OUT)(squares / own);
+    long long at = (long long)group * channels + channel;
+    double base = x ? (double)to_real(x[group * group_rows * channels + channel]) : 0;
+    OUT found = (OUT)(squares / own);
+    mean[at] = (OUT)(base + off);
+    var[at] = found;
+    if (gamma) scale[at] = scale_of(gamma[channel], (REAL)found, eps);
 }
 
 extern "C" __global__ void __launch_bounds__(FINISH) finish_moments(
-    const ACT *x, const REAL *partial, REAL *mean, REAL *var,
+    const ACT *x, const REAL *partial, const REAL *gamma, REAL *mean, REAL *var, REAL *scale, double eps,
     long long rows, long long group_rows, int slices, int slice_rows, int channels) {
     __shared__ double lanes[FINISH];
-    finish_moments_of(x, partial, mean, var, rows, group_rows, slices, slice_rows, channels, lanes);
+    finish_moments_of(x, partial, gamma, mean, var, scale, (REAL)eps, rows, group_rows, slices, slice_rows, channels,
+                      lanes);
 }
 
 extern "C" __global__ void __launch_bounds__(FINISH) finish_moments_float64(
     const ACT *x, const REAL *partial, double *moments,
     long long rows, long long group_rows, int slices, int slice_rows, int channels) {
     __shared__ double lanes[FINISH];
-    finish_moments_of(x, partial, moments, moments + channels, rows, group_rows, slices, slice_rows, channels, lanes);
+    finish_moments_of(x, partial, (const REAL *)0, moments, moments + channels, (REAL *)0, (REAL)0, rows, group_rows,
+                      slices, slice_rows, channels, lanes);
 }
 
 // ── normalisation ────────────────────────────────────────────────────────────────────────────────────────────
-template <int COUNT>
-__device__ void normalise_of(const ACT *__restrict__ x, const REAL *gamma, const REAL *beta, const REAL *mean,
-                             const REAL *var, ACT *__restrict__ y, REAL eps, int relu, const Slice<COUNT> &at,
-                             int channels) {
+// y = norm(x) + a, max(·, 0); a may be null. bits: a byte for each vector of channels, which of them are above 0; or null.
+template <int COUNT, bool ADDS>
+__device__ void normalise_of(const ACT *__restrict__ x, const ACT *__restrict__ a, const REAL *gamma, const REAL *beta,
+                             const REAL *mean, const REAL *var, ACT *__restrict__ y, unsigned char *bits, REAL eps,
+                             int relu, const Slice<COUNT> &at, int channels) {
     if (!at.count) return;
-    REAL centre[COUNT], factor[COUNT], offset[COUNT];
+    REAL centre[COUNT], scale[COUNT], offset[COUNT];
     const REAL *own_mean = mean + (long long)at.group * channels, *own_var = var + (long long)at.group * channels;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         centre[i] = own_mean[at.channel + i];
-        factor[i] = gamma[at.channel + i] * inverse_of(own_var[at.channel + i], eps);
+        scale[i] = scale_of(gamma[at.channel + i], own_var[at.channel + i], eps);
         offset[i] = beta[at.channel + i];
     }
 #pragma unroll 4
     for (long long row = at.first; row < at.last; row += blockDim.y) {
-        Vector<ACT, COUNT> v = load<COUNT>(x, row, channels, at.channel);
+        Vector<ACT, COUNT> v = load<COUNT>(x, row, channels, at.channel), more;
+        if (ADDS) more = load<COUNT>(a, row, channels, at.channel);
+        unsigned above = 0;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            REAL r = (to_real(v.at[i]) - centre[i]) * factor[i] + offset[i];
+            REAL r = normal_of(to_real(v.at[i]), centre[i], scale[i], offset[i]);
+            if (ADDS) r += to_real(more.at[i]);
             v.at[i] = to_act(relu ? relu_of(r) : r);
+            above |= (unsigned)(to_real(v.at[i]) > (REAL)0) << i;
         }
         store(y, row, channels, at.channel, v);
+        if (bits) bits[(row * channels + at.channel) / COUNT] = (unsigned char)above;
     }
+}
+
+template <int COUNT>
+__device__ void normalise_any(const ACT *x, const ACT *a, const REAL *gamma, const REAL *beta, const REAL *mean,
+                              const REAL *var, ACT *y, unsigned char *bits, REAL eps, int relu, const Slice<COUNT> &at,
+                              int channels) {
+    if (a) normalise_of<COUNT, true>(x, a, gamma, beta, mean, var, y, bits, eps, relu, at, channels);
+    else normalise_of<COUNT, false>(x, a, gamma, beta, mean, var, y, bits, eps, relu, at, channels);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) normalise(
-    const ACT *x, const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *var, ACT *y, double eps, int relu,
+    const ACT *x, const ACT *a, const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *var, ACT *y,
+    unsigned char *bits, double eps, int relu,
     long long rows, long long group_rows, int slices, int slice_rows, int channels, int wide) {
     if (wide)
-        normalise_of(x, gamma, beta, mean, var, y, (REAL)eps, relu,
-                     Slice<ACTS>(rows, group_rows, slices, slice_rows, channels), channels);
+        normalise_any(x, a, gamma, beta, mean, var, y, bits, (REAL)eps, relu,
+                      Slice<ACTS>(rows, group_rows, slices, slice_rows, channels), channels);
     else
-        normalise_of(x, gamma, beta, mean, var, y, (REAL)eps, relu,
-                     Slice<1>(rows, group_rows, slices, slice_rows, channels), channels);
-}
-
-// ── shares of statistics ─────────────────────────────────────────────────────────────────────────────────────
-// See Ops.batch_norm_shares; a thread a channel. group_rows = ghost · pixels.
-extern "C" __global__ void shares(
-    const REAL *mean, const REAL *var, REAL *mean_out, REAL *var_out, long long rows, long long pixels, int ghost,
-    int groups, int channels, double total, int accumulate) {
-    int c = (int)first_index();
-    if (c >= channels) return;
-    double mean_sum = accumulate ? (double)mean_out[c] : 0, var_sum = accumulate ? (double)var_out[c] : 0;
-    for (int g = 0; g < groups; g++) {
-        double count = (double)rows_of_group(g, rows, ghost * pixels), share = count / pixels / total;
-        mean_sum += share * mean[(long long)g * channels + c];
-        var_sum += share * var[(long long)g * channels + c] * count / (count > 1 ? count - 1 : 1);
-    }
-    mean_out[c] = (REAL)mean_sum;
-    var_out[c] = (REAL)var_sum;
+        normalise_any(x, a, gamma, beta, mean, var, y, bits, (REAL)eps, relu,
+                      Slice<1>(rows, group_rows, slices, slice_rows, channels), channels);
 }

@@ -95,6 +95,9 @@ template <typename T, int EXTENT, bool DEEP, typename View> struct Loader {
         }
     }
 
+    // What is done to panels that have arrived, by the threads that asked for them: nothing.
+    __device__ void settle(T *panel, int depth, int depth_end) const {}
+
     __device__ void chunk_of(T *to, const T *from, bool inside, int left) const {
         int count = inside && from ? max(0, min(left, P::WIDE)) : 0;
         copy_16(to, count ? from : view.somewhere(), count * (int)sizeof(T));

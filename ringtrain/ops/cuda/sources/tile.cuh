@@ -154,6 +154,7 @@ __device__ void accumulate(Sums &sums, const LoaderA &a, const LoaderB &b, int s
     for (int step = 0; step < STAGES - 1; step++) bring(step);
     for (int step = 0; step < steps; step++) {
         copies_wait<STAGES - 2>();
+        a.settle(shared + step % STAGES * A::SIZE, start + step * A::DEPTH, stop);
         __syncthreads();
         bring(step + STAGES - 1);
         sums.add(shared + step % STAGES * A::SIZE, b_shared + step % STAGES * B::SIZE);
@@ -167,6 +168,31 @@ __device__ void accumulate(Sums &sums, const LoaderA &a, const LoaderB &b, int s
 struct InOrder {
     int stride;
     __device__ long long operator()(int row) const { return (long long)row * stride; }
+};
+
+// Rows in groups, and the tiles of ``height`` rows that each group is cut into by itself: no tile has rows of two.
+struct RowTiles {
+    int rows, group_rows, height, each;  // each: tiles of a group
+    __device__ RowTiles(int rows, int group_rows, int height)
+        : rows(rows), group_rows(group_rows), height(height), each((group_rows + height - 1) / height) {}
+    __device__ int count() const { return (rows + group_rows - 1) / group_rows * each; }
+    __device__ int group(int tile) const { return tile / each; }
+    __device__ int first(int tile) const { return group(tile) * group_rows + tile % each * height; }
+    // Behind the last row of the tile's group.
+    __device__ int end(int tile) const { return min(rows, (group(tile) + 1) * group_rows); }
+};
+
+// The tile of block x, those of one row of tiles after each other: they read the same rows of the left factor.
+struct Corner {
+    int tile, row, column, end;  // tile: of rows; end: behind the last row of its group
+    __device__ Corner(const RowTiles &rows, int columns) {
+        int across = (columns + TILE_N - 1) / TILE_N;
+        tile = blockIdx.x / across;
+        row = rows.first(tile);
+        end = rows.end(tile);
+        column = blockIdx.x % across * TILE_N;
+    }
+    __device__ Corner(int rows, int columns) : Corner(RowTiles(rows, rows, TILE_M), columns) {}
 };
 
 // Sums as they are, or added to what is there: y[place(row) + column].
@@ -183,14 +209,68 @@ __device__ void put_sums(
     });
 }
 
+// Of a tile whose sums are divided among blocks: part z of ``count`` goes to parts[z][rows][columns], and the last block
+// to come gives f(row, column, sum of all parts in their order).
+template <typename Sums, typename F>
+__device__ void put_parts(
+    const Sums &sums, REAL *parts, int z, int count, unsigned *ticket, const Corner &corner, int rows, int columns, F f
+) {
+    long long size = (long long)rows * columns;
+    put_sums(sums, parts + z * size, InOrder{columns}, corner.row, rows, corner.column, columns, false);
+    if (!is_last_block(ticket, count)) return;
+    for (int i = threadIdx.x; i < TILE_M * TILE_N; i += TILE_THREADS) {
+        int row = corner.row + i / TILE_N, column = corner.column + i % TILE_N;
+        if (row >= rows || column >= columns) continue;
+        const REAL *from = parts + (long long)row * columns + column;
+        REAL sum = __ldcg(from);
+        for (int part = 1; part < count; part++) sum += __ldcg(from + part * size);
+        f(row, column, sum);
+    }
+}
+
+// The moments of a tile's rows, of each column: parts [2][channels] = mean, and squares about it. tile: the rounded
+// results in shared memory, which has at least one row.
+template <typename Sums>
+__device__ void put_moments(const ACT *tile, int rows, int first_column, int columns, REAL *parts, int channels) {
+    const int LANES = 2 * TILE_THREADS / TILE_N;  // threads for each two columns; all are of one warp
+    static_assert(LANES >= 1 && LANES <= WARP, "a tile is too wide or too narrow");
+    const int STRIDE = TILE_N + Wide<ACT>::COUNT;
+    typedef Vector<ACT, 2> Pair;
+    int thread = threadIdx.x % TILE_THREADS, column = thread / LANES * 2, lane = thread % LANES;
+    REAL shift[2], sum[2] = {}, squares[2] = {};
+    Pair base = *(const Pair *)(tile + column);
+    for (int e = 0; e < 2; e++) shift[e] = to_real(base.at[e]);
+#pragma unroll 4
+    for (int row = lane; row < rows; row += LANES) {
+        Pair pair = *(const Pair *)(tile + row * STRIDE + column);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            REAL d = to_real(pair.at[e]) - shift[e];
+            sum[e] += d;
+            squares[e] += d * d;
+        }
+    }
+    for (int e = 0; e < 2; e++) {
+        for (int step = LANES / 2; step > 0; step /= 2) {
+            sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], step);
+            squares[e] += __shfl_xor_sync(ALL_LANES, squares[e], step);
+        }
+        int c = first_column + column + e;
+        if (lane || c >= columns) continue;
+        parts[c] = shift[e] + sum[e] / (REAL)rows;
+        parts[channels + c] = squares[e] - sum[e] * (sum[e] / (REAL)rows);
+    }
+}
+
 // max(sum + bias, 0), rounded, by way of shared memory, so that lines are written 16 bytes at a time where ``flags``
-// have WIDE_Y.
+// have WIDE_Y; added to what is there where they have ADD. moments: where those of these rows go, or null.
 template <typename Sums, typename Place>
 __device__ void put_rounded(
     const Sums &sums, ACT *y, Place place, int first_row, int rows, int first_column, int columns, const REAL *bias,
-    int flags, ACT *shared
+    int flags, ACT *shared, REAL *moments = 0
 ) {
     const int WIDE = Wide<ACT>::COUNT, STRIDE = TILE_N + WIDE, CHUNKS = TILE_N / WIDE;
+    typedef Vector<ACT, WIDE> Chunk;
     static_assert(Sums::ROWS * STRIDE * (int)sizeof(ACT) <= TILE_SHARED, "the tile does not fit");
     auto rounded = [&](int column, REAL sum) {
         if (bias && first_column + column < columns) sum += bias[first_column + column];
@@ -205,25 +285,24 @@ __device__ void put_rounded(
         }
     });
     Sums::meet();
+    int used = min(Sums::ROWS, rows - first_row);
+    if (moments && used > 0) put_moments<Sums>(shared, used, first_column, columns, moments, columns);
     for (int i = threadIdx.x % TILE_THREADS; i < Sums::ROWS * CHUNKS; i += TILE_THREADS) {
         int row = i / CHUNKS, column = i % CHUNKS * WIDE, left = columns - first_column - column;
-        if (first_row + row >= rows || left <= 0) continue;
+        if (row >= used || left <= 0) continue;
         const ACT *from = shared + row * STRIDE + column;
         ACT *to = y + place(first_row + row) + first_column + column;
         if ((flags & WIDE_Y) && left >= WIDE) {
-            *(Vector<ACT, Wide<ACT>::COUNT> *)to = *(const Vector<ACT, Wide<ACT>::COUNT> *)from;
+            Chunk chunk = *(const Chunk *)from;
+            if (flags & ADD) {
+                Chunk held = *(const Chunk *)to;
+#pragma unroll
+                for (int e = 0; e < WIDE; e++) chunk.at[e] = to_act(to_real(held.at[e]) + to_real(chunk.at[e]));
+            }
+            *(Chunk *)to = chunk;
         } else {
-            for (int e = 0; e < WIDE && e < left; e++) to[e] = from[e];
+            for (int e = 0; e < WIDE && e < left; e++)
+                to[e] = flags & ADD ? to_act(to_real(to[e]) + to_real(from[e])) : from[e];
         }
     }
 }
-
-// The tile of block x, those of one row of tiles after each other: they read the same rows of the left factor.
-struct Corner {
-    int row, column;
-    __device__ Corner(int columns) {
-        int across = (columns + TILE_N - 1) / TILE_N;
-        row = blockIdx.x / across * TILE_M;
-        column = blockIdx.x % across * TILE_N;
-    }
-};

@@ -38,6 +38,7 @@ template <bool B> struct WindowsByWeights {
     static const bool A_DEEP = true, B_DEEP = B;
     const TensorMap &windows, &weights;
     WindowGrid grid;
+    RowTiles rows;
     int tiles_across, depth, taps, first, down, across;
 
     struct Walk {
@@ -45,7 +46,7 @@ template <bool B> struct WindowsByWeights {
         Window window;
         int column, r, s, channel;
         __device__ Walk(const WindowsByWeights &of, int tile, int step)
-            : of(of), window(of.grid, tile / of.tiles_across * TILE_M), column(tile % of.tiles_across * TILE_N) {
+            : of(of), window(of.grid, of.rows.first(tile / of.tiles_across)), column(tile % of.tiles_across * TILE_N) {
             int blocks = (of.depth + STEP - 1) / STEP, tap = step / blocks;
             channel = step % blocks * STEP, r = tap / of.taps, s = tap % of.taps;
         }
@@ -62,14 +63,15 @@ template <bool B> struct WindowsByWeights {
 };
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) forward(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const REAL *bias, ACT *y, int images,
-    int channels, int p, int q, int features, int kernel, int stride, int pad, int flags
+    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const REAL *bias, ACT *y, REAL *moments,
+    int images, int channels, int p, int q, int features, int kernel, int stride, int pad, int group_rows, int flags
 ) {
-    int across = (features + TILE_N - 1) / TILE_N, rows = images * p * q;
+    int across = (features + TILE_N - 1) / TILE_N;
+    RowTiles rows(images * p * q, group_rows, TILE_M);
     int steps = kernel * kernel * ((channels + STEP - 1) / STEP);
-    Share share((rows + TILE_M - 1) / TILE_M * across, steps, steps);
-    WindowsByWeights<false> source{x, w, {p, q, stride, -pad, -pad}, across, channels, kernel, 0, kernel, 1};
-    multiply_tiles(source, share, PutRounded<InOrder>{y, {features}, across, rows, features, bias, flags});
+    Share share(rows.count() * across, steps, steps);
+    WindowsByWeights<false> source{x, w, {p, q, stride, -pad, -pad}, rows, across, channels, kernel, 0, kernel, 1};
+    multiply_tiles(source, share, PutRounded<InOrder>{y, {features}, rows, across, features, bias, flags, moments});
 }
 
 // Where the pixels of a phase lie: every stride-th of a row, and of the rows, of images of height x width.
@@ -92,12 +94,13 @@ extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) input_back(
 ) {
     int tiles_across = (channels + TILE_N - 1) / TILE_N, pixels = images * rows * columns;
     int steps = down * across * ((features + STEP - 1) / STEP);
-    Share share((pixels + TILE_M - 1) / TILE_M * tiles_across, steps, steps);
-    WindowsByWeights<true> source{dy, w, {rows, columns, 1, dy_left, dy_top}, tiles_across, features,
+    RowTiles tiles(pixels, pixels, TILE_M);
+    Share share(tiles.count() * tiles_across, steps, steps);
+    WindowsByWeights<true> source{dy, w, {rows, columns, 1, dy_left, dy_top}, tiles, tiles_across, features,
                                   across, first, -stride * kernel, -stride};
     PhasePixels place{rows, columns, top, left, stride, height, width, channels};
     multiply_tiles(source, share,
-                   PutRounded<PhasePixels>{dx, place, tiles_across, pixels, channels, (const REAL *)0, flags});
+                   PutRounded<PhasePixels>{dx, place, tiles, tiles_across, channels, (const REAL *)0, flags});
 }
 
 // 64 windows at a time, of 64 channels of one tap for each consumer, times their dy.

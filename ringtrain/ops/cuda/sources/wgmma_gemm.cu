@@ -26,11 +26,11 @@ __device__ __forceinline__ void gemm(
     const TensorMap &a, const TensorMap &b, const REAL *bias, ACT *y, REAL *sums, REAL *parts, int rows, int columns,
     int depth, int stride, int flags
 ) {
-    int across = (columns + TILE_N - 1) / TILE_N, tiles = (rows + TILE_M - 1) / TILE_M * across;
-    int steps = (depth + STEP - 1) / STEP;
-    Share share(tiles, steps, sums ? 1 : steps);
+    int across = (columns + TILE_N - 1) / TILE_N, steps = (depth + STEP - 1) / STEP;
+    RowTiles tiles(rows, rows, TILE_M);
+    Share share(tiles.count() * across, steps, sums ? 1 : steps);
     PutSums exact{sums, parts, across, 1, rows, columns, stride, (flags & ADD) != 0};
-    PutRounded<InOrder> rounded{y, {stride}, across, rows, columns, bias, flags};
+    PutRounded<InOrder> rounded{y, {stride}, tiles, across, columns, bias, flags};
     Matrices<A_DEEP, B_DEEP> source{a, b, across};
     multiply_tiles(source, share, [&](const Share &at, const GroupSums &tile, ACT *shared) {
         if (sums) exact(at, tile, shared);

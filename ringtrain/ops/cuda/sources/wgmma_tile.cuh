@@ -217,16 +217,21 @@ struct PutSums {
     }
 };
 
-// Sums rounded into y; the shared memory is free once all have written the last tile's.
+// Sums rounded into y; the shared memory is free once all have written the last tile's. moments: of the 64 rows of each
+// consumer, or null.
 template <typename Place> struct PutRounded {
     ACT *y;
     Place place;
-    int across, rows, columns;
+    RowTiles rows;
+    int across, columns;
     const REAL *bias;
     int flags;
+    REAL *moments = 0;
     __device__ void operator()(const Share &share, const GroupSums &sums, ACT *rounded) const {
-        int tile = share.tile(), row = tile / across * TILE_M + GroupSums::group() * 64;
+        int tile = share.tile() / across, column = share.tile() % across * TILE_N, group = GroupSums::group();
+        REAL *own = moments ? moments + (long long)(tile * CONSUMERS + group) * 2 * columns : moments;
         GroupSums::meet();
-        put_rounded(sums, y, place, row, rows, tile % across * TILE_N, columns, bias, flags, rounded);
+        put_rounded(sums, y, place, rows.first(tile) + group * 64, rows.end(tile), column, columns, bias, flags, rounded,
+                    own);
     }
 };

@@ -67,6 +67,7 @@ template <typename ByImage, typename ByRow, typename ByDepth, typename ByTap> st
         return inside ? image + (long long)(window.pixel + tap.pixel) * channels + tap.channel : (const ACT *)0;
     }
 
+    __device__ int channel(Inner tap) const { return tap.channel; }
     __device__ const ACT *somewhere() const { return image; }
 };
 
