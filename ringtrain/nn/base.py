@@ -119,6 +119,11 @@ class Pass:
     layer: str = ""
 
     @property
+    def rounds(self) -> bool:
+        """Whether products take weights in another type than they have."""
+        return self.ops.active != self.ops.dtype
+
+    @property
     def makes_ghost_statistics(self) -> bool:
         """Whether batch normalisation makes statistics of ghost batches in this pass, beside other operations."""
         return self.training and self.add_over_ranks is None and self.ops.fused
@@ -129,9 +134,11 @@ class Layer(ABC):
     """Stateless: its settings, and no state of a run. Final classes, one a kind, each a frozen dataclass whose fields
     are the keys of a model file (see ringtrain.nn.settings). ``frozen``: short names of parameters that are not
     updated; not a key of model files (:mod:`ringtrain.nn.freeze`). ``adds``: whether :meth:`backward` can add to a
-    gradient of its input, where operations are ``fused``."""
+    gradient of its input, where operations are ``fused``. ``factors``: parameters that products take alone, and may be
+    given as :class:`RoundedWeights`."""
 
     adds: ClassVar[bool] = False
+    factors: ClassVar[tuple[str, ...]] = ()
     name: str
     frozen: frozenset[str] = field(default=frozenset(), kw_only=True)
 

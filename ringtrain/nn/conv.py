@@ -65,6 +65,7 @@ class Conv2D(SpatialConvolution):
 
     AXES = 2
     adds = True
+    factors = ("weight",)
     ghost: int = field(default=0, kw_only=True)
 
     def way(self, ops: Ops, count, inputs):

@@ -26,6 +26,7 @@ from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.recompute import Block, make_blocks
 from ringtrain.ops.machine import Value
 from ringtrain.ops.normalised import Measured, Normalised
+from ringtrain.ops.precision import RoundedWeights
 
 TRAINING, EVALUATION, AGAIN = "training", "evaluation", "again"  # kinds of passes; again: a block in backward
 
@@ -63,6 +64,8 @@ class Graph:
         self.plan = fold_layers(self.nodes) if fused else self.nodes
         self.output, self.wants_dx = self.nodes[-1].name, wants_dx
         self._needing = graph_checks.gradients_needed(self.plan, self.shapes, {INPUT} if wants_dx else ())
+        self._arena: Arena | None = None
+        self._roundings: dict[frozenset[str], dict[str, slice]] = {}
         self._views: dict[str, ArenaPart] = {}
         self._plans: dict[tuple, list[CaptureSegment]] = {}
         self._blocks: dict[tuple, list[Block]] = {}
@@ -91,6 +94,8 @@ class Graph:
         """Use the weights and gradients of an arena that was made from :meth:`parameters`, or from those of a graph
         that contains this one.
         """
+        self._arena = arena
+        self._roundings.clear()
         spans: dict[str, list[Span]] = {node.name: [] for node in self.plan}
         for span in arena.spans:
             layer = span.name.rpartition(".")[0]
@@ -145,12 +150,48 @@ class Graph:
         known = ChainMap(made.outputs, before)
         for node in segment:
             ctx.layer = node.name
+            if ctx.rounds:
+                self._round(ctx, node)
             xs = [known[source] for source in node.inputs]
-            y, kept = node.layer.forward(ctx, self._views[node.name].weights, xs)
+            y, kept = node.layer.forward(ctx, self._weights(ctx, node), xs)
             made.outputs[node.name], made.kept[node.name] = y, kept
             if not ctx.training and ctx.space.planning:
                 ctx.space.keep(self._still_read(known, node, y))
         return made
+
+    def _round(self, ctx: Pass, node: Node) -> None:
+        """Round weights for this pass, as far as they are there: those up to the next layer that waits, at once."""
+        if ctx.waits not in self._roundings:
+            self._roundings[ctx.waits] = self._rounding_parts(ctx)
+        part = self._roundings[ctx.waits].get(node.name)
+        if part is not None and self._arena is not None:
+            ctx.ops.copy(self._arena.weights[part], self._rounded(ctx, self._arena)[part])
+
+    def _rounding_parts(self, ctx: Pass) -> dict[str, slice]:
+        """The layers at which weights are rounded, and the part of the arena."""
+        waiting, found, first = capture_segments.layers_of(ctx.waits), dict[str, slice](), ""
+        for node in self.plan:
+            spans = self._views[node.name].spans
+            if spans:
+                first = node.name if not first or node.name in waiting else first
+                found[first] = slice(found[first].start if first in found else spans[0].start, spans[-1].stop)
+        return found
+
+    def _weights(self, ctx: Pass, node: Node) -> dict[str, Any]:
+        """A layer's weights: those of products also as the pass has rounded them."""
+        views = self._views[node.name]
+        if self._arena is None or not ctx.rounds:
+            return views.weights
+        flat = self._rounded(ctx, self._arena)
+        factors = {span.parameter.name: span for span in views.spans if span.parameter.name in node.layer.factors}
+        return views.weights | {
+            name: RoundedWeights(views.weights[name], flat[span.start : span.start + span.count].reshape(span.shape))
+            for name, span in factors.items()
+        }
+
+    @staticmethod
+    def _rounded(ctx: Pass, arena: Arena) -> Array:
+        return ctx.space("rounded weights", (arena.count,))
 
     def _still_read(self, known: Mapping[str, Array], node: Node, y: Array) -> Iterator[Array]:
         """The outputs that layers after this one read, in a pass that has no backward."""
@@ -231,9 +272,9 @@ class Graph:
         owed = dict(before)
         for node in segment:
             ctx.layer = node.name
-            views, dy = self._views[node.name], owed.pop(node.name)
+            weights, grads, dy = self._weights(ctx, node), self._views[node.name].grads, owed.pop(node.name)
             wanted = [self._wanted(ctx, node, source, owed) for source in node.inputs]
-            dxs = node.layer.backward(ctx, views.weights, views.grads, dy, tapes.kept[node.name], wanted)
+            dxs = node.layer.backward(ctx, weights, grads, dy, tapes.kept[node.name], wanted)
             for source, dx in zip(node.inputs, dxs, strict=True):
                 if source in self._needing and dx is not None:
                     owed[source] = self._added(ctx, owed.get(source), dx)

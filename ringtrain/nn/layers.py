@@ -21,6 +21,7 @@ class Linear(Fusable):
     Shapes: x [N,D] → y [N,K], x [N,L,D] → y [N,L,K]; weight [D,K], bias [K]
     """
 
+    factors = ("weight",)
     units: int = whole(1)
     weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
     bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)

@@ -100,6 +100,7 @@ class Attention(Layer):
     Source: Vaswani et al. 2017, section 3.2
     """
 
+    factors = ("qkv_weight", "out_weight")
     heads: int = whole(1)
     causal: bool = setting(Flag(), False)
     bias: bool = setting(Flag(), True)

@@ -85,7 +85,7 @@ class HostUpdate(Ops):
             self._multiply(own_g, numbers)
             if rule.kind == "lamb":
                 constants = rule.momentum, rule.beta2, rule.eps, each.decay
-                self.adam_direction(own_w, own_g, *state[:2], *constants, int(numbers[UPDATES]))
+                self.adam_direction(own_w, own_g, state[0], state[1], *constants, int(numbers[UPDATES]))
             if each.norm is not None:
                 squares_N2[each.norm] += self.square_sum(own_w), self.square_sum(own_g)
 
@@ -133,10 +133,10 @@ class HostUpdate(Ops):
 
     def _adam(self, rule, w, g, state, lr, decay, step, ratio):
         update = self.adamw if rule.kind == "adamw" else self.adam
-        update(w, g, *state[:2], lr, rule.momentum, rule.beta2, rule.eps, decay, step)
+        update(w, g, state[0], state[1], lr, rule.momentum, rule.beta2, rule.eps, decay, step)
 
     def _rmsprop(self, rule, w, g, state, lr, decay, step, ratio):
-        self.rmsprop(w, g, *state[:2], lr, rule.momentum, rule.beta2, rule.eps, decay)
+        self.rmsprop(w, g, state[0], state[1], lr, rule.momentum, rule.beta2, rule.eps, decay)
 
     def _lars(self, rule, w, g, state, lr, decay, step, ratio):
         inside, outside = (ratio, lr) if rule.correction else (lr * ratio, 1.0)  # of the velocity

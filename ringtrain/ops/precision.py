@@ -1,12 +1,26 @@
 """The values of ``--precision``: the type of activations, and the arithmetic of float32 products."""
 
+from typing import NamedTuple
+
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.ops import texts
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")  # of which activations and their gradients take 16 bits
+
+
+class RoundedWeights(NamedTuple):
+    """Weights, and these in the type of activations, as products take them."""
+
+    weights: Array
+    rounded: Array
+
+    @property
+    def shape(self):
+        return self.weights.shape
 
 
 def active_dtype(precision: str, dtype) -> np.dtype:

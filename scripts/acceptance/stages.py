@@ -19,7 +19,7 @@ PYTHON = [sys.executable]
 RINGTRAIN = [*PYTHON, "-m", "ringtrain"]
 PYTEST_RUN = [*PYTHON, "-m", "pytest", "-q", "-rs", "--maxfail", "10", "-W", "default", "-p", "no:cacheprovider"]
 ON_DEVICE = "RINGTRAIN_TEST_DEVICE=cuda"
-MARKED = ("tests/ops", "tests/train")  # folders of all tests that are marked `device`
+MARKED = ("tests/nn", "tests/ops", "tests/train")  # folders of all tests that are marked `device`
 WITHOUT_CURVES, WITHOUT_CUDNN = HERE / "without" / "curves", HERE / "without" / "cudnn"
 SECONDS = 540.0  # of one call: with its start less than ten minutes
 

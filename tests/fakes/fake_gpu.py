@@ -14,6 +14,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda import PARTS, CudaOps
 from ringtrain.ops.cuda.order import Segments
 from ringtrain.ops.normalised import Normalised, NormStatistics
+from ringtrain.ops.precision import RoundedWeights
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.host_memory import DeviceArray, DeviceRefusal
@@ -114,6 +115,8 @@ class FakeGpuOps(CudaOps):
         """The memory of arrays, as the reference is called with it."""
         if isinstance(value, NormStatistics):
             return replace(value, **{name: self._operand(getattr(value, name)) for name in STATISTICS})
+        if isinstance(value, RoundedWeights):
+            return self._operand(value.weights)
         if isinstance(value, Normalised):
             return Normalised(*map(self._operand, value))
         if isinstance(value, (list, tuple)):

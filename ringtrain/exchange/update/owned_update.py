@@ -14,7 +14,7 @@ from ringtrain.exchange.update.ranges import Piece, common, cut, elements, train
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import LOSS_SCALE_NUMBERS, RATE, UPDATE_NUMBERS, UPDATES
-from ringtrain.optim.optimizers import Optimizer, RuleOptimizer, make_squares
+from ringtrain.optim.optimizers import Optimizer, RuleOptimizer, Slots, make_squares
 
 STEP = "step"
 
@@ -72,7 +72,7 @@ class OwnedUpdate:
         self._square_sum = ops.zeros((1,), "float64")
         self._layerwise = optimizer if isinstance(optimizer, RuleOptimizer) and optimizer.layerwise else None
         self._norms = make_squares(optimizer, ops)
-        self._host_norms = None if self._norms is None else ops.pinned(self._norms.shape, "float64")
+        self._host_norms: np.ndarray | None = None
         self.guard: Array | None = None
 
     @property
@@ -116,19 +116,20 @@ class OwnedUpdate:
     def advance(self) -> None:
         """Begin an update whose rate is set."""
         squares = self._squares() if self.needs_all else None
-        scale = self._scale
-        given = (None, False) if scale is None else (scale.numbers, scale.dynamic)
-        self._ops.begin_update(self.numbers, squares, self._clip_norm, *given, self.guard)
-        if self._layerwise is not None and self._add_norms is not None:
-            self._sum_norms(self._layerwise, self._add_norms)
+        loss_scale, dynamic = (None, False) if self._scale is None else (self._scale.numbers, self._scale.dynamic)
+        self._ops.begin_update(self.numbers, squares, self._clip_norm, loss_scale, dynamic, self.guard)
+        if self._layerwise is not None and self._norms is not None and self._add_norms is not None:
+            self._sum_norms(self._layerwise, self._norms, self._add_norms)
 
-    def _sum_norms(self, optimizer: RuleOptimizer, add: Callable[[np.ndarray], None]) -> None:
-        self._ops.fill(self._norms, 0)
+    def _sum_norms(self, optimizer: RuleOptimizer, norms: Array, add: Callable[[np.ndarray], None]) -> None:
+        self._ops.fill(norms, 0)
         for (start, stop), slots in self._states:
-            optimizer.add_squares(*self._arrays(slots), start, stop, self._norms, start)
-        self._ops.download(self._norms, self._host_norms)
+            optimizer.add_squares(*self._arrays(slots), start, stop, norms, start)
+        if self._host_norms is None:
+            self._host_norms = self._ops.pinned(norms.shape, "float64")
+        self._ops.download(norms, self._host_norms)
         add(self._host_norms.reshape(-1))
-        self._ops.upload(self._host_norms, self._norms)
+        self._ops.upload(self._host_norms, norms)
 
     def _squares(self) -> Array:
         """The sum of squares of all gradients that are clipped together."""
@@ -145,11 +146,11 @@ class OwnedUpdate:
             for a, b in cut([(first, last)], start, stop):
                 self._apply(slots, a, b, first)
 
-    def _apply(self, slots, start: int, stop: int, first: int) -> None:
+    def _apply(self, slots: Slots, start: int, stop: int, first: int) -> None:
         summed = self._add_norms is not None
         self._optimizer.apply(*self._arrays(slots), start, stop, first, self._norms, summed)
 
-    def _arrays(self, slots) -> tuple:
+    def _arrays(self, slots: Slots) -> tuple[Ops, Array, Array, Slots, Array]:
         return self._ops, self._arena.weights, self._grads, slots, self.numbers
 
     def _cut_states(self) -> Iterator[tuple[Piece, dict]]:
@@ -167,7 +168,7 @@ class OwnedUpdate:
         if self.needs_all:
             ops.gradient_squares(self._grads, self.trained, self._square_sum)
         for (start, stop), slots in self._states:
-            if self._layerwise is not None:
+            if self._layerwise is not None and self._norms is not None:
                 self._layerwise.add_squares(*self._arrays(slots), start, stop, self._norms, start)
             self._optimizer.apply(*self._arrays(slots), start, stop, start, self._norms, True)
         spare = ops.zeros((LOSS_SCALE_NUMBERS,), "float64")

@@ -46,9 +46,9 @@ def _encode(driver, value: int, address: int, kind: int, boxes) -> int:
     )
     rest = tuple(map(ctypes.c_int, (PLAIN, SWIZZLE_128B, L2_128B, FILL_ZERO)))
     if isinstance(boxes, Boxes):
-        box = (ctypes.c_uint32 * rank)(*boxes.box), (ctypes.c_uint32 * rank)(*[1] * rank)
-        return driver.cuTensorMapEncodeTiled(*array, *box, *rest)
+        box, ones = (ctypes.c_uint32 * rank)(*boxes.box), (ctypes.c_uint32 * rank)(*[1] * rank)
+        return driver.cuTensorMapEncodeTiled(*array, box, ones, *rest)
     corners = (ctypes.c_int * 2)(*boxes.lower), (ctypes.c_int * 2)(*boxes.upper)
-    box = ctypes.c_uint32(boxes.channels), ctypes.c_uint32(boxes.pixels)
+    sizes = ctypes.c_uint32(boxes.channels), ctypes.c_uint32(boxes.pixels)
     steps = (ctypes.c_uint32 * rank)(1, boxes.step, boxes.step, 1)
-    return driver.cuTensorMapEncodeIm2col(*array, *corners, *box, steps, *rest)
+    return driver.cuTensorMapEncodeIm2col(*array, *corners, *sizes, steps, *rest)

@@ -4,9 +4,9 @@
     dw = xᵀ · dy           sums over N, in the type of weights
     dx = dy · wᵀ
 
-Weights are rounded to the type of activations once for each product, into scratch memory: their loads are then plain
-copies to shared memory like all others, which would be impossible with arithmetic on the way. That costs 6 bytes a
-weight, while the product itself reads 2 for each row of tiles.
+Weights are rounded to the type of activations before products: their loads are then plain copies to shared memory like
+all others, which would be impossible with arithmetic on the way. A pass does so once for all layers; weights that are
+given alone are rounded for each product, into scratch memory.
 """
 
 from ringtrain.ops.cuda.channels import CudaChannels

@@ -1,6 +1,8 @@
 """Weights rounded for products."""
 
+from ringtrain.arrays import Array
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.precision import RoundedWeights
 
 PER_THREAD = 4
 
@@ -11,9 +13,11 @@ class Rounding:
     def __init__(self, device: Device):
         self._device = device
 
-    def __call__(self, w):
+    def __call__(self, w: Array | RoundedWeights) -> Array:
         """Return ``w`` in the type of activations, kept until the next call; ``w`` itself if it has that type."""
         device = self._device
+        if isinstance(w, RoundedWeights):
+            return w.rounded
         if device.real == device.active:
             return w
         rounded = device.scratch("rounded weights", w.size, device.active)

@@ -14,6 +14,7 @@ from ringtrain.nn.base import Pass, Shape, Span
 from ringtrain.nn.graph import Graph, Tapes
 from ringtrain.nn.losses import Loss
 from ringtrain.ops.keys import additive_key
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.slow_rank import Feed
 from ringtrain.train.step.wrong_examples import WrongExample, wrong_examples
 from ringtrain.transport.base import Transport
@@ -97,6 +98,7 @@ class ModelPasses:
 
     def take(self, batch: Batch, start: int, stop: int, sums: Array) -> None:
         """As :meth:`load`, of a batch that is on the device and stays where it is (:meth:`DeviceInput.hold`)."""
+        assert isinstance(self.feed, DeviceInput), "a slow rank replays nothing"
         x, labels, self.ctx.examples = self.feed.take(self.ctx.space, batch, start, stop)
         self.micro_batch = MicroBatch(x, labels, sums)
 

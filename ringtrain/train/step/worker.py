@@ -226,6 +226,7 @@ class Worker:
 
     def _replay(self) -> None:
         batch, ctx, feed = self._batch.batch, self.passes.ctx, self.passes.feed
+        assert isinstance(feed, DeviceInput), "a slow rank replays nothing"
         held = feed.hold(batch)
         key = held, tuple(self._batch.micro), ctx.total, self.passes.denominator, ctx.space, ctx.space.replaced
         self.ops.segment((self, *key), self._whole)
@@ -235,6 +236,7 @@ class Worker:
         """All operations of an iteration of a rank that has no others, on the batch that is held. Its memory is another
         one's with the next batch, so that no part is recorded by itself."""
         passes, ctx, update = self.passes, self.passes.ctx, self._lone
+        assert update is not None, "ranks that have others replay parts of an iteration"
         last = len(self._batch.micro) - 1
         recorded, ctx.recorded = ctx.recorded, False
         try:
