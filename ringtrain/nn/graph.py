@@ -308,7 +308,7 @@ class Graph:
     def first_nonfinite(self, ctx: Pass, tapes: Tapes) -> str | None:
         """Return the first layer, in order, whose output has a NaN or an infinity."""
         for node in self.plan:
-            if node.name in tapes.outputs and ctx.ops.nonfinite(_in_memory(ctx, tapes.outputs[node.name])):
+            if node.name in tapes.outputs and ctx.ops.nonfinite(in_memory(ctx, tapes.outputs[node.name])):
                 return node.name
         return None
 
@@ -318,7 +318,7 @@ class Graph:
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])
 
 
-def _in_memory(ctx: Pass, output: Array | Measured | Normalised) -> Array:
+def in_memory(ctx: Pass, output: Array | Measured | Normalised) -> Array:
     """A layer's output as an array."""
     if isinstance(output, Normalised):
         y = ctx.space(f"{INPUT}.normalised", output.shape)

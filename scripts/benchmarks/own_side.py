@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
+from ringtrain.nn.graph import in_memory
 from ringtrain.nn.initial import normal_blocks, uniforms
 from ringtrain.ops.keys import additive_key, name_key
 from ringtrain.train.assembly.assemble import assemble
@@ -95,28 +97,27 @@ def drawn(span, key: int) -> np.ndarray | None:
 
 
 def work(run, batch) -> Work:
-    """Return the work of a timed iteration: on a device, of a replayed one."""
-    worker, outputs = run.worker, {}
-    ops, forward = worker.ops, worker.passes.graph.forward
-    names = {node.name: node.last for node in worker.passes.graph.plan}
-
-    def keeping(*arguments, **named):
-        logits, tapes = forward(*arguments, **named)
-        for name, last in names.items():  # in the order of layers
-            if name in tapes.outputs:  # backward takes their memory
-                outputs[last] = _host(ops, tapes.outputs[name][:EXAMPLES])
-        return logits, tapes
-
-    worker.passes.graph.forward = keeping
-    try:
-        for _ in range(RECORDED if ops.records else 1):
-            outcome = worker.iterate(batch)
-    finally:
-        del worker.passes.graph.forward  # the method is there again
+    """Return the work of a timed iteration: on a device, of a replayed one; outputs are those of a pass by itself."""
+    worker, count = run.worker, RECORDED if run.worker.ops.records else 1
+    outputs = outputs_of(worker.passes, batch)
+    losses = [worker.iterate(batch) for _ in range(count)] + worker.drain()
+    loss = [each for each in losses if each is not None][-1]
     gradients = {
-        span.name: _host(ops, run.arena.grad(span)) for span in run.arena.spans if span.parameter.role != "statistic"
+        span.name: _host(worker.ops, run.arena.grad(span))
+        for span in run.arena.spans
+        if span.parameter.role != "statistic"
     }
-    return Work(outputs, outcome.loss_sum / outcome.valid, gradients)
+    return Work(outputs, loss.loss_sum / loss.valid, gradients)
+
+
+def outputs_of(passes, batch) -> dict[str, np.ndarray]:
+    """Return each layer's output for the first examples, of a training pass without its backward."""
+    passes.begin(batch.iteration)
+    passes.load(batch, 0, len(batch.labels))
+    ctx = replace(passes.ctx, recorded=False)
+    _, tapes = passes.graph.forward(ctx, passes.micro_batch.x)
+    seen = ((node.last, in_memory(ctx, tapes.outputs[node.name])) for node in passes.graph.plan)
+    return {name: _host(ctx.ops, output[:EXAMPLES]) for name, output in seen}
 
 
 def masks(run, batch) -> dict[str, np.ndarray]:
