@@ -166,7 +166,7 @@ class HostRuntime(Runtime):
     def is_pinned(self, host):
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
             raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
-        return self._pinned.holds(host)
+        return self._pinned.holds(host.ctypes.data, host.nbytes)
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     def upload(self, host, array, stream):

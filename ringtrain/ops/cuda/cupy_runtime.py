@@ -101,13 +101,13 @@ class CupyRuntime(Runtime):
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     def upload(self, host, array, stream):
-        self._check_host(host)
-        self._copy(array.data.ptr, host.ctypes.data, _nbytes(array), host.nbytes, stream)
+        address, _ = self._host_address(host)
+        self._copy(array.data.ptr, address, _nbytes(array), host.nbytes, stream)
         self.device.keep(host, array)
 
     def download(self, array, host, stream):
-        pinned = self._check_host(host)
-        self._copy(host.ctypes.data, array.data.ptr, host.nbytes, _nbytes(array), stream)
+        address, pinned = self._host_address(host)
+        self._copy(address, array.data.ptr, host.nbytes, _nbytes(array), stream)
         self.device.keep(host, array)
         if not pinned:
             stream.synchronize()
@@ -116,14 +116,15 @@ class CupyRuntime(Runtime):
         self._copy(target.data.ptr, source.data.ptr, _nbytes(target), _nbytes(source), stream)
         self.device.keep(source, target)
 
-    def _check_host(self, host) -> bool:
-        """Whether it is pinned."""
+    def _host_address(self, host) -> tuple[int, bool]:
+        """Return it, and whether it is pinned."""
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
             raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
-        pinned = self._pinned.holds(host)
+        address = host.ctypes.data
+        pinned = self._pinned.holds(address, host.nbytes)
         if not pinned:
             self.device.refuse_while_recording("memory that is not pinned was copied")
-        return pinned
+        return address, pinned
 
     @as_device_errors("a copy")
     def _copy(self, target, source, nbytes, given, stream):

@@ -24,7 +24,6 @@ class PinnedMemory:
         self._starts.remove(start)
         del self._ends[start]
 
-    def holds(self, host: np.ndarray) -> bool:
-        start = host.ctypes.data
-        before = bisect_right(self._starts, start)
-        return before > 0 and start + host.nbytes <= self._ends.get(self._starts[before - 1], 0)
+    def holds(self, address: int, nbytes: int) -> bool:
+        before = bisect_right(self._starts, address)
+        return before > 0 and address + nbytes <= self._ends.get(self._starts[before - 1], 0)
