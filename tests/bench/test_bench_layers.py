@@ -103,6 +103,13 @@ def test_a_device_is_waited_for(graph):
     assert rig_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == rig_of(graph).iterate().keys()
 
 
+def test_a_timed_layer_is_asked_for_what_the_layer_can(graph):
+    for node in graph.plan:
+        timed = TimedLayer(node.name, node.layer, Stopwatch(make_ops("cpu")))
+        assert (timed.adds, timed.factors) == (node.layer.adds, node.layer.factors)
+    assert {node.layer.adds for node in graph.plan} == {False, True}
+
+
 def test_the_slowest_rank_counts(graph):
     class Clockwork:
         """Takes rank + 1 seconds for all but the loss, of which rank 0 has most."""
