@@ -11,7 +11,7 @@ AT_A_TIME = 4  # images of a thread: few, so that threads end together
 
 class RowReader:
     """Reads examples of a split. ``transform``: what training does to each image, by (``seed``, epoch, example); None:
-    images are as evaluations see them. Pillow releases the interpreter, so threads decode side by side."""
+    images are as evaluations see them. Decoding and resizing release the interpreter, so threads work side by side."""
 
     def __init__(self, split: Split, transform: Transform | None, seed: int):
         self._split, self._transform, self._seed = split, transform, seed
@@ -43,7 +43,7 @@ class RowReader:
             self._split.read(examples, images, labels)
             return
         for row, example in enumerate(examples.tolist()):
-            images[row] = self._transform.of(self._split, example, self._seed, epoch)
+            self._transform.into(self._split, example, self._seed, epoch, images[row])
         self._split.read_labels(examples, labels)
 
     def close(self) -> None:
