@@ -79,7 +79,7 @@ class FilePicture(Picture):
 
     def pixels(self) -> np.ndarray:
         with decoder_errors(texts.NO_IMAGE(file=self._where)):
-            return np.ascontiguousarray(pixels_of(self._decoded())[..., : self._channels])
+            return np.ascontiguousarray(pixels_of(self.decoded())[..., : self._channels])
 
     def cut(self, box: Box, out: np.ndarray) -> None:
         """As the interface says. A JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size,
@@ -89,7 +89,7 @@ class FilePicture(Picture):
         least = max(1, self.height * height // rows), max(1, self.width * width // columns)
         with decoder_errors(texts.NO_IMAGE(file=self._where)):
             self._image.draft(None, least if self._turn in TURNED else least[::-1])
-            image = self._decoded()
+            image = self.decoded()
             if image.size == (self.width, self.height):
                 resize_into(pixels_of(image), out, box)
             else:
@@ -99,9 +99,10 @@ class FilePicture(Picture):
 
     def show(self, part: Part, out: np.ndarray) -> None:
         with decoder_errors(texts.NO_IMAGE(file=self._where)):
-            resize_into(pixels_of(self._decoded()), out, (0, 0, self.height, self.width), part)
+            resize_into(pixels_of(self.decoded()), out, (0, 0, self.height, self.width), part)
 
-    def _decoded(self):
+    def decoded(self):
+        """Return Pillow's image, upright and of the mode of the channels."""
         if self._image.mode == self._mode:
             self._image.load()
             image = self._image
