@@ -12,10 +12,12 @@ from ringtrain.errors import DataError
 
 
 def pillow():
-    """Return Pillow's module Image. Raises: DataError if it is not installed"""
+    """Return Pillow's module Image. Raises: DataError if it is not installed, or too old"""
     try:
         from PIL import Image
-    except ImportError as error:
+
+        Image.Image.__arrow_c_array__  # noqa: B018 (what :func:`pixels_of` needs)
+    except (ImportError, AttributeError) as error:
         raise DataError(texts.NO_PILLOW) from error
     return Image
 

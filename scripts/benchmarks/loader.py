@@ -25,7 +25,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 from loader_set import FORMS, LARGE_SIDE, SIDE, make
-from pytorch import command_line, machine
+from pytorch import machine
 from side import ROOT, Processes
 
 GOAL = 4000  # images/s of a GPU
@@ -177,7 +177,7 @@ def stages_table(figures: dict) -> str:
     for form, stages in figures["stages"].items():
         whole = next(_cpu(row) for row in figures["warm"] if row["form"] == form)
         rest = whole - sum(stages.values())
-        cells = [f"{1e6 * stages[name]:,.0f}" if name in stages else "" for name in names]
+        cells = [f"{1e6 * stages[name]:,.0f}" if stages[name] else "" for name in names]
         rows.append([form, *cells, f"{1e6 * rest:,.0f}", f"{1e6 * whole:,.0f}"])
     return table(["form", *names, "rest", "all, µs an image"], rows)
 
@@ -192,11 +192,14 @@ def cold_table(figures: dict) -> str:
     return table(["form, not in memory before", "images/s", "MB/s", "CPU, µs an image"], rows)
 
 
-def page(figures: dict) -> str:
+def page(options, figures: dict) -> str:
     tiny = 1e6 * _cpu(figures["tiny"])
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     before, after = figures["load"]
-    about = f"`{command_line(sys.argv[1:], 'loader')}`, commit {commit.stdout.strip()}, {time.strftime('%Y-%m-%d')}, "
+    asked = f"--seconds {options.seconds:g} --rounds {options.rounds}"
+    about = (
+        f"`scripts/bench loader measure FOLDER {asked}`, commit {commit.stdout.strip()}, {time.strftime('%Y-%m-%d')}, "
+    )
     about += f"{machine()}, load average {before:.1f} before, {after:.1f} after; {', '.join(figures['versions'])}."
     limit = f"An image of 8 x 8 takes {tiny:.0f} µs: a process makes at most {1e6 / tiny:,.0f} images/s, however many "
     limit += "threads it has, if the interpreter is held all of that time."
@@ -216,7 +219,8 @@ def measure(options) -> None:
         for name in forms:
             figures["facts"][name] = own.ask("facts", name=name)[0]
             figures["warm"] += warm(options, sides, name)
-            figures["stages"][name] = own.ask("stages", name=name)[0]
+            if FORMS[name].crop:
+                figures["stages"][name] = own.ask("stages", name=name)[0]
         figures["tiny"] = warm(argparse.Namespace(**{**vars(options), "cores": [1]}), {OWN: own}, TINY)[0]
         for name in (name for name in forms if FORMS[name].stream == "yes"):
             asked = {"name": name, "cores": max(options.cores)}
@@ -224,7 +228,7 @@ def measure(options) -> None:
     figures["load"].append(os.getloadavg()[0])
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
-    print(f"\n{page(figures)}")
+    print(f"\n{page(options, figures)}")
 
 
 def versions(sides: dict[str, Processes]) -> list[str]:

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from ringtrain.data.batches.keys import TRANSFORM, make_key
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.batches.transforms import RandomResizedCrop, Transform
 from ringtrain.data.image_files.split import ImageFilesSplit
+from ringtrain.data.images import FilePicture
 from ringtrain.nn import spec
 from ringtrain.train.assembly.data import open_data, windows_of
 from ringtrain.train.assembly.images import transform_of
@@ -76,20 +76,28 @@ class Loader:
         """The CPU seconds of an image by stage, in one thread."""
         examples = np.random.default_rng(1).permutation(self.train.count)[:STAGED].tolist()
         out = np.empty((224, 224, 3), np.uint8)
-        if self.transform is None:
-            rows, labels = np.empty((1, *self.train.shape), np.uint8), np.empty(1, np.int32)
-            return {"read": _timed(lambda i: self.train.read(np.array([i]), rows, labels), examples)}
-        pictures = {i: self.train.picture(i) for i in examples}
-        boxes = {i: self._box(i) for i in examples}
-        if not isinstance(self.train, ImageFilesSplit):
-            return {
-                "read": _timed(self.train.picture, examples),
-                "crop and resize": _timed(lambda i: pictures[i].cut(boxes[i], out), examples),
-            }
-        read = _timed(self.train.content, examples)
-        decode = _timed(lambda i: self.train.picture(i).decoded(), examples) - read
-        whole = _timed(lambda i: self.train.picture(i).cut(boxes[i], out), examples)
-        return {"read": read, "decode": decode, "crop and resize": whole - read - decode}
+        spent = dict.fromkeys(("read", "decode", "crop and resize"), 0.0)
+        for example in examples:
+            box = self._box(example)
+            read = self._timed_read(example)
+            began = time.thread_time()
+            picture = self.train.picture(example)
+            if isinstance(picture, FilePicture):
+                picture.decoded()
+            cut = time.thread_time()
+            picture.cut(box, out)  # of what is decoded
+            spent["read"] += read
+            spent["decode"] += cut - began - read if isinstance(picture, FilePicture) else 0.0
+            spent["crop and resize"] += time.thread_time() - cut
+        return {name: seconds / len(examples) for name, seconds in spent.items()}
+
+    def _timed_read(self, example: int) -> float:
+        began = time.thread_time()
+        if isinstance(self.train, ImageFilesSplit):
+            self.train.content(example)
+        else:
+            self.train.picture(example)
+        return time.thread_time() - began
 
     def work(self, out: str, count: int) -> dict:
         """Write what becomes of the first images, mirrored as on the device, and the boxes: for another side to do the
@@ -117,14 +125,6 @@ class Loader:
 
 def _told(images: int, began: float, cpu: float) -> dict:
     return {"images": images, "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
-
-
-def _timed(do: Callable, examples: list[int]) -> float:
-    do(examples[0])
-    began = time.thread_time()
-    for example in examples:
-        do(example)
-    return (time.thread_time() - began) / len(examples)
 
 
 def handlers(options) -> dict:

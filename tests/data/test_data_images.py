@@ -120,6 +120,12 @@ def test_pixels_are_seen_where_pillow_has_them_as_long_as_they_are_held(mode):
     assert (seen[..., : wanted.shape[2]] == wanted).all() and len(others) == 20
 
 
+def test_a_pillow_that_shows_no_pixels_is_too_old(monkeypatch):
+    monkeypatch.delattr(Image.Image, "__arrow_c_array__")
+    with pytest.raises(DataError, match=texts.NO_PILLOW.pattern()):
+        decode_image(encoded(IMAGE), "a.png", 3)
+
+
 def test_pixels_of_a_large_image_are_copied():
     image = Image.new("RGB", (3000, 2000), (1, 2, 3))  # Pillow keeps it in pieces of 16 MiB
     image.putpixel((2999, 1999), (7, 8, 9))
