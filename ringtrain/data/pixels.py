@@ -55,10 +55,3 @@ def pixels_of(image) -> np.ndarray:
     array = ArrowArray.from_address(_pointer(capsule, b"arrow_array"))
     values = array.children[0].contents if array.n_children else array
     return np.asarray(_Held(values.buffers[1], shape, (image, capsule)))
-
-
-def keep_memory(images: int) -> None:
-    """Let Pillow keep the memory of so many images, up to 16 MiB of each, for the next ones: the system's calls to make
-    it anew take a third of the time of decoding, and wait for one another in threads."""
-    core = pillow().core
-    core.set_blocks_max(max(core.get_blocks_max(), images))

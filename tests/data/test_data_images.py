@@ -10,7 +10,7 @@ from PIL import Image
 from ringtrain.data import texts
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.images import FilePicture, StoredPicture, decode_image, resize
-from ringtrain.data.pixels import keep_memory, pixels_of
+from ringtrain.data.pixels import pixels_of
 from ringtrain.errors import DataError
 
 IMAGE = pixels(9, 14)
@@ -139,13 +139,3 @@ def test_what_would_take_much_memory_is_resized_channel_by_channel():
     long = np.repeat(np.arange(256, dtype=np.uint8), 12_000).reshape(1, -1, 1).repeat(3, axis=2)
     resized = resize(long, 1, 256)
     assert np.abs(resized[0, :, 0].astype(int) - np.arange(256)).max() <= 1 and (resized[0] == resized[0, :, :1]).all()
-
-
-def test_pillow_keeps_memory_for_as_many_images_as_are_asked_for_and_never_fewer():
-    before = Image.core.get_blocks_max()
-    try:
-        keep_memory(before + 3)
-        keep_memory(1)
-        assert Image.core.get_blocks_max() == before + 3
-    finally:
-        Image.core.set_blocks_max(before)

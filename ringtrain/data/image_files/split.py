@@ -13,7 +13,6 @@ from ringtrain.data.batches.pictures import PictureSplit, View
 from ringtrain.data.content import IGNORE
 from ringtrain.data.image_files.index import Index
 from ringtrain.data.images import FilePicture
-from ringtrain.data.pixels import keep_memory
 from ringtrain.data.split import Shape
 from ringtrain.errors import DataError, plain
 
@@ -73,7 +72,6 @@ class ImageFilesSplit(PictureSplit):
         labels = self.index.spans[2].astype(np.int32)
         labels.flags.writeable = False
         self.labels = labels
-        keep_memory(2 * self.threads)  # of each thread an image as it is decoded, and converted or turned
 
     @property
     def count(self) -> int:  # type: ignore[override]
