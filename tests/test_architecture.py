@@ -26,7 +26,7 @@ ARROWS = {
     "optim": LEAF | {"nn", "ops"},
     "transport": LEAF,
     "storage": LEAF,
-    "data": READERS,
+    "data": READERS | {"ops"},
     "report": LEAF | {"tables"},
     "collectives": LEAF | {"ops", "transport"},
     "nn": LEAF | {"ops"},
@@ -55,7 +55,7 @@ ORDER = {
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
     "config": "record texts resolve",
-    "data": "texts content decoding images split predictions stored file batches readers image_files inputs",
+    "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding python_script slurm doctor",

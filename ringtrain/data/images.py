@@ -1,4 +1,4 @@
-"""Images: decoded from files in memory by Pillow, cut out and resized.
+"""Images: decoded from files in memory by Pillow, cut out and resized by a kernel.
 
 Results depend on the bytes alone. A file's EXIF orientation is applied, its alpha dropped, its palette looked up. Files
 with more than 8 bits a channel are refused.
@@ -12,7 +12,11 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.decoding import decoder_errors
+from ringtrain.data.pixels import pillow, pixels_of
 from ringtrain.errors import DataError
+from ringtrain.ops.cpu.resize import Box, Part, fits, resize_image
+
+__all__ = ["Box", "FilePicture", "Part", "Picture", "StoredPicture", "decode_image", "open_file", "resize"]
 
 # By a file's bytes, not its name: other formats of Pillow start programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -23,19 +27,6 @@ GREY, COLOUR = (
 MODES = {1: "L", 3: "RGB"}
 ORIENTATION = 0x0112  # of EXIF
 TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
-# The part of an evaluation's image that the centre crop takes, as in torchvision: 224 of 256 pixels.
-RESIZED, CROPPED = 256, 224
-
-Box = tuple[int, int, int, int]  # top, left, height, width
-
-
-def pillow():
-    """Return Pillow's module Image. Raises: DataError if it is not installed"""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(texts.NO_PILLOW) from error
-    return Image
 
 
 class Picture(ABC):
@@ -49,8 +40,12 @@ class Picture(ABC):
         """Return all of it. Shapes: → [height, width, C]"""
 
     @abstractmethod
-    def cut(self, box: Box, height: int, width: int) -> np.ndarray:
-        """Return the pixels in a box, resized. Shapes: → [height, width, C]"""
+    def cut(self, box: Box, out: np.ndarray) -> None:
+        """Write the pixels in a box to ``out``, resized. Shapes: out [height, width, C]"""
+
+    @abstractmethod
+    def show(self, part: Part, out: np.ndarray) -> None:
+        """Write a part of any real size to ``out``, resized beside its surroundings. Shapes: out [height, width, C]"""
 
 
 class StoredPicture(Picture):
@@ -63,8 +58,11 @@ class StoredPicture(Picture):
     def pixels(self) -> np.ndarray:
         return self._image
 
-    def cut(self, box: Box, height: int, width: int) -> np.ndarray:
-        return resize(self._image, height, width, box)
+    def cut(self, box: Box, out: np.ndarray) -> None:
+        resize_into(self._image, out, box)
+
+    def show(self, part: Part, out: np.ndarray) -> None:
+        resize_into(self._image, out, (0, 0, self.height, self.width), part)
 
 
 class FilePicture(Picture):
@@ -74,32 +72,42 @@ class FilePicture(Picture):
     def __init__(self, data: bytes, where: str, channels: int):
         if channels not in MODES:
             raise DataError(texts.CHANNELS_OF_FILES(channels=channels))
-        self._where, self._mode, self._shape = where, MODES[channels], (channels,)
+        self._where, self._mode, self._channels = where, MODES[channels], channels
         self._image = open_file(BytesIO(data), where)
         self._turn = _orientation(self._image)
         self.width, self.height = self._image.size if self._turn not in TURNED else self._image.size[::-1]
 
     def pixels(self) -> np.ndarray:
         with decoder_errors(texts.NO_IMAGE(file=self._where)):
-            return _array(self._decoded(), self._shape)
+            return np.ascontiguousarray(pixels_of(self.decoded())[..., : self._channels])
 
-    def cut(self, box: Box, height: int, width: int) -> np.ndarray:
+    def cut(self, box: Box, out: np.ndarray) -> None:
         """As the interface says. A JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size,
         which the DCT gives in less time."""
         top, left, rows, columns = box
+        height, width = out.shape[:2]
         least = max(1, self.height * height // rows), max(1, self.width * width // columns)
         with decoder_errors(texts.NO_IMAGE(file=self._where)):
             self._image.draft(None, least if self._turn in TURNED else least[::-1])
-            image = self._decoded()
+            image = self.decoded()
             if image.size == (self.width, self.height):
-                image, part = image.crop((left, top, left + columns, top + rows)), None
+                resize_into(pixels_of(image), out, box)
             else:
                 down, across = image.height / self.height, image.width / self.width
-                part = left * across, top * down, (left + columns) * across, (top + rows) * down
-            return _array(image.resize((width, height), pillow().Resampling.BILINEAR, part), self._shape)
+                part = top * down, left * across, rows * down, columns * across
+                resize_into(pixels_of(image), out, (0, 0, image.height, image.width), part)
 
-    def _decoded(self):
-        image = self._image.convert(self._mode)
+    def show(self, part: Part, out: np.ndarray) -> None:
+        with decoder_errors(texts.NO_IMAGE(file=self._where)):
+            resize_into(pixels_of(self.decoded()), out, (0, 0, self.height, self.width), part)
+
+    def decoded(self):
+        """Return Pillow's image, upright and of the mode of the channels."""
+        if self._image.mode == self._mode:
+            self._image.load()
+            image = self._image
+        else:
+            image = self._image.convert(self._mode)
         if self._turn == 1:
             return image
         turns = pillow().Transpose
@@ -145,10 +153,6 @@ def _orientation(image) -> int:
     return found if found in range(1, 9) else 1
 
 
-def _array(image, channels: tuple[int, ...]) -> np.ndarray:
-    return np.asarray(image, np.uint8).reshape(image.height, image.width, *channels)
-
-
 def decode_image(data: bytes, where: str, channels: int) -> np.ndarray:
     """Return the pixels of an image file. ``where``: its name in errors; ``channels``: 1, grey, or 3, RGB. Shapes: →
     uint8 [H, W, channels]
@@ -159,50 +163,31 @@ def decode_image(data: bytes, where: str, channels: int) -> np.ndarray:
 
 
 def resize(image: np.ndarray, height: int, width: int, box: Box | None = None) -> np.ndarray:
-    """Resize an image, or a box of it: bilinear, over all pixels that a new one covers (antialias). Channels of other
-    images than uint8 with 1 or 3 are resized one by one, in float32. Shapes: [H, W, C] → [height, width, C]"""
-    top, left, rows, columns = box or (0, 0, *image.shape[:2])
-    image = np.ascontiguousarray(image[top : top + rows, left : left + columns])
-    if (rows, columns) == (height, width):
-        return image
-    module = pillow()
-    size, method = (width, height), module.Resampling.BILINEAR
-    channels = image.shape[2]
-    if image.dtype == np.uint8 and channels in (1, 3):
-        whole = module.fromarray(image if channels > 1 else image[..., 0])
-        return np.asarray(whole.resize(size, method)).reshape(height, width, channels)
-    resized = np.empty((height, width, channels), image.dtype)
+    """Return an image, or a box of it, resized. Shapes: [H, W, C] → [height, width, C]"""
+    out = np.empty((height, width, image.shape[2]), image.dtype)
+    resize_into(image, out, box or (0, 0, *image.shape[:2]))
+    return out
+
+
+def resize_into(image: np.ndarray, out: np.ndarray, box: Box, part: Part | None = None) -> None:
+    """Resize a box of an image, or a part of any real extent of the pixels in the box, to ``out``: bilinear, over all
+    pixels in the box that a new one covers (antialias). Channels of other images than uint8 with 1 or 3 are resized one
+    by one, in float32. Shapes: [H, W, C], or [H, W, 4] for an ``out`` of 3 channels, → [height, width, C]"""
+    top, left, rows, columns = box
+    height, width, channels = out.shape
+    if part is None and (rows, columns) == (height, width):
+        out[...] = image[top : top + rows, left : left + columns, :channels]
+    elif image.dtype == np.uint8 and channels in MODES and fits(box, width, channels):
+        resize_image(np.ascontiguousarray(image), out, box, part)
+    else:
+        _resize_channels(image[top : top + rows, left : left + columns], out, part or (0, 0, rows, columns))
+
+
+def _resize_channels(image: np.ndarray, out: np.ndarray, part: Part) -> None:
+    module, (height, width, channels) = pillow(), out.shape
+    (top, left, rows, columns), (most_rows, most_columns) = part, image.shape[:2]
+    corners = left, top, min(most_columns, left + columns), min(most_rows, top + rows)
     for channel in range(channels):
-        plane = module.fromarray(np.ascontiguousarray(image[..., channel], np.float32)).resize(size, method)
-        resized[..., channel] = np.rint(plane) if image.dtype == np.uint8 else plane
-    return resized
-
-
-def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return an evaluation's view of an image: resized so that the shorter side is 256/224 of the crop's, then the
-    centre crop. Shapes: [H, W, C] → [height, width, C]. Source: torchvision's Resize(256), CenterCrop(224)"""
-    rows, columns = image.shape[:2]
-    resized = resize(image, *_fitted(rows, columns, height, width))
-    return centre(resized, height, width)
-
-
-def _fitted(rows: int, columns: int, height: int, width: int) -> tuple[int, int]:
-    """The size, of the image's proportions, in which a crop of this size leaves a margin on the shorter side."""
-    tall, wide = round(height * RESIZED / CROPPED), round(width * RESIZED / CROPPED)
-    if tall * columns >= wide * rows:  # the height decides
-        return tall, max(wide, tall * columns // rows)
-    return max(tall, wide * rows // columns), wide
-
-
-def shorter_to(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize an image's shorter side to ``side`` pixels, and return the centre square. Shapes: [H, W, C] → [side, side,
-    C]"""
-    rows, columns = image.shape[:2]
-    size = (side, side * columns // rows) if rows <= columns else (side * rows // columns, side)
-    return centre(resize(image, *size), side, side)
-
-
-def centre(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the middle of an image that is at least as large. Shapes: [H, W, C] → [height, width, C]"""
-    top, left = round((image.shape[0] - height) / 2), round((image.shape[1] - width) / 2)
-    return image[top : top + height, left : left + width]
+        plane = module.fromarray(np.ascontiguousarray(image[..., channel], np.float32))
+        resized = plane.resize((width, height), module.Resampling.BILINEAR, corners)
+        out[..., channel] = np.rint(resized) if out.dtype == np.uint8 else resized

@@ -99,16 +99,16 @@ class ImageFiles(PictureSplit):
         labels.fill(IGNORE)
         for row, example in enumerate(examples.tolist()):
             try:
-                images[row] = self.viewed(self.picture(example))
+                self.view_into(self.picture(example), images[row])
             except DataError as error:
                 images[row] = 0
                 self.problems[example] = ADDRESS.sub("", str(error))
 
-    def viewed(self, picture: Picture) -> np.ndarray:
-        height, width, _ = self.shape
+    def view_into(self, picture: Picture, out: np.ndarray) -> None:
         if self.view is not None:
-            return self.view.of(picture.pixels())
-        return picture.cut(centre_of(picture.height, picture.width, height, width), height, width)
+            self.view.into(picture, out)
+        else:
+            picture.cut(centre_of(picture.height, picture.width, *self.shape[:2]), out)
 
     def picture(self, example: int) -> Picture:
         """Return an image, of which the header is read. Raises: DataError that names the file"""

@@ -192,7 +192,9 @@ IDX_CUT_HEADER = Template("{path} is truncated: it ends within its header, after
 IDX_LENGTH = Template("{path} is {problem}: its header says {shape} = {count} bytes, and {found} follow")
 
 # images.py
-NO_PILLOW = Template("files of images need Pillow, which is not installed: pip install 'ringtrain[images]'")
+NO_PILLOW = Template(
+    "files of images need Pillow 11.3 or newer, which is not installed: pip install --upgrade 'ringtrain[images]'"
+)
 NO_IMAGE = Template("{file} could not be read as an image")
 PIXEL_TYPE = Template("{file} has pixels of type {mode}: convert it to 8 bits a channel first")
 CHANNELS_OF_FILES = Template("files of images have 1 channel or 3, not {channels}: use arrays, in an HDF5 file")

@@ -11,6 +11,7 @@ class Ranks:
     updates:        iterations in which the rank had images
     training_s:     seconds of its iterations, without evaluating and saving
     exposed_s:      of these, the time it waited for communication
+    waited_s:       before these, for its examples; None in logs of earlier versions
     bytes_sent:     by the exchange, over any carrier but the MPI's own all-reduce; None if that carried all
     bytes_received: likewise; None if the strategy does not count them
     between_bytes:  in messages to other nodes
@@ -34,6 +35,7 @@ class Ranks:
     state_bytes: list[int | None]
     peak_bytes: list[int]
     lag: dict | None = None
+    waited_s: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from ringtrain.data import inputs
 from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.content import IGNORE
-from ringtrain.data.images import pillow
+from ringtrain.data.pixels import pillow
 from ringtrain.data.predictions import (
     FEATURES,
     PROBABILITY,

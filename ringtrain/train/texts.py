@@ -157,6 +157,10 @@ DIVERGED = Template(
     "{what} after iteration {iteration}; this state is not saved. Lower --lr, add --warmup or --clip-norm, and go on "
     "from an earlier checkpoint with --resume"
 )
+DATA_WAITS = Template(
+    "rank {rank} waited {share:.0%} of the time for its examples: the loader is the limit. It is faster with more "
+    "cores a rank, smaller files or uint8 arrays: docs/slow.md, How fast must the loader be?"
+)
 SKIPPED = Template(
     "{updates} left out by iteration {iteration:,}: the gradient was not finite; the loss is scaled by {factor:g} from "
     "here on"

@@ -11,7 +11,7 @@ from ringtrain.data import texts
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.image_files.open import SAMPLE, accepts, open_images, open_part
 from ringtrain.data.image_files.shards import shards_of
-from ringtrain.data.images import decode_image, fit
+from ringtrain.data.images import decode_image
 from ringtrain.errors import DataError
 
 VIEW = View((16, 16))
@@ -37,8 +37,8 @@ def test_members_with_one_stem_are_examples(tmp_path):
     images, labels = read(data.train, [13, 0, 23])
     assert labels.tolist() == [1, 0, 2]
     for row, number in enumerate((13, 0, 23)):
-        assert (images[row] == fit(decode_image(members[f"{number:04}.jpg"], "", 3), 16, 16)).all()
-    whole = np.stack([fit(decode_image(members[f"{n:04}.jpg"], "", 3), 16, 16) for n in range(24)]).astype(float)
+        assert (images[row] == VIEW.of(decode_image(members[f"{number:04}.jpg"], "", 3))).all()
+    whole = np.stack([VIEW.of(decode_image(members[f"{n:04}.jpg"], "", 3)) for n in range(24)]).astype(float)
     assert SAMPLE >= 24
     assert np.allclose(data.mean, whole.mean(axis=(0, 1, 2))) and np.allclose(data.std, whole.std(axis=(0, 1, 2)))
     assert np.allclose(data.mean_image, whole.mean(axis=0))
@@ -75,7 +75,7 @@ def test_a_folder_has_a_part_to_test_with(tmp_path):
     assert (data.classes, data.train.labels.tolist()) == (("rose", "tulip"), [0, 0, 0, 1, 1])
     assert data.test.labels.tolist() == [1, 1]
     images, _ = read(data.test, [1])
-    assert (images[0] == fit(pixels(20, 30, seed=1), 16, 16)).all()
+    assert (images[0] == VIEW.of(pixels(20, 30, seed=1))).all()
     assert data.train.image(2).shape == (20, 30, 3)
     with pytest.raises(DataError, match=texts.IMAGE_CHANGED.pattern(file="2.png", found=3)):
         (tmp_path / "train" / "rose" / "2.png").write_bytes(b"abc")

@@ -1,12 +1,16 @@
 """One image: decoded from the bytes of a file, cut out and resized."""
 
+import gc
+
 import numpy as np
 import pytest
 from image_makers import encoded, pixels
 from PIL import Image
 
 from ringtrain.data import texts
-from ringtrain.data.images import FilePicture, StoredPicture, decode_image, fit, resize, shorter_to
+from ringtrain.data.batches.pictures import View
+from ringtrain.data.images import FilePicture, StoredPicture, decode_image, resize
+from ringtrain.data.pixels import pixels_of
 from ringtrain.errors import DataError
 
 IMAGE = pixels(9, 14)
@@ -29,13 +33,19 @@ def turned(orientation):
     return encoded(IMAGE, "PNG", exif=exif)
 
 
+def cut(picture, box, height, width):
+    out = np.empty((height, width, 3), np.uint8)
+    picture.cut(box, out)
+    return out
+
+
 @pytest.mark.parametrize("orientation", UPRIGHT)
 def test_the_orientation_of_exif_is_applied(orientation):
     shown = UPRIGHT[orientation](IMAGE)
     picture = FilePicture(turned(orientation), "a.png", 3)
     assert (picture.height, picture.width) == shown.shape[:2]
     assert (picture.pixels() == shown).all()
-    assert (FilePicture(turned(orientation), "a.png", 3).cut((2, 1, 6, 7), 6, 7) == shown[2:8, 1:8]).all()
+    assert (cut(FilePicture(turned(orientation), "a.png", 3), (2, 1, 6, 7), 6, 7) == shown[2:8, 1:8]).all()
 
 
 def test_modes_become_rgb_or_grey():
@@ -71,20 +81,20 @@ def test_unreadable_exif_leaves_an_image_as_it_is():
 
 def test_a_box_of_a_file_is_that_of_its_pixels_and_a_large_jpeg_needs_no_whole_decoding():
     box = (2, 3, 6, 9)
-    assert (FilePicture(encoded(IMAGE), "a", 3).cut(box, 4, 5) == StoredPicture(IMAGE).cut(box, 4, 5)).all()
+    assert (cut(FilePicture(encoded(IMAGE), "a", 3), box, 4, 5) == cut(StoredPicture(IMAGE), box, 4, 5)).all()
     large = pixels(400, 600)
     data = encoded(large, "JPEG", quality=95)
     picture = FilePicture(data, "a", 3)
-    reduced = picture.cut((0, 0, 400, 600), 40, 60)
+    reduced = cut(picture, (0, 0, 400, 600), 40, 60)
     assert picture._image.size == (75, 50)  # by the DCT, at an eighth
     assert np.abs(reduced.astype(int) - resize(large, 40, 60)).mean() < 3
 
 
 def test_an_evaluations_view_is_the_centre_of_an_image_whose_shorter_side_is_resized():
     image = pixels(100, 160)
-    assert (fit(image, 56, 56) == resize(image, 64, 102)[4:60, 23:79]).all()
-    assert (shorter_to(image, 50) == resize(image, 50, 80)[:, 15:65]).all()
-    assert fit(image, 30, 90).shape == (30, 90, 3)
+    assert (View((56, 56)).of(image) == resize(image, 64, 102)[4:60, 23:79]).all()
+    assert (View((56, 56), 50).of(image) == resize(image, 50, 80)[:, 15:65]).all()
+    assert View((30, 90)).of(image).shape == (30, 90, 3)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
@@ -96,3 +106,36 @@ def test_any_channels_are_resized_as_each_one_alone(channels, dtype):
     alone = np.concatenate([resize(image[..., c : c + 1], 5, 6) for c in range(channels)], axis=2)
     assert np.abs(resized.astype(float) - alone).max() <= (dtype == "uint8")
     assert np.allclose(resized.mean(), image.mean(), atol=4)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_pixels_are_seen_where_pillow_has_them_as_long_as_they_are_held(mode):
+    image = Image.fromarray(IMAGE).convert(mode)
+    wanted = np.asarray(image).reshape(9, 14, -1).copy()
+    seen = pixels_of(image)
+    assert seen.shape == (9, 14, {"L": 1, "RGB": 4}[mode]) and not seen.flags.writeable
+    del image
+    gc.collect()
+    others = [Image.new(mode, (14, 9), number) for number in range(20)]
+    assert (seen[..., : wanted.shape[2]] == wanted).all() and len(others) == 20
+
+
+def test_a_pillow_that_shows_no_pixels_is_too_old(monkeypatch):
+    monkeypatch.delattr(Image.Image, "__arrow_c_array__")
+    with pytest.raises(DataError, match=texts.NO_PILLOW.pattern()):
+        decode_image(encoded(IMAGE), "a.png", 3)
+
+
+def test_pixels_of_a_large_image_are_copied():
+    image = Image.new("RGB", (3000, 2000), (1, 2, 3))  # Pillow keeps it in pieces of 16 MiB
+    image.putpixel((2999, 1999), (7, 8, 9))
+    seen = pixels_of(image)
+    assert seen.shape == (2000, 3000, 3) and seen[0, 0].tolist() == [1, 2, 3] and seen[-1, -1].tolist() == [7, 8, 9]
+    shown = cut(StoredPicture(seen), (1000, 0, 1000, 3000), 10, 30)
+    assert (cut(FilePicture(encoded(image), "a", 3), (1000, 0, 1000, 3000), 10, 30) == shown).all()
+
+
+def test_what_would_take_much_memory_is_resized_channel_by_channel():
+    long = np.repeat(np.arange(256, dtype=np.uint8), 12_000).reshape(1, -1, 1).repeat(3, axis=2)
+    resized = resize(long, 1, 256)
+    assert np.abs(resized[0, :, 0].astype(int) - np.arange(256)).max() <= 1 and (resized[0] == resized[0, :, :1]).all()

@@ -1,5 +1,7 @@
 """What training does to images: drawn by key, the same however a batch is divided."""
 
+import threading
+
 import numpy as np
 import pytest
 from image_makers import pixels
@@ -45,13 +47,15 @@ def gathered(iteration, parts, given=None, seed=7, **how):
         gather = Gather(given or split(), Sampler(COUNT, BATCH, 3), EvenParts(parts), made.pop("augment"), seed, **made)
         batch = gather.fill(gather.slot(), iteration, part)
         rows[""].append(batch)
-        rows["partner."].append(batch.partner)
+        if batch.partner is not None:
+            rows["partner."].append(batch.partner)
         gather.close()
     mixes = {(batch.mix, batch.valid_total) for batch in rows[""]}
     assert len(mixes) == 1
     arrays = {
         f"{of}{name}": np.concatenate([getattr(batch, name) for batch in batches])
         for of, batches in rows.items()
+        if batches
         for name in ARRAYS
     }
     return arrays, mixes.pop()
@@ -67,6 +71,24 @@ def test_batches_are_the_same_divided_among_three_ranks_and_in_threads(iteration
     assert one["images"].shape[1:] == (12, 16, 3)
     again, _ = gathered(iteration, 1, seed=8)
     assert (one["images"] != again["images"]).any()
+
+
+class Meeting(StoredPictures):
+    """Each image waits until four threads read one."""
+
+    barrier = threading.Barrier(4)
+
+    def picture(self, example):
+        self.barrier.wait(60)
+        return super().picture(example)
+
+
+def test_each_thread_has_a_part_of_a_small_batch():
+    given = split(threads=4)
+    meeting = Meeting(given.source, given.view, given.threads)
+    arrays, _ = gathered(0, 1, meeting, mixing=None)
+    alone, _ = gathered(0, 1, mixing=None)
+    assert all((arrays[name] == alone[name]).all() for name in arrays)
 
 
 def test_partners_are_other_examples_of_the_batch_each_once():

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data.images import Picture, StoredPicture, fit, resize, shorter_to
+from ringtrain.data.images import Part, Picture, StoredPicture
 from ringtrain.data.split import Shape, Split
+
+# The part of an evaluation's image that the centre crop takes, as in torchvision: 224 of 256 pixels.
+RESIZED, CROPPED = 256, 224
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,36 @@ class View:
             return self.crop
         return (self.to, self.to) if isinstance(self.to, int) else self.to
 
-    def of(self, image: np.ndarray) -> np.ndarray:
-        """Shapes: [H, W, C] → [height, width, C]"""
+    def part(self, rows: int, columns: int) -> Part:
+        """Return what is seen of an image of ``rows`` × ``columns`` pixels: the centre of the resized image, in the
+        pixels of the image. Source: torchvision's Resize(256), CenterCrop(224)"""
+        height, width = self.size
         if self.to is None:
-            return fit(image, *self.crop)
-        return shorter_to(image, self.to) if isinstance(self.to, int) else resize(image, *self.to)
+            tall, wide = _fitted(rows, columns, height, width)
+        elif isinstance(self.to, int):
+            tall, wide = (height, height * columns // rows) if rows <= columns else (width * rows // columns, width)
+        else:
+            tall, wide = height, width
+        top, left = round((tall - height) / 2), round((wide - width) / 2)
+        return top * rows / tall, left * columns / wide, height * rows / tall, width * columns / wide
+
+    def into(self, picture: Picture, out: np.ndarray) -> None:
+        """Write what is seen of an image. Shapes: out [height, width, C]"""
+        picture.show(self.part(picture.height, picture.width), out)
+
+    def of(self, image: np.ndarray) -> np.ndarray:
+        """Return what is seen of an image. Shapes: [H, W, C] → [height, width, C]"""
+        out = np.empty((*self.size, image.shape[2]), image.dtype)
+        self.into(StoredPicture(image), out)
+        return out
+
+
+def _fitted(rows: int, columns: int, height: int, width: int) -> tuple[int, int]:
+    """The size, of the image's proportions, in which a crop of this size leaves a margin on the shorter side."""
+    tall, wide = round(height * RESIZED / CROPPED), round(width * RESIZED / CROPPED)
+    if tall * columns >= wide * rows:  # the height decides
+        return tall, max(wide, tall * columns // rows)
+    return max(tall, wide * rows // columns), wide
 
 
 class PictureSplit(Split):
@@ -41,9 +69,12 @@ class PictureSplit(Split):
     view: View | None
     threads: int
 
-    def viewed(self, picture: Picture) -> np.ndarray:
-        """Return an image as evaluations see it. Shapes: → [H, W, C]"""
-        return picture.pixels() if self.view is None else self.view.of(picture.pixels())
+    def view_into(self, picture: Picture, out: np.ndarray) -> None:
+        """Write an image as evaluations see it. Shapes: out [H, W, C]"""
+        if self.view is None:
+            out[...] = picture.pixels()
+        else:
+            self.view.into(picture, out)
 
     @abstractmethod
     def picture(self, example: int) -> Picture:
@@ -54,7 +85,7 @@ class PictureSplit(Split):
 
     def read(self, examples, images, labels) -> None:
         for row, example in enumerate(examples.tolist()):
-            images[row] = self.viewed(self.picture(example))
+            self.view_into(self.picture(example), images[row])
         self.read_labels(examples, labels)
 
     def read_labels(self, examples, labels) -> None:

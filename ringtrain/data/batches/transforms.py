@@ -12,7 +12,8 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.draws import Draws
 from ringtrain.data.batches.pictures import PictureSplit
-from ringtrain.data.images import Box, Picture, pillow
+from ringtrain.data.images import Box, Picture
+from ringtrain.data.pixels import pillow
 from ringtrain.data.split import Shape
 
 RATIO = (3 / 4, 4 / 3)  # width by height
@@ -41,8 +42,9 @@ class RandomResizedCrop:
         height = min(rows, max(1, round(columns / RATIO[0])))
         return (rows - height) // 2, (columns - width) // 2, height, width
 
-    def of(self, picture: Picture, draws: Draws) -> np.ndarray:
-        return picture.cut(self.box(picture.height, picture.width, draws), self.height, self.width)
+    def into(self, picture: Picture, draws: Draws, out: np.ndarray) -> None:
+        """Write the pixels in a box that is drawn. Shapes: out [height, width, C]"""
+        picture.cut(self.box(picture.height, picture.width, draws), out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,13 @@ class Transform:
         height, width, _ = shape
         return height, width
 
-    def of(self, split: PictureSplit, example: int, seed: int, epoch: int) -> np.ndarray:
-        """Return an example's image in an epoch. Shapes: → [height, width, C]"""
+    def into(self, split: PictureSplit, example: int, seed: int, epoch: int, out: np.ndarray) -> None:
+        """Write an example's image in an epoch. Shapes: out [height, width, C]"""
         picture = split.picture(example)
         draws = Draws(keys.make_key(keys.TRANSFORM, seed, epoch, example))
-        image = self.crop.of(picture, draws) if self.crop is not None else split.viewed(picture)
-        return self.jitter.of(image, draws) if self.jitter is not None else image
+        if self.crop is not None:
+            self.crop.into(picture, draws, out)
+        else:
+            split.view_into(picture, out)
+        if self.jitter is not None:
+            out[...] = self.jitter.of(out, draws)

@@ -181,8 +181,9 @@ def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
 
     def sums(turn: int) -> Tables:
         pixels, squares = np.zeros(split.shape, np.uint64), np.zeros(split.shape[-1], np.uint64)
+        image = np.empty(split.shape, split.dtype)
         for example in turns[turn]:
-            image = split.viewed(split.picture(example))
+            split.view_into(split.picture(example), image)
             pixels += image
             squares += np.square(image, dtype=np.uint64).sum(axis=(0, 1))
         return {"pixels": pixels, "squares": squares}

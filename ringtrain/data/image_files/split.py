@@ -106,14 +106,15 @@ class ImageFilesSplit(PictureSplit):
         return texts.MEMBER_AT(shard=place, member=name, offset=self.index.spans[0, example])
 
     def picture(self, example: int) -> FilePicture:
-        return FilePicture(self._bytes(example), self.where(example), self.channels)
+        return FilePicture(self.content(example), self.where(example), self.channels)
 
     def close(self) -> None:
         """Close its files."""
         if self.shards is not None:
             self.shards.close()
 
-    def _bytes(self, example: int) -> bytes:
+    def content(self, example: int) -> bytes:
+        """Return the bytes of an example's file. Raises: DataError"""
         place, (offset, size, _) = int(self.index.place[example]), self.index.spans[:, example].tolist()
         try:
             if self.shards is not None:

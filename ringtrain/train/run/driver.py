@@ -15,12 +15,13 @@ from ringtrain.transport.base import Transport
 LOOK_S = 0.1  # between two looks at the finished iterations
 
 Account = Callable[[IterationLoss], None]
-Tick = Callable[[int, float], None]
+Tick = Callable[[int, float, float], None]
 
 
 class IterationDriver(ABC):
     """account: account(outcome), for each finished iteration in order
-    tick:    tick(examples, seconds), for examples of all ranks and their time
+    tick:    tick(examples, seconds, waited_s), for examples of all ranks, their time, and the time before it in which
+             this rank waited for its part
     """
 
     def __init__(self, account: Account, tick: Tick):
@@ -40,17 +41,19 @@ class Synchronous(IterationDriver):
     def __init__(self, of: Assembly, transport: Transport, first: int, account: Account, tick: Tick):
         super().__init__(account, tick)
         self._worker, self._guard, self._exchange = of.worker, of.guard, of.exchange
-        self._batches = of.batches(transport, first, of.iterations)
+        self._first, self._batches = first, of.batches(transport, first, of.iterations)
 
     def train(self, first: int, stop: int) -> bool:
         stopping = False
         for iteration in range(first, stop):
             if self._guard is not None:
                 self._guard.iterate(iteration + 1)
+            asked = time.perf_counter()
             batch = next(self._batches)
             began = time.perf_counter()
             outcome = self._worker.iterate(batch, self._batches.peek)
-            self._tick(batch.total, time.perf_counter() - began)
+            waited_s = began - asked if iteration > self._first else 0.0  # the loader starts with the first one
+            self._tick(batch.total, time.perf_counter() - began, waited_s)
             stopping = self._account_all([outcome] if outcome else [])
             if stopping:
                 break
@@ -127,7 +130,7 @@ class WorkQueueDriver(IterationDriver):
         now = time.perf_counter()
         outcomes = self._queue.finished(self._examples_of)
         if outcomes:
-            self._tick(sum(outcome.examples for outcome in outcomes), now - self._looked_at)
+            self._tick(sum(outcome.examples for outcome in outcomes), now - self._looked_at, 0.0)
             self._looked_at = now
         for outcome in outcomes:
             self._account(outcome)

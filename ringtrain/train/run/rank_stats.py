@@ -10,11 +10,12 @@ FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pi
 
 
 class RankStatistics:
-    """Statistics of one run. ``training_s``: seconds of its iterations; the caller adds them."""
+    """Statistics of one run. ``training_s``: seconds of its iterations; ``waited_s``: seconds in which this rank waited
+    for its examples, before these. The caller adds them."""
 
     def __init__(self, run: Assembly):
         self._of, self._transport = run, run.transport
-        self.training_s = 0.0
+        self.training_s = self.waited_s = 0.0
 
     def sent(self) -> int | None:
         """The bytes that all ranks have sent by the exchange; None if they are not counted. Collective."""
@@ -47,6 +48,7 @@ class RankStatistics:
             "images": self._of.worker.images,
             "updates": self._of.worker.updates,
             "training_s": self.training_s,
+            "waited_s": self.waited_s,
             "exposed_s": self.exposed_s,
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,

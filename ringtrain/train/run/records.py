@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict
 
 from ringtrain.humanize import plural
-from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged
+from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
@@ -15,6 +15,9 @@ from ringtrain.train.evaluate import Score
 from ringtrain.train.run.rank_stats import RankStatistics
 from ringtrain.train.run.share_size import FirstIterations
 from ringtrain.train.step.loss_sum import IterationLoss
+
+# Of waits for examples, that are worth a note: a share of the time, and seconds.
+WORTH_SHARE, WORTH_S = 0.05, 5.0
 
 
 class RunRecords:
@@ -32,10 +35,11 @@ class RunRecords:
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self.finished: Iteration | None = None
 
-    def tick(self, examples: int, seconds: float) -> None:
-        """Count examples of all ranks, and their time."""
+    def tick(self, examples: int, seconds: float, waited_s: float) -> None:
+        """Count examples of all ranks, their time, and the time for which this rank waited for its part."""
         self._statistics.training_s += seconds
-        self._rates.add(examples, seconds)
+        self._statistics.waited_s += waited_s
+        self._rates.add(examples, seconds + waited_s)
         self._first.tick(seconds)
 
     def iteration(self, outcome: IterationLoss) -> None:
@@ -87,7 +91,9 @@ class RunRecords:
     def ended(self, reason: str, score: Score | None, weights_sha256: str) -> None:
         """Record the traffic, the ranks and the end of the run. Collective."""
         self._exchanged()
-        self._sink.handle(self._statistics.ranks())
+        ranks = self._statistics.ranks()
+        self._sink.handle(ranks)
+        self._note_waits(ranks)
         exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
         self._sink.handle(
             Ended(
@@ -102,6 +108,16 @@ class RunRecords:
                 reason=reason,
             )
         )
+
+    def _note_waits(self, ranks: Ranks) -> None:
+        """Say so if the loader held up a rank."""
+        assert ranks.waited_s is not None, "these ranks are of this version"
+        share, waited_s, rank = max(
+            (waited_s / (waited_s + training_s or 1.0), waited_s, rank)
+            for rank, (waited_s, training_s) in enumerate(zip(ranks.waited_s, ranks.training_s, strict=True))
+        )
+        if share >= WORTH_SHARE and waited_s >= WORTH_S:
+            self.note(texts.DATA_WAITS(rank=rank, share=share))
 
     def _exchanged(self) -> None:
         traffic = self._of.exchange.reducers.traffic()

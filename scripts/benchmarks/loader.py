@@ -1,0 +1,267 @@
+"""The training loader alone: what it must deliver for a GPU, what it does on this host, and what that costs.
+
+    loader.py make FOLDER [--images 1200]       writes a set like ImageNet in all forms: about 0.6 MB an image
+    loader.py measure FOLDER [--torch PYTHON]   measures the loader on each form
+
+``measure`` runs the batches of `ringtrain train --model resnet50 --device cuda`, without the run: reading, decoding, a
+random box resized to 224 x 224, gathering. Mean, deviation and mirroring are the device's. Each side has a process of
+its own, on the first cores of --cores alone: ringtrain with as many threads, PyTorch's DataLoader (--torch: a Python
+that has it and Pillow) with as many workers. Both are first shown to make the same images of the same boxes, or nothing
+is timed. Blocks are timed in turn; figures are medians, ratios those of pairs. --beside CHECKOUT measures another
+version of ringtrain, whose kernels are compiled. CPU seconds are of the whole process, and of workers.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import h5py
+import numpy as np
+from loader_set import FORMS, LARGE_SIDE, SIDE, make
+from pytorch import machine
+from side import ROOT, Processes
+
+GOAL = 4000  # images/s of a GPU
+OWN, PEER, BEFORE = "ringtrain", "PyTorch", "before"
+PEER_FORMS = {
+    "JPEG files 500 x 375": None,
+    "uint8 256 x 256 in HDF5, cropped": ("256.h5", LARGE_SIDE, True),
+    "uint8 224 x 224 in .npy, whole": ("224.npy", SIDE, False),
+}
+TINY = "JPEG 8 x 8"
+COMPARED, MOST, MEAN = 64, 3, 0.3  # images, and their differences at most, in 255
+HERE = Path(__file__).parent
+
+
+# ── the sides ─────────────────────────────────────────────────────────────────────────────────────────────────
+def open_sides(options, stack: ExitStack) -> dict[str, Processes]:
+    told = {"folder": str(options.folder), "batch": options.batch, "threads": 1}
+    own = [sys.executable, str(HERE / "loader_side.py")]
+    sides = {OWN: Processes([own], told, 1)}
+    if options.beside:
+        sides[BEFORE] = Processes([["env", f"PYTHONPATH={options.beside}", *own]], told, 1)
+    if options.torch:
+        forms = {name: {"rows": _rows(options.folder, *rows)} if rows else {} for name, rows in PEER_FORMS.items()}
+        words = ["env", "PILLOW_BLOCKS_MAX=16", options.torch, "-W", "ignore", str(HERE / "loader_peer.py")]
+        sides[PEER] = Processes([words], told | {"forms": forms}, 1)
+    for side in sides.values():
+        stack.enter_context(side)
+    return sides
+
+
+def _rows(folder: Path, file: str, side: int, crop: bool) -> dict:
+    """Where the rows of an array lie in its file."""
+    path = folder / file
+    count = np.load(folder / "labels.npy").size
+    if path.suffix == ".h5":
+        with h5py.File(path) as opened:
+            offset = opened["images"].id.get_offset()
+    else:
+        offset = path.stat().st_size - count * side * side * 3
+    return {"path": str(path), "offset": offset, "side": side, "count": count, "crop": crop}
+
+
+def prove(sides: dict[str, Processes]) -> dict[str, dict]:
+    """Return how far images of both sides are apart. Ends the program if they are not the same work."""
+    found = {}
+    for name in PEER_FORMS if PEER in sides else ():
+        with tempfile.TemporaryDirectory() as folder:
+            own, peer = f"{folder}/own.npz", f"{folder}/peer.npz"
+            sides[OWN].ask("work", name=name, out=own, count=COMPARED)
+            sides[PEER].ask("work", name=name, given=own, out=peer)
+            with np.load(own) as one, np.load(peer) as other:
+                apart = np.abs(one["images"].astype(int) - other["images"])
+        found[name] = {"most": int(apart.max()), "mean": float(apart.mean())}
+        if apart.max() > MOST or apart.mean() > MEAN:
+            raise SystemExit(f"loader: {name}: ringtrain and PyTorch do not make the same images: {found[name]}")
+        print(f"{name}: {COMPARED} images of both sides differ by {apart.mean():.3f} in 255, {apart.max()} at most")
+    return found
+
+
+# ── the figures ───────────────────────────────────────────────────────────────────────────────────────────────
+def warm(options, sides: dict[str, Processes], name: str) -> list[dict]:
+    """Return a row for each number of cores: images/s and CPU seconds an image, by side, one a round."""
+    rows = []
+    for cores in options.cores:
+        taking = {side: each for side, each in sides.items() if side != PEER or name in PEER_FORMS}
+        blocks: dict[str, list[dict]] = {side: [] for side in taking}
+        for turn in range(-1, options.rounds):
+            for side, processes in taking.items():
+                block = processes.ask("warm", name=name, cores=cores, seconds=options.seconds if turn >= 0 else 0.2)[0]
+                blocks[side] += [block] if turn >= 0 else []
+        row = {"form": name, "cores": cores}
+        row["images_per_s"] = {side: [each["images"] / each["seconds"] for each in blocks[side]] for side in taking}
+        row["cpu_s"] = {side: [each["cpu_s"] / each["images"] for each in blocks[side]] for side in taking}
+        rows.append(row)
+        print(told(row), flush=True)
+    return rows
+
+
+def told(row: dict) -> str:
+    rates = ", ".join(f"{side} {_median(row, side):,.0f}" for side in row["images_per_s"])
+    cpu = ", ".join(f"{side} {1e6 * _cpu(row, side):,.0f}" for side in row["cpu_s"])
+    return f"{row['form']}, cores {row['cores']}: images/s: {rates}; CPU, us an image: {cpu}"
+
+
+def _median(row: dict, side: str) -> float:
+    return statistics.median(row["images_per_s"][side])
+
+
+def _cpu(row: dict, side: str = OWN) -> float:
+    return statistics.median(row["cpu_s"][side])
+
+
+def ratio(row: dict, side: str) -> float | None:
+    """Return how many times as fast ringtrain is as a side: the median over pairs."""
+    pairs = zip(row["images_per_s"][OWN], row["images_per_s"].get(side, []), strict=False)
+    ratios = [own / other for own, other in pairs]
+    return statistics.median(ratios) if ratios else None
+
+
+def traffic(facts: dict, form: str) -> float:
+    """Return the bytes of an image through the host's memory, if no cache holds any: a copy from the page cache, pixels
+    written decoded and read again, the batch written and read by the device."""
+    decoded = 4 * 500 * 375 if "500" in form else 4 * 341 * 256 if "JPEG" in form else 0
+    cropped = facts["file"] if form.endswith("HDF5, cropped") else 0
+    return 2 * facts["file"] + (facts["file"] if decoded else cropped) + 2 * decoded + 2 * facts["upload"]
+
+
+# ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows]) + "\n"
+
+
+def needs_table(figures: dict) -> str:
+    """For GOAL images/s of a GPU: bytes, and cores by the CPU time on one core."""
+    rows = []
+    for name, facts in figures["facts"].items():
+        row = next(row for row in figures["warm"] if row["form"] == name)
+        gigabytes = [GOAL * each / 1e9 for each in (facts["file"], facts["upload"], traffic(facts, name))]
+        cores = GOAL * _cpu(row)
+        rows.append([name, f"{facts['file'] / 1e3:,.0f}", *(f"{each:.2f}" for each in gigabytes), f"{cores:.2f}"])
+    heads = ["form", "KB an image", "read, GB/s", "upload, GB/s", "host memory, GB/s", "cores"]
+    return table(heads, rows)
+
+
+def rates_table(figures: dict) -> str:
+    others = [side for side in (BEFORE, PEER) if any(side in row["images_per_s"] for row in figures["warm"])]
+    rows = []
+    for row in figures["warm"]:
+        megabytes = _median(row, OWN) * figures["facts"][row["form"]]["file"] / 1e6
+        cells = [row["form"], str(row["cores"]), f"{_median(row, OWN):,.0f}", f"{megabytes:,.0f}"]
+        cells.append(f"{1e6 * _cpu(row):,.0f}")
+        for side in others:
+            there = side in row["images_per_s"]
+            cells += (
+                [f"{_median(row, side):,.0f}", f"{1e6 * _cpu(row, side):,.0f}", f"**{ratio(row, side):.2f}**"]
+                if there
+                else [""] * 3
+            )
+        rows.append(cells)
+    heads = ["form", "cores", "images/s", "MB/s", "CPU, µs an image"]
+    for side in others:
+        heads += [f"{side}, images/s", f"{side}, CPU µs", "ratio"]
+    return table(heads, rows)
+
+
+def stages_table(figures: dict) -> str:
+    names = ["read", "decode", "crop and resize"]
+    rows = []
+    for form, stages in figures["stages"].items():
+        whole = next(_cpu(row) for row in figures["warm"] if row["form"] == form)
+        rest = whole - sum(stages.values())
+        cells = [f"{1e6 * stages[name]:,.0f}" if stages[name] else "" for name in names]
+        rows.append([form, *cells, f"{1e6 * rest:,.0f}", f"{1e6 * whole:,.0f}"])
+    return table(["form", *names, "rest", "all, µs an image"], rows)
+
+
+def cold_table(figures: dict) -> str:
+    rows = []
+    for form, blocks in figures["cold"].items():
+        rate = statistics.median(each["images"] / each["seconds"] for each in blocks)
+        cpu = statistics.median(each["cpu_s"] / each["images"] for each in blocks)
+        megabytes = rate * figures["facts"][form]["file"] / 1e6
+        rows.append([form, f"{rate:,.0f}", f"{megabytes:,.0f}", f"{1e6 * cpu:,.0f}"])
+    return table(["form, not in memory before", "images/s", "MB/s", "CPU, µs an image"], rows)
+
+
+def page(options, figures: dict) -> str:
+    tiny = 1e6 * _cpu(figures["tiny"])
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    before, after = figures["load"]
+    asked = f"--seconds {options.seconds:g} --rounds {options.rounds}"
+    about = (
+        f"`scripts/bench loader measure FOLDER {asked}`, commit {commit.stdout.strip()}, {time.strftime('%Y-%m-%d')}, "
+    )
+    about += f"{machine()}, load average {before:.1f} before, {after:.1f} after; {', '.join(figures['versions'])}."
+    limit = f"An image of 8 x 8 takes {tiny:.0f} µs: a process makes at most {1e6 / tiny:,.0f} images/s, however many "
+    limit += "threads it has, if the interpreter is held all of that time."
+    parts = [needs_table(figures), rates_table(figures), stages_table(figures), cold_table(figures), limit]
+    return "\n".join([about, "", *parts])
+
+
+# ── the program ───────────────────────────────────────────────────────────────────────────────────────────────
+def measure(options) -> None:
+    figures = {"load": [os.getloadavg()[0]], "warm": [], "facts": {}, "stages": {}, "cold": {}}
+    forms = [name for name in FORMS if options.only in name]
+    with ExitStack() as stack:
+        sides = open_sides(options, stack)
+        own = sides[OWN]
+        figures["versions"] = versions(sides)
+        figures["apart"] = prove(sides)
+        for name in forms:
+            figures["facts"][name] = own.ask("facts", name=name)[0]
+            figures["warm"] += warm(options, sides, name)
+            if FORMS[name].crop:
+                figures["stages"][name] = own.ask("stages", name=name)[0]
+        figures["tiny"] = warm(argparse.Namespace(**{**vars(options), "cores": [1]}), {OWN: own}, TINY)[0]
+        for name in (name for name in forms if FORMS[name].stream == "yes"):
+            asked = {"name": name, "cores": max(options.cores)}
+            figures["cold"][name] = [own.ask("cold", **asked)[0] for _ in range(options.rounds)]
+    figures["load"].append(os.getloadavg()[0])
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+    print(f"\n{page(options, figures)}")
+
+
+def versions(sides: dict[str, Processes]) -> list[str]:
+    from PIL import __version__, features
+
+    found = [f"Python {sys.version.split()[0]}", f"Pillow {__version__}"]
+    found.append(f"libjpeg-turbo {features.version_feature('libjpeg_turbo')}")
+    return found + ([sides[PEER].ask("about")[0]] if PEER in sides else [])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("make")
+    one.add_argument("folder", type=Path)
+    one.add_argument("--images", type=int, default=1200, help="[1200]")
+    one.set_defaults(call=lambda options: make(options.folder, options.images))
+    one = commands.add_parser("measure")
+    one.add_argument("folder", type=Path)
+    one.add_argument("--batch", type=int, default=256, help="of a rank [256]")
+    one.add_argument("--cores", default="1,2", help="of a rank [1,2]")
+    one.add_argument("--seconds", type=float, default=3, help="of a block [3]")
+    one.add_argument("--rounds", type=int, default=5, help="blocks of each side [5]")
+    one.add_argument("--only", default="", metavar="TEXT", help="forms whose names have this text")
+    one.add_argument("--torch", metavar="PYTHON", help="a Python that has torch and Pillow")
+    one.add_argument("--beside", metavar="CHECKOUT", help="another version of ringtrain, compiled")
+    one.add_argument("--json", type=Path)
+    one.set_defaults(call=measure)
+    options = parser.parse_args()
+    if "cores" in options:
+        options.cores = [int(each) for each in options.cores.split(",")]
+    options.call(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""ringtrain's side of :mod:`loader`: the batches of a run, without the run. A program that serves :mod:`side`."""
+
+import json
+import os
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from loader_set import FORMS, TINY, TINY_SIDE, Form
+from side import forget, serve
+
+from ringtrain.config.resolve import recipe_layer, resolve
+from ringtrain.data.batches.augment import CentreCrop
+from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.draws import Draws
+from ringtrain.data.batches.keys import TRANSFORM, make_key
+from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.batches.transforms import RandomResizedCrop, Transform
+from ringtrain.data.image_files.split import ImageFilesSplit
+from ringtrain.data.images import FilePicture
+from ringtrain.nn import spec
+from ringtrain.train.assembly.data import open_data, windows_of
+from ringtrain.train.assembly.images import transform_of
+from ringtrain.train.assembly.recipe import augment_of
+from ringtrain.transport.world import connect
+
+MODEL, WARM_UP = "resnet50", 4  # batches before the time begins: those that wait are made before
+STAGED = 300  # images
+
+
+class Loader:
+    """The training part of a form of the set, as a run on a GPU's host reads it: with threads on the cores that this
+    process may use."""
+
+    def __init__(self, folder: str, form: Form, batch: int, transport):
+        model = spec.load_model(MODEL)
+        data = form.path.replace("FOLDER", folder)
+        flags = {"model": MODEL, "data": data, "batch": batch, "device": "cuda"}
+        flags |= {"stream": form.stream, "random_resized_crop": "0.08:1" if form.crop else None}
+        config = resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
+        self.files, self._batch, self.seed = Path(folder) / form.files, batch, config.seed
+        self.train = open_data(config, model, transport).train
+        self._windows = windows_of(config.shuffle, self.train)
+        self.transform, self._augment = transform_of(config, model), augment_of(config, model)
+        if form is TINY:
+            self.transform = Transform(RandomResizedCrop(TINY_SIDE, TINY_SIDE, (1.0, 1.0)))
+            self._augment = CentreCrop(TINY_SIDE, TINY_SIDE)
+
+    def batches(self) -> Batches:
+        sampler = Sampler(self.train.count, self._batch, self.seed, windows=self._windows)
+        return Batches(self.train, sampler, augment=self._augment, transform=self.transform, seed=self.seed)
+
+    def warm(self, seconds: float) -> dict:
+        """The rate in the middle of a run."""
+        with self.batches() as batches:
+            for _ in range(WARM_UP):
+                next(batches)
+            began, cpu, images = time.perf_counter(), time.process_time(), 0
+            while time.perf_counter() - began < seconds:
+                images += len(next(batches).images)
+            return _told(images, began, cpu)
+
+    def cold(self) -> dict:
+        """The rate of the first epoch, of files that are not in memory."""
+        forget([str(self.files.parent if self.files.is_file() else self.files)])
+        images, began, cpu = 0, time.perf_counter(), time.process_time()
+        with self.batches() as batches:
+            while images < self.train.count:
+                images += len(next(batches).images)
+            return _told(images, began, cpu)
+
+    def stages(self) -> dict[str, float]:
+        """The CPU seconds of an image by stage, in one thread."""
+        examples = np.random.default_rng(1).permutation(self.train.count)[:STAGED].tolist()
+        out = np.empty((224, 224, 3), np.uint8)
+        spent = dict.fromkeys(("read", "decode", "crop and resize"), 0.0)
+        for example in examples:
+            box = self._box(example)
+            read = self._timed_read(example)
+            began = time.thread_time()
+            picture = self.train.picture(example)
+            if isinstance(picture, FilePicture):
+                picture.decoded()
+            cut = time.thread_time()
+            picture.cut(box, out)  # of what is decoded
+            spent["read"] += read
+            spent["decode"] += cut - began - read if isinstance(picture, FilePicture) else 0.0
+            spent["crop and resize"] += time.thread_time() - cut
+        return {name: seconds / len(examples) for name, seconds in spent.items()}
+
+    def _timed_read(self, example: int) -> float:
+        began = time.thread_time()
+        if isinstance(self.train, ImageFilesSplit):
+            self.train.content(example)
+        else:
+            self.train.picture(example)
+        return time.thread_time() - began
+
+    def work(self, out: str, count: int) -> dict:
+        """Write what becomes of the first images, mirrored as on the device, and the boxes: for another side to do the
+        same."""
+        with self.batches() as batches:
+            batch = next(batches)
+            examples, flips = batch.examples[:count].copy(), batch.flip[:count].copy()
+            images = [image[:, ::-1] if flip else image for image, flip in zip(batch.images, flips, strict=False)]
+            boxes = [self._box(example) for example in examples.tolist()]
+            np.savez(out, examples=examples, images=np.stack(images), flips=flips, boxes=boxes)
+        return {}
+
+    def _box(self, example: int) -> tuple[int, int, int, int]:
+        if self.transform is None:
+            return 0, 0, *self.train.shape[:2]
+        picture, draws = self.train.picture(example), Draws(make_key(TRANSFORM, self.seed, 0, example))
+        return self.transform.crop.box(picture.height, picture.width, draws)
+
+    def facts(self) -> dict:
+        """The bytes of an image in its files, and in the batch that is uploaded."""
+        files = [self.files] if self.files.is_file() else [each for each in self.files.rglob("*") if each.is_file()]
+        size = 224 if self.transform is not None else self.train.shape[0]
+        return {"file": sum(each.stat().st_size for each in files) / self.train.count, "upload": size * size * 3}
+
+
+def _told(images: int, began: float, cpu: float) -> dict:
+    return {"images": images, "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+
+
+def handlers(options) -> dict:
+    transport, every = connect(), sorted(os.sched_getaffinity(0))
+
+    @cache
+    def opened(name: str, cores: int) -> Loader:
+        return Loader(options.folder, FORMS.get(name, TINY), options.batch, transport)
+
+    def on(name: str, cores: int = 1) -> Loader:
+        os.sched_setaffinity(0, every[:cores])
+        return opened(name, cores)
+
+    return {
+        "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
+        "cold": lambda name, cores: on(name, cores).cold(),
+        "stages": lambda name: on(name).stages(),
+        "work": lambda name, out, count: on(name).work(out, count),
+        "facts": lambda name: on(name).facts(),
+    }
+
+
+def main() -> None:
+    told = json.loads(sys.argv[-1])
+    serve(told, 0, handlers(SimpleNamespace(**told)))
+
+
+if __name__ == "__main__":
+    main()
