@@ -9,6 +9,10 @@ NEEDS_ALL_GRADIENTS = Template(
 )
 CLIP_FACTOR = Template("the factor of --clip-norm {norm:g}")
 FINITE_GRADIENT = Template("whether the gradient of a scaled loss (--precision float16) is finite")
+SUMS_WITHIN_PASSES = Template(
+    "--overlap forward is backward here: on a device, layers that sum statistics over ranks (--batch-norm sync) would "
+    "hold the servers' weights back"
+)
 SERVERS_NEED_ALL = Template(
     "with --overlap forward servers send buckets back when all gradients have arrived: only then is {quantity} known"
 )

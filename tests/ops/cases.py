@@ -18,6 +18,7 @@ CONVOLUTIONS = {
     "1x1": (7, 9, 6, 4, ConvGeometry(1)),
     "1x1, groups 2": (7, 9, 6, 4, ConvGeometry(1, 1, 0, 2)),
     "1x1, stride 2": (7, 9, 5, 3, ConvGeometry(1, 2)),
+    "one pixel, stride 2": (1, 1, 5, 3, ConvGeometry(3, 2, 1)),
     "depthwise, pad 2": (8, 8, 6, 6, ConvGeometry(3, 1, 2, 6)),
     "depthwise, stride 2": (9, 8, 21, 21, ConvGeometry(5, 2, 2, 21)),
     "depthwise, gaps": (7, 8, 3, 3, ConvGeometry(2, 3, 1, 3)),

@@ -15,7 +15,7 @@ from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, CudnnRequest, is_ins
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
-from ringtrain.ops.precision import active_dtype
+from ringtrain.ops.precision import RoundedWeights, active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.fake_cudnn import FakeCudnn, cudnnGraphNotSupportedError
 from tests.fakes.host_cuda import HostRuntime
@@ -141,7 +141,8 @@ def test_weights_are_turned_on_their_way_there_and_back(precision, refuses, accu
     device, library = device_with(precision), FakeCudnn(refuses=refuses)
     passes, w = Cudnn(device, library), np.random.default_rng(2).integers(-9, 9, (3, 3, 2, 2)).astype("float32")
     weights, dw, there = put(device, w), put(device, np.ones_like(w)), w.transpose(3, 0, 1, 2).reshape(-1)
-    assert get(device, passes._turned(PLAN, weights)).astype("float32").tolist() == there.tolist()
+    for given in (weights, RoundedWeights(weights, put(device, w.astype(device.active)))):
+        assert get(device, passes._turned(PLAN, given)).astype("float32").tolist() == there.tolist()
     kind = device.active if refuses else device.real
     device.runtime.upload(there.astype(kind), device.scratch("turned", w.size, kind), device.stream)
     passes.weights_back(PLAN, weights, weights, dw, accumulate)

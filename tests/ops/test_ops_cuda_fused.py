@@ -1,5 +1,7 @@
 """What a device does within a convolution: moments of its result, normalisation of its input, a sum of gradients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,22 +55,23 @@ def assert_measured(y, found, dtype):
             assert_close(got[number], wanted, TOLERANCE[dtype], number)
 
 
-def image_of(ops, name, normalised=False):
+def image_of(ops, name, ghost=None):
+    """``ghost``: of an image that is to be normalised."""
     n, h, w, c, k, geometry = SHAPES[name]
     draw = drawing()
     x, weight = draw(n, h, w, c).astype(ops.active), draw(geometry.kernel, geometry.kernel, c, k)
-    if normalised:
-        x = Normalised(x, statistics_of(lambda *shape: draw(*shape).astype(ops.dtype), n, c, GHOST), True)
+    if ghost:
+        x = Normalised(x, statistics_of(lambda *shape: draw(*shape).astype(ops.dtype), n, c, ghost), True)
     return x, weight
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("normalised", [False, True], ids=["", "of a normalised image"])
-def test_moments_are_those_of_the_rounded_result(types, name, normalised):
+@pytest.mark.parametrize("ghost", [None, GHOST], ids=["", "of a normalised image"])
+def test_moments_are_those_of_the_rounded_result(types, name, ghost):
     ops = cuda_ops(*types, choice=Named("implicit"))
-    y, found = measured(ops, name, *image_of(ops, name, normalised))
-    if normalised and SHAPES[name][3] % (16 // ops.active.itemsize):
+    y, found = measured(ops, name, *image_of(ops, name, ghost))
+    if ghost and SHAPES[name][3] % (16 // ops.active.itemsize):
         assert found is not None  # normalised before
     assert_measured(y, found, types[0])
 
@@ -86,6 +89,31 @@ def test_moments_by_wgmma(tile):
 def test_a_way_that_measures_nothing_says_so():
     ops = cuda_ops(choice=Named("columns, own"))
     assert measured(ops, "1x1", *image_of(ops, "1x1"))[1] is None
+
+
+def test_moments_of_other_ghost_batches_than_the_image_is_normalised_by_are_not_made():
+    """Its tiles are those of the image's ghost batches."""
+    ops = cuda_ops(choice=Named("implicit"))
+    assert measured(ops, "1x1", *image_of(ops, "1x1", GHOST - 1))[1] is None
+
+
+def test_a_ghost_batch_may_be_of_more_examples_than_fit_in_a_kernels_integers():
+    """Of x and of y: all examples are one ghost batch."""
+    ops, name, ghost = cuda_ops(choice=Named("implicit")), "several tiles a ghost batch", 2**31 // 12
+    n, h, width, _, k, geometry = SHAPES[name]
+    x, w = image_of(ops, name, ghost)
+    y, wanted = ops.empty((n, h, width, k)), ops.empty((n, h, width, k))
+    memory = ops.empty((ops.moment_parts(y.shape, ghost),))
+    weights = ops.from_host(w.astype(ops.dtype))
+    moments = ops.conv2d(uploaded(ops, x), weights, None, y, geometry, moments=memory, ghost=ghost)
+    plain = Normalised(x.x, replace(x.statistics, ghost=n), x.relu)
+    ops.conv2d(uploaded(ops, plain), weights, None, wanted, geometry)
+    assert (ops.to_host(y) == ops.to_host(wanted)).all()
+    made = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, ghost))
+    ops.norm_statistics(y, made, moments)
+    wide = ops.to_host(y).astype(np.float64)
+    assert_close(ops.to_host(made.mean)[0], wide.mean(axis=(0, 1, 2)), TOLERANCE["float32"], "mean")
+    assert_close(ops.to_host(made.var)[0], wide.var(axis=(0, 1, 2)), TOLERANCE["float32"], "var")
 
 
 def test_moments_of_a_ghost_batch_are_the_same_wherever_it_is():
@@ -106,7 +134,7 @@ def test_tensor_cores_of_a_normalised_image(precision, name):
     """Against the reference in float64 on the image as it is rounded after its normalisation."""
     ops, exact = cuda_ops("float32", precision, choice=Named("implicit")), ReferenceOps("float64")
     n, h, width, _, k, geometry = SHAPES[name]
-    x, w = image_of(ops, name, normalised=True)
+    x, w = image_of(ops, name, GHOST)
     seen = ops.empty(x.shape, ops.active)
     ops.normalise(uploaded(ops, x.x), uploaded(ops, x.statistics), seen, relu=True)
     seen, w = ops.to_host(seen), w.astype(ops.active).astype("float32")
@@ -134,8 +162,8 @@ def test_tensor_cores_of_a_normalised_image(precision, name):
 def test_trials_add_nothing():
     """Each way is tried, and the gradient is added once."""
     ops, reference = cuda_ops(choice=Choice()), ReferenceOps("float32")
-    for normalised in (False, True):
-        x, w = image_of(ops, "1x1", normalised)
+    for ghost in (None, GHOST):
+        x, w = image_of(ops, "1x1", ghost)
         n, h, width, _, k, geometry = SHAPES["1x1"]
         y, dy = drawing(6)(2, n, h, width, k).astype("float32")
         given = {"x_NHWC": x, "w_RSCK": w.astype("float32"), "y_NPQK": y, "dy_NPQK": dy}

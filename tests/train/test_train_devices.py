@@ -12,6 +12,7 @@ from ringtrain.ops.update import FACTOR
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
+from tests.ops.cuda_support import cuda_ops, needs_compiler
 from tests.tiers import daily, thorough
 
 
@@ -124,6 +125,20 @@ def test_the_factor_goes_on_from_a_checkpoint():
     assert second.scalars["loss_scale_good"] == 6
 
 
+@pytest.mark.device
+@needs_compiler
+def test_of_weights_that_are_updated_as_forward_reads_them_none_is_rounded_before():
+    """Forward runs in pieces, since layers sum statistics."""
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+
+    def body(t, overlap):
+        ops = cuda_ops(precision="bfloat16")
+        given = {"precision": "bfloat16", "batch_norm": "sync", "overlap": overlap, "bucket_bytes": 1}
+        return losses(DeviceTransport(t, ops), BATCH_NORM_NET, 3, ops=ops, **given)[0]
+
+    assert everywhere(1, lambda t: body(t, "forward")) == everywhere(1, lambda t: body(t, "backward"))
+
+
 def test_an_epoch_with_its_tail_and_an_evaluation_between():
     """297 examples in batches of 100: arrays grow at the evaluation, and a tail is recorded by itself."""
 
@@ -212,6 +227,7 @@ GUARDED = [
     {"batch_norm": "sync", "overlap": "forward"},
     {"sync": "sharded", "overlap": "forward"},
     {"sync": "server"},
+    {"sync": "server", "batch_norm": "sync", "overlap": "forward"},
     {"compress": "powersgd", "batch_norm": "sync", "compress_rank": 1},
     *thorough(
         {"algorithm": "mpi", "batch_norm": "sync"},

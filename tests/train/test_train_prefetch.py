@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.data.batches.gather import Batch
-from ringtrain.train.step.prefetch import RAW, Prefetcher
+from ringtrain.train.step.prefetch import PACKED_BYTES, RAW, Prefetcher
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
@@ -83,6 +83,16 @@ def test_new_memory_is_not_written_before_what_was_there_is_done_with():
         names = [work.name for work in ops.runtime.waiting()]
         left.append((names.count("fill"), names.count("upload")))
     assert left == [(0, 0), (0, 0), (1, 0)]
+
+
+def test_a_batch_without_an_array_that_others_have_has_another_key():
+    """A recording that reads boxes is not replayed where there are none, however large they are."""
+    ops = FakeGpuOps()
+    staging = Prefetcher(ops)
+    with_boxes, without = (batch_of(ops, value, PACKED_BYTES // 16 + 1) for value in (1, 2))
+    with_boxes.erase[0] = 1
+    keys = [staging.wait(batch) for batch in (with_boxes, without)]
+    assert len({key[1:] for key in keys}) == 2
 
 
 def test_a_smaller_batch_and_one_without_examples():

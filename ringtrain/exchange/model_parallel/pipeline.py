@@ -19,8 +19,10 @@ of the next one: then an iteration equals one of serial SGD, if it does so with 
 taken in one order (micro-batch by micro-batch, places in order), and sums are the same in every run.
 
 Approximate are: ``micro-batch``, which updates at every message, in the order of arrival, with the learning rate times
-its share of the batch; and strategies whose ranks may be in different iterations. Then messages are taken in the order
-of arrival too, and the fully connected ranks update when they have seen as many examples as a batch has.
+its share of the batch (a message then goes backward by the weights of that moment, but with ``--precision`` of 16 bits
+by those that its forward pass has rounded); and strategies whose ranks may be in different iterations. Then messages
+are taken in the order of arrival too, and the fully connected ranks update when they have seen as many examples as a
+batch has.
 
 A rank has the arena of its part alone: those in front hold the whole network, and evaluate and save it, with fully
 connected weights that are old until :meth:`Pipeline.synchronize`.

@@ -17,6 +17,7 @@ from dataclasses import replace
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
+from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.servers.gradient_push import GradientPush
 from ringtrain.exchange.servers.ownership import format_load, format_servers, roles_of
@@ -41,7 +42,12 @@ class ParameterServer(Exchange):
     """
 
     def __init__(self, settings: ExchangeSettings, push: type[GradientPush] | type[ChangePush]):
-        config = settings.config
+        held_back = settings.config.overlap == FORWARD and settings.config.batch_norm == "sync" and settings.ops.records
+        if (
+            held_back
+        ):  # a device's messages leave when they are tested: not while layers before their reads sum statistics
+            settings = settings.with_options(overlap=BACKWARD)
+        config, self._notes = settings.config, [texts.SUMS_WITHIN_PASSES()] if held_back else []
         self._settings, self._push_type = settings, push
         staleness = staleness_of(config)
         roles = roles_of(settings.transport.size, config.servers, config.dedicated)
@@ -64,7 +70,7 @@ class ParameterServer(Exchange):
         self.owned_state = OwnedState(push.update, push.synchronize, gather=push.gather)
         self.reducers = push.reducers
         self.ready_points, self.wait_points = push.ready_points, push.wait_points
-        notes = [format_load(shards.parts, arena.weights.dtype.itemsize), *push.notes]
+        notes = [format_load(shards.parts, arena.weights.dtype.itemsize), *push.notes, *self._notes]
         self.facts = replace(self.facts, notes=notes, state_bytes=push.state_bytes)
 
     def rehearse(self) -> None:

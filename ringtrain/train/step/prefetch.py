@@ -97,7 +97,7 @@ class Prefetcher:
     def _upload(self, slot: PrefetchSlot, hosts: Mapping[str, np.ndarray]) -> None:
         small = {name: host for name, host in hosts.items() if "images" not in name and host.nbytes <= PACKED_BYTES}
         large = {name: host for name, host in hosts.items() if name not in small}
-        held, layout = slot.space.nbytes, (tuple(small), tuple(host.shape for host in small.values()))
+        held, layout = slot.space.nbytes, tuple((name, host.shape) for name, host in hosts.items())
         arrays = {name: slot.space(name, host.shape, host.dtype) for name, host in large.items()}
         pack = slot.packs.get(layout)
         if pack is None:

@@ -19,6 +19,7 @@ from ringtrain.ops import texts
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
+from ringtrain.ops.precision import RoundedWeights
 
 X, W, BIAS, Y = 1, 2, 3, 4  # the graph's names of arrays, for dx, dw and dy too
 IO = {"float32": "FLOAT", "bfloat16": "BFLOAT16", "float16": "HALF"}
@@ -166,6 +167,7 @@ class Cudnn:
 
     def _turned(self, plan, w):
         """Return the weights as [K, R, S, C], of the type of activations."""
+        w = w.weights if isinstance(w, RoundedWeights) else w
         turned = self._device.scratch("turned", w.size, self._device.active)
         self._turn(self._device.kernels("matrix", "turn_weights"), plan, w, turned)
         return turned

@@ -33,25 +33,27 @@ class Implicit:
         return plan.groups == 1 and self._wide(x.x, plan.channels)
 
     def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments: Array | None = None, ghost: int = 0):
-        """``ghost``: examples that moments are of; of a normalised image it is that of its own statistics. Returns what
-        a slice of the moments is: (its rows, slices of a ghost batch)."""
+        """``ghost``: examples that moments are of. Returns what a slice of the moments is: (its rows, slices of a ghost
+        batch); None where tiles are those of a normalised image's own statistics, of other ghost batches."""
         rows, columns = plan.pixels, plan.group_features
         if not rows:
             return None
-        ghost = x.statistics.ghost if isinstance(x, Normalised) else ghost
+        ghost = min(ghost, plan.images)
+        tiled = _ghost(plan, x) if isinstance(x, Normalised) else ghost
+        measures = 0 < tiled == ghost
         tile = self._tile_of(rows, columns, plan.groups)
         flags = RELU * relu + WIDE_A * self._wide(_image(x), plan.channels, plan.group_channels)
         flags += WIDE_B * self._wide(w, plan.features, columns) + WIDE_Y * self._wide(y, plan.features, columns)
-        group_rows = min(ghost * plan.p * plan.q, rows) if ghost else rows
+        group_rows = tiled * plan.p * plan.q if tiled else rows
         blocks = -(-rows // group_rows) * tile.count(group_rows, columns), 1, plan.groups
-        divide = divider(plan.group_channels)
+        divide, moments = divider(plan.group_channels), moments if measures else None
         if isinstance(x, Normalised):
-            given = *_normal(x), w, b, y, moments, *plan.sizes, *divide, ghost, x.relu, flags
+            given = *_normal(x), w, b, y, moments, *plan.sizes, *divide, tiled, x.relu, flags
             self._launch("convolution_normalised", "forward", tile, blocks, *given)
         else:
-            given = x, w, b, y, moments, *plan.sizes, plan.groups, *divide, ghost, flags
+            given = x, w, b, y, moments, *plan.sizes, plan.groups, *divide, tiled, flags
             self._launch("convolution", "forward", tile, blocks, *given)
-        return tile.rows, -(-group_rows // tile.rows)
+        return (tile.rows, -(-group_rows // tile.rows)) if measures else None
 
     def input_back(self, plan: ConvolutionPlan, w, dy, dx, add=False):
         rows = plan.images * -(-plan.height // plan.stride) * -(-plan.width // plan.stride)  # of the largest phase
@@ -81,7 +83,7 @@ class Implicit:
         outputs = dy, dw, parts, tickets, *plan.sizes
         divide = *divider(plan.p * plan.q), *divider(plan.q)
         if isinstance(x, Normalised):
-            by_group = divider(x.statistics.ghost * plan.p * plan.q)
+            by_group = divider(_ghost(plan, x) * plan.p * plan.q)
             given = *_normal(x), *outputs, *divide, *by_group, each, x.relu, flags
             self._launch("convolution_normalised", "weights_back", tile, blocks, *given)
         else:
@@ -103,6 +105,11 @@ class Implicit:
 
 def _image(x):
     return x.x if isinstance(x, Normalised) else x
+
+
+def _ghost(plan: ConvolutionPlan, x: Normalised) -> int:
+    """Return the images of the largest ghost batch that there is: kernels multiply it by pixels."""
+    return min(x.statistics.ghost, plan.images)
 
 
 def _normal(x: Normalised) -> tuple:

@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) input_back(
     int depth = features / groups, columns = channels / groups;
     Phase down(phase / stride, height, kernel, stride, pad), across(phase % stride, width, kernel, stride, pad);
     int rows = images * down.count * across.count;
+    if (!rows) return;
     Corner corner(rows, columns);
     if (corner.row >= rows) return;
     Divider by_depth{depth, depth_multiplier, depth_shift};
