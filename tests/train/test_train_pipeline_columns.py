@@ -219,7 +219,7 @@ def paced(t, net, iterations, **flags):
     """Losses and weights of ranks that go at the pace of the strategy, with two meetings."""
     run, ops = run_of(t, NETS[net], examples=None, iterations=iterations, **{**LEARN, **flags})
     found = []
-    pace = make_driver(run, t, 0, found.append, lambda examples, seconds: None)
+    pace = make_driver(run, t, 0, found.append, lambda *_: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
     pace.close()

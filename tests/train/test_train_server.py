@@ -67,7 +67,7 @@ def paced(t, iterations, **flags):
     flags = {"lr": 0.02, "augment": False, "iterations": iterations, "deadline_s": 20.0, **flags}
     run, ops = run_of(t, FLAGS["net"], examples=None, **flags)
     found = []
-    pace = make_driver(run, t, 0, found.append, lambda examples, seconds: None)
+    pace = make_driver(run, t, 0, found.append, lambda *_: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
     pace.close()

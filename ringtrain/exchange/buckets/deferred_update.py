@@ -38,8 +38,8 @@ class BucketUpdater:
     ):
         self._ops, self._arena, self._update, self._sums, self._updated = settings.ops, arena, update, sums, updated
         self._whole = whole or update.needs_all
-        forward = settings.config.overlap == FORWARD and settings.transport.size > 1  # alone there is nothing to hide
-        self._later = forward and not self._whole
+        forward = settings.config.overlap == FORWARD
+        self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
         self.hidden_by = HIDDEN_BY[BACKWARD if forward and self._whole else settings.config.overlap]
         self.note = _fallback(settings.config.clip_norm, settings.scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets that before_read() updates
