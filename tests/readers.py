@@ -30,12 +30,16 @@ from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
-from ringtrain.report.comparison.logs import read_run
+from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.comparison.table import comparison_tables, csv_text
 from ringtrain.report.end_events import Ended, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
 from ringtrain.report.sinks import truncate_log
+from ringtrain.runs.conditions import sort_runs
+from ringtrain.runs.summary import list_runs
+from ringtrain.runs.table import csv_text as runs_csv
+from ringtrain.runs.table import iterations_text, json_text, run_tables
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.tables import plain_lines
 from tests.data import source_makers as made
@@ -142,6 +146,9 @@ def log(path: Path) -> None:
     runs = [read_run(path.parent, "bad")]
     rows = rows_of(runs)
     json.dumps([rows, notes_of(runs, rows)])
+    listed, notes = list_runs(path.parent)
+    json_text(listed, notes), runs_csv(listed), iterations_text(read_iterations(path.parent))
+    [plain_lines(table) for table in run_tables(listed, 120, framed=False)], sort_runs(listed, "-test_loss")
     [plain_lines(table) for table in comparison_tables(rows, 120)], csv_text(rows)
     with TemporaryDirectory() as folder:  # what is cut is meant to change
         (Path(folder) / "log").write_bytes(path.read_bytes())

@@ -28,6 +28,7 @@ ARROWS = {
     "storage": LEAF,
     "data": READERS | {"ops"},
     "report": LEAF | {"tables"},
+    "runs": READERS | {"report", "tables"},
     "collectives": LEAF | {"ops", "transport"},
     "nn": LEAF | {"ops"},
     "monitor": LEAF | {"collectives", "transport"},
@@ -67,7 +68,8 @@ ORDER = {
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
     "host_update host_norm host cpu reference catalogue",
     "optim": "texts lr optimizers",
-    "report": "texts end_events events rates trace records sinks screen plots comparison",
+    "report": "texts end_events events rates trace records appended sinks tensorboard screen plots comparison",
+    "runs": "texts search summary conditions table",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",
@@ -86,6 +88,7 @@ CONFINED = {
     "h5py": {"checkpoint", "data", "hdf5", "storage"},
     "safetensors": {"weights"},
     "onnx": {"weights"},
+    "tensorboard": {"report/tensorboard.py"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

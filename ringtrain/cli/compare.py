@@ -1,20 +1,17 @@
 """The command ``ringtrain compare``."""
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.output import show_tables
 from ringtrain.cli.variants import folders_of, variants_of
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
-
-PLAIN_WIDTH = 120  # of a file or a pipe
 
 
 @click.command()
@@ -202,10 +199,11 @@ def _check_paths(paths: dict) -> None:
 def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None = None) -> None:
     """Show and write the comparison. ``picture``: its path if --plot is not given; None: no picture."""
     from ringtrain.report.comparison.rows import notes_of, rows_of
+    from ringtrain.report.comparison.table import comparison_tables
 
     rows = rows_of(runs)
     notes = [*notes_of(runs, rows), *(more or [])]
-    _show(rows)
+    show_tables(lambda width, framed: comparison_tables(rows, width, framed))
     for note in notes:
         click.echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
@@ -216,25 +214,6 @@ def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None 
         _write(paths["csv_path"], csv_text(rows))
     if paths["plot_path"] or picture:
         _draw(runs, rows, paths["plot_path"], picture)
-
-
-def _show(rows: list[dict]) -> None:
-    import shutil
-
-    from rich.console import Console
-
-    from ringtrain.report.comparison.table import comparison_tables
-    from ringtrain.report.screen.terminal import is_live
-    from ringtrain.tables import plain_lines
-
-    click.echo()
-    if is_live(sys.stdout, os.environ):
-        console = Console()
-        for table in comparison_tables(rows, console.width, framed=True):
-            console.print(table)
-        return
-    for table in comparison_tables(rows, shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns):
-        click.echo("\n".join([*plain_lines(table), ""]))
 
 
 def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | None) -> None:

@@ -89,6 +89,13 @@ BAD_INPUTS = Template("{bad:,} of {examples:,} could not be read and have an err
 # progress.py
 PROGRESS = Template("# {what}: {done} of {total} done")
 
+# runs.py
+CHOSEN = Template("{count} of {runs} in {folder}")
+NO_RUNS = Template("there is no run in {folder}")
+ONE_ON_SCREEN = Template("standard output takes one of --json and --csv: give the other a file")
+LOG_ALONE = Template("--log writes one run: leave out --where, --sort, --json and --csv")
+LOG_WRITTEN = Template("{path}: {iterations}")
+
 # schedule.py
 AT_MOST = Template("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")
 SHOWING_ALL = Template("showing all ranks")

@@ -75,6 +75,12 @@ LOG_UNWRITABLE = Template(
     "checkpoint with --resume auto"
 )
 
+# tensorboard
+NO_TENSORBOARD = Template(
+    "--tensorboard needs the Python package tensorboard ({error}): pip install 'ringtrain[tensorboard]', or leave "
+    "--tensorboard out"
+)
+
 # plots
 NO_MATPLOTLIB = Template("matplotlib is not installed: pip install 'ringtrain[plot]' draws the curves of the next run")
 NOTHING_TO_DRAW = Template("{path} has no iteration to draw")

@@ -9,11 +9,12 @@ between.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ringtrain.errors import DivergedError, UsageError
+from ringtrain.errors import DivergedError, UsageError, plain
 from ringtrain.report import texts
+from ringtrain.report.events import Iteration
 from ringtrain.report.records import read_record
 
 LOG = "log.jsonl"
@@ -59,11 +60,16 @@ class RunLog:
     @property
     def outcome(self) -> str:
         """ "done", "early stop", "interrupted", "diverged", "failed" for any other error, or "cut short"."""
-        if self.end:
-            return self.end.get("reason", "done")
-        if self.failed:
-            return "diverged" if self.failed.get("error") == DivergedError.__name__ else "failed"
-        return CUT_SHORT
+        return outcome_of(self.end, self.failed)
+
+
+def outcome_of(end: Mapping | None, failed: Mapping | None) -> str:
+    """Return the outcome of a run by its last record, if there is one."""
+    if end:
+        return end.get("reason", "done")
+    if failed:
+        return "diverged" if failed.get("error") == DivergedError.__name__ else "failed"
+    return CUT_SHORT
 
 
 @dataclass(slots=True)
@@ -78,10 +84,7 @@ class _Process:
 
 def read_run(folder, name: str) -> RunLog:
     """Read the run in a folder. Raises UsageError if there is none."""
-    path = Path(folder) / LOG
-    processes = _processes(_records(path))
-    if not processes:
-        raise UsageError(texts.NO_RUN(folder=folder, why=texts.NO_START(log=LOG)))
+    processes = _read_processes(folder)
     train, test = _points(processes)
     last = processes[-1]
     rates = [each["images_per_s"] for each in last.iterations[-1:]]
@@ -97,6 +100,31 @@ def read_run(folder, name: str) -> RunLog:
         failed=last.last.get("failed"),
         last_rate=rates[0] if rates else None,
     )
+
+
+def read_iterations(folder) -> list[dict]:
+    """Read the run in a folder as a row an iteration: the fields of its record, and after an evaluation ``test_loss``,
+    ``test_accuracy`` and further metrics. ``seconds`` is as in :class:`Point`. Raises UsageError if there is none.
+    """
+    processes = _read_processes(folder)
+    records = (each for process in processes for each in process.iterations)
+    rows = {
+        found["iteration"]: {each.name: found.get(each.name) for each in fields(Iteration)} | {"seconds": point.seconds}
+        for found, point in zip(records, _points(processes)[0], strict=True)
+    }
+    for found in (each for process in processes for each in process.tests):
+        row = rows.get(found["iteration"])
+        if row is not None and found["test_loss"] is not None:
+            row |= {name: found[name] for name in ("test_loss", "test_accuracy")}
+            row |= {plain(name): value for name, value in (found.get("test_metrics") or {}).items() if name not in row}
+    return list(rows.values())
+
+
+def _read_processes(folder) -> list["_Process"]:
+    processes = _processes(_records(Path(folder) / LOG))
+    if not processes:
+        raise UsageError(texts.NO_RUN(folder=folder, why=texts.NO_START(log=LOG)))
+    return processes
 
 
 def _records(path: Path) -> list[dict]:

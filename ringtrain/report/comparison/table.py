@@ -122,20 +122,28 @@ GROUPS = (WHAT, SCORES, SPEED, TRAFFIC, MEMORY)
 NAME = Column("run", "", lambda row: row["name"], left=True)
 
 
-def comparison_tables(rows: Sequence[dict], width: int, framed: bool = False) -> list[Table]:
+def comparison_tables(
+    rows: Sequence[dict], width: int, framed: bool = False, groups: Sequence[Sequence[Column]] = GROUPS
+) -> list[Table]:
     """Return the columns that any run has a figure for, in as many tables as lines of ``width`` need.
 
     ``framed``: with a line under the titles, for a terminal.
     """
     words = min(max(LEAST_WORDS, (width - FIGURES) // 2), MOST_WORDS)
+    names = width_of(_table(rows, (), words, framed))
     chosen: list[list[Column]] = [[]]
-    for group in GROUPS:
+    room = width - names  # in the last table
+    for group in groups:
         shown = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
-        whole = width_of(_table(rows, shown, words, framed)) <= width
+        needs = {column: width_of(_table(rows, [column], words, framed)) - names for column in shown}
+        whole = sum(needs.values()) <= width - names
         for part in [shown] if whole else [[column] for column in shown]:
-            if chosen[-1] and width_of(_table(rows, [*chosen[-1], *part], words, framed)) > width:
+            needed = sum(needs[column] for column in part)
+            if chosen[-1] and needed > room:
                 chosen.append([])
+                room = width - names
             chosen[-1] += part
+            room -= needed
     return [_table(rows, columns, words, framed) for columns in chosen if columns]
 
 

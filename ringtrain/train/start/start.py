@@ -68,7 +68,7 @@ def run_training(
         return
     remarks = list(opened.remarks)
     outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
-    sinks = make_sinks(transport, folder, opened.origin, recovery)
+    sinks = make_sinks(transport, folder, opened.origin, recovery, run.config.tensorboard)
     with _recorded_end(sinks, folder, run, stop, outcome) as sink:
         sink.handle(header(run, run.ops, transport, opened.origin, folder))
         for text in (*remarks, *notes(run, transport, opened.origin)):
