@@ -9,7 +9,8 @@ import pytest
 from ringtrain.cli.main import ringtrain as program
 from tests.docs.playing import ROOT
 
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "models" / "README.md"]
+FOLDERS = [ROOT / "docs", ROOT / "models", ROOT / "packaging"]
+DOCUMENTS = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))]
 DOCUMENTS = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
 CODE = re.compile(r"(?ms)^```\n.*?^```$|`[^`\n]+`")
