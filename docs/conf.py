@@ -17,7 +17,7 @@ NAVIGATION = {
         "docs/slurm",
         "docs/gpu",
     ],
-    "How do I …": [
+    "Questions": [
         "docs/errors",
         "docs/hangs",
         "docs/slow",
@@ -49,6 +49,7 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4  # as a code host makes them
 root_doc = "README"
 highlight_language = "text"
+smartquotes = False  # -- begins an option
 html_theme = "furo"
 html_title = f"ringtrain {release}"
 html_copy_source = False

@@ -13,7 +13,8 @@ FOLDERS = [ROOT / "docs", ROOT / "models", ROOT / "packaging"]
 DOCUMENTS = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))]
 DOCUMENTS = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
-CODE = re.compile(r"(?ms)^```\n.*?^```$|`[^`\n]+`")
+# The group is empty where a block has a language.
+CODE = re.compile(r"(?ms)^```\w+\n.*?^```$|(^```\n.*?^```$|`[^`\n]+`)")
 COMMAND = re.compile(r"(?<![\w/.-])(?<!from )ringtrain ([a-z][a-z-]+)(?: ([a-z]+))?([^\n`|;]*)")
 
 

@@ -1,7 +1,4 @@
-"""The commands of the other pages work as written, as those of the tutorial do: scripts/check-full runs them.
-
-A page of which no command is in a plan here has its reason there.
-"""
+"""The commands of the other pages work as written, as those of the tutorial do: scripts/check-full runs them."""
 
 import io
 import tarfile
@@ -12,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.data.source_makers import cifar10_python
-from tests.docs import test_docs_commands, test_docs_pytorch
+from tests.docs import test_docs_commands
 from tests.docs.markdown import blocks, steps
 from tests.docs.playing import ROOT, Plan, Stage, play
 from tests.docs.test_docs_links import DOCUMENTS
@@ -24,23 +21,31 @@ NAMES_A_PROCESS = "has a number or name in it that a reader puts there"
 ON_SLURM = "needs a Slurm: tests/slurm submits jobs to one"
 HYBRID = "mpirun -np 4 ringtrain train --model alexnet --data F.h5 --batch 128 --fc hybrid"
 PIPELINE = "ringtrain train --model alexnet --data imagenet.h5 --fc pipeline"
-SMALL = "ringtrain train --model cifar10_quick --data cifar10.h5 --batch 16 --iterations 2 --fc"
+SMALL = "mpirun -np 4 ringtrain train --model cifar10_quick --data cifar10.h5 --batch 16 --iterations 2 --fc"
+BENCH = "mpirun -np 4 ringtrain bench-allreduce"
+TIME = "mpirun -np 2 ringtrain time resnet18 --batch 64 --json layers.json"
+ON_A_CLUSTER = "--model resnet20 --data cifar10.h5 --batch 256 --device cuda"
+SLURM = (
+    "ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 --partition gpu --account mine --module openmpi/5.0 "
+    f"--output job.sbatch -- {ON_A_CLUSTER}"
+)
 COMPARE = (
-    'mpirun -np 4 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4,server --staleness 2,delayed" '
-    "-- --model lenet --data fashion.h5 --iterations 300 --evaluate-every 100"
+    'mpirun -np 4 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4,server --staleness 2,'
+    'delayed" -- --model lenet --data fashion.h5 --iterations 300 --evaluate-every 100'
 )
 FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
 )
 PHOTOS = "mpirun -np 2 ringtrain train --model resnet18 --data {} --random-resized-crop"
+FEW = " --classes 3 --batch 4 --batch-norm ghost:2 --iterations 1"
 SHARDS = "'shards/train-{000..099}.tar'"
 PLANS = {
     "docs/algorithms": Plan(),
     "docs/bench": Plan(
         more={
-            "mpirun -np 4 ringtrain bench-allreduce -b 64K -e 64M --json sweep.json --plot sweep.png": "-e 256K -n 2 -w 0",
-            "mpirun -np 4 ringtrain bench-allreduce --algorithm auto,ring,mpi --wire all --sizes-of resnet18": "-n 1 -w 0",
+            f"{BENCH} -b 64K -e 64M --json sweep.json --plot sweep.png": "-e 256K -n 2 -w 0",
+            f"{BENCH} --algorithm auto,ring,mpi --wire all --sizes-of resnet18": "-n 1 -w 0",
         },
         absent={"scripts/bench allreduce --launches 5 --ranks 2,4": "takes minutes: tests/bench starts it with less"},
     ),
@@ -60,8 +65,8 @@ PLANS = {
     "docs/data": Plan(
         before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test"))),
         instead={
-            PHOTOS.format("photos"): PHOTOS.format("flowers") + " --batch 2 --iterations 1",
-            PHOTOS.format(SHARDS): PHOTOS.format(SHARDS.replace("099", "001")) + " --batch 2 --iterations 1",
+            PHOTOS.format("photos"): PHOTOS.format("flowers") + FEW,
+            PHOTOS.format(SHARDS): PHOTOS.format(SHARDS.replace("099", "001")) + FEW,
         },
         more={
             "ringtrain train --data fashion.h5": "--epochs 1",
@@ -95,7 +100,7 @@ PLANS = {
             "ringtrain train --optimizer adam --lr 0.003 --lr-policy cosine --min-lr 0.0001 --ema 0.95 --best-by loss "
             "--early-stop 5": "--epochs 1",
             "mpirun -np 4 ringtrain train --model resnet20 --data F.h5 --batch 1024 --base-batch 128 --warmup 5ep": (
-                "--batch 64 --iterations 1"
+                "--batch 128 --iterations 2 --warmup 1"
             ),
         },
     ),
@@ -105,15 +110,16 @@ PLANS = {
     "docs/slow": Plan(
         more={
             "ringtrain time alexnet --batch 4": "--batch 1 --iterations 1 --warm-up 0",
-            "mpirun -np 2 ringtrain time resnet18 --batch 64 --json layers.json": "--batch 2 --iterations 1 --warm-up 0",
+            TIME: "--batch 2 --iterations 1 --warm-up 0",
             "mpirun -np 4 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
             "mpirun -np 4 ringtrain train": "--epochs 1",
         }
     ),
     "docs/slurm": Plan(
+        before=("touch train.py",),
+        more={SLURM: "--batch 128 --batch-norm ghost:8"},
         absent={
-            "sbatch -N2 --gpus-per-node=4 -t 4:00:00 scripts/train.sbatch --model resnet20 --data cifar10.h5 --batch 256 "
-            "--device cuda": ON_SLURM,
+            f"sbatch -N2 --gpus-per-node=4 -t 4:00:00 scripts/train.sbatch {ON_A_CLUSTER}": ON_SLURM,
             "sbatch -N2 --ntasks-per-node=8 scripts/bench.sbatch": ON_SLURM,
             "export RINGTRAIN_JOB_END=$(($(date +%s) + PBS_WALLTIME))": "needs a PBS",
             'export RINGTRAIN_JOB_END=$(date -d "$(bjobs -noheader -o finish_time "$LSB_JOBID" | tr -d LE)" +%s)': (
@@ -123,9 +129,9 @@ PLANS = {
     ),
     "docs/strategies": Plan(
         instead={
-            HYBRID: f"mpirun -np 4 {SMALL} hybrid",
-            f"mpirun -np 6 {PIPELINE} --fc-ranks 2 --accumulate 4": f"mpirun -np 4 {SMALL} pipeline --fc-ranks 2 --accumulate 4",
-            f"mpirun -np 20 {PIPELINE} --sync server --staleness 2": f"mpirun -np 4 {SMALL} pipeline --sync server --staleness 2",
+            HYBRID: f"{SMALL} hybrid",
+            f"mpirun -np 6 {PIPELINE} --fc-ranks 2 --accumulate 4": f"{SMALL} pipeline --fc-ranks 2 --accumulate 4",
+            f"mpirun -np 20 {PIPELINE} --sync server --staleness 2": f"{SMALL} pipeline --sync server --staleness 2",
         },
         more={"ringtrain time alexnet --batch 128 -n 3": "--batch 2 -n 1"},
     ),
@@ -135,22 +141,25 @@ PLANS = {
             "ringtrain train --model resnet20 --data cifar10.h5 --iterations 1 --out runs/there",
             "ringtrain export runs/there -o resnet20.safetensors",
         ),
-        instead={FINE_TUNE: FINE_TUNE.replace("resnet50", "resnet20").replace("--batch 64", "--batch 4")},
+        instead={
+            FINE_TUNE: FINE_TUNE.replace("resnet50", "resnet20") + " --batch 16 --batch-norm ghost:4 --warmup 2",
+        },
         absent={
-            "python -c \"import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet50(weights="
+            'python -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet50(weights='
             "'DEFAULT').state_dict(), 'resnet50.safetensors')\"": "fetches weights",
             "import torchvision": "scripts/check-torchvision does this",
             "import json": "of the ResNet-50 above",
         },
     ),
 }
-# Why the other pages with commands have no plan.
+# Why the other pages with commands have no plan here.
 WITHOUT = {
     "CONTRIBUTING": "hosts want namespaces of the kernel: tests/cluster has them",
     "packaging/README": "other systems' programs build there, each in a world of its own",
     "docs/errors": NAMES_A_PROCESS,
     "docs/gpu": "needs a GPU: scripts/gpu-acceptance is its test",
     "docs/python": "tests/mpi/test_mpi_communicator.py runs its programs",
+    "docs/pytorch": "tests/docs/test_docs_pytorch.py has its plan, where torch is installed",
 }
 
 
@@ -160,7 +169,7 @@ def furnished(stage) -> Stage:
     random = np.random.default_rng(0)
     folder = stage.folder
     (folder / "fashion-mnist").symlink_to("DOWNLOADS/fashion-mnist")
-    images, labels = random.integers(0, 256, (64, 8, 8, 1), dtype=np.uint8), np.arange(64) % 4
+    images, labels = random.integers(0, 256, (64, 8, 8, 1), dtype=np.uint8), np.arange(64) % 10
     np.savez(folder / "mine.npz", x=images, y=labels)
     for name, part in (("x", images), ("y", labels), ("xt", images[:8]), ("yt", labels[:8])):
         np.save(folder / f"{name}.npy", part)
@@ -230,7 +239,7 @@ def test_a_plan_names_commands_that_are_there(page):
 def test_every_page_with_commands_has_a_plan():
     """A block without a language is of commands. Those of docs/benchmarks are campaigns of hours, on machines there
     named."""
-    planned = {*test_docs_commands.PLANS, test_docs_pytorch.PAGE, *map(path_of, (*PLANS, *WITHOUT))}
+    planned = {*test_docs_commands.PLANS, *map(path_of, (*PLANS, *WITHOUT))}
     pages = [page for page in DOCUMENTS if page.parent.name != "benchmarks"]
     with_commands = {page for page in pages if not all(block.language for block in blocks(page.read_text()))}
     assert with_commands <= planned

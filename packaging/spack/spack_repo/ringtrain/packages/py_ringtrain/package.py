@@ -1,8 +1,7 @@
 from pathlib import Path
 
+from spack.package import depends_on, license, variant, version
 from spack_repo.builtin.build_systems.python import PythonPackage
-
-from spack.package import *
 
 
 class PyRingtrain(PythonPackage):
