@@ -2,6 +2,9 @@
 
 Pages have the same places as in the repository: so a link leads to the same page on a code host and in the site. A link
 to a file that is no page gives the file itself.
+
+Sphinx, since what it deprecates works for two more major versions, MyST reads the pages as they are, and its search is
+a file beside them, not a server.
 """
 
 from ringtrain import __version__
@@ -52,7 +55,7 @@ highlight_language = "text"
 smartquotes = False  # -- begins an option
 html_theme = "furo"
 html_title = f"ringtrain {release}"
-html_copy_source = False
+html_copy_source = html_use_index = False
 
 
 def tree(pages: list[str], caption: str = "", *options: str) -> str:

@@ -38,6 +38,8 @@ FINE_TUNE = (
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
 )
 PHOTOS = "mpirun -np 2 ringtrain train --model resnet18 --data {} --random-resized-crop"
+MAKE_FASHION = "ringtrain data make fashion-mnist -o fashion.h5 --licence MIT"
+MAKE_CIFAR = "ringtrain data make cifar-10-batches-py.tar.xz -o cifar10.h5"
 FEW = " --classes 3 --batch 4 --batch-norm ghost:2 --iterations 1"
 SHARDS = "'shards/train-{000..099}.tar'"
 PLANS = {
@@ -65,6 +67,8 @@ PLANS = {
     "docs/data": Plan(
         before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test"))),
         instead={
+            MAKE_FASHION: f"{MAKE_FASHION} --force",
+            MAKE_CIFAR: f"{MAKE_CIFAR} --force",
             PHOTOS.format("photos"): PHOTOS.format("flowers") + FEW,
             PHOTOS.format(SHARDS): PHOTOS.format(SHARDS.replace("099", "001")) + FEW,
         },
@@ -74,8 +78,6 @@ PLANS = {
             "ringtrain train --data scans.h5:volumes,labels": "--epochs 1",
             "ringtrain train --data mine.npz": "--epochs 1",
             "ringtrain train --data x.npy,y.npy --test-data xt.npy,yt.npy": "--epochs 1",
-            "ringtrain data make fashion-mnist -o fashion.h5 --licence MIT": "--force",
-            "ringtrain data make cifar-10-batches-py.tar.xz -o cifar10.h5": "--force",
         },
         absent={"srun --ntasks-per-node=1 ringtrain data check /local/cifar10.h5": ON_SLURM},
     ),
@@ -117,7 +119,7 @@ PLANS = {
     ),
     "docs/slurm": Plan(
         before=("touch train.py",),
-        more={SLURM: "--batch 128 --batch-norm ghost:8"},
+        instead={SLURM: f"{SLURM} --batch 128 --batch-norm ghost:8"},
         absent={
             f"sbatch -N2 --gpus-per-node=4 -t 4:00:00 scripts/train.sbatch {ON_A_CLUSTER}": ON_SLURM,
             "sbatch -N2 --ntasks-per-node=8 scripts/bench.sbatch": ON_SLURM,
