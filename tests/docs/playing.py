@@ -38,7 +38,7 @@ class Plan:
     more:    flags put behind, so that they take seconds
     long:    left to scripts/check-full
     unlike:  why what is shown is of another run, and is not compared
-    absent:  why one is not run at all; of a program, its first line names it
+    absent:  why one is not run at all; a program is named by its first line
     """
 
     before: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def play(document: Path, stage: Stage, plan: Plan) -> None:
         assert done.returncode == 0, f"before {document.name}: $ {command}\n{done.stdout}"
     for step in steps(text):
         if step.file:
-            if step.command.splitlines()[0] not in plan.absent:
+            if step.name not in plan.absent:
                 _make(stage, step)
         elif (command := plan.command(step)) is not None:
             done = stage.run(command)
