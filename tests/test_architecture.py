@@ -27,7 +27,7 @@ ARROWS = {
     "transport": LEAF,
     "storage": LEAF,
     "data": READERS | {"ops"},
-    "report": LEAF | {"tables"},
+    "report": READERS | {"tables"},
     "collectives": LEAF | {"ops", "transport"},
     "nn": LEAF | {"ops"},
     "monitor": LEAF | {"collectives", "transport"},
@@ -67,7 +67,7 @@ ORDER = {
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
     "host_update host_norm host cpu reference catalogue",
     "optim": "texts lr optimizers",
-    "report": "texts end_events events rates trace records sinks screen plots comparison",
+    "report": "texts end_events events rates trace records sinks screen figure comparison plots page",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",

@@ -84,7 +84,7 @@ def test_a_picture_is_the_same_bytes_again(tmp_path):
 def test_png_and_what_is_none(tmp_path):
     picture(make_schedule("star", 1), even(1), tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    refused = texts.NOT_A_PICTURE.pattern(path=tmp_path / "p.gif", formats=".svg or .png")
+    refused = texts.NOT_A_PICTURE.pattern(path=tmp_path / "p.gif", formats=".svg, .png, .pdf")
     with pytest.raises(UsageError, match=refused):
         picture(make_schedule("star", 2), even(2), tmp_path / "p.gif")
     nowhere = texts.CANNOT_WRITE.pattern(path=tmp_path / "nowhere" / "p.svg", reason="No such file or directory")
