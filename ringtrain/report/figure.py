@@ -1,9 +1,10 @@
-"""What pictures of runs share: their style, curves that are smooth and have few points, limits of axes, small print,
-and the file. Needs matplotlib, which is imported where a picture is drawn.
+"""Parts that pictures of runs share: style, curves that are smooth and have few points, limits of axes, small print,
+the file. Needs matplotlib, which is imported where a picture is drawn.
 """
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -149,6 +150,12 @@ def end_of_view(values: Sequence[float], times: float) -> float:
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def entitle(figure: "Figure", text: str) -> None:
+    """Write the title of a figure, in two lines at most."""
+    characters = round(10 * figure.get_figwidth())
+    figure.suptitle("\n".join(textwrap.wrap(plain(text), characters, max_lines=2, placeholder=" …")), fontsize=12)
+
+
 def print_small(figure: "Figure", text: str) -> None:
     """Write where the figures come from at the lower end."""
     figure.supxlabel(text, x=0.01, ha="left", fontsize=7, color=GREY)

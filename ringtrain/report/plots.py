@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from ringtrain.errors import RingtrainError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog, read_run
-from ringtrain.report.comparison.scores import Score, second_score, series
+from ringtrain.report.comparison.scores import DrawnScore, second_score, series
 from ringtrain.report.figure import (
     accuracy_view,
     broken,
+    entitle,
     loss_top,
     new_figure,
     print_small,
@@ -67,7 +68,7 @@ def curves_figure(run: RunLog) -> "Figure":
     _score(score, run)
     _learning_rate(rate, run)
     _throughput(speed, run)
-    figure.suptitle(title_of(run.start), fontsize=12)
+    entitle(figure, title_of(run.start))
     print_small(figure, small_print([run.start]))
     figure.get_layout_engine().set(wspace=0.05, hspace=0.05)
     return figure
@@ -84,7 +85,7 @@ def _loss(axes: "Axes", run: RunLog) -> None:
 
 
 def _score(axes: "Axes", run: RunLog) -> None:
-    found: Score = second_score([run])
+    found: DrawnScore = second_score([run])
     _curves(axes, run, found.of)
     axes.set(title=found.label[0].upper() + found.label[1:])
     if found.is_accuracy:

@@ -101,8 +101,8 @@ def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> Non
         style = {"color": _colour(message.send.start, schedule), "linestyle": "-" if message.recv.add else DASHED}
         ends = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
         axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **style})
-    title = f"{schedule.goal} by {schedule.name} on {plural(schedule.size, 'rank')}: {plural(last, 'round')}"
-    axes.set(title=title.capitalize(), xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
+    title = f"The {schedule.name} {schedule.goal} on {plural(schedule.size, 'rank')}: {plural(last, 'round')}"
+    axes.set(title=title, xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
     axes.set_xticks(range(last + 1))
     axes.spines[["top", "right", "left"]].set_visible(False)
     _draw_legend(axes, schedule)

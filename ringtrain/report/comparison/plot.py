@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import RunLog
-from ringtrain.report.comparison.scores import LOSS, Of, Score, second_score, series
+from ringtrain.report.comparison.scores import LOSS, DrawnScore, Of, second_score, series
 from ringtrain.report.figure import (
     COLOURS,
     accuracy_view,
     broken,
+    entitle,
     loss_top,
     new_figure,
     print_small,
@@ -64,7 +65,7 @@ def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool =
     _speeds(axes[0, 3], rows, looks)
     _bytes_by_rank(axes[1, 3], rows, looks)
     _legend(figure.add_subplot(grid[1]), runs, looks)
-    figure.suptitle(_title(runs), fontsize=12)
+    entitle(figure, _title(runs))
     print_small(figure, small_print([run.start for run in runs]))
     return figure
 
@@ -92,7 +93,7 @@ def _title(runs: Sequence[RunLog]) -> str:
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(
-    axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict], against: tuple[str, str, Of], score: Score
+    axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict], against: tuple[str, str, Of], score: DrawnScore
 ) -> None:
     """Draw training as a thin running mean, tests as points on a line."""
     of_time, x_label, x_of = against[0] == "seconds", *against[1:]
@@ -114,7 +115,7 @@ def _curves(
         say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else score.name))
 
 
-def _limits(axes, runs: Sequence[RunLog], second: Score) -> None:
+def _limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
     """Set the same limits for all axes of a row."""
     losses = [point.loss for run in runs for point in run.test if point.loss is not None]
     begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)

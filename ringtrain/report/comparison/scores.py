@@ -11,7 +11,7 @@ Of = Callable[[Point], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class DrawnScore:
     """A score. label: of its axis; of: its value at a point, accuracies in percent, or None; is_accuracy: whether it is
     one."""
 
@@ -21,8 +21,8 @@ class Score:
     is_accuracy: bool = False
 
 
-LOSS = Score("loss", texts.LOSS_AXIS(), lambda point: point.loss)
-ACCURACY = Score(
+LOSS = DrawnScore("loss", texts.LOSS_AXIS(), lambda point: point.loss)
+ACCURACY = DrawnScore(
     "accuracy",
     texts.ACCURACY_AXIS(),
     lambda point: None if point.accuracy is None else 100 * point.accuracy,
@@ -30,13 +30,13 @@ ACCURACY = Score(
 )
 
 
-def second_score(runs: Sequence[RunLog]) -> Score:
+def second_score(runs: Sequence[RunLog]) -> DrawnScore:
     """Return the score beside the loss: accuracy, or the first metric of runs that have none."""
     tests = [point for run in runs for point in run.test]
     metric = next((name for point in tests for name in point.metrics), None)
     if metric is None or any(point.accuracy is not None for run in runs for point in (*run.test, *run.train)):
         return ACCURACY
-    return Score(metric_name(metric), metric_name(metric), lambda point: point.metrics.get(metric))
+    return DrawnScore(metric_name(metric), metric_name(metric), lambda point: point.metrics.get(metric))
 
 
 def series(points: Sequence[Point], x_of: Of, y_of: Of) -> tuple[list[float], list[float]]:

@@ -1,6 +1,4 @@
-"""What a report shows of a run: its log, and of its folder the configuration, a trace and metrics, as far as there are
-any.
-"""
+"""The inputs of a report: the log of a run, and from its folder the configuration, a trace and metrics, if any."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from ringtrain.config.resolve import read_run_file
 from ringtrain.errors import RingtrainError
 from ringtrain.report.comparison.logs import RunLog, read_run
 from ringtrain.report.page import metrics, texts
-from ringtrain.report.page.metrics import Metrics
+from ringtrain.report.page.metrics import EvaluationFile
 from ringtrain.report.trace import TRACE, Slice, path_of, read_trace
 
 CONFIG = "config.toml"
@@ -25,7 +23,7 @@ class ReportedRun:
     config: Mapping
     trace: Mapping[int, Sequence[Slice]]
     trace_path: Path
-    metrics: Metrics | None
+    metrics: EvaluationFile | None
     left_out: Sequence[str]
 
 

@@ -20,7 +20,7 @@ class ClassResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class EvaluationFile:
     """An evaluation. checkpoint, split, iteration: of what; classes: empty of a loss without any; confusion: a row a
     label, a column a prediction, or None."""
 
@@ -32,7 +32,7 @@ class Metrics:
     confusion: Sequence[Sequence[int]] | None
 
 
-def read_metrics(path) -> Metrics:
+def read_metrics(path) -> EvaluationFile:
     """Read the file of an evaluation. Raises UsageError if it cannot be read or holds something else."""
     try:
         held = parse_json(read_text(path))
@@ -41,7 +41,7 @@ def read_metrics(path) -> Metrics:
         if confusion is not None:
             _check_square(confusion, len(classes))
         words = (plain(_of(str, held[key])) for key in ("checkpoint", "split"))
-        return Metrics(str(path), *words, _of(int, held["iteration"]), classes, confusion)
+        return EvaluationFile(str(path), *words, _of(int, held["iteration"]), classes, confusion)
     except OSError as error:
         raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
     except (ValueError, TypeError, LookupError, AttributeError) as error:

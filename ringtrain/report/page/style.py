@@ -6,7 +6,8 @@ CSS = """
   :root { --paper: #15181c; --ink: #e3e6ea; --pale: #9aa4af; --rule: #363c44; --band: #1e2329; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem; max-width: 74rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 1.5rem; max-width: 74rem; overflow-wrap: break-word;
+  background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 h1 { margin: 0; font-size: 1.7rem; overflow-wrap: anywhere; }
 h2 { margin: 2.2rem 0 .6rem; font-size: 1.2rem; border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; }
