@@ -5,7 +5,7 @@ the file. Needs matplotlib, which is imported where a picture is drawn.
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ NAMED = 3  # hosts, dates … in small print
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")
 GREY, RULE = "#777777", "#dddddd"
 # Names may hold a $, which is no formula. Two runs write the same bytes: no date, no ids that depend on the process.
-STYLE = {
+STYLE: dict = {
     "text.parse_math": False,
     "svg.hashsalt": "ringtrain",
     "axes.axisbelow": True,
@@ -34,6 +34,8 @@ STYLE = {
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titlesize": "medium",
+    "figure.constrained_layout.hspace": 0.05,
+    "figure.constrained_layout.wspace": 0.05,
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
@@ -178,13 +180,13 @@ def few(values: Iterable[str | None]) -> str:
     return ", ".join(found[:NAMED] + more)
 
 
-def date_of(start: dict) -> str:
+def date_of(start: Mapping) -> str:
     """Return the date of a start as people read it; empty if it is not known."""
     date = start.get("date") or ""
     return f"{date[:10]} {date[11:16]} UTC" if len(date) >= 16 else date
 
 
-def title_of(start: dict) -> str:
+def title_of(start: Mapping) -> str:
     """Return model, data, ranks and batch of a run."""
     if {"model", "data", "ranks", "batch"} - start.keys():
         return ""

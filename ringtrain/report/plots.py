@@ -70,7 +70,6 @@ def curves_figure(run: RunLog) -> "Figure":
     _throughput(speed, run)
     entitle(figure, title_of(run.start))
     print_small(figure, small_print([run.start]))
-    figure.get_layout_engine().set(wspace=0.05, hspace=0.05)
     return figure
 
 

@@ -5,7 +5,7 @@ bytes by rank.
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringtrain.humanize import plural
 from ringtrain.report import texts
@@ -13,6 +13,7 @@ from ringtrain.report.comparison.logs import RunLog
 from ringtrain.report.comparison.scores import LOSS, DrawnScore, Of, second_score, series
 from ringtrain.report.figure import (
     COLOURS,
+    GREY,
     accuracy_view,
     broken,
     entitle,
@@ -55,7 +56,8 @@ def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool =
     count, below = 4 if tall else 2, 0.25 * -(-(len(runs) + 2) // LEGEND_COLUMNS)
     figure = new_figure(11.5 if tall else 17, count * panel + below)
     grid = figure.add_gridspec(2, 1, height_ratios=(count * panel, below))
-    axes = grid[0].subgridspec(4, 2).subplots().T if tall else grid[0].subgridspec(2, 4).subplots()
+    panels: Any = grid[0].subgridspec(*((4, 2) if tall else (2, 4))).subplots()
+    axes = panels.T if tall else panels
     looks = [_look(number) for number in range(len(runs))]
     scores = (LOSS, second_score(runs))
     for i, score in enumerate(scores):
@@ -134,7 +136,7 @@ def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
     for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
         if row["images_per_s"] is not None:
             axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
-            end = {"xy": (row["images_per_s"], place), "xytext": (4, 0), "textcoords": "offset points"}
+            end: dict = {"xy": (row["images_per_s"], place), "xytext": (4, 0), "textcoords": "offset points"}
             axes.annotate(f"{row['images_per_s']:,.0f}", va="center", fontsize=9, **end)
     _name_bars(axes, rows, texts.IMAGES_AXIS())
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -175,7 +177,7 @@ def _legend(axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict]) -> None
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linewidth=2.5, label=run.name, **look) for run, look in zip(runs, looks, strict=True)]
-    grey = {"color": "#777777"}
+    grey: dict = {"color": GREY}
     handles.append(Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE(), **grey))
     handles.append(Line2D([], [], linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE(), **grey))
     axes.set_axis_off()

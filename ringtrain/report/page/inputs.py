@@ -32,7 +32,8 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
 
     Raises: UsageError if the folder is none of a run, its log cannot be read, or the named metrics cannot.
     """
-    log, left_out = read_run(folder, name), []
+    log = read_run(folder, name)
+    left_out: list[str] = []
     config = _optional(folder / CONFIG, read_run_file, texts.NO_CONFIG(), left_out) or {}
     named = config.get("trace")
     trace_path = path_of(named if isinstance(named, str) else TRACE, folder)

@@ -40,8 +40,8 @@ def read_metrics(path) -> EvaluationFile:
         confusion = held.get("confusion")
         if confusion is not None:
             _check_square(confusion, len(classes))
-        words = (plain(_of(str, held[key])) for key in ("checkpoint", "split"))
-        return EvaluationFile(str(path), *words, _of(int, held["iteration"]), classes, confusion)
+        checkpoint, split = (plain(_of(str, held[key])) for key in ("checkpoint", "split"))
+        return EvaluationFile(str(path), checkpoint, split, _of(int, held["iteration"]), classes, confusion)
     except OSError as error:
         raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
     except (ValueError, TypeError, LookupError, AttributeError) as error:

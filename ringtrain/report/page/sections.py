@@ -29,7 +29,7 @@ def heading(text: str, level: int) -> Html:
 # ── the run at a glance ───────────────────────────────────────────────────────────────────────────────────────
 def glance(row: Mapping) -> Html:
     """Return the figures that matter most. ``row``: of the comparison"""
-    pairs = [
+    pairs: list[tuple] = [
         (row["test_accuracy"], "test accuracy", accuracy_percent),
         (row["best_test_accuracy"], "best", accuracy_percent),
         (row["test_loss"], "test loss", "{:.4f}".format),

@@ -121,7 +121,7 @@ def _iterations(ranks: Mapping[int, Sequence[Slice]]) -> list[tuple[int, str]]:
 def _mark(axes: "Axes", starts: Sequence[tuple[int, str]], begin: int) -> None:
     for start, name in starts:
         axes.axvline((start - begin) / 1e6, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
-        place = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
+        place: dict = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
         axes.annotate(name, fontsize=8, va="top", color=GREY, **place)
 
 
