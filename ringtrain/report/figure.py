@@ -128,20 +128,22 @@ def broken(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
 
 def loss_top(tested: Sequence[float], trained: Sequence[float]) -> float:
     """Return the upper end of an axis of losses. The start of training, and a run that diverges, must not compress the
-    rest: it goes by the tests, or without any by the first loss of training.
+    rest: the axis goes by the tests, and where room allows by the end of training; without tests by its first loss.
     """
-    if tested:
-        return end_of_view(tested, 2.5) or 1.0
-    return 1.2 * trained[0] if trained and trained[0] > 0 else 1.0
+    if not tested:
+        return 1.2 * trained[0] if trained and trained[0] > 0 else 1.0
+    top = end_of_view(tested, 2.5) or 1.0
+    return min(2 * top, max([top, *(1.1 * loss for loss in trained[-1:])]))
 
 
-def accuracy_view(accuracies: Sequence[float]) -> tuple[float, float]:
+def accuracy_view(tested: Sequence[float], trained: Sequence[float] = ()) -> tuple[float, float]:
     """Return the ends of an axis of accuracies, in percent: it begins where twice the usual error is, so that 97 and
-    99 % lie apart. ``accuracies``: fractions
+    99 % lie apart; where room allows it has the end of training too. Both: fractions
     """
-    if not accuracies:
+    if not (tested or trained):
         return 0.0, 101.0
-    missed = max(end_of_view([1 - accuracy for accuracy in accuracies], 2.0), 0.005)
+    missed = max(end_of_view([1 - accuracy for accuracy in tested or trained], 2.0), 0.005)
+    missed = min(2 * missed, max([missed, *(1.1 * (1 - accuracy) for accuracy in trained[-1:])]))
     low = max(0.0, 100 * (1 - missed))
     return low, 100 + 0.02 * (100 - low)
 

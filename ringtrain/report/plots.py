@@ -76,7 +76,8 @@ def curves_figure(run: RunLog) -> "Figure":
 def _loss(axes: "Axes", run: RunLog) -> None:
     name = run.start.get("loss") or "ce"
     _curves(axes, run, lambda point: point.loss)
-    tested, trained = ([point.loss for point in points if point.loss is not None] for points in (run.test, run.train))
+    tested = [point.loss for point in run.test if point.loss is not None]
+    trained = running_mean([point.loss for point in run.train if point.loss is not None])
     axes.set(
         title=texts.CROSS_ENTROPY() if name == "ce" else texts.LOSS_OF(name=name), ylim=(0, loss_top(tested, trained))
     )
@@ -90,7 +91,7 @@ def _score(axes: "Axes", run: RunLog) -> None:
     if found.is_accuracy:
         tested = [point.accuracy for point in run.test if point.accuracy is not None]
         trained = running_mean([point.accuracy for point in run.train if point.accuracy is not None])
-        axes.set_ylim(*accuracy_view(tested or trained))
+        axes.set_ylim(*accuracy_view(tested, trained))
         _say_tests(axes, [accuracy_percent(accuracy) for accuracy in tested], tested, max)
     if not axes.lines:
         say(axes, texts.NOT_RECORDED_HERE(what=found.name))

@@ -152,10 +152,15 @@ def test_an_axis_of_accuracies_shows_what_matters():
     assert (99 - 97) / (high - low) > 0.3
     assert accuracy_view([1.0] * 5)[0] == pytest.approx(99.5)
     assert accuracy_view([0.1, 0.12])[0] == 0 and accuracy_view([]) == (0, 101)
+    ends = [accuracy_view([0.98], [0.1, accuracy])[0] for accuracy in (0.99, 0.95, 0.8)]
+    assert ends == pytest.approx([96, 94.5, 92])  # training as far as the tests keep half of the axis
+    assert accuracy_view([], [0.98]) == accuracy_view([0.98])
 
 
 def test_an_axis_of_losses_is_not_compressed_by_a_divergence():
-    assert loss_top([9.0, 0.5, 0.4, 0.3, 0.3], [3.0]) == 1.25
+    assert loss_top([9.0, 0.5, 0.4, 0.3, 0.3], [9.0, 0.4]) == 1.25
+    assert loss_top([1.0], [9.0, 2.0]) == 2.5 and loss_top([1.0], [9.0, 3.0]) == pytest.approx(3.3)
+    assert loss_top([1.0], [9.0]) == 5
     assert loss_top([], [2.0]) == 2.4
     assert loss_top([0.0], []) == loss_top([], []) == 1
 

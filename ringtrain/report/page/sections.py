@@ -5,7 +5,7 @@ from functools import partial
 from statistics import median
 
 from ringtrain.config.record import config_fields, default_of
-from ringtrain.humanize import plural
+from ringtrain.humanize import format_seconds, plural
 from ringtrain.report.comparison.rows import NOTHING
 from ringtrain.report.comparison.table import format_figures
 from ringtrain.report.figure import date_of, few
@@ -34,12 +34,16 @@ def glance(row: Mapping) -> Html:
         (row["best_test_accuracy"], "best", accuracy_percent),
         (row["test_loss"], "test loss", "{:.4f}".format),
         (row["images_per_s"], "images/s", "{:,.0f}".format),
-        (row["seconds"], "time", clock),
+        (row["seconds"], "time", _duration),
         (row["exposed_share"], "exposed communication", "{:.1%}".format),
         (row["outcome"], "ended", str),
     ]
     shown = [tag("div", tag("b", form(value)), tag("span", label)) for value, label, form in pairs if value is not None]
     return tag("div", *shown, class_="figures")
+
+
+def _duration(seconds: float) -> str:
+    return clock(seconds) if seconds >= 60 else format_seconds(seconds)
 
 
 def curves(run: ReportedRun, level: int) -> Html | None:
