@@ -29,6 +29,7 @@ STYLE: dict = {
     "text.parse_math": False,
     "svg.hashsalt": "ringtrain",
     "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -126,14 +127,18 @@ def broken(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
     return broken_x, broken_y
 
 
-def loss_top(tested: Sequence[float], trained: Sequence[float]) -> float:
-    """Return the upper end of an axis of losses. The start of training, and a run that diverges, must not compress the
-    rest: the axis goes by the tests, and where room allows by the end of training; without tests by its first loss.
+def loss_view(tested: Sequence[float], trained: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the ends of an axis of losses; None is the axes' own choice, as of losses below zero.
+
+    The start of training, and a run that diverges, must not compress the rest: the axis goes by the tests, and where
+    room allows by the end of training; without tests by its first loss.
     """
+    if min([*tested, *trained], default=-1.0) < 0:
+        return None, None
     if not tested:
-        return 1.2 * trained[0] if trained and trained[0] > 0 else 1.0
+        return 0.0, 1.2 * trained[0] or 1.0
     top = end_of_view(tested, 2.5) or 1.0
-    return min(2 * top, max([top, *(1.1 * loss for loss in trained[-1:])]))
+    return 0.0, min(2 * top, max([top, *(1.1 * loss for loss in trained[-1:])]))
 
 
 def accuracy_view(tested: Sequence[float], trained: Sequence[float] = ()) -> tuple[float, float]:

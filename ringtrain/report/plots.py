@@ -13,7 +13,7 @@ from ringtrain.report.figure import (
     accuracy_view,
     broken,
     entitle,
-    loss_top,
+    loss_view,
     new_figure,
     print_small,
     running_mean,
@@ -78,9 +78,7 @@ def _loss(axes: "Axes", run: RunLog) -> None:
     _curves(axes, run, lambda point: point.loss)
     tested = [point.loss for point in run.test if point.loss is not None]
     trained = running_mean([point.loss for point in run.train if point.loss is not None])
-    axes.set(
-        title=texts.CROSS_ENTROPY() if name == "ce" else texts.LOSS_OF(name=name), ylim=(0, loss_top(tested, trained))
-    )
+    axes.set(title=texts.CROSS_ENTROPY() if name == "ce" else texts.LOSS_OF(name=name), ylim=loss_view(tested, trained))
     _say_tests(axes, [f"{loss:.4f}" for loss in tested], tested, min)
 
 
@@ -116,6 +114,7 @@ def _curves(axes: "Axes", run: RunLog, of) -> None:
         size = 4 if len(x) < 60 else 2
         axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label=texts.TEST_CURVE())
     axes.set(xlabel=label, xlim=(0, None))
+    axes.locator_params(axis="x", integer=True)
     if axes.lines:
         axes.legend()
 
@@ -132,6 +131,7 @@ def _learning_rate(axes: "Axes", run: RunLog) -> None:
     x, y = series(run.train, lambda point: point.iteration / unit, lambda point: point.lr)
     axes.plot(*thin_out(x, y), color=TRAIN, linewidth=1.6)
     axes.set(title=texts.RATE_AXIS(), xlabel=label, xlim=(0, None))
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylim(bottom=0)
 
 

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from ringtrain.report import plots, texts
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Evaluated
-from ringtrain.report.figure import POINTS, STYLE, accuracy_view, broken, few, loss_top, running_mean, thin_out
+from ringtrain.report.figure import POINTS, STYLE, accuracy_view, broken, few, loss_view, running_mean, thin_out
 from ringtrain.report.plots import curves_figure, draw_curves
 from ringtrain.report.sinks import JsonLines
 from ringtrain.storage import texts as storage_texts
@@ -158,11 +158,11 @@ def test_an_axis_of_accuracies_shows_what_matters():
 
 
 def test_an_axis_of_losses_is_not_compressed_by_a_divergence():
-    assert loss_top([9.0, 0.5, 0.4, 0.3, 0.3], [9.0, 0.4]) == 1.25
-    assert loss_top([1.0], [9.0, 2.0]) == 2.5 and loss_top([1.0], [9.0, 3.0]) == pytest.approx(3.3)
-    assert loss_top([1.0], [9.0]) == 5
-    assert loss_top([], [2.0]) == 2.4
-    assert loss_top([0.0], []) == loss_top([], []) == 1
+    assert loss_view([9.0, 0.5, 0.4, 0.3, 0.3], [9.0, 0.4]) == (0, 1.25)
+    ends = [loss_view([1.0], [9.0, last])[1] for last in (2.0, 3.0, 9.0)]
+    assert ends == pytest.approx([2.5, 3.3, 5])  # training as far as the tests keep half of the axis
+    assert loss_view([], [2.0]) == (0, 2.4) and loss_view([0.0], []) == loss_view([], [0.0]) == (0, 1)
+    assert loss_view([-2.0], [1.0]) == loss_view([], []) == (None, None)
 
 
 def test_a_curve_is_broken_where_training_pauses():

@@ -17,7 +17,7 @@ from ringtrain.report.figure import (
     accuracy_view,
     broken,
     entitle,
-    loss_top,
+    loss_view,
     new_figure,
     print_small,
     running_mean,
@@ -123,7 +123,7 @@ def _limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
     begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
     accuracies = [point.accuracy for run in runs for point in run.test if point.accuracy is not None]
     for each in axes[0]:
-        each.set_ylim(0.0, loss_top(losses, [] if losses else begun[len(begun) // 2 :]))
+        each.set_ylim(*loss_view(losses, [] if losses else begun[len(begun) // 2 :]))
     for each in axes[1] if second.is_accuracy else ():
         each.set_ylim(*accuracy_view(accuracies))
     for each in axes.flat:

@@ -1,5 +1,6 @@
 """The inputs of a report: the log of a run, and from its folder the configuration, a trace and metrics, if any."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def _trace(path: Path, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
 
 def _optional(path: Path, read, absent: str, left_out: list[str]):
     """Return what a file holds; None if it is not there or cannot be read, and a line that says so."""
-    if not path.exists():
+    if not os.path.exists(path):
         left_out.append(absent)
         return None
     try:

@@ -10,7 +10,7 @@ from ringtrain.report.comparison.rows import NOTHING
 from ringtrain.report.comparison.table import format_figures
 from ringtrain.report.figure import date_of, few
 from ringtrain.report.page import texts
-from ringtrain.report.page.figures import buckets_figure, confusion_figure, inline
+from ringtrain.report.page.figures import MOST_BUCKETS, buckets_figure, confusion_figure, inline
 from ringtrain.report.page.html import Html, facts, items, joined, table, tag
 from ringtrain.report.page.inputs import ReportedRun
 from ringtrain.report.page.metrics import BY_CLASS, ClassResult
@@ -62,6 +62,8 @@ def communication(run: ReportedRun, level: int) -> Html | None:
     if buckets:
         label = f"{texts.COMMUNICATION()}, {run.log.name}"
         parts.append(inline(partial(buckets_figure, buckets), label))
+    if len(buckets) > MOST_BUCKETS:
+        parts.append(tag("p", texts.LONGEST(shown=MOST_BUCKETS, all=len(buckets)), class_="pale"))
     if run.log.ranks:
         parts.append(_by_rank(run.log.ranks))
     return joined([heading(texts.COMMUNICATION(), level), *parts]) if parts else None
@@ -181,7 +183,7 @@ def _environment(start: Mapping, folder: str) -> Iterable[tuple[str, str]]:
         ("data", _with_count(start, "data", "train_examples", "examples to train on")),
         ("strategy", start.get("strategy")),
         ("optimizer", start.get("optimizer")),
-        ("rate", "lr" in start and f"{start['lr']:g}, {start.get('schedule')}"),
+        ("rate", ", ".join(filter(None, (start.get("lr") and setting(start["lr"]), start.get("schedule"))))),
     ]
     return [(name, str(value)) for name, value in found if value]
 
