@@ -5,6 +5,7 @@ the file. Needs matplotlib, which is imported where a picture is drawn.
 import io
 import math
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -82,7 +83,8 @@ def drawn(make: "Callable[[], Figure]", kind: str, style: dict | None = None) ->
     from matplotlib import rc_context
 
     file = io.BytesIO()
-    with rc_context({**STYLE, **(style or {})}):
+    with rc_context({**STYLE, **(style or {})}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter that the font lacks is drawn as a box
         make().savefig(file, format=kind, metadata=UNDATED.get(kind))
     return file.getvalue()
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringtrain.errors import DivergedError, UsageError
+from ringtrain.errors import DivergedError, UsageError, plain
 from ringtrain.report import texts
 from ringtrain.report.events import RanksLost
 from ringtrain.report.records import read_record
@@ -96,7 +96,7 @@ def read_run(folder, name: str) -> RunLog:
     last = processes[-1]
     rates = [each["images_per_s"] for each in last.iterations[-1:]]
     return RunLog(
-        name=name,
+        name=plain(name),
         folder=str(folder),
         start=last.start,
         train=train,

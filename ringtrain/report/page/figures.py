@@ -66,7 +66,7 @@ def buckets_figure(buckets: Sequence[dict]) -> "Figure":
         values = [1e3 * (each[key] or 0.0) for each in shown]
         axes.barh(range(len(shown)), values, height=height, color=colour, label=label)
     names = [
-        texts.BUCKET(what=each["what"], spans=_shortened(each["spans"], 44), size=format_bytes(each["nbytes"]))
+        texts.BUCKET(what=plain(each["what"]), spans=_shortened(each["spans"], 44), size=format_bytes(each["nbytes"]))
         for each in shown
     ]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
