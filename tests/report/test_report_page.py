@@ -98,8 +98,8 @@ def bare(tmp_path, run, iteration):
     return written(tmp_path / "bare", run(model=EVIL, data=EVIL, ranks=1, command=EVIL), iteration(), Note(text=EVIL))
 
 
-def page_of(*folders, **more):
-    return report_page([read_reported(folder, folder.name, **more) for folder in folders], "2026-11-25 10:00 UTC")
+def page_of(*folders):
+    return report_page([read_reported(folder, folder.name) for folder in folders], "2026-11-25 10:00 UTC")
 
 
 class Reader(HTMLParser):
@@ -204,17 +204,24 @@ def test_a_run_without_an_iteration(tmp_path, run):
 def test_spoiled_parts_are_left_out_with_their_reason(whole):
     for name in ("trace.json", "metrics.json", "config.toml"):
         (whole / name).write_text("[1")
-    text = words(page_of(whole)).split(texts.LEFT_OUT())[1]
+    text = "\n".join(read_reported(whole, "a").left_out)
     assert all(str(whole / name) in text for name in ("trace.json", "metrics.json", "config.toml"))
     write_trace(whole / "trace.json", {})
-    assert texts.EMPTY_TRACE(path=whole / "trace.json") in words(page_of(whole))
+    assert texts.EMPTY_TRACE(path=whole / "trace.json") in read_reported(whole, "a").left_out
 
 
 def test_metrics_that_are_named_must_be_there(whole, tmp_path):
     (whole / "metrics.json").rename(tmp_path / "m.json")
-    assert texts.CLASSES() in words(page_of(whole, metrics_path=tmp_path / "m.json"))
+    assert read_reported(whole, "a", tmp_path / "m.json").metrics.split == "test"
     with pytest.raises(UsageError, match=texts.UNREADABLE.pattern(path=tmp_path / "n.json")):
-        page_of(whole, metrics_path=tmp_path / "n.json")
+        read_reported(whole, "a", tmp_path / "n.json")
+
+
+def test_the_trace_is_where_the_run_has_written_it(whole, tmp_path):
+    (whole / "trace.json").rename(tmp_path / "t.json")
+    with open(whole / "config.toml", "a") as file:
+        file.write(f'trace = "{tmp_path}/t.json"\n')
+    assert list(read_reported(whole, "a").trace) == [0, 1]
 
 
 def test_several_runs_beside_one_another(whole, bare):

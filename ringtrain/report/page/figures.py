@@ -32,7 +32,6 @@ INLINE = {
     "grid.color": LINES,
     "savefig.transparent": True,
     "svg.fonttype": "none",  # text stays text: small, and found by a search
-    "font.family": "sans-serif",
 }
 
 
@@ -109,9 +108,8 @@ def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> "
 def _write_count(axes, i: int, j: int, count: int, share: float) -> None:
     """Write a count in its cell: dark on a light colour of the map, light on a dark one."""
     if count:
-        axes.text(
-            j, i, f"{count:,}", ha="center", va="center", fontsize=8, color="#ffffff" if share > 0.3 else "#222222"
-        )
+        colour = "#ffffff" if share > 0.3 else "#222222"
+        axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=8, color=colour)
 
 
 def _shortened(name: str, most: int) -> str:
