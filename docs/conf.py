@@ -28,6 +28,7 @@ NAVIGATION = {
         "docs/strategies",
         "docs/compare",
         "docs/runs",
+        "docs/report",
         "docs/bench",
         "docs/python",
         "docs/pytorch",

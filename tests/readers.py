@@ -35,7 +35,9 @@ from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.comparison.table import comparison_tables, csv_text
 from ringtrain.report.end_events import Ended, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
+from ringtrain.report.page.metrics import read_metrics
 from ringtrain.report.sinks import truncate_log
+from ringtrain.report.trace import LOOP, Slice, read_trace, trace_document
 from ringtrain.runs.conditions import sort_runs
 from ringtrain.runs.summary import list_runs
 from ringtrain.runs.table import csv_text as runs_csv
@@ -156,6 +158,18 @@ def log(path: Path) -> None:
         assert path.read_bytes().startswith((Path(folder) / "log").read_bytes())
 
 
+def traces() -> list[bytes]:
+    slices = [Slice(LOOP, "iteration 6", 0, 9000), Slice("gradients 0", "gradients 0", 2000, 8000)]
+    return [json.dumps(trace_document({0: slices, 1: slices})).encode()]
+
+
+def written_metrics() -> list[bytes]:
+    values = {"labelled": 3, "predicted": 2, "precision": 0.5, "recall": None, "f1": 0.5, "iou": 1.0}
+    classes = [{"class": name} | values for name in "ab"]
+    held = {"checkpoint": "c.h5", "split": "test", "iteration": 7, "classes": classes, "confusion": [[2, 1], [0, 3]]}
+    return [json.dumps(held).encode()]
+
+
 # ── HDF5 ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def written(write: Callable[[Path], object]) -> bytes:
     with TemporaryDirectory() as folder:
@@ -270,6 +284,8 @@ READERS = {
     "log": Reader(
         "bad/log.jsonl", lambda: [b"".join(json.dumps(record(e)).encode() + b"\n" for e in EVENTS)], log, ("bad",)
     ),
+    "trace": Reader("bad.json", traces, read_trace),
+    "metrics": Reader("bad.json", written_metrics, read_metrics),
     "data set": Reader("bad.h5", data_sets, data_set),
     "checkpoint": Reader("bad.h5", checkpoints, sealed_checkpoint),
     "checkpoint as it is": Reader("bad.h5", checkpoints, store.load_checkpoint),

@@ -27,7 +27,7 @@ ARROWS = {
     "transport": LEAF,
     "storage": LEAF,
     "data": READERS | {"ops"},
-    "report": LEAF | {"tables"},
+    "report": READERS | {"tables"},
     "runs": READERS | {"report", "tables"},
     "collectives": LEAF | {"ops", "transport"},
     "nn": LEAF | {"ops"},
@@ -68,7 +68,8 @@ ORDER = {
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
     "host_update host_norm host cpu reference catalogue",
     "optim": "texts lr optimizers",
-    "report": "texts end_events events rates trace records appended sinks tensorboard screen plots comparison",
+    "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
+    "plots page",
     "runs": "texts search summary conditions table",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",

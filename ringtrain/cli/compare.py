@@ -72,12 +72,12 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> Non
     if out is not None:
         raise UsageError(texts.OUT_WITHOUT_VARIANTS(out=out))
     places = [Path(folder).resolve() for folder in folders]
-    runs = [read_run(folder, name) for folder, name in zip(folders, _names(places), strict=True)]
+    runs = [read_run(folder, name) for folder, name in zip(folders, run_names(places), strict=True)]
     _check_paths(paths)
     _tell(runs, paths, None)
 
 
-def _names(places: list[Path]) -> list[str]:
+def run_names(places: list[Path]) -> list[str]:
     """Return the folders' names, each with as many parents as make all names different."""
     for depth in range(1, 1 + max(len(place.parts) for place in places)):
         names = ["/".join(place.parts[-depth:]) for place in places]
@@ -188,7 +188,7 @@ def _code(asked: list, ran: list) -> int:
 def _check_paths(paths: dict) -> None:
     """Check now that every file can be written. Raises UsageError."""
     from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.report.comparison.plot import check_picture
+    from ringtrain.report.figure import check_picture
 
     for path in filter(None, paths.values()):
         check_writable(path)
@@ -217,16 +217,17 @@ def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None 
 
 
 def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | None) -> None:
-    from ringtrain.errors import UsageError
+    from ringtrain.errors import RingtrainError
     from ringtrain.report.comparison.logs import RunLog
-    from ringtrain.report.comparison.plot import check_picture, draw_comparison
+    from ringtrain.report.comparison.plot import draw_comparison
+    from ringtrain.report.figure import check_picture
 
     whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
     path = asked_for or usual
     try:
         check_picture(path)
         draw_comparison([run for run, _ in whole], [row for _, row in whole], path)
-    except UsageError as error:
+    except RingtrainError as error:
         if asked_for:
             raise
         click.echo(texts.NO_PICTURE(error=error))

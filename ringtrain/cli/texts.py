@@ -89,6 +89,14 @@ BAD_INPUTS = Template("{bad:,} of {examples:,} could not be read and have an err
 # progress.py
 PROGRESS = Template("# {what}: {done} of {total} done")
 
+# report.py
+REPORTED = Template("{out}: {runs}, {size:.2f} MB")
+REPORT_ENDING = Template("--out {out}: a report is one of {endings}")
+REPORT_EXISTS = Template("{out} exists: give another --out, or --force")
+METRICS_OF_ONE = Template(
+    "--metrics is for one run, and these are {count}: leave it out, and metrics.json of each run folder is taken"
+)
+
 # runs.py
 CHOSEN = Template("{count} of {runs} in {folder}")
 NO_RUNS = Template("there is no run in {folder}")

@@ -73,6 +73,7 @@ PLANS = {
                 "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
                 "ringtrain evaluate runs/first --best",
                 "ringtrain predict runs/first -o predictions.csv",
+                "ringtrain report runs/first",
                 "ringtrain export runs/first -o lenet.onnx",
                 COMPARE,
                 "ringtrain time alexnet",

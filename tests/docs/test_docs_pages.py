@@ -110,6 +110,10 @@ PLANS = {
             ),
         },
     ),
+    "docs/report": Plan(
+        before=(FASHION, "ringtrain train --iterations 2 --out runs/b"),
+        more={"mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --trace --out runs/a": "--epochs 1"},
+    ),
     "docs/reproducibility": Plan(
         more={"mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5 --reproducible": "--iterations 1"}
     ),

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from ringtrain.errors import DivergedError, UsageError, plain
 from ringtrain.report import texts
-from ringtrain.report.events import Iteration
+from ringtrain.report.events import Iteration, RanksLost
 from ringtrain.report.records import read_record
+from ringtrain.report.screen.words import ranks_lost
 
 LOG = "log.jsonl"
 CUT_SHORT = "cut short"
@@ -28,6 +29,7 @@ class Point:
     seconds:  of training, evaluating and saving, from the first iteration on
     examples: trained on so far, over all ranks
     nbytes:   sent by all ranks; None if unknown
+    lr, images_per_s: of an iteration; None of a test
     """
 
     seconds: float
@@ -36,6 +38,9 @@ class Point:
     loss: float | None
     accuracy: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    iteration: int = 0
+    lr: float | None = None
+    images_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ class RunLog:
     """A run's log. name: its name in the comparison. start: its last ``start`` record, a dict like all records.
 
     train, test: in the order of time
-    end, ranks, failed: the records of the last process, or None
+    end, ranks, failed, exchange: the records of the last process, or None
+    notes: what the run has told, in words
     """
 
     name: str
@@ -56,6 +62,8 @@ class RunLog:
     ranks: dict | None
     failed: dict | None
     last_rate: float | None
+    exchange: dict | None = None
+    notes: Sequence[str] = ()
 
     @property
     def outcome(self) -> str:
@@ -79,6 +87,7 @@ class _Process:
     start: dict
     iterations: list[dict] = field(default_factory=list)
     tests: list[dict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     last: dict = field(default_factory=dict)  # of each kind that is written once
 
 
@@ -89,7 +98,7 @@ def read_run(folder, name: str) -> RunLog:
     last = processes[-1]
     rates = [each["images_per_s"] for each in last.iterations[-1:]]
     return RunLog(
-        name=name,
+        name=plain(name),
         folder=str(folder),
         start=last.start,
         train=train,
@@ -99,6 +108,8 @@ def read_run(folder, name: str) -> RunLog:
         ranks=last.last.get("ranks"),
         failed=last.last.get("failed"),
         last_rate=rates[0] if rates else None,
+        exchange=last.last.get("exchange"),
+        notes=[note for process in processes for note in process.notes],
     )
 
 
@@ -150,6 +161,10 @@ def _processes(records: Sequence[dict]) -> list[_Process]:
             found[-1].iterations.append(record)
         elif kind in ("epoch", "evaluation"):
             found[-1].tests.append(record)
+        elif kind == "note":
+            found[-1].notes.append(record["text"])
+        elif kind == "lost":
+            found[-1].notes.append(ranks_lost(RanksLost(**{name: record[name] for name in RanksLost.__slots__})))
         else:
             found[-1].last[kind] = record
     return found
@@ -173,7 +188,18 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
         known = _bytes(process, seen, examples, nbytes)
         for each in process.iterations:
             at = seen[each["iteration"]]
-            train.append(Point(each["seconds"] - origin, at, _between(known, at), each["loss"], each["accuracy"]))
+            train.append(
+                Point(
+                    each["seconds"] - origin,
+                    at,
+                    _between(known, at),
+                    each["loss"],
+                    each["accuracy"],
+                    iteration=each["iteration"],
+                    lr=each["lr"],
+                    images_per_s=each["images_per_s"],
+                )
+            )
         for each in process.tests:
             at = seen.get(each["iteration"], examples)
             if each.get("test_loss") is not None or each.get("test_accuracy") is not None:
@@ -184,6 +210,7 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
                     each["test_loss"],
                     each["test_accuracy"],
                     each.get("test_metrics") or {},
+                    each["iteration"],
                 )
                 test.append(point)
         stamps = [each["seconds"] for each in (*process.iterations[-1:], *process.tests[-1:])]
