@@ -140,6 +140,7 @@ def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
             axes.annotate(f"{row['images_per_s']:,.0f}", va="center", fontsize=9, **end)
     _name_bars(axes, rows, texts.IMAGES_AXIS())
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="x", nbins=5)
     if not axes.patches:
         say(axes, texts.NOT_RECORDED(what="its speed"))
 
