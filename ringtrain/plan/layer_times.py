@@ -49,17 +49,19 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class LayerFile:
-    """One file. ranks: on a node; images: of a rank; cores: of a node; threads: of a rank"""
+    """One file. ranks: on a node; images: of a rank; cores: of a node; whole: the iteration, over the sum of its layers:
+    the slowest rank of each layer is another one, where ranks share cores"""
 
     ranks: int
     images: float
     cores: int
     rows: tuple[dict, ...]
     header: dict
+    whole: float
 
     def times(self, name: str) -> tuple[float, float]:
         row = next(row for row in self.rows if row["layer"] == name)
-        return row["forward_s"] or 0.0, row["backward_s"] or 0.0
+        return self.whole * (row["forward_s"] or 0.0), self.whole * (row["backward_s"] or 0.0)
 
 
 class LayerTimes:
@@ -160,7 +162,9 @@ def read_layers(path: str) -> LayerFile:
         on_node = [place for place, host in enumerate(header["host_by_rank"]) if host == node]
         cores = len({core for place in on_node for core in _numbers(header["binding"][place])})
         images = header["batch"] / header["ranks"]
-        return LayerFile(len(on_node), images, cores, tuple(rows), header)
+        layers_s = sum((row["forward_s"] or 0.0) + (row["backward_s"] or 0.0) for row in rows)
+        whole = found["totals"]["iteration_s"] / layers_s
+        return LayerFile(len(on_node), images, cores, tuple(rows), header, whole)
     except OSError as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=error.strerror)) from None
     except (json.JSONDecodeError, ValueError) as error:

@@ -41,7 +41,8 @@ def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores="0-3",
         "peak_bytes": 3 * 4 * spans_count(model) + (1 << 20),
     }
     path = folder / f"layers-{batch}-{ranks}.json"
-    path.write_text(json.dumps({"header": own | header, "rows": rows}))
+    whole = sum((row["forward_s"] or 0.0) + row["backward_s"] for row in rows)
+    path.write_text(json.dumps({"header": own | header, "rows": rows, "totals": {"iteration_s": whole}}))
     return str(path)
 
 
