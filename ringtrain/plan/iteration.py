@@ -22,7 +22,7 @@ MOST_ROUNDS = 64  # of an exchange that are looked at one by one; more are joine
 
 
 @dataclass(frozen=True, slots=True)
-class Backward:
+class BackwardTimes:
     """The moments of backward on the core, in seconds from the begin of an iteration: after each layer, in their order;
     when each bucket is final; its end."""
 
@@ -31,7 +31,7 @@ class Backward:
     end: float
 
 
-def backward_of(times: RankTimes, buckets: Sequence[Bucket]) -> Backward:
+def backward_of(times: RankTimes, buckets: Sequence[Bucket]) -> BackwardTimes:
     """Return the moments for these buckets, which are from the arena's end to its start."""
     clock = times.beside_s + sum(layer.forward_s for layer in times.layers)
     done, looks = dict[str, float](), []
@@ -43,10 +43,12 @@ def backward_of(times: RankTimes, buckets: Sequence[Bucket]) -> Backward:
     for bucket in buckets:  # they start in this order
         latest = max([latest, *(done.get(span.name.rpartition(".")[0], clock) for span in bucket.spans)])
         ready.append(latest)
-    return Backward(tuple(looks), tuple(ready), clock)
+    return BackwardTimes(tuple(looks), tuple(ready), clock)
 
 
-def exposed_s(backward: Backward, exchanges: Sequence[ExchangeTime], overlaps: bool, streams: bool = False) -> float:
+def exposed_s(
+    backward: BackwardTimes, exchanges: Sequence[ExchangeTime], overlaps: bool, streams: bool = False
+) -> float:
     """Return the seconds by which exchanges of the buckets lengthen an iteration. overlaps: whether they begin during
     backward; streams: whether they need no look of the core, as on a device"""
     busy = 0.0 if streams else sum(exchange.busy_s for exchange in exchanges)

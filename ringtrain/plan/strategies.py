@@ -1,4 +1,4 @@
-"""What an iteration of each strategy is made of."""
+"""The iteration of each strategy: layers, update, and the exchanges that nothing hides."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

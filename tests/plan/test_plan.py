@@ -16,7 +16,7 @@ from ringtrain.collectives.topology import even
 from ringtrain.errors import UsageError
 from ringtrain.plan import texts
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
-from ringtrain.plan.iteration import Backward, exposed_s
+from ringtrain.plan.iteration import BackwardTimes, exposed_s
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
 
@@ -121,7 +121,7 @@ def test_the_work_on_many_nodes_is_that_of_some_of_them(name):
 
 # ── the iteration ─────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_keeps_the_core_busy_is_exposed_always():
-    backward = Backward((1.0, 2.0, 3.0), (1.0, 3.0), 3.0)
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 3.0), 3.0)
     assert exposed_s(backward, [ExchangeTime(0.25), ExchangeTime(0.5)], overlaps=True) == 0.75
 
 
@@ -136,18 +136,18 @@ def test_what_keeps_the_core_busy_is_exposed_always():
     ],
 )
 def test_rounds_go_on_when_the_core_looks(between_s, rounds, overlaps, exposed):
-    backward = Backward((1.0, 2.0, 3.0), (1.0,), 3.0)
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
     assert exposed_s(backward, [ExchangeTime(0.0, between_s, rounds)], overlaps) == pytest.approx(exposed)
 
 
 def test_buckets_take_turns_on_the_link():
-    backward = Backward((1.0, 2.0, 3.0), (1.0, 2.0), 3.0)
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 2.0), 3.0)
     two = [ExchangeTime(0.0, 1.75, 1), ExchangeTime(0.0, 1.0, 1)]
     assert exposed_s(backward, two, overlaps=True) == pytest.approx(0.75)  # until 2.75, then 3.75
 
 
 def test_a_device_needs_no_look():
-    backward = Backward((1.0, 2.0, 3.0), (1.0,), 3.0)
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
     assert exposed_s(backward, [ExchangeTime(0.5, 1.5, 3)], overlaps=True, streams=True) == 0.0
 
 
