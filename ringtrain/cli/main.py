@@ -19,6 +19,7 @@ from ringtrain.transport.launch_environment import read_launch
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
     "compare": ("ringtrain.cli.compare", "Compare runs: strategies, bytes, speed, accuracy."),
+    "scale": ("ringtrain.cli.scale", "Measure strong and weak scaling of a training."),
     "evaluate": ("ringtrain.cli.evaluate", "Compute loss and metrics of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Predict classes of images, folders, arrays or a data set."),
     "export": ("ringtrain.cli.export", "Write the weights of a run to a safetensors or ONNX file."),

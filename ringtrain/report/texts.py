@@ -103,6 +103,9 @@ SENT_AXIS = Template("sent, MB")
 RANK_AXIS = Template("rank")
 MODEL_ON_DATA = Template("{model} on {data}")
 NOT_RECORDED = Template("no run has recorded {what}")
+BAND = Template("± one standard deviation over seeds")
+PARETO_FRONT = Template("Pareto front: no other is as good for less")
+DOMINATED = Template("not on the front")
 
 # runs
 NO_RUN = Template("{folder} is not a run's folder: {why}. Give folders that `ringtrain train` made")
@@ -119,3 +122,15 @@ OTHER_LENGTHS = Template("not all trained on as many examples: the picture has s
 LOG_ENDS = Template("{name}: the log ends after iteration {iteration:,}, and does not say why")
 ENDED_AFTER = Template("{name}: {outcome} after iteration {iteration:,}")
 PROBLEM = Template("{name}: {problem}")
+NOT_ALL_ENDED = Template("{name}: {ended} of {runs} came to the end, and means are of these alone")
+
+# scaling
+NO_INTERVALS = Template("one round: no intervals")
+INTERVALS = Template("medians over rounds; in brackets the interval of the median: {confidences}")
+CONFIDENCE = Template("{percent:.0f} % with {rounds} rounds")
+STRONG_CURVE = Template("strong: the same global batch")
+WEAK_CURVE = Template("weak: the same batch a rank")
+IDEAL = Template("ideal")
+SPEEDUP_AXIS = Template("speed-up over {ranks} rank(s)")
+RANKS_AXIS = Template("ranks")
+EFFICIENCY_AXIS = Template("efficiency, percent")

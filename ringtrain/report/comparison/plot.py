@@ -43,30 +43,41 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
     """Draw runs as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. ``rows``: of these
     runs, in their order. Needs matplotlib. Raises UsageError if the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    legend_lines = -(-len(runs) // 3)
-    figure = Figure(figsize=(17, 8 + 0.28 * legend_lines), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(len(runs))
     axes = figure.subplots(2, 4)
-    looks = [_look(number) for number in range(len(runs))]
-    second = _second_score(runs)
+    looks = [look_of(number) for number in range(len(runs))]
+    second = second_score(runs)
     for i, score in enumerate((LOSS, second)):
         for j, against in enumerate(AGAINST):
             _curves(axes[i, j], runs, looks, against, score)
-    _limits(axes[:, :3], runs, second is ACCURACY)
+    set_limits(axes[:, :3], runs, second is ACCURACY)
     _speeds(axes[0, 3], rows, looks)
     _bytes_by_rank(axes[1, 3], rows, looks)
-    _legend(figure, runs, looks)
-    figure.suptitle(_title(runs), fontsize=12)
+    add_legend(figure, [run.name for run in runs], looks)
+    figure.suptitle(title_of_runs(runs), fontsize=12)
+    save(figure, path)
+
+
+def save(figure, path) -> None:
+    """Save a picture whole or not at all. Raises UsageError."""
     try:
         replace_picture(figure, os.fspath(path), Path(path).suffix.lstrip("."))
     except OSError as error:
         raise UsageError(texts.UNWRITABLE(path=path, error=error.strerror)) from None
 
 
-def _second_score(runs: Sequence[RunLog]) -> tuple:
+def new_figure(names: int):
+    """Return an empty figure of eight panels, with room for a legend of so many names."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    legend_lines = -(-names // 3)
+    figure = Figure(figsize=(17, 8 + 0.28 * legend_lines), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def second_score(runs: Sequence[RunLog]) -> tuple:
     """Return the score below the loss: accuracy, or the first metric of runs that have none."""
     tests = [point for run in runs for point in run.test]
     metric = next((name for point in tests for name in point.metrics), None)
@@ -75,16 +86,18 @@ def _second_score(runs: Sequence[RunLog]) -> tuple:
     return metric_name(metric), metric_name(metric), lambda point: point.metrics.get(metric)
 
 
-def _look(number: int) -> dict:
+def look_of(number: int) -> dict:
+    """Return the colour and the dashes of a run or variant."""
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
 
 
-def _width(number: int, count: int) -> float:
+def width_of_line(number: int, count: int) -> float:
     """Return a line's width in points: the first line is the widest, so it stays visible beneath the others."""
     return 1.6 + 2.0 * (count - 1 - number) / max(1, count - 1)
 
 
-def _title(runs: Sequence[RunLog]) -> str:
+def title_of_runs(runs: Sequence[RunLog]) -> str:
+    """Return models, data sets and ranks, unless there are many."""
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
     what = (
@@ -99,8 +112,7 @@ def _title(runs: Sequence[RunLog]) -> str:
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple, score: tuple) -> None:
     """Draw training as a thin running mean, tests as points on a line."""
-    (_, x_label, x_of), (name, label, y_of) = against, score
-    drawn = False
+    x_of, y_of = against[2], score[2]
     for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
         x, y = _series(run.train, x_of, y_of)
         if x:
@@ -108,14 +120,18 @@ def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple,
         tested = _series(run.test, x_of, y_of)
         if tested[0]:
             size = 2 if len(tested[0]) > 60 else 4
-            width = _width(number, len(runs))
+            width = width_of_line(number, len(runs))
             axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
-        drawn = drawn or bool(x or tested[0])
-    axes.set(xlabel=x_label, ylabel=label)
+    finish_panel(axes, against, score)
+
+
+def finish_panel(axes, against: tuple, score: tuple) -> None:
+    """Label a panel of curves; an empty one says why."""
+    axes.set(xlabel=against[1], ylabel=score[1])
     axes.grid(color="#dddddd", linewidth=0.6)
-    _plain(axes)
-    if not drawn:
-        _say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else name))
+    make_plain(axes)
+    if not axes.get_lines():
+        say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else score[0]))
 
 
 def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
@@ -124,7 +140,7 @@ def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
-def _limits(axes, runs: Sequence[RunLog], accuracy: bool) -> None:
+def set_limits(axes, runs: Sequence[RunLog], accuracy: bool) -> None:
     """Set the same limits for all axes of a row: the range of the tests, and as much again. The start of training, and
     a diverging run, must not compress the rest.
     """
@@ -157,9 +173,9 @@ def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
             axes.text(row["images_per_s"], place, f" {row['images_per_s']:,.0f} ", va="center", ha="left", fontsize=9)
     axes.set(xlabel=texts.SPEED_AXIS, yticks=[], ylim=(len(rows) - 0.4, -0.6))
     axes.margins(x=0.25)
-    _plain(axes)
+    make_plain(axes)
     if not axes.patches:
-        _say(axes, texts.NOT_RECORDED(what="its speed"))
+        say(axes, texts.NOT_RECORDED(what="its speed"))
 
 
 def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
@@ -171,10 +187,10 @@ def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
         left = [k - 0.4 + width * (place + 0.5) for k in range(len(heights))]
         axes.bar(left, [height / 1e6 for height in heights], width=0.9 * width, color=look["color"])
     axes.set(ylabel=texts.SENT_AXIS, xticks=range(len(labels)), xticklabels=labels, xlabel=texts.RANK_AXIS)
-    _plain(axes)
+    make_plain(axes)
     if not counted:
         axes.set(xticks=[], yticks=[])
-        _say(axes, texts.NOT_RECORDED(what="bytes"))
+        say(axes, texts.NOT_RECORDED(what="bytes"))
 
 
 def _counted(row: dict) -> bool:
@@ -190,19 +206,23 @@ def _bars(sent: Sequence[list[int]]) -> tuple[list[str], list[list[int]]]:
 
 
 # ── shared parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _plain(axes) -> None:
+def make_plain(axes) -> None:
+    """Draw axes below curves, and no frame."""
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _say(axes, text: str) -> None:
+def say(axes, text: str) -> None:
+    """Write a text in the middle of an empty panel."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#777777")
 
 
-def _legend(figure, runs: Sequence[RunLog], looks: Sequence[dict]) -> None:
+def add_legend(figure, names: Sequence[str], looks: Sequence[dict], more: Sequence = ()) -> None:
+    """Explain looks by names, and the kinds of curves. ``more``: further handles"""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linewidth=2.5, label=run.name, **look) for run, look in zip(runs, looks, strict=True)]
+    handles = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
     handles.append(Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE))
     handles.append(Line2D([], [], color="#555555", linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE))
+    handles += more
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -1,0 +1,94 @@
+"""Scaling as a picture: speed-up beside the ideal line, efficiency below."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringtrain.report import texts
+from ringtrain.report.comparison.plot import COLOURS, make_plain, save
+
+SIZE = 6.4, 6.8  # inches: a column of a page
+MARKERS = "os^D"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingCurve:
+    """One line of the picture. points: (ranks, speed-up, low, high) by ranks; low and high are None where nothing is
+    known of the spread.
+
+    measured: drawn as points with intervals; otherwise, such as predictions, as a dashed line
+    """
+
+    name: str
+    points: Sequence[tuple[int, float, float | None, float | None]]
+    measured: bool = True
+
+
+def measured_curves(rows: Sequence[dict]) -> list[ScalingCurve]:
+    """Return a curve for each kind of scaling in rows of :func:`ringtrain.report.scaling.figures.scaling_rows`."""
+    found: dict[str, list[tuple]] = {}
+    for row in rows:
+        if row["speedup"] is not None:
+            point = (row["ranks"], row["speedup"], row["speedup_low"], row["speedup_high"])
+            found.setdefault(row["scaling"], []).append(point)
+    names = {"strong": texts.STRONG_CURVE(), "weak": texts.WEAK_CURVE()}
+    return [ScalingCurve(names[scaling], points) for scaling, points in found.items()]
+
+
+def draw_scaling(curves: Sequence[ScalingCurve], title: str, path) -> None:
+    """Draw as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. Needs matplotlib. All
+    curves begin at the same number of ranks, with a speed-up of 1. Raises UsageError if the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    speedup, efficiency = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    counts = sorted({ranks for curve in curves for ranks, *_ in curve.points})
+    ideal = [ranks / counts[0] for ranks in counts]
+    speedup.plot(counts, ideal, color="black", linewidth=1, linestyle=":", label=texts.IDEAL())
+    efficiency.axhline(100, color="black", linewidth=1, linestyle=":")
+    for number, curve in enumerate(curves):
+        look = {"color": COLOURS[number], "marker": MARKERS[number % len(MARKERS)]}
+        _draw(speedup, curve, look, [1.0] * len(curve.points))
+        _draw(efficiency, curve, look, [100 * counts[0] / ranks for ranks, *_ in curve.points])
+    _finish(speedup, efficiency, counts)
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+    save(figure, path)
+
+
+def _draw(axes, curve: ScalingCurve, look: dict, scales: Sequence[float]) -> None:
+    """Draw a curve; ``scales`` times its speed-ups."""
+    x = [ranks for ranks, *_ in curve.points]
+    y = [scale * point[1] for scale, point in zip(scales, curve.points, strict=True)]
+    if not curve.measured:
+        axes.plot(x, y, color=look["color"], linewidth=1.3, linestyle="--", label=curve.name)
+        return
+    low, high = (
+        [scale * _distance(point[1], point[end]) for scale, point in zip(scales, curve.points, strict=True)]
+        for end in (2, 3)
+    )
+    axes.errorbar(x, y, yerr=(low, high), capsize=4, linewidth=1.5, markersize=6, label=curve.name, **look)
+
+
+def _distance(value: float, end: float | None) -> float:
+    return 0.0 if end is None else abs(value - end)
+
+
+def _finish(speedup, efficiency, counts: Sequence[int]) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
+
+    for axes in (speedup, efficiency):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.grid(color="#e4e4e4", linewidth=0.8)
+        make_plain(axes)
+    speedup.set_yscale("log", base=2)
+    speedup.yaxis.set_major_locator(LogLocator(2))
+    speedup.yaxis.set_major_formatter(ScalarFormatter())
+    speedup.yaxis.set_minor_locator(NullLocator())
+    speedup.set_ylabel(texts.SPEEDUP_AXIS(ranks=counts[0]))
+    speedup.legend(frameon=False)
+    efficiency.set(xlabel=texts.RANKS_AXIS(), ylabel=texts.EFFICIENCY_AXIS())
+    efficiency.set_ylim(bottom=0)
