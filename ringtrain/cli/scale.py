@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -173,6 +174,7 @@ def _take(
         click.echo(texts.FROM(text=failed[run.name]), err=True)
         return
     facts = {name: log.start.get(name) for name in ("model", "data", "device", "hosts", "mpi", "date")}
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
     click.echo(texts.SCALE_RATE(images_per_s=sample["images_per_s"]))
 

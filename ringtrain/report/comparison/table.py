@@ -157,6 +157,11 @@ def _mean_between(row: dict) -> str:
     return NOTHING if row["nodes"] == 1 else _mean("between_bytes", 1e-6)(row)
 
 
+def _mean_difference(row: dict) -> str:
+    text = _mean("accuracy_difference", 100, 2)(row)
+    return text if text == NOTHING or text.startswith("-") else f"+{text}"
+
+
 VARIANT_GROUPS = (
     (*WHAT[:2], Column("seeds", "", _ended), Column("Pareto", "front", _fronts, left=True)),
     (
@@ -167,7 +172,7 @@ VARIANT_GROUPS = (
         *(Column(metric_name(name), "%", _mean(name, 100, 2), best=max, key=name) for name in FRACTIONS),
         *(Column(metric_name(name), "", _mean(name), best=min, key=name) for name in ("rmse", "mae")),
         Column(metric_name("r2"), "", _mean("r2", decimals=4), best=max, key="r2"),
-        Column("difference", "points", _mean("accuracy_difference", 100, 2)),
+        Column("difference", "points", _mean_difference),
     ),
     (
         SPEED[0],

@@ -47,7 +47,7 @@ def scaling_rows(samples: Sequence[dict]) -> list[dict]:
 
     samples: of :func:`sample_of`, with ``scaling``, "strong" or "weak", and ``round``
     A figure is a median; FIGURE_low and FIGURE_high are the ends of its interval (:func:`median_interval`), None of one
-    round. ``speedup`` and ``efficiency`` are against the smallest number of ranks.
+    round and of a speed-up of 1 by definition. ``speedup`` and ``efficiency`` are against the smallest number of ranks.
     """
     rows = []
     for scaling in sorted({sample["scaling"] for sample in samples}):
@@ -68,6 +68,8 @@ def _row(own: Sequence[dict], base: dict[int, float], fewest: int) -> dict:
     values["efficiency"] = [ratio * fewest / own[0]["ranks"] for ratio in ratios]
     for key, found in values.items():
         middle, low, high, _ = median_interval([value for value in found if value is not None])
+        if key in ("speedup", "efficiency") and own[0]["ranks"] == fewest:
+            low = high = None  # it is 1 by definition
         row |= {key: middle, f"{key}_low": low, f"{key}_high": high}
     return {name: row[name] for name in FIELDS}
 

@@ -3,19 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.comparison.plot import COLOURS, make_plain, save
 
 SIZE = 6.4, 6.8  # inches: a column of a page
 MARKERS = "os^D"
+ASIDE = 0.05  # of an octave
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingCurve:
-    """One line of the picture. points: (ranks, speed-up, low, high) by ranks; low and high are None where nothing is
-    known of the spread.
+    """One line of the picture.
 
-    measured: drawn as points with intervals; otherwise, such as predictions, as a dashed line
+    points:   (ranks, speed-up, low, high) by ranks; low and high are None where nothing is known of the spread
+    measured: drawn as points with intervals; otherwise as a dashed line. Step times that were predicted make such a
+              curve: a speed-up is batch / step time over that of the fewest ranks
     """
 
     name: str
@@ -49,17 +52,18 @@ def draw_scaling(curves: Sequence[ScalingCurve], title: str, path) -> None:
     speedup.plot(counts, ideal, color="black", linewidth=1, linestyle=":", label=texts.IDEAL())
     efficiency.axhline(100, color="black", linewidth=1, linestyle=":")
     for number, curve in enumerate(curves):
-        look = {"color": COLOURS[number], "marker": MARKERS[number % len(MARKERS)]}
-        _draw(speedup, curve, look, [1.0] * len(curve.points))
-        _draw(efficiency, curve, look, [100 * counts[0] / ranks for ranks, *_ in curve.points])
+        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+        aside = 2 ** (ASIDE * (number - (len(curves) - 1) / 2))
+        _draw(speedup, curve, look, aside, [1.0] * len(curve.points))
+        _draw(efficiency, curve, look, aside, [100 * counts[0] / ranks for ranks, *_ in curve.points])
     _finish(speedup, efficiency, counts)
     figure.suptitle(title, fontsize=9, x=0.01, ha="left")
     save(figure, path)
 
 
-def _draw(axes, curve: ScalingCurve, look: dict, scales: Sequence[float]) -> None:
-    """Draw a curve; ``scales`` times its speed-ups."""
-    x = [ranks for ranks, *_ in curve.points]
+def _draw(axes, curve: ScalingCurve, look: dict, aside: float, scales: Sequence[float]) -> None:
+    """Draw a curve; ``scales`` times its speed-ups. ``aside``: so that intervals do not hide one another"""
+    x = [aside * ranks for ranks, *_ in curve.points]
     y = [scale * point[1] for scale, point in zip(scales, curve.points, strict=True)]
     if not curve.measured:
         axes.plot(x, y, color=look["color"], linewidth=1.3, linestyle="--", label=curve.name)
@@ -76,7 +80,7 @@ def _distance(value: float, end: float | None) -> float:
 
 
 def _finish(speedup, efficiency, counts: Sequence[int]) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     for axes in (speedup, efficiency):
         axes.set_xscale("log", base=2)
@@ -86,9 +90,9 @@ def _finish(speedup, efficiency, counts: Sequence[int]) -> None:
         make_plain(axes)
     speedup.set_yscale("log", base=2)
     speedup.yaxis.set_major_locator(LogLocator(2))
-    speedup.yaxis.set_major_formatter(ScalarFormatter())
+    speedup.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     speedup.yaxis.set_minor_locator(NullLocator())
-    speedup.set_ylabel(texts.SPEEDUP_AXIS(ranks=counts[0]))
+    speedup.set_ylabel(texts.SPEEDUP_AXIS(ranks=plural(counts[0], "rank")))
     speedup.legend(frameon=False)
     efficiency.set(xlabel=texts.RANKS_AXIS(), ylabel=texts.EFFICIENCY_AXIS())
     efficiency.set_ylim(bottom=0)

@@ -16,9 +16,9 @@ COLUMNS = (
     ("nodes", "", lambda row: str(row["nodes"])),
     ("batch", "", lambda row: f"{row['batch']:,}"),
     ("images/s", "", lambda row: interval(row, "images_per_s", "{:,.0f}".format)),
-    ("step", "ms", lambda row: interval(row, "step_s", lambda value: f"{1e3 * value:.3g}")),
+    ("step", "ms", lambda row: f"{1e3 * row['step_s']:.3g}"),
     ("speed-up", "", lambda row: interval(row, "speedup", "{:.2f}".format)),
-    ("efficiency", "%", lambda row: interval(row, "efficiency", lambda value: f"{100 * value:.0f}")),
+    ("efficiency", "%", lambda row: "–" if row["efficiency"] is None else f"{100 * row['efficiency']:.0f}"),
     ("exposed", "ms a step", lambda row: interval(row, "exposed_s", lambda value: f"{1e3 * value:.3g}")),
 )
 
