@@ -219,16 +219,16 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
     if paths["plot_path"] is not None and rows:
         from ringtrain.report.scaling.plot import draw_scaling, measured_curves
 
-        draw_scaling(measured_curves(rows), _title(runs), paths["plot_path"])
+        draw_scaling(measured_curves(rows), _title(runs, interval_note(rows)), paths["plot_path"])
         click.echo(texts.PICTURE(path=paths["plot_path"]))
     return 1 if failed else 0
 
 
-def _title(runs: list[dict]) -> str:
+def _title(runs: list[dict], intervals: str) -> str:
     most = max(runs, key=lambda run: run["ranks"])
     return texts.SCALE_TITLE(
         model=most["model"], data=most["data"], device=most["device"], hosts=", ".join(dict.fromkeys(most["hosts"])),
-        mpi=most["mpi"], date=most["date"][:10], rounds=max(run["round"] for run in runs),
+        mpi=most["mpi"], date=most["date"][:10], intervals=intervals,
     )  # fmt: skip
 
 

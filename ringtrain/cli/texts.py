@@ -39,7 +39,7 @@ SCALE_RATE = Template("{images_per_s:,.0f} images/s")
 SCALE_NOTHING = Template("no figure")
 SCALE_FAILED = Template("{name} ended with status {status} and is not tried again; all it said is in {output}:\n{told}")
 SCALE_ENDED = Template("told to end: the figures of the runs so far are in scale.json")
-SCALE_TITLE = Template("{model} on {data}, {device}\n{hosts}; {mpi}\n{date}, medians of {rounds} interleaved rounds")
+SCALE_TITLE = Template("{model} on {data}, {device}\n{hosts}; {mpi}\n{date}; {intervals}")
 
 # data.py
 NO_SIZE = Template("{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32")

@@ -126,7 +126,7 @@ NOT_ALL_ENDED = Template("{name}: {ended} of {runs} came to the end, and means a
 
 # scaling
 NO_INTERVALS = Template("one round: no intervals")
-INTERVALS = Template("medians over rounds; in brackets the interval of the median: {confidences}")
+INTERVALS = Template("medians over interleaved rounds; intervals are of the median: {confidences}")
 CONFIDENCE = Template("{percent:.0f} % with {rounds} rounds")
 STRONG_CURVE = Template("strong: the same global batch")
 WEAK_CURVE = Template("weak: the same batch a rank")

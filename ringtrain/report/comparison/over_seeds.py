@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
+from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -90,7 +91,7 @@ def _variant_row(name: str, own: Sequence[dict]) -> dict:
     row: dict[str, Any] = {"name": name, "runs": len(own), "ended": len(ended), "seeds": seeds}
     row |= {key: told[key] for key in ("strategy", "exact", "ranks", "nodes")}
     for key in MEANS:
-        values = [value for each in ended if (value := _figure(each, key)) is not None]
+        values = [value for each in ended if (value := _figure(each, key)) is not None and isfinite(value)]
         row[key] = mean(values) if values else None
         row[f"{key}_sd"] = stdev(values) if len(values) > 1 else None
     return row
