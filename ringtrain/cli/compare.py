@@ -43,7 +43,7 @@ PLAIN_WIDTH = 120  # of a file or a pipe
 @click.option("-o", "--out", help="Folder of the variants' runs. [runs/compare-DATE-TIME]")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF. [variants: compare.png]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
-@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run, and over seeds a line a variant.")
 def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
     """Compare runs: one table, and a picture.
 

@@ -62,7 +62,7 @@ def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
     folder = Path(_folder(out))
     failed: dict[str, str] = {}
     runs: list[dict] = []
-    with _ended_by_sigterm():
+    with _ended_by_signals():
         for number in range(1, rounds + 1):
             for run in planned:
                 if run.name not in failed:
@@ -140,7 +140,7 @@ def _folder(out: str | None) -> str:
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _ended_by_signals() -> Iterator[None]:
     """End the run under way, too, if this process is told to end."""
 
     def end(number, frame):
@@ -148,11 +148,12 @@ def _ended_by_sigterm() -> Iterator[None]:
 
         raise Interrupted(texts.SCALE_ENDED())
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _take(
@@ -168,8 +169,9 @@ def _take(
     status = run_to_file(command, output)
     log = _log(folder, run.name)
     sample = sample_of(log) if log and status == 0 else None
-    if sample is None:
-        failed[run.name] = texts.SCALE_FAILED(name=run.name, status=status, output=output, told=_last_words(output))
+    if sample is None or sample["ranks"] != run.ranks:
+        told = texts.SCALE_OTHER_RANKS(**sample) if sample else _last_words(output)
+        failed[run.name] = texts.SCALE_FAILED(name=run.name, status=status, output=output, told=told)
         click.echo(texts.SCALE_NOTHING)
         click.echo(texts.FROM(text=failed[run.name]), err=True)
         return

@@ -38,6 +38,9 @@ SCALE_RUN = Template("round {round} of {rounds}  {name:<14} batch {batch:<8} ")
 SCALE_RATE = Template("{images_per_s:,.0f} images/s")
 SCALE_NOTHING = Template("no figure")
 SCALE_FAILED = Template("{name} ended with status {status} and is not tried again; all it said is in {output}:\n{told}")
+SCALE_OTHER_RANKS = Template(
+    "its log is of ranks: {ranks}; the launcher starts another number, or an MPI of another kind"
+)
 SCALE_ENDED = Template("told to end: the figures of the runs so far are in scale.json")
 SCALE_TITLE = Template("{model} on {data}, {device}\n{hosts}; {mpi}\n{date}; {intervals}")
 

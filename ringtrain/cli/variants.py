@@ -74,13 +74,11 @@ def seeded(variants: list, count: int) -> tuple[list, dict[str, str]]:
     from ringtrain.config.record import TrainConfig
     from ringtrain.train.options import read_options
 
-    runs, variant_of = [], {}
     configs = [read_options(variant.run_file, variant.flags).config for variant in variants]
+    first = [config.seed if isinstance(config, TrainConfig) else 0 for config in configs]  # errors are raised later
+    runs, variant_of = [], {}
     for k in range(count):
-        for variant, config in zip(variants, configs, strict=True):
-            seed = k + (
-                config.seed if isinstance(config, TrainConfig) else 0
-            )  # its error is raised later, on all ranks
+        for variant, seed in zip(variants, (k + seed for seed in first), strict=True):
             name = texts.VARIANT_SEED(name=variant.name, seed=seed)
             runs.append(replace(variant, name=name, flags={**variant.flags, "seed": seed}))
             variant_of[name] = variant.name

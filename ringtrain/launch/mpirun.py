@@ -61,7 +61,8 @@ def _is_open_mpi(mpirun: str) -> bool:
 
 
 def run_to_file(words: Sequence[str], output: Path) -> int:
-    """Run a command with its output in a file, and return its exit status. It is ended with this process's own call."""
+    """Run a command with its output in a file, and return its exit status. An error while it runs, as of a signal, ends
+    the command too."""
     with open(output, "wb") as file:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
     try:

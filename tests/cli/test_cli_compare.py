@@ -18,6 +18,7 @@ from ringtrain.cli.variants import folders_of, variants_of
 from ringtrain.errors import RingtrainError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.report import texts as report_texts
+from ringtrain.train.start import start
 
 QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
 
@@ -92,7 +93,8 @@ def over_seeds(tmp_path_factory):
     """(folder in which two variants were trained with two seeds, exit code, what was said)."""
     folder = tmp_path_factory.mktemp("seeds")
     given = ("--variant", "a: --lr 0.1", "--variant", "b c: --lr 0.1 --seed 1")
-    with chdir(folder):
+    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "draw_curves", lambda log, png: "not in this test")
         return folder, *call(*given, "--seeds", "2", "--out", "c", "--csv", "c.csv", *QUICK)
 
 

@@ -102,6 +102,13 @@ def test_ranks_that_do_not_start_are_told_once_and_the_others_count(run):
     assert json.loads(Path("s/scale.json").read_text())["failed"] == {"strong-8": failed}
 
 
+def test_a_launcher_that_starts_other_ranks_is_told(run):
+    Path("log-2.jsonl").write_bytes(Path("log-1.jsonl").read_bytes())
+    code, told = run("-n", "1,2", "--rounds", "1", "--out", "s", *TRAIN)
+    assert code == 1 and cli_texts.SCALE_OTHER_RANKS(ranks=1) in told
+    assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
+
+
 def test_the_error_of_a_run_is_told(tmp_path):
     (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
     assert room._last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
@@ -133,8 +140,9 @@ def test_refusals(run, arguments, told):
     assert not Path("started").exists() and not Path("runs").exists()
 
 
-def test_a_signal_to_end_is_an_interruption():
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted, match=cli_texts.SCALE_ENDED.pattern()), room._ended_by_sigterm():
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_end_is_an_interruption(number):
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=cli_texts.SCALE_ENDED.pattern()), room._ended_by_signals():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
