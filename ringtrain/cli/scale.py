@@ -62,7 +62,7 @@ def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
     folder = Path(_folder(out))
     failed: dict[str, str] = {}
     runs: list[dict] = []
-    with _ended_by_signals():
+    with _ended_by_signals(folder):
         for number in range(1, rounds + 1):
             for run in planned:
                 if run.name not in failed:
@@ -140,17 +140,19 @@ def _folder(out: str | None) -> str:
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _ended_by_signals(folder: Path) -> Iterator[None]:
     """End the run under way, too, if this process is told to end."""
+    from ringtrain.errors import Interrupted
 
     def end(number, frame):
-        from ringtrain.errors import Interrupted
-
-        raise Interrupted(texts.SCALE_ENDED())
+        raise Interrupted(texts.SCALE_ENDED(folder=folder))
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
+    except (Interrupted, KeyboardInterrupt):
+        click.echo()  # ends the line of the run
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -41,7 +41,7 @@ SCALE_FAILED = Template("{name} ended with status {status} and is not tried agai
 SCALE_OTHER_RANKS = Template(
     "its log is of ranks: {ranks}; the launcher starts another number, or an MPI of another kind"
 )
-SCALE_ENDED = Template("told to end: the figures of the runs so far are in scale.json")
+SCALE_ENDED = Template("told to end: the figures of the runs before are in {folder}/scale.json, if there were any")
 SCALE_TITLE = Template("{model} on {data}, {device}\n{hosts}; {mpi}\n{date}; {intervals}")
 
 # data.py

@@ -143,6 +143,6 @@ def test_refusals(run, arguments, told):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_end_is_an_interruption(number):
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=cli_texts.SCALE_ENDED.pattern()), room._ended_by_signals():
+    with pytest.raises(Interrupted, match=cli_texts.SCALE_ENDED.pattern(folder="s")), room._ended_by_signals(Path("s")):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
