@@ -17,6 +17,9 @@ from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
 
 TOLD_LINES = 5  # of the output of a run that failed
+# Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and evaluates
+# at its end alone.
+ONCE = ("--checkpoint-every", "1000000000", "--evaluate-every", "1000000000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ def _take(
     from ringtrain.report.scaling.figures import sample_of
 
     output = folder.with_name(f"{folder.name}.txt")
-    own = ["train", *flags, "--batch", str(run.batch), "--out", str(folder)]
+    own = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
     command = [*launcher, sys.executable, "-m", "ringtrain", *own]
     status = run_to_file(command, output)
     log = _log(folder, run.name)

@@ -74,6 +74,7 @@ def test_rounds_are_interleaved_and_all_is_written(run):
     assert code == 0, told
     assert started() == [(n, 60, f"s/strong-{n}-round-{k}") for k in (1, 2) for n in (1, 4)]
     assert re.search(r"strong +4 +1 +60 +200 \[200, 200\] +300 +2.00 \[2.00, 2.00\] +50 ", told), told
+    assert Path("started").read_text().count("--checkpoint-every 1000000000 --evaluate-every 1000000000 ") == 4
     assert report_texts.CONFIDENCE(percent=50, rounds=2) in told and cli_texts.PICTURE(path="s.svg") in told
     found = json.loads(Path("s.json").read_text())
     assert [(row["ranks"], row["speedup"]) for row in found["rows"]] == [(1, 1.0), (4, 2.0)]
