@@ -17,8 +17,8 @@ from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
 
 TOLD_LINES = 5  # of the output of a run that failed
-# Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and evaluates
-# at its end alone.
+# Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
+# evaluates at its end alone.
 ONCE = ("--checkpoint-every", "1000000000", "--evaluate-every", "1000000000")
 
 
