@@ -30,13 +30,19 @@ from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
-from ringtrain.report.comparison.logs import read_run
+from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.comparison.table import comparison_tables, csv_text, variant_tables
 from ringtrain.report.end_events import Ended, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
+from ringtrain.report.page.metrics import read_metrics
 from ringtrain.report.sinks import truncate_log
+from ringtrain.report.trace import LOOP, Slice, read_trace, trace_document
+from ringtrain.runs.conditions import sort_runs
+from ringtrain.runs.summary import list_runs
+from ringtrain.runs.table import csv_text as runs_csv
+from ringtrain.runs.table import iterations_text, json_text, run_tables
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.tables import plain_lines
 from tests.data import source_makers as made
@@ -150,12 +156,27 @@ def log(path: Path) -> None:
     runs = [read_run(path.parent, "bad")]
     rows = rows_of(runs)
     json.dumps([rows, notes_of(runs, rows)])
+    listed, notes = list_runs(path.parent)
+    json_text(listed, notes), runs_csv(listed), iterations_text(read_iterations(path.parent))
+    [plain_lines(table) for table in run_tables(listed, 120, framed=False)], sort_runs(listed, "-test_loss")
     [plain_lines(table) for table in comparison_tables(rows, 120)], csv_text(rows)
     over_seeds([*runs, replace(runs[0], name="beside")])
     with TemporaryDirectory() as folder:  # what is cut is meant to change
         (Path(folder) / "log").write_bytes(path.read_bytes())
         truncate_log(Path(folder) / "log", 2)
         assert path.read_bytes().startswith((Path(folder) / "log").read_bytes())
+
+
+def traces() -> list[bytes]:
+    slices = [Slice(LOOP, "iteration 6", 0, 9000), Slice("gradients 0", "gradients 0", 2000, 8000)]
+    return [json.dumps(trace_document({0: slices, 1: slices})).encode()]
+
+
+def written_metrics() -> list[bytes]:
+    values = {"labelled": 3, "predicted": 2, "precision": 0.5, "recall": None, "f1": 0.5, "iou": 1.0}
+    classes = [{"class": name} | values for name in "ab"]
+    held = {"checkpoint": "c.h5", "split": "test", "iteration": 7, "classes": classes, "confusion": [[2, 1], [0, 3]]}
+    return [json.dumps(held).encode()]
 
 
 # ── HDF5 ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -272,6 +293,8 @@ READERS = {
     "log": Reader(
         "bad/log.jsonl", lambda: [b"".join(json.dumps(record(e)).encode() + b"\n" for e in EVENTS)], log, ("bad",)
     ),
+    "trace": Reader("bad.json", traces, read_trace),
+    "metrics": Reader("bad.json", written_metrics, read_metrics),
     "data set": Reader("bad.h5", data_sets, data_set),
     "checkpoint": Reader("bad.h5", checkpoints, sealed_checkpoint),
     "checkpoint as it is": Reader("bad.h5", checkpoints, store.load_checkpoint),

@@ -27,7 +27,8 @@ ARROWS = {
     "transport": LEAF,
     "storage": LEAF,
     "data": READERS | {"ops"},
-    "report": LEAF | {"tables"},
+    "report": READERS | {"tables"},
+    "runs": READERS | {"report", "tables"},
     "collectives": LEAF | {"ops", "transport"},
     "nn": LEAF | {"ops"},
     "monitor": LEAF | {"collectives", "transport"},
@@ -67,7 +68,9 @@ ORDER = {
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
     "host_update host_norm host cpu reference catalogue",
     "optim": "texts lr optimizers",
-    "report": "texts end_events events rates trace records sinks screen plots comparison scaling",
+    "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
+    "plots scaling page",
+    "runs": "texts search summary conditions table",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",
@@ -86,6 +89,7 @@ CONFINED = {
     "h5py": {"checkpoint", "data", "hdf5", "storage"},
     "safetensors": {"weights"},
     "onnx": {"weights"},
+    "tensorboard": {"report/tensorboard.py"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

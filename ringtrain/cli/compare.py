@@ -1,20 +1,17 @@
 """The command ``ringtrain compare``."""
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.output import show_tables
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
-
-PLAIN_WIDTH = 120  # of a file or a pipe
 
 
 @click.command()
@@ -92,7 +89,7 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
     if out is not None:
         raise UsageError(texts.OUT_WITHOUT_VARIANTS(out=out))
     places = [Path(folder).resolve() for folder in folders]
-    runs = [read_run(folder, name) for folder, name in zip(folders, _names(places), strict=True)]
+    runs = [read_run(folder, name) for folder, name in zip(folders, run_names(places), strict=True)]
     _check_paths(paths)
     variant_of = variants_by_seed(runs) if over_seeds else None
     if variant_of and len(set(variant_of.values())) == len(set(places)):
@@ -100,7 +97,7 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
     _tell(runs, variant_of, paths, None)
 
 
-def _names(places: list[Path]) -> list[str]:
+def run_names(places: list[Path]) -> list[str]:
     """Return the folders' names, each with as many parents as make all names different."""
     for depth in range(1, 1 + max(len(place.parts) for place in places)):
         names = ["/".join(place.parts[-depth:]) for place in places]
@@ -211,7 +208,7 @@ def _code(asked: list, ran: list) -> int:
 def _check_paths(paths: dict) -> None:
     """Check now that every file can be written. Raises UsageError."""
     from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.report.comparison.plot import check_picture
+    from ringtrain.report.figure import check_picture
 
     for path in filter(None, paths.values()):
         check_writable(path)
@@ -237,9 +234,12 @@ def _tell(
     variant_of: name of a run → name of its variant, of a comparison over seeds
     picture: its path if --plot is not given; None: no picture
     """
+    from ringtrain.report.comparison.table import comparison_tables, variant_tables
+
     rows, variants, notes = _figures(runs, variant_of)
     notes += more or []
-    _show(rows, variants)
+    tables, shown = (variant_tables, variants) if variants else (comparison_tables, rows)
+    show_tables(lambda width, framed: tables(shown, width, framed))
     for note in notes:
         click.echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
@@ -252,31 +252,12 @@ def _tell(
         _draw(runs, rows, variants, paths["plot_path"], picture)
 
 
-def _show(rows: list[dict], variants: list[dict]) -> None:
-    import shutil
-
-    from rich.console import Console
-
-    from ringtrain.report.comparison.table import comparison_tables, variant_tables
-    from ringtrain.report.screen.terminal import is_live
-    from ringtrain.tables import plain_lines
-
-    tables, rows = (variant_tables, variants) if variants else (comparison_tables, rows)
-    click.echo()
-    if is_live(sys.stdout, os.environ):
-        console = Console()
-        for table in tables(rows, console.width, framed=True):
-            console.print(table)
-        return
-    for table in tables(rows, shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns):
-        click.echo("\n".join([*plain_lines(table), ""]))
-
-
 def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | None, usual: Path | None) -> None:
-    from ringtrain.errors import UsageError
+    from ringtrain.errors import RingtrainError
     from ringtrain.report.comparison.bands import draw_variants
     from ringtrain.report.comparison.logs import RunLog
-    from ringtrain.report.comparison.plot import check_picture, draw_comparison
+    from ringtrain.report.comparison.plot import draw_comparison
+    from ringtrain.report.figure import check_picture
 
     whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
     path = asked_for or usual
@@ -287,7 +268,7 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
             draw_variants(logs, variants, {row["name"]: row["variant"] for row in rows}, path)
         else:
             draw_comparison(logs, [row for _, row in whole], path)
-    except UsageError as error:
+    except RingtrainError as error:
         if asked_for:
             raise
         click.echo(texts.NO_PICTURE(error=error))

@@ -20,6 +20,8 @@ COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
     "compare": ("ringtrain.cli.compare", "Compare runs: strategies, bytes, speed, accuracy."),
     "scale": ("ringtrain.cli.scale", "Measure strong and weak scaling of a training."),
+    "runs": ("ringtrain.cli.runs", "List runs by their options and results; write the log of one as CSV."),
+    "report": ("ringtrain.cli.report", "Write a report of runs: one HTML file, or their curves."),
     "evaluate": ("ringtrain.cli.evaluate", "Compute loss and metrics of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Predict classes of images, folders, arrays or a data set."),
     "export": ("ringtrain.cli.export", "Write the weights of a run to a safetensors or ONNX file."),
@@ -36,7 +38,7 @@ COMMANDS = {
     "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
-SHOWN_ONCE = ("models", "schedule", "export")  # the same on every rank: rank 0 prints it
+SHOWN_ONCE = ("models", "schedule", "export", "runs", "report")  # the same on every rank: rank 0 prints it
 BY_ITSELF = ("outcome", "slurm", "data")  # of the files that each rank sees
 MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text, and an option of another program
 

@@ -17,7 +17,8 @@ SECTIONS = {
     "Optimizer": "optimizer momentum beta2 eps trust_coefficient trust_limit momentum_correction "
     "weight_decay decay_bias_norm clip_norm ema",
     "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power min_lr",
-    "Output and checkpoints": "out resume best_by early_stop evaluate_every checkpoint_every keep stop_before_s",
+    "Output and checkpoints": "out tensorboard resume best_by early_stop evaluate_every checkpoint_every keep "
+    "stop_before_s",
     "Device and precision": "device precision loss_scale dtype ops threads recompute mpi_cuda",
     "Strategy": "sync average_every average_momentum average_from outer_momentum outer_lr servers dedicated "
     "server_levels staleness asynchronous gossip_max_lag",

@@ -4,9 +4,18 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
 
 from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, OutputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PLAIN_WIDTH = 120  # of a file or a pipe
 
 
 class Output(io.FileIO):
@@ -44,3 +53,22 @@ def prepare_streams() -> None:
 
 def _nowhere() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.FileIO(os.devnull, "w"))
+
+
+def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
+    """Print tables that fit the terminal. ``make(width, framed)``: makes them; framed: for a terminal."""
+    import shutil
+
+    from rich.console import Console
+
+    from ringtrain.report.screen.terminal import is_live
+    from ringtrain.tables import plain_lines
+
+    click.echo()
+    if is_live(sys.stdout, os.environ):
+        console = Console()
+        for table in make(console.width, True):
+            console.print(table)
+        return
+    for table in make(shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns, False):
+        click.echo("\n".join([*plain_lines(table), ""]))

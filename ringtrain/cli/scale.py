@@ -118,7 +118,7 @@ def _planned(counts: list[int], scalings: list[str], batch: int) -> list[Planned
 
 def _check_paths(paths: dict) -> None:
     from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.report.comparison.plot import check_picture
+    from ringtrain.report.figure import check_picture
 
     for path in filter(None, paths.values()):
         check_writable(path)
@@ -180,7 +180,7 @@ def _take(
         click.echo(texts.SCALE_NOTHING)
         click.echo(texts.FROM(text=failed[run.name]), err=True)
         return
-    facts = {name: log.start.get(name) for name in ("model", "data", "device", "hosts", "mpi", "date")}
+    facts = {name: log.start.get(name) for name in ("version", "model", "data", "device", "hosts", "mpi", "date")}
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
     click.echo(texts.SCALE_RATE(images_per_s=sample["images_per_s"]))
@@ -224,19 +224,11 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
     if paths["csv_path"] is not None:
         _write(paths["csv_path"], csv_text(rows))
     if paths["plot_path"] is not None and rows:
-        from ringtrain.report.scaling.plot import draw_scaling, measured_curves
+        from ringtrain.report.scaling.plot import draw_measured
 
-        draw_scaling(measured_curves(rows), _title(runs, interval_note(rows)), paths["plot_path"])
+        draw_measured(rows, runs, paths["plot_path"])
         click.echo(texts.PICTURE(path=paths["plot_path"]))
     return 1 if failed else 0
-
-
-def _title(runs: list[dict], intervals: str) -> str:
-    most = max(runs, key=lambda run: run["ranks"])
-    return texts.SCALE_TITLE(
-        model=most["model"], data=most["data"], device=most["device"], hosts=", ".join(dict.fromkeys(most["hosts"])),
-        mpi=most["mpi"], date=most["date"][:10], intervals=intervals,
-    )  # fmt: skip
 
 
 def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str]) -> str:

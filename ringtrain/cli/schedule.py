@@ -161,7 +161,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 
 @schedule.command()
 @_options
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: F.svg or F.png. [a table here]")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: .svg, .png, .pdf. [a table here]")
 def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
     from ringtrain.collectives import texts as collectives_texts

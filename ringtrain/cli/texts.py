@@ -42,7 +42,6 @@ SCALE_OTHER_RANKS = Template(
     "its log is of ranks: {ranks}; the launcher starts another number, or an MPI of another kind"
 )
 SCALE_ENDED = Template("told to end: the figures of the runs before are in {folder}/scale.json, if there were any")
-SCALE_TITLE = Template("{model} on {data}, {device}\n{hosts}; {mpi}\n{date}; {intervals}")
 
 # data.py
 NO_SIZE = Template("{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32")
@@ -108,6 +107,21 @@ BAD_INPUTS = Template("{bad:,} of {examples:,} could not be read and have an err
 
 # progress.py
 PROGRESS = Template("# {what}: {done} of {total} done")
+
+# report.py
+REPORTED = Template("{out}: {runs}, {size:.2f} MB")
+REPORT_ENDING = Template("--out {out}: a report is one of {endings}")
+REPORT_EXISTS = Template("{out} exists: give another --out, or --force")
+METRICS_OF_ONE = Template(
+    "--metrics is for one run, and these are {count}: leave it out, and metrics.json of each run folder is taken"
+)
+
+# runs.py
+CHOSEN = Template("{count} of {runs} in {folder}")
+NO_RUNS = Template("there is no run in {folder}")
+ONE_ON_SCREEN = Template("standard output takes one of --json and --csv: give the other a file")
+LOG_ALONE = Template("--log writes one run: leave out --where, --sort, --json and --csv")
+LOG_WRITTEN = Template("{path}: {iterations}")
 
 # schedule.py
 AT_MOST = Template("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")

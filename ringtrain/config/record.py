@@ -306,6 +306,9 @@ class TrainConfig:
     )
 
     out: str | None = option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o")
+    tensorboard: bool = option(
+        False, "Write scalars for TensorBoard into the run folder as the run goes: `tensorboard --logdir runs`."
+    )
     resume: str | None = option(
         None,
         "Resume from a checkpoint: a file, a run folder, or `auto`: the newest good one in --out, if it exists.",

@@ -119,6 +119,8 @@ class Iteration:
     examples:     of its batch, over all ranks
     images_per_s: over all ranks, recently (see :mod:`ringtrain.report.rates`); 0 while unknown
     seconds:      time stamp: since the run started
+    exposed_s:    for which rank 0 has waited for communication, since the iteration before; None in logs of earlier
+                  versions
     """
 
     iteration: int
@@ -129,6 +131,7 @@ class Iteration:
     examples: int
     images_per_s: float
     seconds: float
+    exposed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

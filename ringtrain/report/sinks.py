@@ -1,19 +1,15 @@
 """The receivers of events: the interface, the log file, and a group of sinks as one."""
 
-import errno
 import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
-from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.humanize import plural
 from ringtrain.report import texts
+from ringtrain.report.appended import AppendedFile, unwritable
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
 from ringtrain.report.records import parse_record
-
-CLOSED = -1  # in place of a file's number
 
 
 class Sink(ABC):
@@ -73,21 +69,18 @@ class JsonLines(Sink):
         again: bool = False,
     ):
         self._path, self._warn, self._lost = os.fspath(path), warn, 0
-        self._file = CLOSED
         try:
             if resumed_at is not None and os.path.exists(self._path):
                 truncate_log(self._path, resumed_at, again)
-            # Unbuffered, and always at the end: a line is written whole or, where a disk is full, taken back.
-            anew = os.O_TRUNC if resumed_at is None else 0
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | anew, 0o666)
+            self._file = AppendedFile(self._path, os.O_TRUNC if resumed_at is None else 0)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self._path, error) from error
 
     def handle(self, event: Event) -> None:
         line = _line(record(event))
         if self._lost:
             line = _line(record(Note(text=self._missing()))) + line
-        problem = self._write(line)
+        problem = self._file.append(line)
         if problem is None:
             self._lost = 0
             return
@@ -96,32 +89,13 @@ class JsonLines(Sink):
             self._warn(texts.LOG_UNWRITTEN(path=self._path, problem=problem))
 
     def close(self) -> None:
-        if self._file != CLOSED:
-            os.close(self._file)
-            self._file = CLOSED
+        self._file.close()
         if self._lost:
             self._warn(texts.LOG_MISSING(path=self._path, missing=self._missing()))
             self._lost = 0
 
     def _missing(self) -> str:
         return texts.MISSING(records=plural(self._lost, "record"))
-
-    def _write(self, data: bytes) -> str | None:
-        """Write all of it, or nothing; return the reason."""
-        try:
-            before = os.fstat(self._file).st_size
-            if os.write(self._file, data) == len(data):
-                return None
-            problem = os.strerror(errno.ENOSPC)  # there was room for a part
-        except OSError as error:
-            problem = error.strerror or str(error)
-        with suppress(OSError):
-            os.ftruncate(self._file, before)
-        return problem
-
-    def _unwritable(self, error: OSError) -> RingtrainError:
-        kind = UsageError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else RingtrainError
-        return kind(texts.LOG_UNWRITABLE(path=self._path, problem=error.strerror))
 
 
 def _line(found: dict) -> bytes:

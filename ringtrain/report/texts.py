@@ -75,37 +75,52 @@ LOG_UNWRITABLE = Template(
     "checkpoint with --resume auto"
 )
 
+# tensorboard
+NO_TENSORBOARD = Template(
+    "--tensorboard needs the Python package tensorboard ({error}): pip install 'ringtrain[tensorboard]', or leave "
+    "--tensorboard out"
+)
+
+# figure
+PICTURE_NEEDS_MATPLOTLIB = Template("a picture needs matplotlib: pip install 'ringtrain[plot]'")
+UNKNOWN_PICTURE = Template("--plot {path}: unknown kind of picture {ending!r}; {hint}")
+AND_MORE = Template("{count} more")
+PICTURE_TITLE = Template("{model} on {data}, {ranks}, batch {batch:,}")
+
 # plots
 NO_MATPLOTLIB = Template("matplotlib is not installed: pip install 'ringtrain[plot]' draws the curves of the next run")
 NOTHING_TO_DRAW = Template("{path} has no iteration to draw")
-LOSS_AXES = Template("Loss")
-ACCURACY_AXES = Template("Accuracy")
+CROSS_ENTROPY = Template("Loss: cross-entropy")
+LOSS_OF = Template("Loss: {name}")
+LAST_AND_BEST = Template("test: last {last}, best {best}")
+RATE_AXIS = Template("Learning rate")
+SPEED_AXIS = Template("Images/s, over all ranks")
+MEDIAN = Template("median {value:,.0f}")
+EPOCH_AXIS = Template("epoch")
 ITERATION_AXIS = Template("iteration")
-CROSS_ENTROPY = Template("cross-entropy")
-PERCENT = Template("percent")
+TIME_AXIS = Template("time, s")
+MINUTES_AXIS = Template("time, min")
+HOURS_AXIS = Template("time, h")
 TRAIN_CURVE = Template("train, running mean")
 TEST_CURVE = Template("test")
-TEST_ACCURACY = Template("test accuracy {accuracy}")
-PICTURE_TITLE = Template("{model} on {data}, {ranks}, batch {batch:,}")
-UNDRAWN = Template("{path}: {problem}")
+NOT_RECORDED_HERE = Template("the run has recorded no {what}")
 
-# comparison_plot
-PICTURE_NEEDS_MATPLOTLIB = Template("a picture needs matplotlib: pip install 'ringtrain[plot]'")
-UNKNOWN_PICTURE = Template("--plot {path}: unknown kind of picture {ending!r}; {hint}")
-UNWRITABLE = Template("{path} cannot be written: {error}")
-TIME_AXIS = Template("time, s")
+# comparison: picture
 EXAMPLES_AXIS = Template("examples")
 BYTES_AXIS = Template("sent by all ranks, MB")
 LOSS_AXIS = Template("loss")
-ACCURACY_AXIS = Template("accuracy, percent")
-SPEED_AXIS = Template("images a second")
-SENT_AXIS = Template("sent, MB")
-RANK_AXIS = Template("rank")
+ACCURACY_AXIS = Template("accuracy, %")
+IMAGES_AXIS = Template("images a second")
+SENT_AXIS = Template("sent, MB: a bar a rank")
+SENT_RANGE_AXIS = Template("sent, MB: least, median and most of all ranks")
 MODEL_ON_DATA = Template("{model} on {data}")
 NOT_RECORDED = Template("no run has recorded {what}")
 BAND = Template("± one standard deviation over seeds")
 PARETO_FRONT = Template("Pareto front: no other is as good for less")
 DOMINATED = Template("not on the front")
+
+# trace
+NO_TRACE = Template("{path} is not a trace of `ringtrain train --trace` ({error})")
 
 # runs
 NO_RUN = Template("{folder} is not a run's folder: {why}. Give folders that `ringtrain train` made")
@@ -133,4 +148,4 @@ WEAK_CURVE = Template("weak: the same batch a rank")
 IDEAL = Template("ideal")
 SPEEDUP_AXIS = Template("speed-up over {ranks}")
 RANKS_AXIS = Template("ranks")
-EFFICIENCY_AXIS = Template("efficiency, percent")
+EFFICIENCY_AXIS = Template("efficiency, %")

@@ -11,9 +11,16 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringtrain.errors import UsageError
+from ringtrain.parsing import parse_json, read_text
+from ringtrain.report import texts
 
 LOOP, DEVICE = "loop", "device"
 LEAST_NS = 1000  # shorter slices are left out
+TRACE = "trace.json"  # in a run folder
+LATEST_US = 1e12  # eleven days
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +90,43 @@ def write_trace(path, ranks: dict[int, Sequence[Slice]]) -> None:
         with suppress(OSError):
             os.unlink(beside)
         raise
+
+
+# ── read again ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def path_of(trace: str, folder: Path) -> Path:
+    """Return the path of a trace; a bare name is in the run folder."""
+    path = Path(trace)
+    return folder / path if path.parent == Path() else path
+
+
+def read_trace(path) -> dict[int, list[Slice]]:
+    """Return the slices of each rank, in the order of time. Raises UsageError for a file that cannot be read or is no
+    trace of ringtrain."""
+    try:
+        document = parse_json(read_text(path))
+        events = document["traceEvents"]
+        tracks = {(e["pid"], e["tid"]): str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+        ranks: dict[int, list[Slice]] = {}
+        for event in events:
+            if event["ph"] == "X":
+                ranks.setdefault(_rank(event["pid"]), []).append(_slice(event, tracks[event["pid"], event["tid"]]))
+    except OSError as error:
+        raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UsageError(texts.NO_TRACE(path=path, error=repr(error))) from None
+    return dict(sorted(ranks.items()))
+
+
+def _rank(number) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(number)
+    return number
+
+
+def _slice(event: dict, track: str) -> Slice:
+    start, length = event["ts"], event["dur"]
+    if not (type(start) in (int, float) and type(length) in (int, float)):
+        raise TypeError(f"{start!r}, {length!r}")
+    if not (0 <= start <= LATEST_US and 0 <= length <= LATEST_US):
+        raise ValueError(f"{start!r}, {length!r}")
+    return Slice(track, str(event["name"]), round(1000 * start), round(1000 * (start + length)))

@@ -57,8 +57,8 @@ def test_a_picture_has_an_arrow_for_each_message(name, tmp_path):
     adding = sum(message.recv.add for message in sent)
     assert arrows(tmp_path / "p.svg") == (adding, len(sent) - adding)
     text = (tmp_path / "p.svg").read_text()
-    assert "rank 2, node 1" in text and f"{name}, 3 ranks" in text
-    assert "received, and added" in text and f"chunk {schedule.chunks - 1}" in text
+    assert "rank 2, node 1" in text and f"The {name} all-reduce on 3 ranks: " in text
+    assert "the receiver adds it" in text and f"chunk {schedule.chunks - 1}" in text
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "algorithms.md"
@@ -72,7 +72,10 @@ def test_the_figures_of_the_documents_are_of_these_schedules(figure):
     sent = [message for _, message in in_rounds(make_schedule(name, topology)) if message.source != message.target]
     adding = sum(message.recv.add for message in sent)
     assert arrows(figure) == (adding, len(sent) - adding)
-    assert f"{name}, {topology.size} ranks" in figure.read_text() and figure.name in DOCUMENT.read_text()
+    assert (
+        f"The {name} all-reduce on {topology.size} ranks: " in figure.read_text()
+        and figure.name in DOCUMENT.read_text()
+    )
 
 
 def test_a_picture_is_the_same_bytes_again(tmp_path):
@@ -81,10 +84,12 @@ def test_a_picture_is_the_same_bytes_again(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_png_and_what_is_none(tmp_path):
+def test_png_pdf_and_what_is_none(tmp_path):
     picture(make_schedule("star", 1), even(1), tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    refused = texts.NOT_A_PICTURE.pattern(path=tmp_path / "p.gif", formats=".svg or .png")
+    picture(make_schedule("star", 1), even(1), tmp_path / "p.pdf")
+    assert (tmp_path / "p.pdf").read_bytes().startswith(b"%PDF")
+    refused = texts.NOT_A_PICTURE.pattern(path=tmp_path / "p.gif", formats=".svg, .png, .pdf")
     with pytest.raises(UsageError, match=refused):
         picture(make_schedule("star", 2), even(2), tmp_path / "p.gif")
     nowhere = texts.CANNOT_WRITE.pattern(path=tmp_path / "nowhere" / "p.svg", reason="No such file or directory")

@@ -27,6 +27,11 @@ class Step:
     line: int
     file: str = ""
 
+    @property
+    def name(self) -> str:
+        """The command, or the first line of the file."""
+        return self.command.splitlines()[0] if self.file else self.command
+
 
 def blocks(text: str) -> list[Block]:
     found, began, language = [], None, ""

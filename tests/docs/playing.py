@@ -33,25 +33,33 @@ ENVIRONMENT = {
 class Plan:
     """How commands of a document are run here, each as it is written there.
 
+    before:  commands that a reader of the page has run, on other pages
     instead: other commands in their place: a nearest one where a machine lacks something
     more:    flags put behind, so that they take seconds
     long:    left to scripts/check-full
-    absent:  why one is not run at all
+    unlike:  why what is shown is of another run, and is not compared
+    absent:  why one is not run at all; a program is named by its first line
     """
 
+    before: tuple[str, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, str] = field(default_factory=dict)
     long: frozenset[str] = frozenset()
+    unlike: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def named(self) -> set[str]:
-        return {*self.instead, *self.more, *self.long, *self.absent}
+        return {*self.instead, *self.more, *self.long, *self.unlike, *self.absent}
+
+    def shown(self, step: Step) -> tuple[str, ...]:
+        """What the command prints, if that is compared."""
+        return () if step.command in self.unlike else step.shown
 
     def command(self, step: Step) -> str | None:
         """None: it is not run."""
         if step.command in self.absent or (step.command in self.long and not LONG):
             return None
-        more = self.more.get(step.command, "") if not (REWRITE and step.shown) else ""
+        more = self.more.get(step.command, "") if not (REWRITE and self.shown(step)) else ""
         return f"{self.instead.get(step.command, step.command)} {more}".strip()
 
 
@@ -91,17 +99,21 @@ def play(document: Path, stage: Stage, plan: Plan) -> None:
     document is made to show what they print."""
     text = document.read_text()
     shown_anew, problems = {}, []
+    for command in plan.before:
+        done = stage.run(command)
+        assert done.returncode == 0, f"before {document.name}: $ {command}\n{done.stdout}"
     for step in steps(text):
         if step.file:
-            _make(stage, step)
+            if step.name not in plan.absent:
+                _make(stage, step)
         elif (command := plan.command(step)) is not None:
             done = stage.run(command)
-            said = done.stdout.splitlines()
+            said, shown = done.stdout.splitlines(), plan.shown(step)
             where = f"{document.relative_to(ROOT)}, line {step.line}: $ {command}"
             assert done.returncode == 0, f"{where}\nended with {done.returncode}:\n{done.stdout}"
-            different = differences(step.shown, said) if step.shown else ""
+            different = differences(shown, said) if shown else ""
             problems += [f"{where}\n{different}"] if different else []
-            shown_anew[step.line] = (len(step.shown), anew(step.shown, said) if step.shown else [])
+            shown_anew[step.line] = (len(shown), anew(shown, said) if shown else [])
     if REWRITE:
         _rewrite(document, shown_anew)
     else:

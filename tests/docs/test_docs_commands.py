@@ -4,13 +4,10 @@ what the program prints, but for figures.
 RINGTRAIN_REWRITE_DOCS=1 writes the transcripts anew. Commands in ``long`` run in scripts/check-full.
 """
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from ringtrain.data.file.dataset import open_dataset
 from tests.docs.markdown import steps
-from tests.docs.playing import ROOT, Plan, Stage, play
+from tests.docs.playing import ROOT, Plan, play
 
 pytestmark = pytest.mark.mpi
 
@@ -76,6 +73,7 @@ PLANS = {
                 "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
                 "ringtrain evaluate runs/first --best",
                 "ringtrain predict runs/first -o predictions.csv",
+                "ringtrain report runs/first",
                 "ringtrain export runs/first -o lenet.onnx",
                 COMPARE,
                 "ringtrain scale -n 1,2 -o scale.pdf -- train --iterations 60",
@@ -94,42 +92,6 @@ PLANS = {
         },
     ),
 }
-
-
-@pytest.fixture
-def stage(tmp_path) -> Stage:
-    """With small data under the names of sets that are not handed out with ringtrain."""
-    made = Stage(tmp_path)
-    random = np.random.default_rng(0)
-
-    def images(count, *shape):
-        return random.integers(0, 256, (count, *shape), dtype=np.uint8)
-
-    idx = made.folder / "DOWNLOADS" / "fashion-mnist"
-    idx.mkdir(parents=True)
-    for part, count in (("train", 512), ("t10k", 128)):
-        labels = np.arange(count, dtype=np.uint8) % 10
-        (idx / f"{part}-images-idx3-ubyte").write_bytes(_idx(images(count, 28, 28)))
-        (idx / f"{part}-labels-idx1-ubyte").write_bytes(_idx(labels))
-    np.savez(made.folder / "cifar10.npz", images=images(256, 32, 32, 3), labels=np.arange(256) % 10)
-    assert made.run("ringtrain data make cifar10.npz -o cifar10.h5 --test-fraction 0.25").returncode == 0
-    _write_digits(made.folder)
-    return made
-
-
-def _write_digits(folder) -> None:
-    """Images of digits in files and in an array."""
-    digits = open_dataset("digits").test
-    (folder / "photos" / "more").mkdir(parents=True)
-    for name, digit in (("seven.png", 7), ("photos/0.png", 0), ("photos/1.jpg", 1), ("photos/more/2.png", 2)):
-        image = digits.images[digits.labels.tolist().index(digit), ..., 0]
-        Image.fromarray(image).resize((64, 48)).save(folder / name)
-    np.savez(folder / "digits.npz", x=digits.images[:20], y=digits.labels[:20])
-
-
-def _idx(array) -> bytes:
-    head = bytes([0, 0, 8, array.ndim]) + b"".join(length.to_bytes(4, "big") for length in array.shape)
-    return head + array.tobytes()
 
 
 @pytest.mark.parametrize("document", PLANS, ids=lambda path: path.name)

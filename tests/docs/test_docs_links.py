@@ -1,6 +1,7 @@
 """Links of the documents lead to files and headings, and the commands and flags of ringtrain in them exist."""
 
 import re
+import runpy
 from pathlib import Path
 
 import click
@@ -9,10 +10,12 @@ import pytest
 from ringtrain.cli.main import ringtrain as program
 from tests.docs.playing import ROOT
 
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "models" / "README.md"]
+FOLDERS = [ROOT / "docs", ROOT / "models", ROOT / "scripts" / "packaging"]
+DOCUMENTS = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))]
 DOCUMENTS = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
-CODE = re.compile(r"(?ms)^```\n.*?^```$|`[^`\n]+`")
+# The group is empty where a block has a language.
+CODE = re.compile(r"(?ms)^```\w+\n.*?^```$|(^```\n.*?^```$|`[^`\n]+`)")
 COMMAND = re.compile(r"(?<![\w/.-])(?<!from )ringtrain ([a-z][a-z-]+)(?: ([a-z]+))?([^\n`|;]*)")
 
 
@@ -40,6 +43,16 @@ def test_pages_that_the_code_names_are_there():
 def test_every_page_is_named_by_the_readme():
     named = {path for path, _ in LINK.findall((ROOT / "README.md").read_text())}
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= named
+
+
+def test_the_navigation_of_the_site_names_every_page():
+    """Those of docs/benchmarks have their own, which names all of the folder."""
+    trees = runpy.run_path(str(ROOT / "docs" / "conf.py"))["NAVIGATION"].values()
+    named = [ROOT / (re.sub(r".*<(.*)>$", r"\1", page) + ".md") for tree in trees for page in tree]
+    assert len(set(named)) == len(named)
+    assert {page for page in named if not page.exists()} == {ROOT / "reference.md"}  # scripts/docs writes it
+    pages = {page for page in DOCUMENTS if page.parent.name != "benchmarks"} - {ROOT / "README.md"}
+    assert pages <= set(named)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

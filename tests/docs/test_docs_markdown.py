@@ -98,7 +98,7 @@ def test_a_transcript_is_written_anew():
 
 def test_a_command_that_fails_or_prints_something_else_fails_the_document(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.docs.playing.ROOT", tmp_path)
-    document, number = tmp_path / "d.md", iter(range(9))
+    document, number = tmp_path / "d.md", iter(range(99))
 
     def outcome(text: str, plan: Plan = AS_WRITTEN) -> str:
         document.write_text(f"```\n{text}\n```\n")
@@ -116,6 +116,10 @@ def test_a_command_that_fails_or_prints_something_else_fails_the_document(tmp_pa
     assert outcome("exit 3", Plan(absent={"exit 3": "why"})) == ""
     assert outcome("$ echo yes\nyes", Plan(more={"echo yes": "no"})).endswith("writes them anew")
     assert outcome("$ no-such\n1", Plan(instead={"no-such": "echo 7"})) == ""
+    assert outcome("$ echo yes\nno", Plan(unlike={"echo yes": "why"})) == ""
+    assert "ended with 3" in outcome("$ exit 3\nno", Plan(unlike={"exit 3": "why"}))
+    assert outcome("cat made", Plan(before=("touch made",))) == ""
+    assert "before d.md: $ exit 3" in outcome("cat made", Plan(before=("exit 3",)))
 
 
 def test_files_are_made_and_programs_run(tmp_path, monkeypatch):
@@ -127,3 +131,9 @@ def test_files_are_made_and_programs_run(tmp_path, monkeypatch):
     stage = Stage(tmp_path)
     play(document, stage, Plan())
     assert (stage.folder / "b").read_text() == "made"
+
+
+def test_a_program_that_is_absent_is_not_run(tmp_path):
+    document = tmp_path / "d.md"
+    document.write_text("```python\nimport nothing_such\nnothing_such()\n```\n")
+    play(document, Stage(tmp_path), Plan(absent={"import nothing_such": "why"}))

@@ -30,7 +30,7 @@ fi
 [ "$outcome" = - ] || printf '{"outcome": "%s", "exit_code": %s}' "$outcome" "$status" >"$RUN/outcome.json"
 case "$status" in
     wait*) code="${status#wait}"; trap 'echo "told USR1" >>"$NOTES"; exit ${code:-75}' USR1 ;;
-    deaf) trap '' USR1 ;;
+    deaf) trap '' USR1; : >"$RUNS" ;;
 esac
 case "$status" in wait* | deaf | dies) echo ready; while :; do sleep 0.02; done ;; esac
 exit "${status:-0}"
@@ -53,7 +53,12 @@ echo "sbcast $*" >>"$NOTES"
 """
 SQUEUE = """#!/bin/sh
 [ -z "$TOLD_EARLY" ] || kill -USR1 "$JOB"
-echo "${END:-2100-03-01T12:00:00}"
+[ -e "$RUNS" ] && echo "${END_OF_DEAF}" || echo 2100-03-01T12:00:00
+"""
+# Who sleeps until the end of the job wakes as soon as a deaf command runs.
+SLEEP = """#!/bin/bash
+[ "${1%.*}" -gt 1000000 ] || exec /bin/sleep "$@"
+until [ -e "$RUNS" ]; do /bin/sleep 0.02; done
 """
 RINGTRAIN = f"""#!/bin/sh
 [ "$1" != slurm ] || exec {sys.executable} -m ringtrain "$@"
@@ -78,7 +83,14 @@ def job(tmp_path):
     """job(kind, plan lines, flags, NAME=value...) → Ran: one start of a script, in a folder that is kept."""
     bin = tmp_path / "bin"
     bin.mkdir()
-    commands = {"mpirun": MPIRUN, "srun": SRUN, "sbcast": SBCAST, "scontrol": SCONTROL, "squeue": SQUEUE}
+    commands = {
+        "mpirun": MPIRUN,
+        "srun": SRUN,
+        "sbcast": SBCAST,
+        "scontrol": SCONTROL,
+        "squeue": SQUEUE,
+        "sleep": SLEEP,
+    }
     for name, text in {**commands, "ringtrain": RINGTRAIN, "apptainer": "#!/bin/sh\n"}.items():
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
@@ -95,6 +107,7 @@ def job(tmp_path):
             "PATH": f"{bin}{os.pathsep}{clean['PATH']}",
             "NOTES": str(notes),
             "PLAN": str(planned),
+            "RUNS": str(tmp_path / "runs_deaf"),
             "RUN": str(tmp_path / environ.pop("RUN", "runs/ringtrain-9")),
             "SLURM_JOB_ID": "9",
             "SLURM_JOB_NAME": "ringtrain",
@@ -429,7 +442,8 @@ def test_a_command_starts_again_without_a_lost_node(job, plan):
 
 
 def test_a_command_that_runs_on_is_queued_again_before_the_limit(job):
-    ran = job("run", plan=["- deaf"], flags=COMMAND, END="2026-03-01T12:00:00")
+    """Which has moved meanwhile."""
+    ran = job("run", plan=["- deaf"], flags=COMMAND, END_OF_DEAF="2026-03-01T12:00:00")
     assert ran.code == 75 and ran.notes[-1] == "requeue 9"
     assert "still running 20 s before the limit" in ran.out
 

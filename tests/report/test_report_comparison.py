@@ -11,9 +11,12 @@ from matplotlib.image import imread
 from ringtrain.errors import UsageError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
-from ringtrain.report.comparison.plot import COLOURS, check_picture, draw_comparison
+from ringtrain.report.comparison.plot import comparison_figure, draw_comparison
 from ringtrain.report.comparison.rows import NOTHING, FailedVariant, notes_of, rows_of
+from ringtrain.report.comparison.scores import ACCURACY
 from ringtrain.report.comparison.table import comparison_tables, csv_text, format_figures
+from ringtrain.report.figure import COLOURS, check_picture
+from ringtrain.storage import texts as storage_texts
 from ringtrain.tables import plain_lines
 
 START = {
@@ -216,33 +219,56 @@ def test_the_picture_has_a_colour_for_each_run(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
 
 
+def axes_of(runs, tall=False):
+    return comparison_figure(runs, rows_of(runs), tall).axes
+
+
 @pytest.mark.parametrize(("accuracy", "label"), [(None, "RMSE"), (0.5, texts.ACCURACY_AXIS())])
-def test_runs_without_accuracy_are_drawn_by_their_first_metric(tmp_path, accuracy, label):
+def test_runs_without_accuracy_are_drawn_by_their_first_metric(accuracy, label):
     tested = [Point(2.0, 64, 1e6, 0.5, accuracy, {"rmse": 0.7, "r2": 0.1})]
-    runs = [replace(of(), train=curve((2.0, accuracy)), test=tested)]
-    draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")
-    text = (tmp_path / "c.svg").read_text()
-    labels = {each: text.count(f"<!-- {each} -->") for each in ("RMSE", texts.ACCURACY_AXIS())}
-    assert labels == {"RMSE": 0, texts.ACCURACY_AXIS(): 0, label: 3} and "no run has recorded" not in text
+    axes = axes_of([replace(of(), train=curve((2.0, accuracy)), test=tested)])
+    labels = [each.get_ylabel() for each in axes]
+    assert labels.count(label) == 3 and not {"RMSE", ACCURACY.label} - {label} & set(labels)
+    assert not [text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]
 
 
-def test_a_picture_of_runs_with_next_to_nothing(tmp_path):
-    runs = [replace(OLD, train=[], last_rate=None)]
-    draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")
-    text = (tmp_path / "c.svg").read_text()
-    assert text.count("no run has recorded") == 8
+@pytest.mark.parametrize("tall", [False, True])
+def test_a_picture_of_runs_with_next_to_nothing(tall):
+    told = [text.get_text() for each in axes_of([replace(OLD, train=[], last_rate=None)], tall) for text in each.texts]
+    assert len([text for text in told if "no run has recorded" in text]) == 8
 
 
-def test_many_ranks_are_drawn_as_three_bars(tmp_path):
-    runs = [of(ranks={**RANKS, "bytes_sent": list(range(40))})]
-    draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")
-    text = (tmp_path / "c.svg").read_text()
-    assert all(f"<!-- {word} -->" in text for word in ("least", "median", "most"))
+def test_bars_have_names():
+    names = [
+        each.get_yticklabels() for each in axes_of([of("allreduce"), of("averaging --average-every 4 --and more")])
+    ]
+    shown = [[label.get_text() for label in labels] for labels in names[3:8:4]]
+    assert shown == [["allreduce", "averaging --average-\nevery 4 --and more"]] * 2
+
+
+def test_many_ranks_are_drawn_as_three_bars():
+    bars = axes_of([of(ranks={**RANKS, "bytes_sent": list(range(40))})])[7]
+    assert [round(1e6 * bar.get_width()) for bar in bars.patches] == [0, 20, 39]
+    assert bars.get_xlabel() == texts.SENT_RANGE_AXIS()
+
+
+def test_equal_curves_are_seen_both():
+    """The later line is thinner and dashed: the first one shows beside it and through its gaps."""
+    first, second = [line for line in axes_of([of(), of("b")])[0].lines if line.get_marker() == "o"]
+    assert list(first.get_ydata()) == list(second.get_ydata()) and first.get_color() != second.get_color()
+    assert first.get_linewidth() > second.get_linewidth()
+    assert not first.is_dashed() and second.is_dashed()
+
+
+def test_a_training_curve_is_not_drawn_across_an_evaluation():
+    trained = [Point(float(k + 60 * (k > 5)), 64 * k, None, 1.0, 0.5) for k in range(1, 11)]
+    over_time, over_examples = (axes.lines[0].get_ydata() for axes in axes_of([replace(of(), train=trained)])[:2])
+    assert (len(over_time), len(over_examples)) == (11, 10) and over_time[5] != over_time[5]
 
 
 def test_pictures_that_cannot_be():
     with pytest.raises(UsageError) as error:
         check_picture("c.pgn")
     assert texts.UNKNOWN_PICTURE(path="c.pgn", ending="pgn", hint="did you mean 'png'?") in str(error.value)
-    with pytest.raises(UsageError, match=texts.UNWRITABLE.pattern(path="no/c.png", error="No such file")):
+    with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(path="no/c.png", folder="no")):
         draw_comparison([of()], rows_of([of()]), "no/c.png")

@@ -38,6 +38,7 @@ def test_a_record_is_the_kind_and_all_fields(iteration):
         "examples": 64,
         "images_per_s": 12_345.6,
         "seconds": 0.5,
+        "exposed_s": None,
     }
 
 

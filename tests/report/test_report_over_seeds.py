@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 import tomli_w
@@ -11,9 +12,9 @@ from ringtrain.report import texts
 from ringtrain.report.comparison.bands import draw_variants, mean_curve
 from ringtrain.report.comparison.logs import Point
 from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, variants_by_seed
-from ringtrain.report.comparison.plot import COLOURS
 from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
 from ringtrain.report.comparison.table import csv_text, mean_sd, variant_tables
+from ringtrain.report.figure import COLOURS
 from ringtrain.tables import plain_lines
 from tests.report.test_report_comparison import END, HOT, RANKS, of
 
@@ -189,13 +190,13 @@ def test_a_mean_curve_is_where_all_curves_are():
 
 
 def test_the_picture_has_a_colour_for_each_variant_and_the_fronts(tmp_path):
-    runs = [*A, *B, DIVERGED]
+    runs = [replace(A[0], start={**A[0].start, "hosts": ["vega"]}), A[1], *B, DIVERGED]
     draw_variants(runs, variant_rows(rows(*runs)), variant_of(runs), tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
     assert [f"fill: {colour}; fill-opacity: 0.18" in text for colour in COLOURS[:3]] == [True, True, False]  # bands
     assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
     assert all(f"<!-- {label} -->" in text for label in (texts.BAND, texts.PARETO_FRONT, texts.DOMINATED))
-    assert "no run has recorded" not in text
+    assert "no run has recorded" not in text and "<!-- vega -->" in text  # small print
 
 
 def test_a_picture_without_a_run_that_ended(tmp_path):

@@ -1,20 +1,64 @@
+"""The curves of a run: what is drawn, on which axes, and why there is no picture."""
+
 import sys
 
 import pytest
+from matplotlib import rc_context
 from matplotlib.image import imread
 
 from ringtrain.report import plots, texts
+from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Evaluated
-from ringtrain.report.plots import draw_curves, field_series, read_log, running_mean, thin_out
+from ringtrain.report.figure import (
+    POINTS,
+    STYLE,
+    accuracy_view,
+    broken,
+    few,
+    loss_view,
+    new_figure,
+    print_small,
+    running_mean,
+    thin_out,
+)
+from ringtrain.report.plots import curves_figure, draw_curves
 from ringtrain.report.sinks import JsonLines
+from ringtrain.storage import texts as storage_texts
 
 
-def write(path, happened):
-    log = JsonLines(path)
-    for event in happened:
-        log.handle(event)
-    log.close()
-    return path
+@pytest.fixture
+def write(tmp_path):
+    """write(event...): the folder of a run with this log."""
+
+    def write(*happened):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        log = JsonLines(tmp_path / "run" / "log.jsonl")
+        for event in happened:
+            log.handle(event)
+        log.close()
+        return tmp_path / "run"
+
+    return write
+
+
+@pytest.fixture
+def folder(write, run, iteration, epoch, ended):
+    """Two epochs of 23 iterations, and pauses between them."""
+    trained = [
+        iteration(iteration=k, loss=4.0 / k, accuracy=1 - 1 / k, seconds=k + 30 * (k > 23)) for k in range(1, 47)
+    ]
+    tested = [epoch(iteration=k, test_loss=2.0 / k, test_accuracy=1 - 0.5 / k, seconds=k + 20.0) for k in (10, 23, 46)]
+    start = run(date="2026-11-24T11:50:03+00:00", hosts=["a", "a", "b"], mpi="Open MPI v5")
+    return write(start, *trained, *tested, ended())
+
+
+def figure_of(folder):
+    with rc_context(STYLE):
+        return curves_figure(read_run(folder, "a"))
+
+
+def axes_of(folder):
+    return figure_of(folder).axes
 
 
 def colour_of(text):
@@ -27,72 +71,121 @@ def has(picture, colour):
     return near.sum() > 20
 
 
-@pytest.fixture
-def log(tmp_path, run, iteration, epoch, ended):
-    trained = [iteration(iteration=k, loss=4.0 / k, accuracy=1 - 1 / k) for k in range(1, 50)]
-    tested = [epoch(iteration=k, test_loss=2.0 / k, test_accuracy=1 - 0.5 / k) for k in (10, 30, 49)]
-    return write(tmp_path / "log", [run(), *trained, *tested, ended()])
-
-
-def test_a_picture_with_both_curves(log, tmp_path):
-    assert draw_curves(log, tmp_path / "curves.png") is None
+def test_a_picture_with_both_curves(folder, tmp_path):
+    assert draw_curves(folder, tmp_path / "curves.png") is None
     picture = imread(tmp_path / "curves.png")
-    assert picture.shape[:2] == (504, 1200)
+    assert picture.shape[:2] == (744, 1200)
     assert has(picture, plots.TRAIN)
     assert has(picture, plots.TEST)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "log"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "run"]
 
 
-def test_a_run_without_a_test_part_and_without_an_end(tmp_path, run, iteration, epoch):
-    happened = [run(), iteration(iteration=1), epoch(iteration=1, test_loss=None, test_accuracy=None)]
-    assert draw_curves(write(tmp_path / "log", happened), tmp_path / "curves.png") is None
-    assert not has(imread(tmp_path / "curves.png"), plots.TEST)
+def test_the_ending_of_the_name_says_the_kind(folder, tmp_path):
+    for name, begin in (("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
+        assert draw_curves(folder, tmp_path / name) is None
+        assert (tmp_path / name).read_bytes().startswith(begin)
 
 
-def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path, run, iteration):
-    happened = [run(), iteration(iteration=1), iteration(iteration=2, loss=float("nan")), iteration(iteration=3)]
-    found = read_log(write(tmp_path / "log", happened))["iteration"]
-    assert field_series(found, "loss", 1.0) == ([1, 3], [2.3, 2.3])
-    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") is None
+def test_four_panels_over_epochs_and_time(folder):
+    figure = figure_of(folder)
+    loss, score, rate, speed = figure.axes
+    assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "epoch", "epoch", texts.TIME_AXIS()]
+    assert list(loss.lines[-1].get_xdata()) == [10 / 23, 1.0, 2.0]
+    assert score.get_title("right") == texts.LAST_AND_BEST(last="98.91%", best="98.91%")
+    assert list(rate.lines[0].get_ydata()) == [0.05] * 46
+    assert speed.get_title("right") == texts.MEDIAN(value=12_345.6)
+    assert any(y != y for y in speed.lines[0].get_ydata())  # the pause
+    small = figure.get_supxlabel()
+    assert small == "ringtrain 0.1.0 · 2026-11-24 11:50 UTC · a, b · CPU x86-64-v3, 1 thread · Open MPI v5"
 
 
-def test_evaluations_within_an_epoch_are_test_points_too(tmp_path, iteration):
+def test_less_than_an_epoch_is_counted_in_iterations(write, run, iteration):
+    folder = write(run(), iteration(iteration=1), iteration(iteration=2))
+    assert [axes.get_xlabel() for axes in axes_of(folder)[:3]] == [texts.ITERATION_AXIS()] * 3
+
+
+def test_a_run_without_a_test_part_and_without_an_end(write, run, iteration, epoch):
+    folder = write(run(), iteration(iteration=1), epoch(iteration=1, test_loss=None, test_accuracy=None))
+    loss, score = axes_of(folder)[:2]
+    assert [line.get_label() for line in loss.lines][1:] == [texts.TRAIN_CURVE()]
+    assert loss.get_ylim() == (0, 1.2 * 2.3) and score.get_title("right") == ""
+
+
+def test_a_loss_that_is_not_finite_leaves_a_gap(write, run, iteration):
+    losses = {1: 2.3, 2: float("nan"), 3: 2.3}
+    loss = axes_of(write(run(), *(iteration(iteration=k, loss=value) for k, value in losses.items())))[0]
+    assert list(loss.lines[0].get_xdata()) == [1, 3]
+
+
+def test_evaluations_within_an_epoch_are_test_points_too(write, run, iteration):
     evaluated = Evaluated(iteration=5, epoch=1, test_loss=1.0, test_accuracy=0.5, seconds=1.0)
-    write(tmp_path / "log", [iteration(), evaluated])
-    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") is None
-    assert has(imread(tmp_path / "curves.png"), plots.TEST)
+    loss = axes_of(write(run(), iteration(), evaluated))[0]
+    assert list(loss.lines[-1].get_ydata()) == [1.0]
 
 
-def test_torn_lines_are_passed_over(log, tmp_path):
-    with open(log, "ab") as file:
-        file.write(b'{"event": "iter')
-    assert len(read_log(log)["iteration"]) == 49
+def test_a_loss_that_counts_nothing_correct_is_drawn_by_its_metric(write, run, iteration, epoch):
+    tested = epoch(iteration=1, test_accuracy=None, test_metrics={"rmse": 0.25})
+    folder = write(run(loss="mse"), iteration(accuracy=None), tested)
+    loss, score = axes_of(folder)[:2]
+    assert (loss.get_title("left"), score.get_title("left")) == (texts.LOSS_OF(name="mse"), "RMSE")
+    assert list(score.lines[0].get_ydata()) == [0.25]
 
 
 # Why there is no picture.
 
 
-def test_no_matplotlib(log, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert draw_curves(log, tmp_path / "curves.png") == texts.NO_MATPLOTLIB()
+def test_no_matplotlib(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert draw_curves(folder, tmp_path / "curves.png") == texts.NO_MATPLOTLIB()
 
 
-def test_no_iteration(tmp_path, run):
-    write(tmp_path / "log", [run()])
-    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") == texts.NOTHING_TO_DRAW(path=tmp_path / "log")
+def test_no_iteration(write, run, tmp_path):
+    folder = write(run())
+    assert draw_curves(folder, tmp_path / "curves.png") == texts.NOTHING_TO_DRAW(path=folder)
 
 
 def test_no_log(tmp_path):
-    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") == texts.UNDRAWN(
-        path=tmp_path / "log", problem="No such file or directory"
-    )
+    why = texts.NO_LOG(log="log.jsonl")
+    assert draw_curves(tmp_path, tmp_path / "curves.png") == texts.NO_RUN(folder=tmp_path, why=why)
 
 
-def test_no_folder_to_draw_into(log, tmp_path):
-    assert "No such file or directory" in draw_curves(log, tmp_path / "none" / "curves.png")
+def test_no_folder_to_draw_into(folder, tmp_path):
+    told = storage_texts.NO_FOLDER(path=tmp_path / "none" / "curves.png", folder=tmp_path / "none")
+    assert draw_curves(folder, tmp_path / "none" / "curves.png") == told
 
 
 # The arithmetic.
+
+
+def test_an_axis_of_accuracies_shows_what_matters():
+    low, high = accuracy_view([0.2, 0.9, 0.97, 0.98, 0.99, 0.985, 0.99])
+    assert low == pytest.approx(94.0) and 100 < high < 101
+    assert (99 - 97) / (high - low) > 0.3
+    assert accuracy_view([1.0] * 5)[0] == pytest.approx(99.5)
+    assert accuracy_view([0.1, 0.12])[0] == 0 and accuracy_view([]) == (0, 101)
+    ends = [accuracy_view([0.98], [0.1, accuracy])[0] for accuracy in (0.99, 0.95, 0.8)]
+    assert ends == pytest.approx([96, 94.5, 92])  # training as far as the tests keep half of the axis
+    assert accuracy_view([], [0.98]) == accuracy_view([0.98])
+
+
+def test_an_axis_of_losses_is_not_compressed_by_a_divergence():
+    assert loss_view([9.0, 0.5, 0.4, 0.3, 0.3], [9.0, 0.4]) == (0, 1.25)
+    ends = [loss_view([1.0], [9.0, last])[1] for last in (2.0, 3.0, 9.0)]
+    assert ends == pytest.approx([2.5, 3.3, 5])  # training as far as the tests keep half of the axis
+    assert loss_view([], [2.0]) == (0, 2.4) and loss_view([0.0], []) == loss_view([], [0.0]) == (0, 1)
+    assert loss_view([-2.0], [1.0]) == loss_view([], []) == (None, None)
+
+
+def test_a_curve_is_broken_where_training_pauses():
+    x, y = broken([0, 1, 2, 10, 11], [5, 4, 3, 2, 1])
+    assert x == [0, 1, 2, 10, 10, 11] and [value for value in y if value == value] == [5, 4, 3, 2, 1] and y[3] != y[3]
+    assert broken([0, 1, 2], [5, 4, 3]) == ([0, 1, 2], [5, 4, 3])
+    assert broken([], []) == ([], []) and broken([1], [2]) == ([1], [2])
+
+
+def test_many_names_are_counted():
+    assert few(["a", None, "b", "a", ""]) == "a, b"
+    assert few("abcdef") == "a, b, c, 3 more"
 
 
 def test_a_running_mean_keeps_lines_and_smooths_noise():
@@ -108,4 +201,11 @@ def test_thin_curves_keep_their_end(count):
     x, y = thin_out(range(count), range(count))
     assert x == y
     assert x[-1] == count - 1
-    assert 0 < len(x) <= plots.POINTS
+    assert 0 < len(x) <= POINTS
+
+
+def test_small_print_goes_on_in_a_line_below_where_a_figure_is_narrow():
+    figure = new_figure(2, 1)
+    print_small(figure, "one host, " * 8)
+    lines = figure.get_supxlabel().splitlines()
+    assert len(lines) > 1 and max(map(len, lines)) <= 36

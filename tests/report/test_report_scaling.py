@@ -6,7 +6,7 @@ import io
 import pytest
 
 from ringtrain.report import texts
-from ringtrain.report.comparison.plot import COLOURS
+from ringtrain.report.figure import COLOURS
 from ringtrain.report.scaling.figures import median_interval, sample_of, scaling_rows
 from ringtrain.report.scaling.plot import ScalingCurve, draw_scaling, measured_curves
 from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
@@ -108,10 +108,10 @@ def test_the_picture_has_measured_and_other_curves(tmp_path):
     predicted = ScalingCurve("predicted", [(1, 1.0, None, None), (2, 1.95, None, None), (8, 7.0, None, None)], False)
     curves = [*measured_curves(scaling_rows([*WEAK, *STRONG])), predicted]
     assert [curve.name for curve in curves] == [texts.STRONG_CURVE, texts.WEAK_CURVE, "predicted"]
-    draw_scaling(curves, "a title", tmp_path / "s.svg")
+    draw_scaling(curves, "a title", "a host", tmp_path / "s.svg")
     text = (tmp_path / "s.svg").read_text()
-    wanted = (*(curve.name for curve in curves), texts.IDEAL, texts.SPEEDUP_AXIS(ranks="1 rank"), "a title")
+    wanted = (*(curve.name for curve in curves), texts.IDEAL, texts.SPEEDUP_AXIS(ranks="1 rank"), "a title", "a host")
     assert all(f"<!-- {word} -->" in text for word in wanted)
     assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:3])
-    draw_scaling(curves, "a title", tmp_path / "s.pdf")
+    draw_scaling(curves, "a title", "a host", tmp_path / "s.pdf")
     assert (tmp_path / "s.pdf").read_bytes().startswith(b"%PDF")

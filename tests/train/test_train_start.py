@@ -4,6 +4,7 @@ import csv
 import platform
 import re
 import socket
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -76,6 +77,29 @@ def test_a_run_says_where_when_and_by_what_it_was_started(train, tmp_path, monke
     line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
     assert parse_record(line) == begun
     assert parse_record(line.replace(b'"python": "', b'"python": 3, "": "')) is None
+
+
+def test_scalars_for_tensorboard_go_on_where_the_run_does(train, tmp_path):
+    accumulators = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="needs tensorboard: scripts/check-full installs it",
+    )
+    train(out="run", iterations=4, evaluate_every=2, checkpoint_every=3, tensorboard=True)
+    (tmp_path / "run" / "checkpoints" / "iteration-00000004.h5").unlink()
+    train(resume="run", iterations=5)
+    found = accumulators.EventAccumulator(str(tmp_path / "run")).Reload()
+    told = {record["iteration"]: record for record in records(tmp_path / "run", "iteration")}
+    for name in ("loss", "accuracy", "lr", "images_per_s", "exposed_s"):
+        scalars = [(each.step, each.value) for each in found.Scalars(f"train/{name}")]
+        assert scalars == [(step, pytest.approx(told[step][name])) for step in range(1, 6)]
+    assert [each.step for each in found.Scalars("test/loss")] == [2, 4, 5]
+
+
+def test_without_tensorboard_no_run_begins(train, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
+    with pytest.raises(UsageError, match=report_texts.NO_TENSORBOARD.pattern()):
+        train(out="run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_there_need_be_no_job(monkeypatch):

@@ -57,6 +57,14 @@ def test_what_each_bucket_costs_is_in_the_log(train, tmp_path, capsys):
     assert "communication" not in capsys.readouterr().out  # of one rank
 
 
+def test_each_iteration_tells_its_wait_for_communication(train, tmp_path):
+    train(out="run", iterations=4)
+    waits = [found["exposed_s"] for found in records(tmp_path / "run", "iteration")]
+    (found,) = records(tmp_path / "run", "exchange")
+    assert len(waits) == 4 and min(waits) > 0
+    assert sum(waits) == pytest.approx(found["exposed_s"])
+
+
 def test_a_run_goes_on_with_another_overlap(train, tmp_path):
     train(out="whole", iterations=10, checkpoint_every=5, overlap="none")
     train(out="changed", iterations=5, overlap="forward")

@@ -12,9 +12,9 @@ from ringtrain.cli.options import flags_of, given
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DivergedError, UsageError
-from ringtrain.report.trace import DEVICE, LOOP
+from ringtrain.report.trace import DEVICE, LOOP, path_of
 from ringtrain.train import texts
-from ringtrain.train.run.tracing import Tracer, path_of, window_of
+from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps

@@ -21,16 +21,16 @@ COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
     """Write the sweep as JSON. Raises RingtrainError if the write fails; likewise :func:`write_csv`."""
-    _write(path, json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
+    write_bytes(path, (json.dumps({"header": header, "rows": rows}, indent=1) + "\n").encode())
 
 
-def _write(path, text: str) -> None:
-    """Replace the file atomically; a special file (a pipe, /dev/null) is written directly."""
+def write_bytes(path, data: bytes) -> None:
+    """Replace the file atomically; a special file (a pipe, /dev/null) is written directly. Raises RingtrainError"""
     target = Path(os.path.realpath(path))
     if target.is_file() or not target.exists():
-        return files.write(target, text.encode())
+        return files.write(target, data)
     try:
-        target.write_bytes(text.encode())
+        target.write_bytes(data)
     except OSError as error:
         raise RingtrainError(texts.NOT_WRITTEN(path=path, reason=error.strerror)) from None
 
@@ -41,7 +41,7 @@ def write_csv(path, rows: list[dict]) -> None:
     writer = csv.DictWriter(text, [name for name in COLUMNS if name != "samples_s"], extrasaction="ignore")
     writer.writeheader()
     writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
-    _write(path, text.getvalue())
+    write_bytes(path, text.getvalue().encode())
 
 
 def read_json(path) -> dict:

@@ -1,5 +1,6 @@
 """Plots of a sweep: bus bandwidth against size, and speedup over the MPI."""
 
+import io
 from pathlib import Path
 
 from ringtrain.allreduce.catalogue import NATIVE
@@ -7,7 +8,7 @@ from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED, asked_name, label
 from ringtrain.bench.model.bounds import MAPPED_BY_DEVICES
-from ringtrain.bench.sweep.files import check_writable
+from ringtrain.bench.sweep.files import check_writable, write_bytes
 from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import format_bytes, format_rate, plural
 
@@ -34,8 +35,8 @@ def check_plot(path) -> None:
 
 
 def plot_sweep(header: dict, rows: list[dict], path) -> None:
-    """Plot the first (type, operation, placement) of the rows. PNG, SVG or PDF by the path's ending. Needs
-    matplotlib.
+    """Plot the first (type, operation, placement) of the rows. PNG, SVG or PDF by the path's ending; the file is
+    replaced whole or not at all. Needs matplotlib. Raises RingtrainError if the write fails.
     """
     from matplotlib.figure import Figure
 
@@ -55,7 +56,9 @@ def plot_sweep(header: dict, rows: list[dict], path) -> None:
         figure.set_figheight(max(5, LEGEND_LINE * len(names)))
         figure.legend(handles, names, loc="outside right upper", frameon=False)
     figure.suptitle(title_of(header, kind), fontsize="medium", x=0.01, ha="left")
-    figure.savefig(path, dpi=150)
+    file = io.BytesIO()
+    figure.savefig(file, dpi=150, format=Path(path).suffix.lstrip("."))
+    write_bytes(path, file.getvalue())
 
 
 def _kind(row: dict) -> tuple:

@@ -1,4 +1,4 @@
-"""Drawings of a schedule: a table for the terminal, and a picture as SVG or PNG.
+"""Drawings of a schedule: a table for the terminal, and a picture as SVG, PNG or PDF.
 
 Both are drawn from the schedule itself, in rounds: the messages of a round travel at the same time if all messages take
 equally long.
@@ -14,11 +14,13 @@ from ringtrain.collectives.matching import MatchedMessage, all_steps, messages, 
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
+from ringtrain.humanize import plural
 
 MOST_RANKS = 32  # more cannot be distinguished
 MOST_CHUNKS = 16  # in the legend
 DASHED = (0, (3, 2))
-FORMATS = (".svg", ".png")
+FORMATS = (".svg", ".png", ".pdf")
+UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # two runs write the same bytes
 
 
 def in_rounds(schedule: Schedule) -> list[tuple[int, MatchedMessage]]:
@@ -69,11 +71,11 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
     """Write a picture: a line for each rank, time to the right, an arrow for each message, in the colour of its first
     chunk. Solid arrows add, dashed ones overwrite. Bands are nodes.
 
-    Raises UsageError for a file that is neither SVG nor PNG, for a file that cannot be written, and without matplotlib.
+    Raises UsageError for a file of another kind, for a file that cannot be written, and without matplotlib.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
-        raise UsageError(texts.NOT_A_PICTURE(path=path, formats=" or ".join(FORMATS)))
+        raise UsageError(texts.NOT_A_PICTURE(path=path, formats=", ".join(FORMATS)))
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -86,9 +88,9 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
     FigureCanvasAgg(figure)
     _draw(figure.subplots(), schedule, topology, timed, last)
     try:
-        # Two runs write the same bytes: no date, and ids that do not depend on the process.
+        # Ids do not depend on the process.
         with rc_context({"svg.hashsalt": schedule.name, "svg.fonttype": "none"}):
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(path, metadata=UNDATED.get(path.suffix))
     except OSError as error:
         raise UsageError(texts.CANNOT_WRITE(path=path, reason=error.strerror)) from None
 
@@ -99,7 +101,7 @@ def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> Non
         style = {"color": _colour(message.send.start, schedule), "linestyle": "-" if message.recv.add else DASHED}
         ends = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
         axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **style})
-    title = f"{schedule.name}, {schedule.size} ranks"
+    title = f"The {schedule.name} {schedule.goal} on {plural(schedule.size, 'rank')}: {plural(last, 'round')}"
     axes.set(title=title, xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
     axes.set_xticks(range(last + 1))
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -110,10 +112,15 @@ def _draw_legend(axes, schedule: Schedule) -> None:
     from matplotlib.lines import Line2D
 
     line = partial(Line2D, [], [], color="#444444", linewidth=1.2)
-    entries = [line(linestyle="-", label="received, and added"), line(linestyle=DASHED, label="received, and kept")]
+    entries = [
+        line(linestyle="-", label="the receiver adds it"),
+        line(linestyle=DASHED, label="the receiver overwrites its own"),
+    ]
     first = min(schedule.chunks, MOST_CHUNKS)
     entries += [Line2D([], [], color=_colour(k, schedule), linewidth=3, label=f"chunk {k}") for k in range(first)]
-    axes.legend(handles=entries, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
+    where = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
+    title = "an arrow is a message, in\nthe colour of its first chunk"
+    axes.legend(handles=entries, title=title, title_fontsize="small", frameon=False, fontsize="small", **where)
 
 
 def _draw_ranks(axes, topology: Topology) -> None:

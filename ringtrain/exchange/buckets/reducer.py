@@ -296,14 +296,22 @@ class Reducers:
 
     def traffic(self) -> Traffic:
         """Return the bytes and the seconds of training, without those of a gathered state."""
-        counted = [*self._messages, *self.training.values()]
         rows = [row for name, reducer in self.training.items() if self._buckets for row in reducer.traffic(name)]
         return Traffic(
-            sum(one.bytes_sent for one in counted),
-            sum(one.exposed_s for one in counted),
+            sum(one.bytes_sent for one in self._counted),
+            self.exposed_s,
             self._received and self._received(),
             tuple(rows),
         )
+
+    @property
+    def exposed_s(self) -> float:
+        """The seconds for which training has waited, as in :meth:`traffic`, at little cost."""
+        return sum(one.exposed_s for one in self._counted)
+
+    @property
+    def _counted(self) -> list[Counted]:
+        return [*self._messages, *self.training.values()]
 
     @property
     def expected_s(self) -> float | None:

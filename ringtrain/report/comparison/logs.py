@@ -9,12 +9,14 @@ between.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ringtrain.errors import DivergedError, UsageError
+from ringtrain.errors import DivergedError, UsageError, plain
 from ringtrain.report import texts
+from ringtrain.report.events import Iteration, RanksLost
 from ringtrain.report.records import read_record
+from ringtrain.report.screen.words import ranks_lost
 
 LOG = "log.jsonl"
 CUT_SHORT = "cut short"
@@ -27,6 +29,7 @@ class Point:
     seconds:  of training, evaluating and saving, from the first iteration on
     examples: trained on so far, over all ranks
     nbytes:   sent by all ranks; None if unknown
+    lr, images_per_s: of an iteration; None of a test
     """
 
     seconds: float
@@ -35,6 +38,9 @@ class Point:
     loss: float | None
     accuracy: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    iteration: int = 0
+    lr: float | None = None
+    images_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ class RunLog:
     """A run's log. name: its name in the comparison. start: its last ``start`` record, a dict like all records.
 
     train, test: in the order of time
-    end, ranks, failed: the records of the last process, or None
+    end, ranks, failed, exchange: the records of the last process, or None
+    notes: what the run has told, in words
     """
 
     name: str
@@ -55,15 +62,22 @@ class RunLog:
     ranks: dict | None
     failed: dict | None
     last_rate: float | None
+    exchange: dict | None = None
+    notes: Sequence[str] = ()
 
     @property
     def outcome(self) -> str:
         """ "done", "early stop", "interrupted", "diverged", "failed" for any other error, or "cut short"."""
-        if self.end:
-            return self.end.get("reason", "done")
-        if self.failed:
-            return "diverged" if self.failed.get("error") == DivergedError.__name__ else "failed"
-        return CUT_SHORT
+        return outcome_of(self.end, self.failed)
+
+
+def outcome_of(end: Mapping | None, failed: Mapping | None) -> str:
+    """Return the outcome of a run by its last record, if there is one."""
+    if end:
+        return end.get("reason", "done")
+    if failed:
+        return "diverged" if failed.get("error") == DivergedError.__name__ else "failed"
+    return CUT_SHORT
 
 
 @dataclass(slots=True)
@@ -73,20 +87,18 @@ class _Process:
     start: dict
     iterations: list[dict] = field(default_factory=list)
     tests: list[dict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     last: dict = field(default_factory=dict)  # of each kind that is written once
 
 
 def read_run(folder, name: str) -> RunLog:
     """Read the run in a folder. Raises UsageError if there is none."""
-    path = Path(folder) / LOG
-    processes = _processes(_records(path))
-    if not processes:
-        raise UsageError(texts.NO_RUN(folder=folder, why=texts.NO_START(log=LOG)))
+    processes = _read_processes(folder)
     train, test = _points(processes)
     last = processes[-1]
     rates = [each["images_per_s"] for each in last.iterations[-1:]]
     return RunLog(
-        name=name,
+        name=plain(name),
         folder=str(folder),
         start=last.start,
         train=train,
@@ -96,7 +108,34 @@ def read_run(folder, name: str) -> RunLog:
         ranks=last.last.get("ranks"),
         failed=last.last.get("failed"),
         last_rate=rates[0] if rates else None,
+        exchange=last.last.get("exchange"),
+        notes=[note for process in processes for note in process.notes],
     )
+
+
+def read_iterations(folder) -> list[dict]:
+    """Read the run in a folder as a row an iteration: the fields of its record, and after an evaluation ``test_loss``,
+    ``test_accuracy`` and further metrics. ``seconds`` is as in :class:`Point`. Raises UsageError if there is none.
+    """
+    processes = _read_processes(folder)
+    records = (each for process in processes for each in process.iterations)
+    rows = {
+        found["iteration"]: {each.name: found.get(each.name) for each in fields(Iteration)} | {"seconds": point.seconds}
+        for found, point in zip(records, _points(processes)[0], strict=True)
+    }
+    for found in (each for process in processes for each in process.tests):
+        row = rows.get(found["iteration"])
+        if row is not None and found["test_loss"] is not None:
+            row |= {name: found[name] for name in ("test_loss", "test_accuracy")}
+            row |= {plain(name): value for name, value in (found.get("test_metrics") or {}).items() if name not in row}
+    return list(rows.values())
+
+
+def _read_processes(folder) -> list["_Process"]:
+    processes = _processes(_records(Path(folder) / LOG))
+    if not processes:
+        raise UsageError(texts.NO_RUN(folder=folder, why=texts.NO_START(log=LOG)))
+    return processes
 
 
 def _records(path: Path) -> list[dict]:
@@ -122,6 +161,10 @@ def _processes(records: Sequence[dict]) -> list[_Process]:
             found[-1].iterations.append(record)
         elif kind in ("epoch", "evaluation"):
             found[-1].tests.append(record)
+        elif kind == "note":
+            found[-1].notes.append(record["text"])
+        elif kind == "lost":
+            found[-1].notes.append(ranks_lost(RanksLost(**{name: record[name] for name in RanksLost.__slots__})))
         else:
             found[-1].last[kind] = record
     return found
@@ -145,7 +188,18 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
         known = _bytes(process, seen, examples, nbytes)
         for each in process.iterations:
             at = seen[each["iteration"]]
-            train.append(Point(each["seconds"] - origin, at, _between(known, at), each["loss"], each["accuracy"]))
+            train.append(
+                Point(
+                    each["seconds"] - origin,
+                    at,
+                    _between(known, at),
+                    each["loss"],
+                    each["accuracy"],
+                    iteration=each["iteration"],
+                    lr=each["lr"],
+                    images_per_s=each["images_per_s"],
+                )
+            )
         for each in process.tests:
             at = seen.get(each["iteration"], examples)
             if each.get("test_loss") is not None or each.get("test_accuracy") is not None:
@@ -156,6 +210,7 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
                     each["test_loss"],
                     each["test_accuracy"],
                     each.get("test_metrics") or {},
+                    each["iteration"],
                 )
                 test.append(point)
         stamps = [each["seconds"] for each in (*process.iterations[-1:], *process.tests[-1:])]

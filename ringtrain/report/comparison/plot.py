@@ -2,102 +2,96 @@
 bytes by rank.
 """
 
-import os
+import textwrap
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import plural
 from ringtrain.report import texts
-from ringtrain.report.comparison.logs import Point, RunLog
-from ringtrain.report.plots import replace_picture, running_mean, thin_out
-from ringtrain.report.screen.words import metric_name
-
-# Source: Okabe & Ito, Color universal design, 2008, without its yellow; purple and brown.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")
-DASHES = ("-", "--", ":")
-AGAINST = (
-    ("seconds", texts.TIME_AXIS, lambda point: point.seconds),
-    ("examples", texts.EXAMPLES_AXIS, lambda point: point.examples),
-    ("bytes", texts.BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
+from ringtrain.report.comparison.logs import RunLog
+from ringtrain.report.comparison.scores import LOSS, DrawnScore, Of, second_score, series
+from ringtrain.report.figure import (
+    COLOURS,
+    GREY,
+    accuracy_view,
+    broken,
+    entitle,
+    loss_view,
+    new_figure,
+    print_small,
+    running_mean,
+    say,
+    small_print,
+    thin_out,
+    write_picture,
 )
-LOSS = ("loss", texts.LOSS_AXIS, lambda point: point.loss)
-ACCURACY = ("accuracy", texts.ACCURACY_AXIS, lambda point: None if point.accuracy is None else 100 * point.accuracy)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The first line is whole and the widest: another one on it, as of an exact strategy, lets it show through its gaps.
+DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+AGAINST: tuple[tuple[str, str, Of], ...] = (
+    ("seconds", texts.TIME_AXIS(), lambda point: point.seconds),
+    ("examples", texts.EXAMPLES_AXIS(), lambda point: point.examples),
+    ("bytes", texts.BYTES_AXIS(), lambda point: None if point.nbytes is None else point.nbytes / 1e6),
+)
+Curve = tuple[list[float], list[float]]  # x and y
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
-
-
-def check_picture(path) -> None:
-    """Check, before hours of training, that the picture can be written. Raises UsageError"""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError(texts.PICTURE_NEEDS_MATPLOTLIB()) from None
-    known = FigureCanvasAgg(Figure()).get_supported_filetypes()
-    ending = Path(path).suffix.lstrip(".")
-    if ending not in known:
-        raise UsageError(texts.UNKNOWN_PICTURE(path=path, ending=ending, hint=nearest(ending, known)))
+NAME_WIDTH = 20  # characters of a line
+LEGEND_COLUMNS = 4
 
 
 def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
     """Draw runs as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. ``rows``: of these
-    runs, in their order. Needs matplotlib. Raises UsageError if the file cannot be written.
+    runs, in their order. Needs matplotlib. Raises: UsageError, RingtrainError as ``files.write``.
     """
-    figure = new_figure(len(runs))
-    axes = figure.subplots(2, 4)
+    write_picture(partial(comparison_figure, runs, rows), path)
+
+
+def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool = False) -> "Figure":
+    """Return the figure of :func:`draw_comparison`: two rows of four panels, or with ``tall`` four rows of two."""
+    figure, axes, below = lay_out(len(runs), len(runs) + len(kinds_of_curves()), tall)
     looks = [look_of(number) for number in range(len(runs))]
-    second = second_score(runs)
-    for i, score in enumerate((LOSS, second)):
+    scores = (LOSS, second_score(runs))
+    for i, score in enumerate(scores):
         for j, against in enumerate(AGAINST):
             _curves(axes[i, j], runs, looks, against, score)
-    set_limits(axes[:, :3], runs, second is ACCURACY)
+    set_limits(axes[:, :3], runs, scores[1])
     _speeds(axes[0, 3], rows, looks)
     _bytes_by_rank(axes[1, 3], rows, looks)
-    add_legend(figure, [run.name for run in runs], looks)
-    figure.suptitle(title_of_runs(runs), fontsize=12)
-    save(figure, path)
-
-
-def save(figure, path) -> None:
-    """Save a picture whole or not at all. Raises UsageError."""
-    try:
-        replace_picture(figure, os.fspath(path), Path(path).suffix.lstrip("."))
-    except OSError as error:
-        raise UsageError(texts.UNWRITABLE(path=path, error=error.strerror)) from None
-
-
-def new_figure(names: int):
-    """Return an empty figure of eight panels, with room for a legend of so many names."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    legend_lines = -(-names // 3)
-    figure = Figure(figsize=(17, 8 + 0.28 * legend_lines), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    add_legend(below, [run.name for run in runs], looks, kinds_of_curves())
+    put_words(figure, runs)
     return figure
 
 
-def second_score(runs: Sequence[RunLog]) -> tuple:
-    """Return the score below the loss: accuracy, or the first metric of runs that have none."""
-    tests = [point for run in runs for point in run.test]
-    metric = next((name for point in tests for name in point.metrics), None)
-    if metric is None or any(point.accuracy is not None for point in tests):
-        return ACCURACY
-    return metric_name(metric), metric_name(metric), lambda point: point.metrics.get(metric)
+# ── parts that a comparison over seeds shares ─────────────────────────────────────────────────────────────────────────
+def lay_out(names: int, entries: int, tall: bool = False) -> "tuple[Figure, Any, Axes]":
+    """Return (figure, its axes [row, column] of 2 × 4, the axes of the legend below). names: of runs or variants;
+    entries: of the legend; tall: the columns go down the page
+    """
+    panel = max(3.2 if tall else 4.0, 1.5 + 0.42 * names)
+    count, below = 4 if tall else 2, 0.25 * -(-entries // LEGEND_COLUMNS)
+    figure = new_figure(11.5 if tall else 17, count * panel + below)
+    grid = figure.add_gridspec(2, 1, height_ratios=(count * panel, below))
+    panels: Any = grid[0].subgridspec(*((4, 2) if tall else (2, 4))).subplots()
+    return figure, panels.T if tall else panels, figure.add_subplot(grid[1])
 
 
 def look_of(number: int) -> dict:
     """Return the colour and the dashes of a run or variant."""
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
 
 
 def width_of_line(number: int, count: int) -> float:
     """Return a line's width in points: the first line is the widest, so it stays visible beneath the others."""
-    return 1.6 + 2.0 * (count - 1 - number) / max(1, count - 1)
+    return 1.6 + 2.4 * (count - 1 - number) / max(1, count - 1)
 
 
-def title_of_runs(runs: Sequence[RunLog]) -> str:
-    """Return models, data sets and ranks, unless there are many."""
+def put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
+    """Write models, data sets and ranks above, unless there are many, and where the figures come from below."""
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
     what = (
@@ -106,90 +100,83 @@ def title_of_runs(runs: Sequence[RunLog]) -> str:
         else []
     )
     where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
-    return ", ".join(what + where)
+    entitle(figure, ", ".join(what + where))
+    print_small(figure, small_print([run.start for run in runs]))
 
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple, score: tuple) -> None:
-    """Draw training as a thin running mean, tests as points on a line."""
-    x_of, y_of = against[2], score[2]
+def _curves(
+    axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict], against: tuple[str, str, Of], score: DrawnScore
+) -> None:
     for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
-        x, y = _series(run.train, x_of, y_of)
-        if x:
-            axes.plot(*thin_out(x, running_mean(y)), linewidth=0.9, alpha=0.55, **look)
-        tested = _series(run.test, x_of, y_of)
-        if tested[0]:
-            size = 2 if len(tested[0]) > 60 else 4
-            width = width_of_line(number, len(runs))
-            axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
+        trained, tested = (series(points, against[2], score.of) for points in (run.train, run.test))
+        draw_curve(axes, trained, tested, against, look, width_of_line(number, len(runs)))
     finish_panel(axes, against, score)
 
 
-def finish_panel(axes, against: tuple, score: tuple) -> None:
+def draw_curve(
+    axes: "Axes", trained: Curve, tested: Curve, against: tuple[str, str, Of], look: dict, width: float
+) -> None:
+    """Draw training as a thin running mean, tests as points on a line of a width in points."""
+    x, y = trained
+    if x:
+        thin = thin_out(x, running_mean(y))
+        drawn = broken(*thin) if against[0] == "seconds" else thin
+        axes.plot(*drawn, linewidth=0.9, alpha=0.55, color=look["color"])
+    if tested[0]:
+        size = 2 if len(tested[0]) > 60 else 4
+        axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
+
+
+def finish_panel(axes: "Axes", against: tuple[str, str, Of], score: DrawnScore) -> None:
     """Label a panel of curves; an empty one says why."""
-    axes.set(xlabel=against[1], ylabel=score[1])
-    axes.grid(color="#dddddd", linewidth=0.6)
-    make_plain(axes)
-    if not axes.get_lines():
-        say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else score[0]))
+    axes.set(xlabel=against[1], ylabel=score.label)
+    axes.locator_params(axis="x", nbins=6)
+    if against[0] == "examples":
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    if not axes.lines:
+        say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else score.name))
 
 
-def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
-    pairs = [(x_of(point), y_of(point)) for point in points]
-    pairs = [(x, y) for x, y in pairs if x is not None and y is not None]
-    return [x for x, _ in pairs], [y for _, y in pairs]
-
-
-def set_limits(axes, runs: Sequence[RunLog], accuracy: bool) -> None:
-    """Set the same limits for all axes of a row: the range of the tests, and as much again. The start of training, and
-    a diverging run, must not compress the rest.
-    """
-    loss = _end_of_view([point.loss for run in runs for point in run.test if point.loss is not None], 2.5)
-    missed = _end_of_view([1 - point.accuracy for run in runs for point in run.test if point.accuracy is not None], 2.0)
+def set_limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
+    """Set the same limits for all axes of a row."""
+    losses = [point.loss for run in runs for point in run.test if point.loss is not None]
+    begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
+    accuracies = [point.accuracy for run in runs for point in run.test if point.accuracy is not None]
     for each in axes[0]:
-        each.set_ylim(0.0, loss if loss else _usual_top(runs))
-    for each in axes[1] if accuracy else ():
-        each.set_ylim(max(0.0, 100 * (1 - missed)) if missed else 0.0, 101.0)
+        each.set_ylim(*loss_view(losses, [] if losses else begun[len(begun) // 2 :]))
+    for each in axes[1] if second.is_accuracy else ():
+        each.set_ylim(*accuracy_view(accuracies))
     for each in axes.flat:
         if each.get_lines():
             each.set_xlim(left=0.0)
 
 
-def _end_of_view(values: Sequence[float], times: float) -> float | None:
-    """Return ``times`` the value that three quarters of the values do not exceed; None without values."""
-    return times * sorted(values)[3 * (len(values) - 1) // 4] if values else None
-
-
-def _usual_top(runs: Sequence[RunLog]) -> float:
-    begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
-    return 1.2 * begun[len(begun) // 2] if begun else 1.0
-
-
 # ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
+def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
     for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
         if row["images_per_s"] is not None:
             axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
-            axes.text(row["images_per_s"], place, f" {row['images_per_s']:,.0f} ", va="center", ha="left", fontsize=9)
-    axes.set(xlabel=texts.SPEED_AXIS, yticks=[], ylim=(len(rows) - 0.4, -0.6))
-    axes.margins(x=0.25)
-    make_plain(axes)
+            end: dict = {"xy": (row["images_per_s"], place), "xytext": (4, 0), "textcoords": "offset points"}
+            axes.annotate(f"{row['images_per_s']:,.0f}", va="center", fontsize=9, **end)
+    _name_bars(axes, rows, texts.IMAGES_AXIS())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="x", nbins=5)
     if not axes.patches:
         say(axes, texts.NOT_RECORDED(what="its speed"))
 
 
-def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
-    """Draw groups of bars: a group a rank, a bar a run."""
-    counted = [(row["bytes_sent"], look) for row, look in zip(rows, looks, strict=True) if _counted(row)]
-    labels, bars = _bars([sent for sent, _ in counted])
-    width = 0.8 / max(1, len(counted))
-    for place, (heights, (_, look)) in enumerate(zip(bars, counted, strict=True)):
-        left = [k - 0.4 + width * (place + 0.5) for k in range(len(heights))]
-        axes.bar(left, [height / 1e6 for height in heights], width=0.9 * width, color=look["color"])
-    axes.set(ylabel=texts.SENT_AXIS, xticks=range(len(labels)), xticklabels=labels, xlabel=texts.RANK_AXIS)
-    make_plain(axes)
-    if not counted:
-        axes.set(xticks=[], yticks=[])
+def _bytes_by_rank(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
+    """Draw a group of bars a run, a bar a rank: rank 0 above."""
+    sent = [row["bytes_sent"] if _counted(row) else [] for row in rows]
+    few_ranks = max(map(len, sent), default=0) <= ALL_RANKS
+    for place, (own, look) in enumerate(zip(sent, looks, strict=True)):
+        shown = own if few_ranks or not own else [min(own), sorted(own)[len(own) // 2], max(own)]
+        height = 0.7 / max(1, len(shown))
+        for k, nbytes in enumerate(shown):
+            axes.barh(place - 0.35 + (k + 0.5) * height, nbytes / 1e6, color=look["color"], height=0.85 * height)
+    _name_bars(axes, rows, texts.SENT_AXIS() if few_ranks else texts.SENT_RANGE_AXIS())
+    if not any(sent):
         say(axes, texts.NOT_RECORDED(what="bytes"))
 
 
@@ -197,32 +184,32 @@ def _counted(row: dict) -> bool:
     return row["bytes_sent"] is not None and None not in row["bytes_sent"]
 
 
-def _bars(sent: Sequence[list[int]]) -> tuple[list[str], list[list[int]]]:
-    """Return (names of the groups, heights of each run's bars)."""
-    ranks = max(map(len, sent), default=0)
-    if ranks <= ALL_RANKS:
-        return [str(rank) for rank in range(ranks)], [list(own) for own in sent]
-    return ["least", "median", "most"], [[min(own), sorted(own)[len(own) // 2], max(own)] for own in sent]
+def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:
+    """Write each run's name beside its bars, and leave room at their ends."""
+    names = ["\n".join(textwrap.wrap(row["name"], NAME_WIDTH)[:3]) for row in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=9)
+    axes.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.2)
 
 
-# ── shared parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def make_plain(axes) -> None:
-    """Draw axes below curves, and no frame."""
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def say(axes, text: str) -> None:
-    """Write a text in the middle of an empty panel."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#777777")
-
-
-def add_legend(figure, names: Sequence[str], looks: Sequence[dict], more: Sequence = ()) -> None:
-    """Explain looks by names, and the kinds of curves. ``more``: further handles"""
+# ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def kinds_of_curves() -> list:
+    """Return entries of a legend."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
-    handles.append(Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE))
-    handles.append(Line2D([], [], color="#555555", linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE))
-    handles += more
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    grey: dict = {"color": GREY}
+    return [
+        Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE(), **grey),
+        Line2D([], [], linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE(), **grey),
+    ]
+
+
+def add_legend(axes: "Axes", names: Sequence[str], looks: Sequence[dict], more: Sequence) -> None:
+    """Explain looks by names. ``more``: further entries"""
+    from matplotlib.lines import Line2D
+
+    named = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
+    axes.set_axis_off()
+    axes.legend(handles=[*named, *more], loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)

@@ -194,30 +194,38 @@ VARIANT_NAME = Column("variant", "", lambda row: row["name"], left=True)
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def comparison_tables(rows: Sequence[dict], width: int, framed: bool = False) -> list[Table]:
-    """Return the columns that any run has a figure for, in as many tables as lines of ``width`` need.
+def comparison_tables(
+    rows: Sequence[dict],
+    width: int,
+    framed: bool = False,
+    groups: Sequence[Sequence[Column]] = GROUPS,
+    name: Column = NAME,
+) -> list[Table]:
+    """Return the columns that any row has a figure for, in as many tables as lines of ``width`` need.
 
-    ``framed``: with a line under the titles, for a terminal.
+    ``framed``: with a line under the titles, for a terminal; ``name``: the first column of each table
     """
-    return _tables(rows, NAME, GROUPS, width, framed)
+    words = min(max(LEAST_WORDS, (width - FIGURES) // 2), MOST_WORDS)
+    names = width_of(_table(rows, [name], words, framed))
+    chosen: list[list[Column]] = [[]]
+    room = width - names  # in the last table
+    for group in groups:
+        shown = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
+        needs = {column: width_of(_table(rows, [name, column], words, framed)) - names for column in shown}
+        whole = sum(needs.values()) <= width - names
+        for part in [shown] if whole else [[column] for column in shown]:
+            needed = sum(needs[column] for column in part)
+            if chosen[-1] and needed > room:
+                chosen.append([])
+                room = width - names
+            chosen[-1] += part
+            room -= needed
+    return [_table(rows, [name, *columns], words, framed) for columns in chosen if columns]
 
 
 def variant_tables(rows: Sequence[dict], width: int, framed: bool = False) -> list[Table]:
     """Return the same of variants over seeds: means and standard deviations."""
-    return _tables(rows, VARIANT_NAME, VARIANT_GROUPS, width, framed)
-
-
-def _tables(rows: Sequence[dict], name: Column, groups: Sequence, width: int, framed: bool) -> list[Table]:
-    words = min(max(LEAST_WORDS, (width - FIGURES) // 2), MOST_WORDS)
-    chosen: list[list[Column]] = [[]]
-    for group in groups:
-        shown = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
-        whole = width_of(_table(rows, [name, *shown], words, framed)) <= width
-        for part in [shown] if whole else [[column] for column in shown]:
-            if chosen[-1] and width_of(_table(rows, [name, *chosen[-1], *part], words, framed)) > width:
-                chosen.append([])
-            chosen[-1] += part
-    return [_table(rows, [name, *columns], words, framed) for columns in chosen if columns]
+    return comparison_tables(rows, width, framed, VARIANT_GROUPS, VARIANT_NAME)
 
 
 def _table(rows: Sequence[dict], columns: Sequence[Column], words: int, framed: bool) -> Table:

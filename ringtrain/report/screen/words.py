@@ -76,7 +76,7 @@ def ranks_lost(event: RanksLost) -> str:
         ranks=plural(event.ranks, "rank"),
         replaced=texts.REPLACED(count=event.replaced) if event.replaced else "",
         iteration=event.resumed_at,
-        source=SOURCES[event.source](),
+        source=SOURCES[event.source]() if event.source in SOURCES else event.source,
         seconds=event.seconds,
     )
 
@@ -205,7 +205,15 @@ def epoch_of(number: int, run: RunStarted) -> str:
 
 
 # Metrics by their names in the log: their names for people; the others are themselves.
-METRIC_NAMES = {"top5_accuracy": "top-5", "mean_iou": "mIoU", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R2"}
+METRIC_NAMES = {
+    "top5_accuracy": "top-5",
+    "mean_iou": "mIoU",
+    "f1": "F1",
+    "iou": "IoU",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+}
 FRACTIONS = ("top5_accuracy", "mean_iou", "f1")
 
 

@@ -72,6 +72,22 @@ def take_lock(folder: Path, patience_s: float = PATIENCE_S, sleep: Callable[[flo
     return lock
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a run has the lock of a folder. Changes nothing; a lock that cannot be read counts as free."""
+    try:
+        descriptor = files.open_regular(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        owner = _owner(descriptor)
+        return error.errno not in _NONE_HERE or (owner is not None and owner.lives())
+    finally:
+        os.close(descriptor)
+
+
 def _attempt(folder: Path, last: bool) -> Lock | None:
     path = folder / NAME
     descriptor = _opened(path)

@@ -33,7 +33,7 @@ class RankStatistics:
     @property
     def exposed_s(self) -> float:
         """The seconds that this rank has waited for communication."""
-        return self._of.exchange.reducers.traffic().exposed_s + self._of.worker.in_layers_s
+        return self._of.exchange.reducers.exposed_s + self._of.worker.in_layers_s
 
     @property
     def _no_bytes(self) -> int | None:

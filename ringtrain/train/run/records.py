@@ -33,6 +33,7 @@ class RunRecords:
         self._first = FirstIterations(run)
         self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
+        self._exposed_s = self._statistics.exposed_s  # at the last record of an iteration
         self.finished: Iteration | None = None
 
     def tick(self, examples: int, seconds: float, waited_s: float) -> None:
@@ -54,11 +55,17 @@ class RunRecords:
             examples=outcome.examples,
             images_per_s=self._rates.recent(),
             seconds=self._now(),
+            exposed_s=self._exposed(),
         )
         self._sink.handle(self.finished)
         note = self._first.note()
         if note is not None:
             self.note(note)
+
+    def _exposed(self) -> float:
+        """The seconds for which this rank has waited for communication since the last call."""
+        before, self._exposed_s = self._exposed_s, self._statistics.exposed_s
+        return self._exposed_s - before
 
     def _note_skipped(self, iteration: int) -> None:
         scale = self._of.scale

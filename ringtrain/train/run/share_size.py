@@ -133,7 +133,7 @@ class FirstIterations:
     def tick(self, seconds: float) -> None:
         """Count an iteration of so many seconds."""
         if self._measuring:
-            before, self._blocked_s = self._blocked_s, self._run.exchange.reducers.traffic().exposed_s
+            before, self._blocked_s = self._blocked_s, self._run.exchange.reducers.exposed_s
             self._times.append((self._blocked_s - before, seconds))
 
     def note(self) -> str | None:

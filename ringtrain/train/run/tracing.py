@@ -44,12 +44,6 @@ def window_of(config: TrainConfig, begun: int) -> range:
     return range(first - 1, last)
 
 
-def path_of(trace: str, folder: Path) -> Path:
-    """The path of a trace; a bare name is in the run folder."""
-    path = Path(trace)
-    return folder / path if path.parent == Path() else path
-
-
 class DeviceTimes:
     """The times of a device's work, by marks between it. ``clock``: nanoseconds"""
 

@@ -13,8 +13,9 @@ from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.report.tensorboard import check_tensorboard
 from ringtrain.train import texts
-from ringtrain.train.agree import agree, together
+from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
@@ -50,6 +51,8 @@ def open_run(
     config = recovery.adapted(config)
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, only_run))
+    if config.tensorboard:
+        on_root(transport, check_tensorboard)
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
     together(transport, lambda: check_early_stop(config, data))

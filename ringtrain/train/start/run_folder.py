@@ -3,6 +3,7 @@ overwrite."""
 
 import datetime
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import tomli_w
@@ -11,6 +12,7 @@ from ringtrain.config.resolve import to_table
 from ringtrain.report.events import Event, Note
 from ringtrain.report.screen.terminal import terminal
 from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
+from ringtrain.report.tensorboard import TensorBoard
 from ringtrain.storage import files
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -93,20 +95,31 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
         remarks.append(texts.NO_LOG(path=folder.log, name=files.put_aside(folder.log).name))
 
 
-def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, recovery: RecoveryState) -> list[Sink]:
-    """The log and the terminal on rank 0, in that order."""
+def make_sinks(
+    transport: Transport, folder: RunFolder | None, origin: Origin, recovery: RecoveryState, tensorboard: bool = False
+) -> list[Sink]:
+    """The log, the scalars for TensorBoard if they are asked for, and the terminal; in this order, on rank 0."""
     if folder is None:
         return []
     resumed_at = 0 if origin.iteration is None and recovery.lost else origin.iteration  # the log goes on after a death
     shown = terminal(sys.stdout)
+
+    def warn(text: str) -> None:
+        shown.handle(Note(text=text))
+
     with transport.activity.during(f"opening {folder.log}", limited=True):
-        log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), origin.due)
-        _complete(log, folder, recovery.recoverable)
-    return [TimedSink(log, transport.activity, f"writing {folder.log}"), shown]
+        log = JsonLines(folder.log, resumed_at, warn, origin.due)
+        kept: list[Sink] = [TimedSink(log, transport.activity, f"writing {folder.log}")]
+        if tensorboard:
+            scalars = TensorBoard(folder.path, resumed_at or 0, warn)
+            kept.append(TimedSink(scalars, transport.activity, f"writing {scalars.path}"))
+        _complete(kept, folder, recovery.recoverable)
+    return [*kept, shown]
 
 
-def _complete(log: JsonLines, folder: RunFolder, recoverable: RecoverableState | None) -> None:
-    """Log the last finished iteration if a dead rank 0 has not."""
+def _complete(sinks: Sequence[Sink], folder: RunFolder, recoverable: RecoverableState | None) -> None:
+    """Record the last finished iteration if a dead rank 0 has not."""
     finished = recoverable.finished if recoverable else None
     if finished and last_iteration(folder.log) < finished.iteration:
-        log.handle(finished)
+        for sink in sinks:
+            sink.handle(finished)

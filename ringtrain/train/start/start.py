@@ -16,7 +16,7 @@ from ringtrain.report.events import Compiled, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.screen.terminal import Terminal
 from ringtrain.report.sinks import Sink, SinkGroup
-from ringtrain.report.trace import write_trace
+from ringtrain.report.trace import path_of, write_trace
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root, take_turns, together
@@ -29,7 +29,7 @@ from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.rank_stats import forget_peak
 from ringtrain.train.run.run import Run
 from ringtrain.train.run.share_size import expected_note
-from ringtrain.train.run.tracing import Tracer, path_of, window_of
+from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.finished import report_finished
 from ringtrain.train.start.header import header, notes
 from ringtrain.train.start.open_run import OpenedRun, open_run
@@ -68,7 +68,7 @@ def run_training(
         return
     remarks = list(opened.remarks)
     outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
-    sinks = make_sinks(transport, folder, opened.origin, recovery)
+    sinks = make_sinks(transport, folder, opened.origin, recovery, run.config.tensorboard)
     with _recorded_end(sinks, folder, run, stop, outcome) as sink:
         sink.handle(header(run, run.ops, transport, opened.origin, folder))
         for text in (*remarks, *notes(run, transport, opened.origin)):
@@ -148,7 +148,7 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
     """Draw the curves, also of a failed run. The log is closed: only the terminal shows a note."""
     if folder is None or not has_iterations(folder.log):
         return
-    problem = draw_curves(folder.log, folder.curves)
+    problem = draw_curves(folder.path, folder.curves)
     note = texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves)
     for sink in sinks:
         if isinstance(sink, Terminal):

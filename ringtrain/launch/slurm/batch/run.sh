@@ -45,17 +45,14 @@ watch_limit() {
     trap '[ -z "$nap" ] || kill "$nap"; exit' TERM
     while tell_job_end; [ -n "${RINGTRAIN_JOB_END:-}" ]; do
         left=$((RINGTRAIN_JOB_END - $(date +%s) - last_s))
-        if [ "$left" -le 0 ]; then
-            kill -ALRM $$
-            return
-        fi
+        # Again and again: bash 5.2 loses a signal that comes while it reads a command substitution.
+        [ "$left" -gt 0 ] || { kill -ALRM $$ && left=1; } || return
         sleep "$left" &
         nap=$!
         wait "$nap"
     done
 }
 watch_limit &
-watcher=$!
-trap 'kill "$watcher" 2>/dev/null' EXIT
+trap 'kill $(jobs -p) 2>/dev/null' EXIT  # the watch, and a command of which no signal has found `child` set yet
 
 start_until_done

@@ -1,0 +1,79 @@
+"""The command ``ringtrain report``."""
+
+import os
+from pathlib import Path
+
+import click
+
+from ringtrain.cli import texts
+
+PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    default="report.html",
+    show_default=True,
+    help="File to write: .html; or .png, .svg, .pdf, which have the curves alone.",
+)
+@click.option(
+    "--metrics",
+    type=click.Path(path_type=Path),
+    help="Results by class, of `ringtrain evaluate -o metrics.json`. [metrics.json in the run folder]",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def report(runs, out, metrics, force):
+    """Write a report of RUN, a run folder, as one HTML file that needs no network: curves, communication by bucket,
+    timeline if the run was traced, confusion matrix, configuration, environment. Of several runs: their curves in one
+    picture, and what differs.
+    """
+    import datetime
+
+    from ringtrain.cli.compare import run_names
+    from ringtrain.errors import UsageError
+    from ringtrain.report.figure import need_matplotlib
+    from ringtrain.report.page.inputs import read_reported
+    from ringtrain.storage import files
+
+    _check(out, force)
+    need_matplotlib()
+    if metrics is not None and len(runs) > 1:
+        raise UsageError(texts.METRICS_OF_ONE(count=len(runs)))
+    names = run_names([Path(run).resolve() for run in runs])
+    found = [read_reported(Path(run), name, metrics) for run, name in zip(runs, names, strict=True)]
+    now = datetime.datetime.now(datetime.UTC)
+    data = _page(found, now) if out.suffix == PAGE else _curves(found, out.suffix)
+    files.write(out, data)
+    click.echo(texts.REPORTED(out=out, runs=", ".join(names), size=len(data) / 1e6))
+
+
+def _check(out: Path, force: bool) -> None:
+    from ringtrain.errors import UsageError
+
+    if out.suffix not in (PAGE, *PICTURES):
+        raise UsageError(texts.REPORT_ENDING(out=out, endings=", ".join((PAGE, *PICTURES))))
+    if os.path.lexists(out) and not force:
+        raise UsageError(texts.REPORT_EXISTS(out=out))
+
+
+def _page(runs: list, now) -> bytes:
+    from ringtrain.report.page.document import report_page
+
+    return report_page(runs, f"{now:%Y-%m-%d %H:%M} UTC").encode(errors="backslashreplace")
+
+
+def _curves(runs: list, ending: str) -> bytes:
+    from functools import partial
+
+    from ringtrain.report.comparison.plot import comparison_figure
+    from ringtrain.report.comparison.rows import rows_of
+    from ringtrain.report.figure import drawn
+    from ringtrain.report.plots import curves_figure
+
+    logs = [run.log for run in runs]
+    make = partial(curves_figure, logs[0]) if len(logs) == 1 else partial(comparison_figure, logs, rows_of(logs))
+    return drawn(make, ending.lstrip("."))

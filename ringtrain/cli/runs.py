@@ -1,0 +1,107 @@
+"""The command ``ringtrain runs``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ringtrain.cli import texts
+from ringtrain.cli.output import show_tables
+from ringtrain.errors import UsageError
+from ringtrain.humanize import plural
+
+STANDARD_OUTPUT = "-"
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help='List runs with, such as "lr>=0.1" or "model=lenet"; may be repeated: all must hold. Operators: =, !=, <, <=, '
+    ">, >=.",
+)
+@click.option("--sort", "key", metavar="NAME", help="Order by an option or a result; -NAME: falling. [date]")
+@click.option("--json", "json_path", type=click.Path(), help="Write all results and options; -: to standard output.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run; -: to standard output.")
+@click.option("--log", "log_path", type=click.Path(), help="Write the log of the run DIR as CSV, a line an iteration.")
+def runs(folder, conditions, key, json_path, csv_path, log_path):
+    """List the runs in and below DIR: how each ended, its scores, and the options in which they differ.
+
+    \b
+    ringtrain runs --where "lr>=0.1" --where "outcome=done" --sort=-test_accuracy
+    ringtrain runs runs/lenet-20260131-235959 --log log.csv
+
+    A name is one of a column, or of an option of `ringtrain train`. docs/runs.md has all results.
+    """
+    if log_path is not None:
+        _write_log(folder, log_path, others=bool(conditions or key or json_path or csv_path))
+    else:
+        _list(folder, conditions, key, json_path, csv_path)
+
+
+def _list(
+    folder: Path, conditions: Sequence[str], key: str | None, json_path: str | None, csv_path: str | None
+) -> None:
+    if json_path == csv_path == STANDARD_OUTPUT:
+        raise UsageError(texts.ONE_ON_SCREEN)
+    from ringtrain.runs.conditions import parse_condition, sort_runs
+    from ringtrain.runs.summary import list_runs
+
+    _check_files(json_path, csv_path)
+    wanted = [parse_condition(text) for text in conditions]
+    sort_runs([], key)  # a wrong name is told before the folders are read
+    found, notes = list_runs(folder)
+    chosen = sort_runs((run for run in found if all(condition.holds(run) for condition in wanted)), key)
+    if not found:
+        notes.append(texts.NO_RUNS(folder=folder))
+    elif len(chosen) < len(found):
+        notes.append(texts.CHOSEN(count=len(chosen), runs=plural(len(found), "run"), folder=folder))
+    _tell(chosen, notes, json_path, csv_path)
+
+
+def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | None) -> None:
+    from ringtrain.runs.table import csv_text, json_text, run_tables
+
+    on_screen = STANDARD_OUTPUT in (json_path, csv_path)
+    if not on_screen:
+        show_tables(lambda width, framed: run_tables(runs, width, framed))
+    for note in notes:
+        click.echo(texts.NOTE(note=note), err=on_screen)
+    if json_path is not None:
+        _write(json_path, json_text(runs, notes))
+    if csv_path is not None:
+        _write(csv_path, csv_text(runs))
+
+
+def _write_log(folder: Path, path: str, others: bool) -> None:
+    from ringtrain.report.comparison.logs import read_iterations
+    from ringtrain.runs.table import iterations_text
+
+    if others:
+        raise UsageError(texts.LOG_ALONE)
+    _check_files(path)
+    rows = read_iterations(folder)
+    _write(path, iterations_text(rows))
+    if path != STANDARD_OUTPUT:
+        click.echo(texts.LOG_WRITTEN(path=path, iterations=plural(len(rows), "iteration")))
+
+
+def _check_files(*paths: str | None) -> None:
+    """Raise UsageError unless these files can be written."""
+    for path in paths:
+        if path not in (None, STANDARD_OUTPUT):
+            from ringtrain.bench.sweep.files import check_writable
+
+            check_writable(path)
+
+
+def _write(path: str, text: str) -> None:
+    from ringtrain.storage import files
+
+    if path == STANDARD_OUTPUT:
+        click.echo(text, nl=False)
+    else:
+        files.write(Path(path), text.encode())

@@ -1,0 +1,1 @@
+"""`ringtrain report`: runs as one HTML file that needs nothing else."""

@@ -1,0 +1,117 @@
+"""The figures of the page beside curves and timeline: communication by bucket, the confusion matrix; and figures as
+parts of an HTML page.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ringtrain.errors import plain
+from ringtrain.humanize import format_bytes
+from ringtrain.report.figure import COLOURS, drawn, new_figure
+from ringtrain.report.page import texts
+from ringtrain.report.page.html import Html, attribute, tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_BUCKETS = 16
+MOST_COUNTS = 20  # classes of a matrix that has its counts in its cells
+MOST_NAMES = 50  # and their names at its sides
+NAME_WIDTH = 24  # characters of a class
+SHARES = ("#d6e6f4", "#1f6fb8")  # of none and of all: seen on white and on black
+# Colours that the page itself decides, in light and in dark, and their stand-ins while a figure is drawn.
+INK, LINES = "#010203", "#040506"
+OF_PAGE = {INK: "currentColor", "#000000": "currentColor", LINES: "var(--rule)"}
+INLINE = {
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": LINES,
+    "savefig.transparent": True,
+    "svg.fonttype": "none",  # text stays text: small, and found by a search
+}
+
+
+def inline(make: "Callable[[], Figure]", label: str) -> Html:
+    """Return a figure as an SVG element of a page: without ids that other figures have too, in the page's colours.
+    ``label``: for those who do not see it
+    """
+    text = drawn(make, "svg", {**INLINE, "svg.hashsalt": label}).decode()
+    text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label={attribute(label)}', 1)
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    used = set(re.findall(r"""(?:url\(|href=")#([^")]+)""", text))
+    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    for stand_in, colour in OF_PAGE.items():
+        text = text.replace(stand_in, colour)
+    return tag("div", Html(re.sub(r"\n\s*", "\n", text)), class_="scroll")
+
+
+def buckets_figure(buckets: Sequence[dict]) -> "Figure":
+    """Return a pair of bars a bucket: from start to end, and of that the time for which training waited.
+
+    ``buckets``: of an ``exchange`` record; those that take longest are shown, in their order
+    """
+    longest = sorted(range(len(buckets)), key=lambda i: -(buckets[i]["total_s"] or 0))[:MOST_BUCKETS]
+    shown = [buckets[i] for i in sorted(longest)]
+    figure = new_figure(10, 1.2 + 0.42 * len(shown))
+    axes = figure.subplots()
+    for key, colour, height, label in (
+        ("total_s", COLOURS[5], 0.7, texts.TOTAL()),
+        ("exposed_s", COLOURS[1], 0.35, texts.EXPOSED()),
+    ):
+        values = [1e3 * (each[key] or 0.0) for each in shown]
+        axes.barh(range(len(shown)), values, height=height, color=colour, label=label)
+    names = [
+        texts.BUCKET(what=plain(each["what"]), spans=_shortened(each["spans"], 44), size=format_bytes(each["nbytes"]))
+        for each in shown
+    ]
+    axes.set_yticks(range(len(shown)), names, fontsize=8)
+    axes.set(xlabel=texts.MS_PER_ITERATION(), ylim=(len(shown) - 0.4, -0.6))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.05)
+    figure.legend(loc="outside upper right", ncols=2)
+    return figure
+
+
+def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
+    """Return the matrix: a row a label, a column a prediction, coloured by the share of its row."""
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+    size = len(counts)
+    side = min(9.0, max(4.0, 1.6 + 0.36 * size))
+    figure = new_figure(side + 1.5, side)
+    axes = figure.subplots()
+    shares = [[count / sum(row) if count else float("nan") for count in row] for row in counts]
+    image = axes.imshow(
+        shares, cmap=LinearSegmentedColormap.from_list("", SHARES), norm=PowerNorm(0.5, 0, 1), interpolation="none"
+    )
+    if size <= MOST_COUNTS:
+        for i, row in enumerate(counts):
+            for j, count in enumerate(row):
+                _write_count(axes, i, j, count, shares[i][j])
+    if size <= MOST_NAMES:
+        shown = [_shortened(name, NAME_WIDTH) for name in names]
+        upright = 0 if max(map(len, shown)) < 4 else 90
+        axes.set_xticks(range(size), shown, rotation=upright, fontsize=8)
+        axes.set_yticks(range(size), shown, fontsize=8)
+    axes.set(xlabel=texts.PREDICTED(), ylabel=texts.LABEL())
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(True)
+    figure.colorbar(image, ax=axes, label=texts.SHARE(), shrink=0.7)
+    return figure
+
+
+def _write_count(axes, i: int, j: int, count: int, share: float) -> None:
+    """Write a count in its cell: dark on a light colour of the map, light on a dark one."""
+    if count:
+        colour = "#ffffff" if share > 0.3 else "#222222"
+        axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=8, color=colour)
+
+
+def _shortened(name: str, most: int) -> str:
+    name = plain(name)
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,0 +1,46 @@
+"""HTML as values: a text is escaped once, where it becomes a part of a page."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+class Html(str):
+    """Text that is HTML already; any other text is escaped."""
+
+    __slots__ = ()
+
+
+def attribute(value: str) -> str:
+    """Return a value in quotes."""
+    return f'"{escape(value)}"'
+
+
+def tag(name: str, *inner: str, **attributes: str) -> Html:
+    """Return an element. ``inner``: its parts; ``attributes``: names may end in _, as class_"""
+    words = "".join(f" {key.rstrip('_')}={attribute(value)}" for key, value in attributes.items())
+    return Html(f"<{name}{words}>{joined(inner)}</{name}>")
+
+
+def joined(parts: Iterable[str]) -> Html:
+    """Return parts one after another."""
+    return Html("".join(part if isinstance(part, Html) else escape(part, quote=False) for part in parts))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Html:
+    """Return a table. ``left``: the number of columns that are words; the others are figures, to the right."""
+    sides = [{} if place < left else {"class_": "figure"} for place in range(len(head))]
+    titles = tag("tr", *(tag("th", title, **side) for title, side in zip(head, sides, strict=True)))
+    lines = [tag("tr", *(tag("td", cell, **side) for cell, side in zip(row, sides, strict=True))) for row in rows]
+    whole = tag("table", tag("thead", titles), tag("tbody", *lines))
+    return tag("div", whole, class_="scroll")
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Html:
+    """Return a table of two columns: names and values."""
+    rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in pairs]
+    return tag("div", tag("table", tag("tbody", *rows), class_="facts"), class_="scroll")
+
+
+def items(lines: Iterable[str]) -> Html:
+    """Return a list."""
+    return tag("ul", *(tag("li", line) for line in lines))

@@ -1,0 +1,70 @@
+"""The inputs of a report: the log of a run, and from its folder the configuration, a trace and metrics, if any."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtrain.config.resolve import read_run_file
+from ringtrain.errors import RingtrainError
+from ringtrain.report.comparison.logs import RunLog, read_run
+from ringtrain.report.page import metrics, texts
+from ringtrain.report.page.metrics import EvaluationFile
+from ringtrain.report.trace import TRACE, Slice, path_of, read_trace
+
+CONFIG = "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """A run. config: key → value; trace: by rank, of the file trace_path; left_out: a line for each part that it
+    lacks."""
+
+    log: RunLog
+    config: Mapping
+    trace: Mapping[int, Sequence[Slice]]
+    trace_path: Path
+    metrics: EvaluationFile | None
+    left_out: Sequence[str]
+
+
+def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> ReportedRun:
+    """Read a run folder. ``metrics_path``: a file that the user has named, in place of the one in the folder.
+
+    Raises: UsageError if the folder is none of a run, its log cannot be read, or the named metrics cannot.
+    """
+    log = read_run(folder, name)
+    left_out: list[str] = []
+    config = _optional(folder / CONFIG, read_run_file, texts.NO_CONFIG(), left_out) or {}
+    named = config.get("trace")
+    trace_path = path_of(named if isinstance(named, str) else TRACE, folder)
+    trace = _trace(trace_path, left_out)
+    found = (
+        metrics.read_metrics(metrics_path)
+        if metrics_path is not None
+        else _optional(folder / metrics.NAME, metrics.read_metrics, texts.NO_METRICS_HERE(folder=folder), left_out)
+    )
+    if found is not None and found.confusion is None:
+        left_out.append(texts.NO_CONFUSION(path=found.path))
+    if not (log.exchange or {}).get("buckets"):
+        left_out.append(texts.NO_EXCHANGE())
+    return ReportedRun(log, config, trace, trace_path, found, left_out)
+
+
+def _trace(path: Path, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
+    found = _optional(path, read_trace, texts.NO_TRACE_HERE(), left_out)
+    if found is not None and not any(found.values()):
+        left_out.append(texts.EMPTY_TRACE(path=path))
+    return found or {}
+
+
+def _optional(path: Path, read, absent: str, left_out: list[str]):
+    """Return what a file holds; None if it is not there or cannot be read, and a line that says so."""
+    if not os.path.exists(path):
+        left_out.append(absent)
+        return None
+    try:
+        return read(str(path))
+    except RingtrainError as error:
+        left_out.append(str(error))
+        return None

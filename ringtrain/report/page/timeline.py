@@ -1,0 +1,132 @@
+"""The timeline of ranks as a figure: two rows a rank, its work and the buckets on their way."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from ringtrain.report.figure import GREY, new_figure
+from ringtrain.report.page import texts
+from ringtrain.report.trace import DEVICE, LOOP, Slice
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_RANKS = 16  # more rows cannot be read
+MOST_ITERATIONS = 3
+FINEST = 1 / 800  # of the width: shorter slices are joined with their neighbours
+# The kinds of work, by the first word of a slice's name; the legend's order.
+LOAD, FORWARD, BACKWARD, UPDATE, SERVE, WAIT, TRAVEL = (
+    texts.OF_LOAD(), texts.OF_FORWARD(), texts.OF_BACKWARD(), texts.OF_UPDATE(), texts.OF_EXCHANGE(), texts.OF_WAIT(),
+    texts.OF_TRAVEL(),
+)  # fmt: skip
+COLOURS = {
+    LOAD: "#999999",
+    FORWARD: "#0072b2",
+    BACKWARD: "#009e73",
+    UPDATE: "#cc79a7",
+    SERVE: "#e69f00",
+    WAIT: "#d55e00",
+    TRAVEL: "#56b4e9",
+}
+OF_WORD = {
+    "load": LOAD, "forward": FORWARD, "backward": BACKWARD, "update": UPDATE, "start": SERVE, "test": SERVE,
+    "wait": WAIT, "reduceloss": WAIT, "checkloss": WAIT,
+}  # fmt: skip
+ABOVE = (WAIT, SERVE)  # drawn over the pass that they interrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the figure. slices: each with its kind; below: its distance from the row before; height: of its bars."""
+
+    label: str
+    slices: Sequence[tuple[str, Slice]]
+    below: float
+    height: float
+
+
+def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
+    """Return the last traced iterations of the first ranks. ``ranks``: slices by rank, with some"""
+    shown = dict(list(ranks.items())[:MOST_RANKS])
+    starts = _iterations(shown)[-MOST_ITERATIONS:]
+    begin = starts[0][0] if starts else min(each.start_ns for own in shown.values() for each in own)
+    kept = {rank: [each for each in own if each.start_ns >= begin] for rank, own in shown.items()}
+    span = max((each.stop_ns for own in kept.values() for each in own), default=begin) - begin or 1
+    rows = [row for rank, own in kept.items() for row in _rows(rank, own)]
+    places = list(accumulate(row.below for row in rows))
+    figure = new_figure(11, 1.4 + 0.27 * places[-1])
+    axes = figure.subplots()
+    for place, row in zip(places, rows, strict=True):
+        _draw(axes, place, row, begin, span)
+    _mark(axes, starts, begin)
+    axes.set_yticks(places, [row.label for row in rows], fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.set(xlim=(0, span / 1e6), ylim=(places[-1] + 0.6, 0), xlabel=texts.MILLISECONDS())
+    _legend(figure, {kind for row in rows for kind, _ in row.slices})
+    return figure
+
+
+def _rows(rank: int, slices: Sequence[Slice]) -> list[Row]:
+    """Return the rows of a rank: its loop, its device if it has one, and its buckets."""
+    device, travel = _of_kinds(slices, DEVICE), [(TRAVEL, each) for each in slices if each.track not in (LOOP, DEVICE)]
+    rows = [Row(texts.RANK(rank=rank), _of_kinds(slices, LOOP), 1.5, 0.8)]
+    rows += [Row(texts.ON_DEVICE(), device, 1.0, 0.8)] if device else []
+    return rows + ([Row(texts.BUCKETS(), travel, 0.85, 0.5)] if travel else [])
+
+
+def _of_kinds(slices: Sequence[Slice], track: str) -> list[tuple[str, Slice]]:
+    found = [(_kind(each.name), each) for each in slices if each.track == track]
+    return [(kind, each) for kind, each in found if kind is not None]
+
+
+def _kind(name: str) -> str | None:
+    """Return the kind of a slice; None of one that is not drawn, as a whole iteration."""
+    return OF_WORD.get(name.split(" ")[0])
+
+
+def _draw(axes: "Axes", place: float, row: Row, begin: int, span: int) -> None:
+    kinds = {kind for kind, _ in row.slices}
+    for kind in sorted(kinds, key=lambda kind: (kind in ABOVE, list(COLOURS).index(kind))):
+        own = sorted((each.start_ns - begin, each.stop_ns - begin) for found, each in row.slices if found == kind)
+        bars = [(start / 1e6, (stop - start) / 1e6) for start, stop in _joined(own, span * FINEST)]
+        alpha = 0.6 if kind == TRAVEL else 1.0
+        lower = place - row.height / 2
+        axes.broken_barh(bars, (lower, row.height), facecolors=COLOURS[kind], alpha=alpha, linewidth=0)
+
+
+def _joined(spans: Sequence[tuple[int, int]], least: float) -> list[tuple[int, int]]:
+    """Join spans that overlap or are nearer to one another than a picture shows. ``spans``: in the order of starts"""
+    joined: list[tuple[int, int]] = []
+    for start, stop in spans:
+        if joined and start - joined[-1][1] <= least:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _iterations(ranks: Mapping[int, Sequence[Slice]]) -> list[tuple[int, str]]:
+    """Return (start, name) of each iteration: when the first rank begins it."""
+    starts: dict[str, int] = {}
+    for each in (each for own in ranks.values() for each in own):
+        if each.track == LOOP and each.name.startswith("iteration "):
+            starts[each.name] = min(each.start_ns, starts.get(each.name, each.start_ns))
+    return sorted((start, name) for name, start in starts.items())
+
+
+def _mark(axes: "Axes", starts: Sequence[tuple[int, str]], begin: int) -> None:
+    for start, name in starts:
+        axes.axvline((start - begin) / 1e6, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+        place: dict = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
+        axes.annotate(name, fontsize=8, va="top", color=GREY, **place)
+
+
+def _legend(figure: "Figure", kinds: set[str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in kinds]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=8)

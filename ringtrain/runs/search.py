@@ -1,0 +1,36 @@
+"""The search for run folders."""
+
+import os
+from pathlib import Path
+
+from ringtrain.errors import UsageError, plain
+from ringtrain.runs import texts
+from ringtrain.storage.run_folder import lock, outcome
+
+LOG, CONFIG, CHECKPOINTS = "log.jsonl", "config.toml", "checkpoints"
+
+
+def find_runs(top: Path) -> tuple[list[Path], list[str]]:
+    """Return the run folders at and below ``top``, by name; and a line for each folder that cannot be read.
+
+    Hidden folders and linked ones are passed over. Raises UsageError if there is no folder ``top``.
+    """
+    if not top.is_dir():
+        what = texts.NOT_A_FOLDER if os.path.lexists(top) else texts.NOT_THERE
+        raise UsageError(texts.NO_FOLDER(folder=top, what=what))
+    found, problems = [], []
+
+    def told(error: OSError) -> None:
+        problems.append(texts.UNREADABLE(path=plain(str(error.filename)), problem=error.strerror))
+
+    for path, folders, names in os.walk(top, onerror=told):
+        if _is_run(folders, names):
+            found.append(Path(path))
+        folders[:] = [name for name in folders if not name.startswith(".") and name != CHECKPOINTS]
+    return sorted(found), problems
+
+
+def _is_run(folders: list[str], names: list[str]) -> bool:
+    """Return whether a folder is one of a run, maybe of one that was killed before its first record."""
+    begun = lock.NAME in names and CHECKPOINTS in folders
+    return begun or LOG in names or outcome.NAME in names

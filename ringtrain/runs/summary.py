@@ -1,0 +1,231 @@
+"""The summary of a run, from few bytes: the first record of its log, the last ones, its configuration, its outcome.
+
+A log is read from its end back, until it has told the last iteration and the last evaluation. So the time of a list
+depends on the number of runs, and not on their length.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from types import UnionType
+from typing import BinaryIO
+
+from ringtrain import parsing
+from ringtrain.config.record import config_fields, default_of
+from ringtrain.config.resolve import parse_run_file
+from ringtrain.errors import ConfigError, UsageError, plain
+from ringtrain.report.comparison.logs import CUT_SHORT, outcome_of
+from ringtrain.report.comparison.rows import METRICS
+from ringtrain.report.events import OF_THE_END
+from ringtrain.report.records import read_record
+from ringtrain.runs import texts
+from ringtrain.runs.search import CONFIG, LOG, find_runs
+from ringtrain.storage import files
+from ringtrain.storage.run_folder import lock
+from ringtrain.storage.run_folder.outcome import NAME, RUNNING, RunOutcome, read_outcome
+
+# The results of a run, by their names in JSON, CSV and conditions: iteration and epoch are the finished ones.
+RESULTS: dict[str, type] = {
+    "name": str, "date": str, "outcome": str, "epoch": int, "iteration": int, "test_loss": float,
+    "test_accuracy": float, **dict.fromkeys(METRICS, float), "images_per_s": float, "ranks": int,
+}  # fmt: skip
+FIRST_LINES = 100  # among which the start of a run is looked for
+BLOCK_BYTES, MOST_BYTES = 1 << 14, 1 << 22  # read at once, from the end of a log; the longest line
+KEPT = ("start", "iteration", "end", "failed")  # kinds of records that tell the state of a run
+ITERATION = b'"event": "iteration"'
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run.
+
+    folder:  its path
+    results: by the names of :data:`RESULTS`; None where there is none
+    options: by the names of its configuration; empty where that cannot be read
+    problem: the reason of an end that is not "done", or None
+    """
+
+    folder: str
+    results: Mapping
+    options: Mapping = field(default_factory=dict)
+    problem: str | None = None
+
+    def value(self, name: str):
+        """Return a result or an option; None if there is none."""
+        return self.results[name] if name in RESULTS else self.options.get(name)
+
+
+def list_runs(top: Path) -> tuple[list[RunSummary], list[str]]:
+    """Return the runs at and below ``top``, named by their paths from there; and a line for each folder with a defect.
+
+    Raises UsageError if there is no folder ``top``.
+    """
+    folders, notes = find_runs(top)
+    found = []
+    for folder in folders:
+        name = plain(str(folder.relative_to(top)) if folder != top else folder.resolve().name)
+        run, problem = summarise(folder, name)
+        found += [run] if run else []
+        notes += [problem] if problem else []
+    return found, notes
+
+
+def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
+    """Return the summary of a run folder, and a line about what is wrong with it; None where there is none.
+
+    ``name``: of the run in the list. A folder without the start of a run has no summary.
+    """
+    became = _outcome_of(folder)
+    start, last, why = _read_log(folder / LOG)
+    if not start:
+        return None, texts.LEFT_OUT(name=name, why=_with_end(why, became))
+    options, lacking = _options_of(folder / CONFIG)
+    word, problem = _ended(folder, last, became)
+    results = _results(start, last, became) | {"name": name, "outcome": word}
+    found = RunSummary(plain(str(folder)), {each: results.get(each) for each in RESULTS}, options, problem)
+    return found, texts.NO_OPTIONS(name=name, why=lacking) if lacking else None
+
+
+def _outcome_of(folder: Path) -> RunOutcome | None:
+    try:
+        return read_outcome(folder) if (folder / NAME).is_file() else None  # reading a pipe would wait
+    except UsageError:
+        return None
+
+
+def _with_end(why: str, became: RunOutcome | None) -> str:
+    """Return why a folder is not listed, and how its run ended if it tells."""
+    if became is None or became.outcome == RUNNING:
+        return why
+    text = texts.ENDED_WITH(text=plain(became.text).split("\n")[0]) if became.text else ""
+    return texts.ENDED(why=why, outcome=became.outcome, text=text)
+
+
+def _ended(folder: Path, last: Mapping, became: RunOutcome | None) -> tuple[str, str | None]:
+    """Return how the run ended, in the words of a comparison, or "running"; and the reason."""
+    word, reason = outcome_of(last.get("end"), last.get("failed")), last.get("failed", {}).get("text")
+    if word != CUT_SHORT:
+        return word, reason
+    if became is None or became.outcome == RUNNING:
+        return RUNNING if lock.is_held(folder) else CUT_SHORT, None
+    return became.outcome, plain(became.text) or None
+
+
+def _results(start: Mapping, last: Mapping, became: RunOutcome | None) -> dict:
+    end, iteration = last.get("end", {}), last.get("iteration", {})
+    done = end.get("iterations", iteration.get("iteration", start.get("resumed_at") or 0))
+    test = end if end.get("test_loss") is not None else last.get("test", {})
+    an_epoch = start.get("iterations_per_epoch")
+    ranks = became.ranks if became is not None else start.get("ranks")
+    return {
+        "date": _local(start.get("date")),
+        "epoch": end.get("epochs", done // an_epoch if an_epoch else None),
+        "iteration": done,
+        "test_loss": test.get("test_loss"),
+        "test_accuracy": test.get("test_accuracy"),
+        **{name: (test.get("test_metrics") or {}).get(name) for name in METRICS},
+        "images_per_s": end.get("images_per_s") or iteration.get("images_per_s") or None,
+        "ranks": end.get("ranks", ranks),
+    }
+
+
+def _local(date: str | None) -> str | None:
+    """Return the time of a start in the zone of this machine, as the names of run folders have it."""
+    try:
+        return datetime.fromisoformat(date or "").astimezone().isoformat(sep=" ")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+# ── the log ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _read_log(path: Path) -> tuple[dict, dict, str]:
+    """Return the first start of a run, its last records, and why there are none."""
+    try:
+        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as log:
+            start = _start(log)
+            if not start:
+                return {}, {}, texts.NO_START(log=LOG)
+            return start, _last(log, tested=bool(start.get("test_examples"))), ""
+    except FileNotFoundError:
+        return {}, {}, texts.NO_FILE(name=LOG)
+    except OSError as error:
+        return {}, {}, texts.UNREADABLE(path=LOG, problem=error.strerror)
+
+
+def _start(log: BinaryIO) -> dict:
+    lines = (log.readline(MOST_BYTES) for _ in range(FIRST_LINES))
+    records = (read_record(line) for line in lines if b'"start"' in line)
+    return next((found for found in records if found is not None and found["event"] == "start"), {})
+
+
+def _last(log: BinaryIO, tested: bool) -> dict[str, dict]:
+    """Return the last record of each kind of ``KEPT``, and as "test" that of an evaluation.
+
+    ``tested``: whether there is one to look for
+    """
+    last: dict[str, dict] = {}
+    for line in lines_backwards(log):
+        if ITERATION in line and "iteration" in last:
+            continue
+        found = read_record(line)
+        kind = "" if found is None else found["event"]
+        if found is None or (kind in OF_THE_END and "start" in last):
+            continue  # the end of a process before the last one
+        if kind in ("epoch", "evaluation") and found["test_loss"] is not None:
+            last.setdefault("test", found)
+        elif kind in KEPT:
+            last.setdefault(kind, found)
+        if _is_enough(last, tested):
+            break
+    return last
+
+
+def _is_enough(last: Mapping, tested: bool) -> bool:
+    scored = not tested or "test" in last or last.get("end", {}).get("test_loss") is not None
+    return scored and ("iteration" in last or bool(last.get("end", {}).get("images_per_s")))
+
+
+def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, the last one first, each with its newline; up to a line longer than ``MOST_BYTES``."""
+    place, size, rest = file.seek(0, os.SEEK_END), BLOCK_BYTES, b""
+    while place and len(rest) <= MOST_BYTES:
+        begin = max(0, place - size)
+        file.seek(begin)
+        lines = (file.read(place - begin) + rest).splitlines(keepends=True)
+        yield from reversed(lines[1:])
+        rest = lines[0] if lines else b""  # its beginning may lie before
+        place, size = begin, min(2 * size, MOST_BYTES)
+    if place == 0:
+        yield rest
+
+
+# ── the configuration ─────────────────────────────────────────────────────────────────────────────────────────────────
+def _options_of(path: Path) -> tuple[dict, str | None]:
+    """Return the options of a run, and why there are none.
+
+    The file has no options that are None. Others that it lacks are of later versions of ringtrain: their defaults.
+    """
+    try:
+        if not path.is_file():
+            return {}, texts.NO_FILE(name=path.name)
+        held = parse_run_file(parsing.read_text(path), path.name)
+    except OSError as error:
+        return {}, texts.UNREADABLE(path=path.name, problem=error.strerror)
+    except (ConfigError, ValueError) as error:
+        return {}, texts.IN_CONFIG(config=path.name, error=error)
+    return {name: _value(held[name]) if name in held else _absent(spec) for name, spec in config_fields().items()}, None
+
+
+def _absent(spec):
+    return None if isinstance(spec.type, UnionType) else _value(default_of(spec))
+
+
+def _value(held):
+    """Return a value as JSON can hold it: a file may have been changed by hand."""
+    if isinstance(held, list | tuple):
+        return list(map(_value, held))
+    known = isinstance(held, bool | int | str) or (isinstance(held, float) and math.isfinite(held))
+    return held if known else str(held)

@@ -1,0 +1,144 @@
+"""``ringtrain runs`` as a user runs it."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from ringtrain.bench import texts as bench_texts
+from ringtrain.cli import texts as cli_texts
+from ringtrain.cli.main import run
+from ringtrain.report import texts as report_texts
+from ringtrain.runs import texts
+from tests.report.conftest import ITERATION, RUN
+from tests.run_folders import log_of, make_run
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(name, events, outcome, option=value...) → a run folder in runs/."""
+    return lambda name, *what, **options: make_run(tmp_path / "runs" / name, *what, **options)
+
+
+@pytest.fixture
+def call(make, tmp_path, monkeypatch, capfd):
+    """call(words...) → (exit code, standard output, standard error), in a folder with three runs in runs/."""
+    monkeypatch.chdir(tmp_path)
+    make("slow", log_of(accuracy=0.9, date="2026-01-01T12:00:00+00:00"), lr=0.01, optimizer="adam")
+    make("fast", log_of(accuracy=0.95, date="2026-01-02T12:00:00+00:00"), lr=0.1, seed=3)
+    make("torn", log_of(ended=False, date="2026-01-03T12:00:00+00:00"), "running", lr=0.1)
+
+    def call(*words, width=120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        return run(["runs", *words]), *capfd.readouterr()
+
+    return call
+
+
+def test_the_table_has_results_and_what_differs(call):
+    code, said, _ = call(width=160)
+    assert code == 0
+    head, *rows = said.split("\n\n")[0].strip().splitlines()
+    assert head.split() == [
+        "run", "outcome", "test_loss", "test_accuracy", "optimizer", "lr", "seed", "epoch", "iteration",
+        "images_per_s", "ranks", "date",
+    ]  # fmt: skip
+    assert [row.split()[:4] for row in rows] == [
+        ["slow", "done", "0.1000", "90.00%"], ["fast", "done", "0.1000", "95.00%"],
+        ["torn", "cut", "short", "0.7500"],
+    ]  # fmt: skip
+    assert rows[0].split()[4:6] == ["adam", "0.01"] and "2026-01-01" in rows[0]
+
+
+def test_a_narrow_terminal_has_several_tables(call):
+    _, said, _ = call(width=70)
+    assert max(map(len, said.splitlines())) <= 70
+    assert [table.split()[0] for table in said.strip().split("\n\n")] == ["run", "run"]
+    assert re.search(r"^run +outcome +test_loss +test_accuracy +optimizer +lr +seed$", said, re.MULTILINE)
+
+
+def test_conditions_and_order(call):
+    code, said, _ = call("--where", "lr>=0.1", "--sort", "-test_accuracy")
+    assert code == 0 and re.findall(r"^(\w+)  +(?:done|cut short)", said, re.MULTILINE) == ["fast", "torn"]
+    assert cli_texts.NOTE(note=cli_texts.CHOSEN(count=2, runs="3 runs", folder="runs")) in said
+    _, said, _ = call("--where", "lr>=0.1", "--where", "outcome=done")
+    assert "fast" in said and "torn" not in said and " lr" not in said  # no longer differs
+    code, said, _ = call("--where", "lr=7")
+    assert code == 0 and said.strip() == "note: 0 of 3 runs in runs"
+
+
+def test_json_and_csv(call, tmp_path, make):
+    (make("bad") / "log.jsonl").unlink()
+    code, said, _ = call("--json", "r.json", "--csv", "r.csv", "--sort", "name")
+    assert code == 0 and "note: bad is not listed" in said and "fast" in said
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [row["name"] for row in found["rows"]] == ["fast", "slow", "torn"]
+    assert found["differing"] == ["optimizer", "lr", "seed"] and len(found["notes"]) == 1
+    assert found["rows"][0]["options"]["lr"] == 0.1 and found["rows"][0]["folder"] == "runs/fast"
+    rows = list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))
+    assert [(row["name"], row["lr"], row["test_accuracy"], row["clip_norm"]) for row in rows] == [
+        ("fast", "0.1", "0.95", ""), ("slow", "0.01", "0.9", ""), ("torn", "0.1", "0.875", "")
+    ]  # fmt: skip
+
+
+def test_standard_output_is_for_programs(call, make):
+    (make("bad") / "log.jsonl").unlink()
+    code, said, warned = call("--json", "-")
+    assert code == 0 and len(json.loads(said)["rows"]) == 3 and "note: bad is not listed" in warned
+    _, said, _ = call("--csv", "-")
+    assert len(said.splitlines()) == 4 and said.startswith("name,date,outcome")
+
+
+def test_a_folder_without_runs(call, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert call("empty")[:2] == (0, f"\nnote: {cli_texts.NO_RUNS(folder='empty')}\n")
+
+
+def test_the_log_as_csv(call, make, tmp_path):
+    first = [replace(ITERATION, iteration=k, seconds=5.0 + k, images_per_s=64.0, exposed_s=0.25) for k in (1, 2)]
+    again = [replace(RUN, resumed_at=2), replace(ITERATION, iteration=3, seconds=1.0, images_per_s=64.0)]
+    make("resumed", [*log_of()[:1], *first, log_of()[3], *again], "running")
+    code, said, _ = call("runs/resumed", "--log", "log.csv")
+    assert (code, said.strip()) == (0, cli_texts.LOG_WRITTEN(path="log.csv", iterations="3 iterations"))
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert lines[0] == (
+        "iteration,epoch,loss,accuracy,lr,examples,images_per_s,seconds,exposed_s,test_loss,test_accuracy"
+    )
+    rows = list(csv.DictReader(lines))
+    assert [(row["iteration"], row["exposed_s"], row["test_accuracy"]) for row in rows] == [
+        ("1", "0.25", ""), ("2", "0.25", "0.875"), ("3", "", "")
+    ]  # fmt: skip
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds) and seconds[0] == 1.0  # an iteration of 64 images at 64 a second
+    assert call("runs/resumed", "--log", "-")[1].splitlines() == lines
+
+
+def test_the_log_of_a_run_without_an_iteration_has_a_head(call, make):
+    make("none", log_of()[:1])
+    assert call("runs/none", "--log", "-")[1].startswith("iteration,epoch,loss")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nowhere",), texts.NO_FOLDER.pattern(folder="nowhere", what=texts.NOT_THERE)),
+        (("--where", "lrr=1"), texts.UNKNOWN_NAME.pattern(flag="--where", name="lrr")),
+        (("--sort", "accurracy"), texts.UNKNOWN_NAME.pattern(flag="--sort", name="accurracy")),
+        (("--json", "-", "--csv", "-"), cli_texts.ONE_ON_SCREEN.pattern()),
+        (("--json", "no/r.json"), bench_texts.NO_FOLDER.pattern(path="no/r.json")),
+        (("runs/slow", "--log", "no/l.csv"), bench_texts.NO_FOLDER.pattern(path="no/l.csv")),
+        (("runs/slow", "--log", "l.csv", "--sort", "lr"), cli_texts.LOG_ALONE.pattern()),
+        (("--log", "l.csv"), report_texts.NO_RUN.pattern(folder="runs")),
+    ],
+)
+def test_refusals(call, words, told):
+    code, said, warned = call(*words)
+    assert (code, said) == (2, "") and re.match(f"ringtrain: {told}", warned), warned
+
+
+def test_of_many_ranks_one_lists(call, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert call() == (0, "", "")

@@ -1,0 +1,297 @@
+"""The commands of the other pages work as written, as those of the tutorial do: scripts/check-full runs them."""
+
+import io
+import tarfile
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.source_makers import cifar10_python
+from tests.docs import test_docs_commands
+from tests.docs.markdown import blocks, steps
+from tests.docs.playing import ROOT, Plan, Stage, play
+from tests.docs.test_docs_links import DOCUMENTS
+
+pytestmark = pytest.mark.mpi
+
+FASHION = "ringtrain data make DOWNLOADS/fashion-mnist -o fashion.h5"
+NAMES_A_PROCESS = "has a number or name in it that a reader puts there"
+ON_SLURM = "needs a Slurm: tests/slurm submits jobs to one"
+HYBRID = "mpirun -np 4 ringtrain train --model alexnet --data F.h5 --batch 128 --fc hybrid"
+PIPELINE = "ringtrain train --model alexnet --data imagenet.h5 --fc pipeline"
+SMALL = "mpirun -np 4 ringtrain train --model cifar10_quick --data cifar10.h5 --batch 16 --iterations 2 --fc"
+BENCH = "mpirun -np 4 ringtrain bench-allreduce"
+TIME = "mpirun -np 2 ringtrain time resnet18 --batch 64 --json layers.json"
+ON_A_CLUSTER = "--model resnet20 --data cifar10.h5 --batch 256 --device cuda"
+SLURM = (
+    "ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 --partition gpu --account mine --module openmpi/5.0 "
+    f"--output job.sbatch -- {ON_A_CLUSTER}"
+)
+COMPARE = (
+    'mpirun -np 4 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4,server --staleness 2,'
+    'delayed" -- --model lenet --data fashion.h5 --iterations 300 --evaluate-every 100'
+)
+SEEDS = (
+    'mpirun -np 4 ringtrain compare --sync "allreduce,averaging --average-every 8" --seeds {} -- --model lenet '
+    "--data fashion.h5 {}"
+)
+SPREAD = (
+    'mpirun -np 2 ringtrain compare --sync "allreduce --algorithm ring,allreduce --compress top-k,averaging '
+    '--average-every 8{}" --seeds {} -- --iterations {} --evaluate-every 20'
+)
+DIVERGES = ",allreduce --lr 1e30"
+SCALE = "ringtrain scale -n 1,2,4{} -- train --model resnet20 {}"
+TINY = "--batch 8 --batch-norm ghost:2 --iterations 2"
+SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 128 --iterations 30")
+FINE_TUNE = (
+    "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
+    "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
+)
+PHOTOS = "mpirun -np 2 ringtrain train --model resnet18 --data {} --random-resized-crop"
+MAKE_FASHION = "ringtrain data make fashion-mnist -o fashion.h5 --licence MIT"
+MAKE_CIFAR = "ringtrain data make cifar-10-batches-py.tar.xz -o cifar10.h5"
+PLOTTED = (
+    'ringtrain runs runs/lr-0.004 --log - | gnuplot -p -e \'set datafile separator ","; set key autotitle columnhead; '
+    'plot "-" using 1:3 with lines\''
+)
+FEW = " --classes 3 --batch 4 --batch-norm ghost:2 --iterations 1"
+SHARDS = "'shards/train-{000..099}.tar'"
+PLANS = {
+    "docs/algorithms": Plan(),
+    "docs/bench": Plan(
+        more={
+            f"{BENCH} -b 64K -e 64M --json sweep.json --plot sweep.png": "-e 256K -n 2 -w 0",
+            f"{BENCH} --algorithm auto,ring,mpi --wire all --sizes-of resnet18": "-n 1 -w 0",
+        },
+        absent={"scripts/bench allreduce --launches 5 --ranks 2,4": "takes minutes: tests/bench starts it with less"},
+    ),
+    "docs/checkpoints": Plan(
+        before=(FASHION,),
+        instead={"head -c 512 best.h5 | tr -s ' '": "head -c 512 runs/a/checkpoints/best.h5 | tr -s ' '"},
+        more={
+            "mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --out runs/a --resume auto": "--epochs 1",
+            "mpirun -np 2 ringtrain train --out runs/a --resume auto --epochs 20": "--epochs 2",
+        },
+    ),
+    "docs/compare": Plan(
+        before=(FASHION, *(f"ringtrain train --epochs 1 --out runs/{day}" for day in ("monday", "tuesday"))),
+        instead={
+            SEEDS.format(5, "--epochs 3"): SEEDS.format("2 --out runs/compare-20261121-123456", "--iterations 2"),
+            SPREAD.format(DIVERGES, 5, 100): SPREAD.format("", 2, 2),
+        },
+        more={COMPARE: "--iterations 4 --evaluate-every 2"},
+        unlike={
+            COMPARE: "one strategy diverges there, on all of Fashion-MNIST",
+            SPREAD.format(DIVERGES, 5, 100): "one variant diverges there",
+        },
+    ),
+    "docs/data": Plan(
+        before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test"))),
+        instead={
+            MAKE_FASHION: f"{MAKE_FASHION} --force",
+            MAKE_CIFAR: f"{MAKE_CIFAR} --force",
+            PHOTOS.format("photos"): PHOTOS.format("flowers") + FEW,
+            PHOTOS.format(SHARDS): PHOTOS.format(SHARDS.replace("099", "001")) + FEW,
+        },
+        more={
+            "ringtrain train --data fashion.h5": "--epochs 1",
+            'ringtrain train --data "train-*.h5" --test-data test.h5': "--epochs 1",
+            "ringtrain train --data scans.h5:volumes,labels": "--epochs 1",
+            "ringtrain train --data mine.npz": "--epochs 1",
+            "ringtrain train --data x.npy,y.npy --test-data xt.npy,yt.npy": "--epochs 1",
+        },
+        absent={"srun --ntasks-per-node=1 ringtrain data check /local/cifar10.h5": ON_SLURM},
+    ),
+    "docs/hangs": Plan(
+        more={
+            "ringtrain doctor": "--quick",
+            "mpirun -np 4 ringtrain doctor": "--quick",
+            "mpirun --with-ft ulfm -np 4 ringtrain train --elastic": "--epochs 1",
+            "mpirun --with-ft ulfm -np 4 ringtrain train --elastic replace": "--epochs 1",
+        },
+        absent={
+            "srun --mpi=pmix ringtrain doctor --quick --strict": ON_SLURM,
+            "kill -USR2 PID_OF_MPIRUN": NAMES_A_PROCESS,
+            "kill -USR2 PID_OF_A_RANK": NAMES_A_PROCESS,
+            "scancel -s USR2 JOB": ON_SLURM,
+            "ringtrain outcome runs/digits-20260131-235959; echo $?": "of a run that lost a rank: tests/mpi kills one",
+        },
+    ),
+    "docs/optimizers": Plan(
+        before=("cp cifar10.h5 F.h5",),
+        more={
+            "ringtrain train --optimizer adam --lr 0.003 --lr-policy cosine --min-lr 0.0001 --ema 0.95 --best-by loss "
+            "--early-stop 5": "--epochs 1",
+            "mpirun -np 4 ringtrain train --model resnet20 --data F.h5 --batch 1024 --base-batch 128 --warmup 5ep": (
+                "--batch 128 --iterations 2 --warmup 1"
+            ),
+        },
+    ),
+    "docs/report": Plan(
+        before=(FASHION, "ringtrain train --iterations 2 --out runs/b"),
+        more={"mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --trace --out runs/a": "--epochs 1"},
+    ),
+    "docs/reproducibility": Plan(
+        more={"mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5 --reproducible": "--iterations 1"}
+    ),
+    "docs/runs": Plan(
+        before=(
+            "ringtrain train --iterations 2 --lr 0.004 --out runs/lr-0.004",
+            "ringtrain train --iterations 2 --optimizer sgd --lr 0.1 --out runs/sgd",
+        ),
+        instead={'ringtrain runs experiments --where "outcome!=done" --json -': "ringtrain runs runs --json -"},
+        unlike={"ringtrain runs --sort=-test_accuracy": "of longer runs than these"},
+        absent={
+            "pip install 'ringtrain[tensorboard]'": "installs",
+            "mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --tensorboard": "needs TensorBoard",
+            "tensorboard --logdir runs": "needs TensorBoard",
+            PLOTTED: "needs gnuplot",
+            "import pandas": "needs pandas",
+        },
+    ),
+    "docs/scale": Plan(
+        instead={
+            SCALE.format(",8 --strong --weak -o scale.pdf", "--data cifar10.h5 --batch 256 --iterations 60"): (
+                SCALE.format(" --rounds 1 --weak -o scale.pdf", f"--data cifar10.h5 {TINY}")
+            ),
+            SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),
+        },
+        unlike={SYNTHETIC: "its figures are of one machine"},
+    ),
+    "docs/slow": Plan(
+        more={
+            "ringtrain time alexnet --batch 4": "--batch 1 --iterations 1 --warm-up 0",
+            TIME: "--batch 2 --iterations 1 --warm-up 0",
+            "mpirun -np 4 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
+            "mpirun -np 4 ringtrain train": "--epochs 1",
+        }
+    ),
+    "docs/slurm": Plan(
+        before=("touch train.py",),
+        instead={SLURM: f"{SLURM} --batch 128 --batch-norm ghost:8"},
+        absent={
+            f"sbatch -N2 --gpus-per-node=4 -t 4:00:00 scripts/train.sbatch {ON_A_CLUSTER}": ON_SLURM,
+            "sbatch -N2 --ntasks-per-node=8 scripts/bench.sbatch": ON_SLURM,
+            "export RINGTRAIN_JOB_END=$(($(date +%s) + PBS_WALLTIME))": "needs a PBS",
+            'export RINGTRAIN_JOB_END=$(date -d "$(bjobs -noheader -o finish_time "$LSB_JOBID" | tr -d LE)" +%s)': (
+                "needs an LSF"
+            ),
+        },
+    ),
+    "docs/strategies": Plan(
+        instead={
+            HYBRID: f"{SMALL} hybrid",
+            f"mpirun -np 6 {PIPELINE} --fc-ranks 2 --accumulate 4": f"{SMALL} pipeline --fc-ranks 2 --accumulate 4",
+            f"mpirun -np 20 {PIPELINE} --sync server --staleness 2": f"{SMALL} pipeline --sync server --staleness 2",
+        },
+        more={"ringtrain time alexnet --batch 128 -n 3": "--batch 2 -n 1"},
+    ),
+    "docs/tasks": Plan(before=("ringtrain train --epochs 1 --out runs/first",)),
+    "docs/weights": Plan(
+        before=(
+            "ringtrain train --model resnet20 --data cifar10.h5 --iterations 1 --out runs/there",
+            "ringtrain export runs/there -o resnet20.safetensors",
+        ),
+        instead={
+            FINE_TUNE: FINE_TUNE.replace("resnet50", "resnet20") + " --batch 16 --batch-norm ghost:4 --warmup 2",
+        },
+        absent={
+            'python -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet50(weights='
+            "'DEFAULT').state_dict(), 'resnet50.safetensors')\"": "fetches weights",
+            "import torchvision": "scripts/check-torchvision does this",
+            "import json": "of the ResNet-50 above",
+        },
+    ),
+}
+# Why the other pages with commands have no plan here.
+WITHOUT = {
+    "CONTRIBUTING": "hosts want namespaces of the kernel: tests/cluster has them",
+    "scripts/packaging/README": "needs apptainer, rattler-build and spack",
+    "docs/errors": NAMES_A_PROCESS,
+    "docs/gpu": "needs a GPU: scripts/gpu-acceptance is its test",
+    "docs/python": "tests/mpi/test_mpi_communicator.py runs its programs",
+    "docs/pytorch": "tests/docs/test_docs_pytorch.py has its plan, where torch is installed",
+}
+
+
+@pytest.fixture
+def furnished(stage) -> Stage:
+    """With small data under the names that these pages give to a reader's own."""
+    random = np.random.default_rng(0)
+    folder = stage.folder
+    (folder / "fashion-mnist").symlink_to("DOWNLOADS/fashion-mnist")
+    images, labels = random.integers(0, 256, (64, 8, 8, 1), dtype=np.uint8), np.arange(64) % 10
+    np.savez(folder / "mine.npz", x=images, y=labels)
+    for name, part in (("x", images), ("y", labels), ("xt", images[:8]), ("yt", labels[:8])):
+        np.save(folder / f"{name}.npy", part)
+    write_arrays(folder / "scans.h5", volumes=images, labels=labels)
+    values = images / np.float32(256)
+    write_arrays(folder / "fields.h5", x=values, y=values)
+    write_arrays(folder / "masks.h5", x=images, y=images[..., 0] // 128)
+    write_arrays(folder / "tags.h5", x=images, y=random.integers(0, 2, (64, 4)).astype(np.float32))
+    convolution = '{ name = "out", kind = "Conv2D", channels = %d, kernel = 3, pad = 1 }'
+    linear = '{ name = "flat", kind = "Flatten" },\n  { name = "out", kind = "Linear", units = 4 }'
+    for name, layers in (("field", convolution % 1), ("masks", convolution % 2), ("tags", linear)):
+        (folder / f"{name}.toml").write_text(MODEL.format(layers=layers))
+    write_flowers(folder, random)
+    with tarfile.open(folder / "cifar-10-batches-py.tar.xz", "w:xz") as archive:
+        for name, content in cifar10_python().items():
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return stage
+
+
+MODEL = """input = {{ shape = [8, 8, 1] }}
+layers = [
+  {layers},
+]
+recipe = {{ batch = 16, epochs = 1, lr = 0.01 }}
+"""
+
+
+def write_arrays(path, **arrays) -> None:
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+
+
+def write_flowers(folder, random) -> None:
+    """A folder of images, and the same in two shards."""
+    for kind in ("iris", "rose", "tulip"):
+        (folder / "flowers" / kind).mkdir(parents=True)
+        for number in range(8):
+            image = Image.fromarray(random.integers(0, 256, (64, 48, 3), dtype=np.uint8))
+            image.save(folder / "flowers" / kind / f"{number}.jpg")
+    (folder / "shards").mkdir()
+    files = sorted((folder / "flowers").rglob("*.jpg"))
+    for number in range(2):
+        with tarfile.open(folder / "shards" / f"train-00{number}.tar", "w") as shard:
+            for path in files[number::2]:
+                shard.add(path, path.relative_to(folder / "flowers"))
+
+
+def path_of(page: str):
+    return ROOT / f"{page}.md"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", PLANS)
+def test_every_command_works_and_prints_what_is_shown(page, furnished):
+    play(path_of(page), furnished, PLANS[page])
+
+
+@pytest.mark.parametrize("page", PLANS)
+def test_a_plan_names_commands_that_are_there(page):
+    assert PLANS[page].named() <= {step.name for step in steps(path_of(page).read_text())}
+
+
+def test_every_page_with_commands_has_a_plan():
+    """A block without a language is of commands. Those of docs/benchmarks are campaigns of hours on machines that they
+    name."""
+    planned = {*test_docs_commands.PLANS, *map(path_of, (*PLANS, *WITHOUT))}
+    pages = [page for page in DOCUMENTS if page.parent.name != "benchmarks"]
+    with_commands = {page for page in pages if not all(block.language for block in blocks(page.read_text()))}
+    assert with_commands <= planned

@@ -1,0 +1,344 @@
+"""The page of a report: whole HTML that asks for nothing, with what a run has and a line for what it lacks."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib import rc_context
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import to_table
+from ringtrain.errors import UsageError
+from ringtrain.report import texts as report_texts
+from ringtrain.report.end_events import Failed, Ranks
+from ringtrain.report.events import Note, RanksLost
+from ringtrain.report.figure import STYLE
+from ringtrain.report.page import document, figures, html, metrics, sections, texts, timeline
+from ringtrain.report.page.document import report_page
+from ringtrain.report.page.inputs import read_reported
+from ringtrain.report.sinks import JsonLines
+from ringtrain.report.trace import DEVICE, LOOP, Slice, read_trace, write_trace
+
+RANKS = Ranks(
+    images=[60, 68], updates=[2, 2], training_s=[4.0, 5.0], exposed_s=[1.0, 0.5], bytes_sent=[3_000_000, 5_000_000],
+    bytes_received=[None, None], between_bytes=[0, 0], weights_bytes=[10, 10], gradient_bytes=[10, 10],
+    state_bytes=[5, 7], peak_bytes=[1 << 30, 1 << 29],
+)  # fmt: skip
+EVIL = "<script src=//evil.example/x.js></script>&\"' $x^2$ \x1b[2J"
+MS = 1_000_000
+
+
+def of_rank(rank):
+    return [
+        Slice(LOOP, "iteration 6", 0, 9 * MS),
+        Slice(LOOP, "load", 0, MS),
+        Slice(LOOP, "forward", MS, 3 * MS),
+        Slice(LOOP, "forward conv1", MS, 2 * MS),
+        Slice(LOOP, "backward", 3 * MS, 6 * MS),
+        Slice(LOOP, "wait gradients 0", 6 * MS, 8 * MS),
+        Slice(LOOP, "update", 8 * MS, 9 * MS),
+        Slice("gradients 0", "gradients 0", 4 * MS, 8 * MS, {"bytes": 64}),
+    ]
+
+
+def metrics_of(names, counts):
+    values = {"precision": 0.5, "recall": 0.25, "f1": 0.125, "iou": None}
+    classes = [
+        {"class": name, "labelled": sum(row), "predicted": 3} | values for name, row in zip(names, counts, strict=True)
+    ]
+    return {"checkpoint": "runs/a", "split": "test", "iteration": 7, "classes": classes, "confusion": counts}
+
+
+def written(folder, *happened):
+    """The folder of a run with this log."""
+    folder.mkdir()
+    log = JsonLines(folder / "log.jsonl")
+    for event in happened:
+        log.handle(event)
+    log.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory, run, iteration, epoch, exchanged, ended):
+    """A run with everything."""
+    start = run(date="2026-11-24T11:50:03+00:00", hosts=["node7", "node7"], command="ringtrain train --trace", job="81")
+    trained = [iteration(iteration=k, loss=4.0 / k) for k in range(1, 24)]
+    lost = RanksLost(lost=[3], ranks=2, replaced=0, resumed_at=4, source="memory", seconds=0.5)
+    told = [Note(text="a disk is full"), lost, *trained, epoch(), exchanged(), RANKS, ended()]
+    folder = written(tmp_path_factory.mktemp("runs") / "whole", start, *told)
+    config = {key: value for key, value in to_table(TrainConfig(batch=96)).items() if value != []}
+    (folder / "config.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+    write_trace(folder / "trace.json", {0: of_rank(0), 1: of_rank(1)})
+    (folder / "metrics.json").write_text(json.dumps(metrics_of("ab", [[5, 1], [0, 7]])))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(kept):
+    """Its page."""
+    return page_of(kept)
+
+
+@pytest.fixture
+def whole(kept, tmp_path):
+    """A copy of the run, to change."""
+    return Path(shutil.copytree(kept, tmp_path / "whole"))
+
+
+@pytest.fixture
+def bare(tmp_path, run, iteration):
+    """A run of one rank that was killed in its first iterations, and whose names are an attack."""
+    return written(tmp_path / "bare", run(model=EVIL, data=EVIL, ranks=1, command=EVIL), iteration(), Note(text=EVIL))
+
+
+def page_of(*folders):
+    return report_page([read_reported(folder, folder.name) for folder in folders], "2026-11-25 10:00 UTC")
+
+
+class Reader(HTMLParser):
+    """Collects the texts; refuses a page whose elements do not nest, and anything that a browser would fetch or run."""
+
+    VOID, FETCHING = {"meta"}, {"src", "href", "srcset", "data", "action", "poster", "xlink:href"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts, self.ids, self.used = [], [], [], set()
+
+    def handle_starttag(self, tag, attrs):
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base", "form"), tag
+        assert not [name for name, _ in attrs if name.startswith("on")], attrs
+        for name, value in attrs:
+            assert name not in self.FETCHING or value.startswith(("#", "data:")), (name, value)
+            assert "url(" not in value or "url(#" in value, value
+            self.used |= set(re.findall(r"#([\w-]{6,})", value)) if name in self.FETCHING or "url(" in value else set()
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+        else:
+            assert "url(" not in data and "@import" not in data
+
+
+def read(page) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert not reader.open
+    assert set(reader.ids) >= reader.used and len(page) < 3 << 20
+    return reader
+
+
+def words(page) -> str:
+    return " ".join(" ".join(read(page).texts).split())
+
+
+def test_a_run_with_everything(page):
+    text = words(page)
+    for told in (
+        "node7", "ringtrain 0.1.0", "2026-11-24 11:50 UTC", "ringtrain train --trace", "81",
+        "digits, 34,826 parameters",
+        texts.CURVES(), texts.COMMUNICATION(), texts.TIMELINE(), texts.CLASSES(), texts.CONFIGURATION(),
+        texts.ENVIRONMENT(), texts.END(), "a disk is full", "lost rank 3: 2 ranks", "87.50%",
+        texts.ENDED(outcome="done", iteration=460), "setting value default batch 96 64", "a 6 3 50.00% 25.00% 12.50% –",
+        "rank 1 68 2 5 0.5 5 512", "2026-11-25 10:00 UTC",
+    ):  # fmt: skip
+        assert told in text, told
+    assert texts.LEFT_OUT() not in text
+    assert page.count("<svg ") == 4
+
+
+def test_every_picture_is_xml_by_itself_and_shares_no_id(page):
+    pictures = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+    for picture in pictures:
+        root = ElementTree.fromstring(picture)
+        assert root.get("role") == "img" and root.get("aria-label")
+    own = [set(re.findall(r' id="([^"]+)"', picture)) for picture in pictures]
+    assert sum(map(len, own)) == len(set().union(*own)) > 0
+
+
+def test_pictures_take_the_colours_of_the_page(page):
+    assert figures.INK not in page and figures.LINES not in page and "#000000" not in page.split("</style>")[1]
+    assert "currentColor" in page and "var(--rule)" in page
+    assert "prefers-color-scheme: dark" in page and "@media print" in page
+
+
+def test_what_a_run_lacks_is_a_line(bare):
+    text = words(page_of(bare))
+    lacking = [texts.NO_CONFIG(), texts.NO_TRACE_HERE(), texts.NO_METRICS_HERE(folder=bare), texts.NO_EXCHANGE()]
+    assert all(line in text for line in lacking)
+    for heading in (texts.COMMUNICATION(), texts.TIMELINE(), texts.CLASSES(), texts.CONFIGURATION()):
+        assert f"{heading} " not in text.split(texts.LEFT_OUT())[0]
+    assert texts.ENDED(outcome="cut short", iteration=1) in text
+
+
+def test_names_are_text_wherever_they_stand(bare):
+    page = page_of(bare)
+    assert words(page).count("<script src=//evil.example/x.js></script>&\"' $x^2$ \\x1b[2J") >= 4
+    assert "default-src 'none'" in page
+
+
+def test_a_run_without_an_iteration(tmp_path, run):
+    folder = written(tmp_path / "none", run(), Failed(error="StalledError", text="rank 1 did not come"))
+    text = words(page_of(folder))
+    assert texts.NO_CURVES() in text and "rank 1 did not come" in text
+    assert texts.ENDED(outcome="failed", iteration=0) in text
+
+
+def test_spoiled_parts_are_left_out_with_their_reason(whole):
+    for name in ("trace.json", "metrics.json", "config.toml"):
+        (whole / name).write_text("[1")
+    text = "\n".join(read_reported(whole, "a").left_out)
+    assert all(str(whole / name) in text for name in ("trace.json", "metrics.json", "config.toml"))
+    write_trace(whole / "trace.json", {})
+    assert texts.EMPTY_TRACE(path=whole / "trace.json") in read_reported(whole, "a").left_out
+
+
+def test_metrics_that_are_named_must_be_there(whole, tmp_path):
+    (whole / "metrics.json").rename(tmp_path / "m.json")
+    assert read_reported(whole, "a", tmp_path / "m.json").metrics.split == "test"
+    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern(path=tmp_path / "n.json")):
+        read_reported(whole, "a", tmp_path / "n.json")
+
+
+def test_the_trace_is_where_the_run_has_written_it(whole, tmp_path):
+    (whole / "trace.json").rename(tmp_path / "t.json")
+    with open(whole / "config.toml", "a") as file:
+        file.write(f'trace = "{tmp_path}/t.json"\n')
+    assert list(read_reported(whole, "a").trace) == [0, 1]
+
+
+def test_several_runs_beside_one_another(whole, bare):
+    page = page_of(whole, bare)
+    text = words(page)
+    assert texts.RUNS(count=2, names="whole, bare") in text
+    differing = text.split(texts.DIFFERENCES())[1].split(texts.NOTES())[0]
+    assert "ranks 2 1" in differing and "batch 96 –" in differing and "version" not in differing
+    assert report_texts.LOG_ENDS(name="bare", iteration=1) in text
+    assert page.count("<svg ") == 4 and texts.LEFT_OUT() in text
+    assert texts.NO_DIFFERENCE() in words(document._differences([read_reported(whole, "a")] * 2))
+
+
+LOOK = """<script>document.title = JSON.stringify({
+  wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  asked: performance.getEntriesByType("resource").map(each => each.name),
+  paper: getComputedStyle(document.body).backgroundColor,
+  outside: [...document.querySelectorAll("svg text")].filter(each => {
+    const box = each.getBoundingClientRect(), of = each.ownerSVGElement.getBoundingClientRect();
+    return box.left < of.left - 3 || box.right > of.right + 3 || box.top < of.top - 3 || box.bottom > of.bottom + 3;
+  }).map(each => each.textContent),
+})</script>"""
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@pytest.mark.parametrize(("width", "scheme", "paper"), [(1240, 1, "rgb(255, 255, 255)"), (600, 0, "rgb(21, 24, 28)")])
+def test_a_browser_asks_for_nothing_and_has_all_within_its_width(whole, bare, tmp_path, width, scheme, paper):
+    """In light and in dark. The page's policy is taken out: it would refuse what must not be there, and this look."""
+    page = re.sub("<meta http-equiv[^>]*>", "", page_of(whole, bare)).replace("</body>", f"{LOOK}</body>")
+    (tmp_path / "report.html").write_text(page)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    flags += [f"--window-size={width},1000", f"--blink-settings=preferredColorScheme={scheme}"]
+    done = subprocess.run(
+        [CHROMIUM, *flags, f"file://{tmp_path}/report.html"], capture_output=True, text=True, timeout=120, check=True
+    )
+    seen = json.loads(unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
+    assert seen == {"wide": 0, "asked": [], "paper": paper, "outside": []}
+
+
+# ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_html_is_escaped_once():
+    assert html.tag("p", "a < b", html.tag("b", "&"), class_='"x"') == (
+        '<p class="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
+    )
+
+
+def test_a_timeline_has_a_row_for_the_loop_and_one_for_buckets():
+    on_device = [*of_rank(0), Slice(DEVICE, "forward", MS, 4 * MS)]
+    axes = timeline.timeline_figure({0: on_device, 1: of_rank(1)}).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["rank 0", texts.ON_DEVICE(), texts.BUCKETS(), "rank 1", texts.BUCKETS()]
+    assert axes.get_xlim() == (0, 9) and [text.get_text() for text in axes.texts] == ["iteration 6"]
+
+
+def test_a_timeline_has_the_last_iterations_of_the_first_ranks():
+    long = [Slice(LOOP, f"iteration {k}", 10 * k * MS, 10 * (k + 1) * MS) for k in range(9)]
+    axes = timeline.timeline_figure(dict.fromkeys(range(40), long)).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["iteration 6", "iteration 7", "iteration 8"]
+    assert len(axes.get_yticks()) == timeline.MOST_RANKS
+
+
+def test_slices_too_short_to_be_seen_are_joined():
+    spans = [(0, 1), (2, 3), (10, 20), (15, 17)]
+    assert timeline._joined(spans, 1) == [(0, 3), (10, 20)]
+
+
+def test_buckets_are_those_that_take_longest():
+    buckets = [
+        {"what": "gradients", "spans": f"s{k}", "nbytes": 1024, "total_s": 0.001 * (20 - k), "exposed_s": None}
+        for k in range(20)
+    ]
+    axes = figures.buckets_figure(buckets).axes[0]
+    labels = [label.get_text().split("\n")[1] for label in axes.get_yticklabels()]
+    assert labels == [f"s{k}" for k in range(figures.MOST_BUCKETS)]
+
+
+def test_a_confusion_matrix_has_counts_while_they_fit():
+    with rc_context(STYLE):
+        small = figures.confusion_figure([[3, 1], [0, 0]], ["cat", EVIL]).axes[0]
+        large = figures.confusion_figure([[1] * 60] * 60, ["c"] * 60).axes[0]
+    assert [text.get_text() for text in small.texts] == ["3", "1"] and not large.texts
+    assert small.get_xticklabels()[1].get_text().endswith("…")
+
+
+def test_many_ranks_and_classes_are_told_in_short(whole):
+    of_many = {"images": list(range(40)), "peak_bytes": [1 << 20] * 40}
+    assert "least 0 1" in words(sections._by_rank(of_many)) and "most 39 1" in words(sections._by_rank(of_many))
+    names = [f"c{k}" for k in range(60)]
+    (whole / "metrics.json").write_text(json.dumps(metrics_of(names, [[1] * 60] * 60)))
+    text = words(sections.classes(read_reported(whole, "a"), 2))
+    assert texts.WORST(shown=sections.MOST_CLASSES, all=60) in text
+
+
+# ── what is read ──────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_trace_is_read_as_it_was_written(tmp_path):
+    write_trace(tmp_path / "t.json", {1: of_rank(1), 0: [Slice(DEVICE, "x", 5, 5000)]})
+    found = read_trace(tmp_path / "t.json")
+    assert list(found) == [0, 1] and found[0] == [Slice(DEVICE, "x", 5, 5000)]
+    assert sorted(each.name for each in found[1]) == sorted(each.name for each in of_rank(1))
+
+
+@pytest.mark.parametrize("spoiled", ['"ts": null', '"ts": -1', '"ts": 1e99', '"ts": true', '"pid": "x"', '"t": 0'])
+def test_a_trace_of_wrong_values_is_refused(tmp_path, spoiled):
+    path = tmp_path / "t.json"
+    write_trace(path, {0: [Slice(LOOP, "x", 0, 5000)]})
+    key = '"pid": 0' if "pid" in spoiled else '"ts": 0.0'
+    path.write_text(path.read_text().replace(key, spoiled))
+    with pytest.raises(UsageError, match=report_texts.NO_TRACE.pattern(path=path)):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("held", [[], {}, {"confusion": [[1]]}, {"confusion": [[1, -1], [0, 0]]}, {"iteration": "7"}])
+def test_metrics_of_wrong_values_are_refused(tmp_path, held):
+    whole = metrics_of("ab", [[5, 1], [0, 7]])
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({**whole, **held} if held else held))
+    with pytest.raises(UsageError, match=texts.NO_METRICS.pattern(path=path)):
+        metrics.read_metrics(path)

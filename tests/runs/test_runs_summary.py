@@ -1,0 +1,235 @@
+"""Run folders are found and summarised, whatever is in them, without reading whole logs."""
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringtrain.errors import UsageError
+from ringtrain.report.comparison.rows import METRICS
+from ringtrain.report.events import Note
+from ringtrain.runs import summary, texts
+from ringtrain.runs.conditions import differing
+from ringtrain.runs.summary import RESULTS, lines_backwards, list_runs
+from ringtrain.storage.run_folder.lock import is_held, take_lock
+from tests.report.conftest import ENDED, EPOCH, ITERATION, RUN
+from tests.run_folders import DIVERGED, log_of, make_run
+
+
+@pytest.fixture(autouse=True)
+def zone(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC-1")  # one hour east
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(name, events, outcome, option=value...) → a run folder below tmp_path/runs."""
+    return lambda name, *what, **options: make_run(tmp_path / "runs" / name, *what, **options)
+
+
+def only(folder):
+    (run,), notes = list_runs(folder)
+    assert not notes
+    return run
+
+
+def test_the_results_of_a_run(make):
+    found = only(make("a", lr=0.1, lr_steps=[10, "2ep"]))
+    assert found.results == dict.fromkeys(METRICS) | {
+        "name": "a", "date": "2026-01-31 23:59:00+01:00", "outcome": "done", "epoch": 1, "iteration": 2,
+        "test_loss": 0.1, "test_accuracy": 0.975, "images_per_s": 12_345.6, "ranks": 2,
+    }  # fmt: skip
+    assert list(found.results) == list(RESULTS)
+    assert (found.options["lr"], found.options["lr_steps"], found.problem) == (0.1, [10, "2ep"], None)
+
+
+def test_metrics_of_a_regression(make):
+    ended = replace(ENDED, test_accuracy=None, test_metrics={"rmse": 0.5, "unknown": 1.0})
+    results = only(make("a", [*log_of(ended=False), ended])).results
+    assert (results["rmse"], results["r2"], results["test_accuracy"]) == (0.5, None, None)
+    assert "unknown" not in results
+
+
+@pytest.mark.parametrize(
+    ("events", "became", "told", "problem"),
+    [
+        (log_of(), "running", "done", None),
+        ([*log_of(ended=False), replace(ENDED, reason="early stop")], "done", "early stop", None),
+        ([*log_of(ended=False), DIVERGED], "running", "diverged", "the loss is nan"),
+        (log_of(ended=False), "stalled", "stalled", "it is late"),
+        (log_of(ended=False), "running", "cut short", None),
+    ],
+)
+def test_the_outcome(make, events, became, told, problem):
+    found = only(make("a", events, became))
+    assert (found.results["outcome"], found.problem) == (told, problem)
+
+
+def test_a_run_is_running_as_long_as_it_has_the_lock(make):
+    folder = make("a", log_of(ended=False), "running")
+    lock = take_lock(folder)
+    assert is_held(folder) and only(folder).results["outcome"] == "running"
+    assert only(folder).results["ranks"] == 3  # of this start, by its outcome file
+    lock.release()
+    assert not is_held(folder) and only(folder).results["outcome"] == "cut short"
+    assert not is_held(folder.parent)
+
+
+def test_a_run_that_goes_on_has_the_last_figures_of_all_its_starts(make):
+    again = [replace(RUN, resumed_at=2), replace(ITERATION, iteration=3, images_per_s=7.0)]
+    results = only(make("a", [*log_of(), *again], "running")).results
+    assert (results["outcome"], results["iteration"], results["images_per_s"]) == ("cut short", 3, 7.0)
+    assert (results["test_accuracy"], results["epoch"]) == (0.875, 1)
+
+
+def test_a_run_without_an_iteration(make):
+    results = only(make("a", log_of()[:1], "running")).results
+    assert (results["iteration"], results["epoch"], results["test_loss"], results["images_per_s"]) == (0, 0, None, None)
+
+
+def test_a_long_log_is_not_read_whole(make):
+    trained = [replace(ITERATION, iteration=k) for k in range(1, 4000)]
+    folder = make("a", [*log_of()[:1], *trained, replace(EPOCH, iteration=3999), *trained[-50:]], "running")
+    size, before = (folder / "log.jsonl").stat().st_size, read_so_far()
+    assert only(folder).results["iteration"] == 3999
+    assert read_so_far() - before < size / 4
+
+
+def read_so_far() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 1000])
+@pytest.mark.parametrize("data", [b"", b"\n", b"a", b"a\n", b"\n\nab\n", b"first\nsecond\n\nthe last one is torn"])
+def test_lines_backwards(tmp_path, monkeypatch, block, data):
+    monkeypatch.setattr(summary, "BLOCK_BYTES", block)
+    (tmp_path / "a").write_bytes(data)
+    with open(tmp_path / "a", "rb") as file:
+        assert list(filter(None, lines_backwards(file))) == data.splitlines(keepends=True)[::-1]
+
+
+def test_a_line_without_end_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(summary, "MOST_BYTES", 100)
+    (tmp_path / "a").write_bytes(b"before\n" + b"x" * 1000 + b"\nafter\n")
+    with open(tmp_path / "a", "rb") as file:
+        assert list(lines_backwards(file)) == [b"after\n"]
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_options_that_a_configuration_lacks_are_off_or_of_an_earlier_version(make):
+    options = only(make("a", iterations=7, stage=True, guard=False)).options
+    assert (options["epochs"], options["iterations"], options["clip_norm"]) == (None, 7, None)  # not set
+    assert (options["keep"], options["check_collectives"]) == (2, False)  # the default; of a former name
+    assert "stage" not in options
+
+
+def test_what_differs(make):
+    make("a", lr=0.1, out="runs/a", mixup=0.2, tensorboard=True)
+    make("b", lr=0.1, out="runs/b")
+    folder = make("c", lr=0.2)
+    assert differing(list_runs(folder.parent)[0]) == ["lr", "mixup"]
+    assert differing(list_runs(folder)[0]) == []
+
+
+def test_values_that_no_option_has(make):
+    folder = make("a")
+    (folder / "config.toml").write_text("lr = nan\nmodel = { a = 1 }\nbatch = [2026-01-31, [1]]\nseed = 3\n")
+    options = only(folder).options
+    assert json.loads(json.dumps(options)) == options
+    assert (options["lr"], options["model"], options["seed"]) == ("nan", "{'a': 1}", 3)
+    make("b")
+    assert {"lr", "model", "batch"} <= set(differing(list_runs(folder.parent)[0]))
+
+
+# ── folders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_runs_are_found_in_folders_below(make):
+    for name in ("a", "compare/b", ".hidden/c", "a/checkpoints/d", "a/e"):
+        make(name)
+    top = make("x").parent
+    found, notes = list_runs(top)
+    assert ([run.results["name"] for run in found], notes) == (["a", "a/e", "compare/b", "x"], [])
+    assert found[2].folder == str(top / "compare" / "b")
+    (top / "other").mkdir()
+    (top / "other" / "checkpoints").mkdir()
+    assert len(list_runs(top)[0]) == 4
+
+
+@pytest.mark.parametrize("what", [texts.NOT_THERE, texts.NOT_A_FOLDER])
+def test_no_folder(tmp_path, what):
+    if what == texts.NOT_A_FOLDER:
+        (tmp_path / "a").touch()
+    with pytest.raises(UsageError, match=texts.NO_FOLDER.pattern(folder=tmp_path / "a", what=what)):
+        list_runs(tmp_path / "a")
+
+
+def spoil_log(folder):
+    (folder / "log.jsonl").write_bytes(b"\xff\x00{" * 1000)
+
+
+def take_log(folder):
+    (folder / "log.jsonl").unlink()
+
+
+def pipe(name):
+    def replace_by_pipe(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return replace_by_pipe
+
+
+def spoil_config(folder):
+    (folder / "config.toml").write_text("lr = [")
+
+
+def begun(folder):
+    for path in folder.glob("*.*"):
+        path.unlink(missing_ok=True) if path.is_file() else None
+    (folder / ".lock").touch()
+
+
+LATE = texts.ENDED_WITH(text="it is late")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "listed", "told"),
+    [
+        (spoil_log, False, texts.ENDED(why=texts.NO_START(log="log.jsonl"), outcome="done", text=LATE)),
+        (take_log, False, texts.ENDED(why=texts.NO_FILE(name="log.jsonl"), outcome="done", text=LATE)),
+        (pipe("log.jsonl"), False, texts.UNREADABLE.pattern(path="log.jsonl")),
+        (begun, False, texts.NO_FILE(name="log.jsonl")),
+        (spoil_config, True, texts.IN_CONFIG.pattern(config="config.toml")),
+        (pipe("config.toml"), True, texts.NO_FILE(name="config.toml")),
+        (pipe("outcome.json"), True, ""),
+    ],
+)
+def test_a_damaged_folder_is_told_and_breaks_no_list(make, spoil, listed, told):
+    folder = make("bad")
+    spoil(folder)
+    make("good")
+    found, notes = list_runs(folder.parent)
+    assert [run.results["name"] for run in found] == (["bad", "good"] if listed else ["good"])
+    assert len(notes) == bool(told) and all("bad is" in note and "\n" not in note for note in notes)
+    assert not told or told.split("[")[0].replace("\\", "") in notes[0]
+
+
+def test_damaged_lines_within_a_log_are_passed_over(make):
+    folder = make("a", log_of(ended=False), "running")
+    lines = (folder / "log.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "log.jsonl").write_bytes(
+        b"".join([b"{\n", *lines, b'{"event": "test"}\n', b'{"event": "end"}\n', b'{"event": "itera'])
+    )
+    assert only(folder).results["iteration"] == 2
+
+
+def test_a_name_that_would_move_the_cursor(make):
+    folder = make("a\x1b[2Jb", [*log_of(ended=False), Note(text="\x1b[2J")])
+    assert list_runs(folder.parent)[0][0].results["name"] == "a\\x1b[2Jb"
