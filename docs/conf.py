@@ -27,6 +27,7 @@ NAVIGATION = {
         "Do I get the same numbers? <docs/reproducibility>",
         "docs/strategies",
         "docs/compare",
+        "docs/scale",
         "docs/runs",
         "docs/report",
         "docs/bench",

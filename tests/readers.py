@@ -9,7 +9,7 @@ import tarfile
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,8 +31,9 @@ from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.report.comparison.logs import read_iterations, read_run
+from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
-from ringtrain.report.comparison.table import comparison_tables, csv_text
+from ringtrain.report.comparison.table import comparison_tables, csv_text, variant_tables
 from ringtrain.report.end_events import Ended, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
 from ringtrain.report.page.metrics import read_metrics
@@ -144,6 +145,13 @@ def sweeps() -> list[bytes]:
     return [json.dumps({"header": {}, "rows": [row | {"dtype": "float32", "op": "sum", "placement": "in"}]}).encode()]
 
 
+def over_seeds(runs) -> None:
+    rows = rows_of(runs, {run.name: "v" for run in runs})
+    variants = variant_rows(rows)
+    json.dumps([variants, notes_of(runs, rows), variants_by_seed(runs)])
+    [plain_lines(table) for table in variant_tables(variants, 120)], csv_text(rows, variants)
+
+
 def log(path: Path) -> None:
     runs = [read_run(path.parent, "bad")]
     rows = rows_of(runs)
@@ -152,6 +160,7 @@ def log(path: Path) -> None:
     json_text(listed, notes), runs_csv(listed), iterations_text(read_iterations(path.parent))
     [plain_lines(table) for table in run_tables(listed, 120, framed=False)], sort_runs(listed, "-test_loss")
     [plain_lines(table) for table in comparison_tables(rows, 120)], csv_text(rows)
+    over_seeds([*runs, replace(runs[0], name="beside")])
     with TemporaryDirectory() as folder:  # what is cut is meant to change
         (Path(folder) / "log").write_bytes(path.read_bytes())
         truncate_log(Path(folder) / "log", 2)

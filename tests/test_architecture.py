@@ -60,7 +60,7 @@ ORDER = {
     "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
-    "launch": "texts binding python_script slurm doctor",
+    "launch": "texts binding python_script mpirun slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
@@ -70,7 +70,7 @@ ORDER = {
     "host_update host_norm host cpu reference catalogue",
     "optim": "texts lr optimizers",
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
-    "plots page",
+    "plots scaling page",
     "runs": "texts search summary conditions table",
     "plan": "texts layer_times exchange_times iteration strategies prediction tables plots",
     "storage": "texts files hdf5 checkpoint run_folder",

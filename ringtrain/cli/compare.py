@@ -8,7 +8,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.output import show_tables
-from ringtrain.cli.variants import folders_of, variants_of
+from ringtrain.cli.variants import folders_of, seeded, variants_of
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
@@ -30,11 +30,18 @@ if TYPE_CHECKING:
     metavar="NAME: OPTIONS",
     help='Train once with these options: "large: --batch 256 --lr 0.1". May be repeated.',
 )
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Train each variant with K seeds, from --seed on; show means and standard deviations.",
+)
+@click.option("--over-seeds", is_flag=True, help="Average existing runs that differ by seed alone.")
 @click.option("-o", "--out", help="Folder of the variants' runs. [runs/compare-DATE-TIME]")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF. [variants: compare.png]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
-@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run.")
-def compare(arguments, strategies, variants, out, **paths):
+@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run, and over seeds a line a variant.")
+def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
     """Compare runs: one table, and a picture.
 
     \b
@@ -43,26 +50,36 @@ def compare(arguments, strategies, variants, out, **paths):
 
     The first form compares existing run folders; --plot draws them. The second trains first: once with each strategy
     (--sync) or set of options (--variant), one after another on the same ranks. Options after -- apply to all of them.
-    docs/compare.md explains the columns.
+    --seeds 5 trains each five times. docs/compare.md explains the columns.
     """
     from ringtrain.cli.world import in_world
+    from ringtrain.errors import UsageError
 
     if not strategies and not variants:
-        return in_world(lambda transport: _compare_folders(transport, arguments, out, paths))
-    asked = variants_of(arguments, strategies, variants)
-    return in_world(lambda transport: _compare_variants(transport, asked, out, paths))
+        if seeds is not None:
+            raise UsageError(texts.SEEDS_WITHOUT_VARIANTS(seeds=seeds))
+        return in_world(lambda transport: _compare_folders(transport, arguments, out, over_seeds, paths))
+    if over_seeds:
+        raise UsageError(texts.OVER_SEEDS_OF_VARIANTS)
+    asked, variant_of = variants_of(arguments, strategies, variants), None
+    if seeds is not None:
+        asked, variant_of = seeded(asked, seeds)
+    return in_world(lambda transport: _compare_variants(transport, asked, variant_of, out, paths))
 
 
 # ── existing runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _compare_folders(transport: "Transport", folders: tuple[str, ...], out: str | None, paths: dict) -> None:
+def _compare_folders(
+    transport: "Transport", folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: dict
+) -> None:
     from ringtrain.train.agree import on_root
 
-    on_root(transport, lambda: _tell_folders(folders, out, paths))
+    on_root(transport, lambda: _tell_folders(folders, out, over_seeds, paths))
 
 
-def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> None:
+def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: dict) -> None:
     from ringtrain.errors import UsageError
     from ringtrain.report.comparison.logs import read_run
+    from ringtrain.report.comparison.over_seeds import variants_by_seed
 
     if not folders:
         raise UsageError(texts.NOTHING_TO_COMPARE)
@@ -74,7 +91,10 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> Non
     places = [Path(folder).resolve() for folder in folders]
     runs = [read_run(folder, name) for folder, name in zip(folders, run_names(places), strict=True)]
     _check_paths(paths)
-    _tell(runs, paths, None)
+    variant_of = variants_by_seed(runs) if over_seeds else None
+    if variant_of and len(set(variant_of.values())) == len(set(places)):
+        raise UsageError(texts.NO_SEEDS)
+    _tell(runs, variant_of, paths, None)
 
 
 def run_names(places: list[Path]) -> list[str]:
@@ -87,7 +107,9 @@ def run_names(places: list[Path]) -> list[str]:
 
 
 # ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _compare_variants(transport: "Transport", asked: list, out: str | None, paths: dict) -> int:
+def _compare_variants(
+    transport: "Transport", asked: list, variant_of: dict[str, str] | None, out: str | None, paths: dict
+) -> int:
     from dataclasses import replace
 
     from ringtrain.train.agree import on_root
@@ -107,9 +129,10 @@ def _compare_variants(transport: "Transport", asked: list, out: str | None, path
     asked = [replace(variant, flags={**variant.flags, "out": places[variant.name]}) for variant in asked]
     speaks = transport.rank == 0
     begun = (lambda variant: _tell_begin(variant, asked)) if speaks else _nothing
-    ended = (lambda ran: _keep(ran, Path(parent) / "compare.json")) if speaks else _nothing
+    ended = (lambda ran: _keep(ran, variant_of, Path(parent) / "compare.json")) if speaks else _nothing
     ran = run_variants(transport, connect, asked, begun, ended)
-    on_root(transport, lambda: _tell(_read(ran), paths, Path(parent) / "compare.png", _left_out(asked, ran)))
+    picture, more = Path(parent) / "compare.png", _left_out(asked, ran)
+    on_root(transport, lambda: _tell(_read(ran), variant_of, paths, picture, more))
     return _code(asked, ran)
 
 
@@ -156,17 +179,14 @@ def _read(ran: list) -> list:
     return runs
 
 
-def _keep(ran: list, path: Path) -> None:
+def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     """Write the table of the finished variants, which a later failure leaves intact."""
     from ringtrain.errors import RingtrainError
-    from ringtrain.report.comparison.rows import notes_of, rows_of
 
     if ran[-1].problem is not None:
         click.echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
-    runs = _read(ran)
-    rows = rows_of(runs)
     try:
-        _write(path, _json(rows, notes_of(runs, rows)))
+        _write(path, _json(*_figures(_read(ran), variant_of)))
     except RingtrainError as error:
         click.echo(texts.FROM(text=error), err=True)
 
@@ -196,28 +216,45 @@ def _check_paths(paths: dict) -> None:
         check_picture(paths["plot_path"])
 
 
-def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None = None) -> None:
-    """Show and write the comparison. ``picture``: its path if --plot is not given; None: no picture."""
+def _figures(runs: list, variant_of: dict[str, str] | None) -> tuple[list[dict], list[dict], list[str]]:
+    """Return (rows of the runs, rows of the variants over seeds, if any, notes)."""
+    from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows
     from ringtrain.report.comparison.rows import notes_of, rows_of
-    from ringtrain.report.comparison.table import comparison_tables
 
-    rows = rows_of(runs)
-    notes = [*notes_of(runs, rows), *(more or [])]
-    show_tables(lambda width, framed: comparison_tables(rows, width, framed))
+    rows = rows_of(runs, variant_of)
+    variants = variant_rows(rows) if variant_of else []
+    return rows, variants, [*notes_of(runs, rows), *variant_notes(variants)]
+
+
+def _tell(
+    runs: list, variant_of: dict[str, str] | None, paths: dict, picture: Path | None, more: list[str] | None = None
+) -> None:
+    """Show and write the comparison.
+
+    variant_of: name of a run → name of its variant, of a comparison over seeds
+    picture: its path if --plot is not given; None: no picture
+    """
+    from ringtrain.report.comparison.table import comparison_tables, variant_tables
+
+    rows, variants, notes = _figures(runs, variant_of)
+    notes += more or []
+    tables, shown = (variant_tables, variants) if variants else (comparison_tables, rows)
+    show_tables(lambda width, framed: tables(shown, width, framed))
     for note in notes:
         click.echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
-        _write(paths["json_path"], _json(rows, notes))
+        _write(paths["json_path"], _json(rows, variants, notes))
     if paths["csv_path"] is not None:
         from ringtrain.report.comparison.table import csv_text
 
-        _write(paths["csv_path"], csv_text(rows))
+        _write(paths["csv_path"], csv_text(rows, variants))
     if paths["plot_path"] or picture:
-        _draw(runs, rows, paths["plot_path"], picture)
+        _draw(runs, rows, variants, paths["plot_path"], picture)
 
 
-def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | None) -> None:
+def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | None, usual: Path | None) -> None:
     from ringtrain.errors import RingtrainError
+    from ringtrain.report.comparison.bands import draw_variants
     from ringtrain.report.comparison.logs import RunLog
     from ringtrain.report.comparison.plot import draw_comparison
     from ringtrain.report.figure import check_picture
@@ -226,7 +263,11 @@ def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | Non
     path = asked_for or usual
     try:
         check_picture(path)
-        draw_comparison([run for run, _ in whole], [row for _, row in whole], path)
+        logs = [run for run, _ in whole]
+        if variants:
+            draw_variants(logs, variants, {row["name"]: row["variant"] for row in rows}, path)
+        else:
+            draw_comparison(logs, [row for _, row in whole], path)
     except RingtrainError as error:
         if asked_for:
             raise
@@ -235,10 +276,11 @@ def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | Non
         click.echo(texts.PICTURE(path=path))
 
 
-def _json(rows: list[dict], notes: list[str]) -> str:
+def _json(rows: list[dict], variants: list[dict], notes: list[str]) -> str:
     from ringtrain import __version__
 
-    return json.dumps({"ringtrain": __version__, "rows": rows, "notes": notes}, indent=1) + "\n"
+    found = {"ringtrain": __version__, "rows": rows, "variants": variants, "notes": notes}
+    return json.dumps(found, indent=1) + "\n"
 
 
 def _write(path, text: str) -> None:

@@ -19,6 +19,7 @@ from ringtrain.transport.launch_environment import read_launch
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
     "compare": ("ringtrain.cli.compare", "Compare runs: strategies, bytes, speed, accuracy."),
+    "scale": ("ringtrain.cli.scale", "Measure strong and weak scaling of a training."),
     "runs": ("ringtrain.cli.runs", "List runs by their options and results; write the log of one as CSV."),
     "report": ("ringtrain.cli.report", "Write a report of runs: one HTML file, or their curves."),
     "evaluate": ("ringtrain.cli.evaluate", "Compute loss and metrics of a checkpoint on a data set."),

@@ -17,12 +17,31 @@ NO_RUN_FOLDER = Template("{folder} is not the folder of a run: training options 
 OUT_WITHOUT_VARIANTS = Template(
     "--out {out} is the folder for trained variants: give --sync or --variant, or leave it out"
 )
+SEEDS_WITHOUT_VARIANTS = Template(
+    "--seeds {seeds} trains variants: give --sync or --variant; --over-seeds averages runs that exist"
+)
+OVER_SEEDS_OF_VARIANTS = Template("--over-seeds averages runs that exist: --seeds K trains variants over seeds")
+NO_SEEDS = Template("--over-seeds: no two of these runs differ by seed alone")
 VARIANT_EXISTS = Template("{folder} exists already: name another folder with --out, or compare the runs in {out}")
 VARIANT = Template("\n== variant {number} of {count}: {name}")
 VARIANT_FAILED = Template("ringtrain: variant {name!r}: {problem}")
 NOT_RUN = Template("not run: {names}")
 NO_PICTURE = Template("note: no picture: {error}")
 PICTURE = Template("the picture is in {path}")
+
+# scale.py
+SCALE_COUNTS = Template("-n {counts}: scaling wants two numbers of ranks or more, as -n 1,2,4")
+SCALE_COMMAND = Template("scale measures `train` with options after --: ringtrain scale -n 1,2 -- train; got {given}")
+SCALE_OUT = Template("scale names the folders of the runs, and each begins anew: leave {flag} out after --")
+SCALE_FOLDER = Template("--out {out} cannot be made: {error}; name a new folder")
+SCALE_RUN = Template("round {round} of {rounds}  {name:<14} batch {batch:<8} ")
+SCALE_RATE = Template("{images_per_s:,.0f} images/s")
+SCALE_NOTHING = Template("no figure")
+SCALE_FAILED = Template("{name} ended with status {status} and is not tried again; all it said is in {output}:\n{told}")
+SCALE_OTHER_RANKS = Template(
+    "its log is of ranks: {ranks}; the launcher starts another number, or an MPI of another kind"
+)
+SCALE_ENDED = Template("told to end: the figures of the runs before are in {folder}/scale.json, if there were any")
 
 # data.py
 NO_SIZE = Template("{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32")
@@ -183,6 +202,7 @@ VARIANT_EMPTY = Template("--variant {name!r} has no options")
 SYNC_EMPTY = Template("--sync has nothing before or after a comma")
 NOTHING_TO_TRAIN = Template("{where}: leave it out, or add options")
 VARIANT_OPTION = Template("variant {name!r}: {error}")
+VARIANT_SEED = Template("{name}, seed {seed}")
 VARIANT_OUT = Template("variant {name!r}: compare names the folders, not --out {out}: put --out before the --")
 
 # world.py

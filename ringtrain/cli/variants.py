@@ -65,6 +65,26 @@ def _variant(name: str, words: list[str]):
     return Variant(name, flags.pop("run_file"), given(flags))
 
 
+def seeded(variants: list, count: int) -> tuple[list, dict[str, str]]:
+    """Return (each variant with ``count`` seeds from its own one on, {name of a run: name of its variant}): all
+    variants with one seed, then with the next, so that a change of the machine's speed meets all alike.
+    """
+    from dataclasses import replace
+
+    from ringtrain.config.record import TrainConfig
+    from ringtrain.train.options import read_options
+
+    configs = [read_options(variant.run_file, variant.flags).config for variant in variants]
+    first = [config.seed if isinstance(config, TrainConfig) else 0 for config in configs]  # errors are raised later
+    runs, variant_of = [], {}
+    for k in range(count):
+        for variant, seed in zip(variants, (k + seed for seed in first), strict=True):
+            name = texts.VARIANT_SEED(name=variant.name, seed=seed)
+            runs.append(replace(variant, name=name, flags={**variant.flags, "seed": seed}))
+            variant_of[name] = variant.name
+    return runs, variant_of
+
+
 def folders_of(parent: str, asked: list) -> list[str]:
     """Return a folder for each variant, named like it."""
     names: list[str] = []

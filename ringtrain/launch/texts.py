@@ -173,3 +173,10 @@ MORE_TIME = Template("ask for more time: --time of Slurm")
 
 # python_script
 NO_SECONDS = Template("{name} is {value!r}: wanted a number of seconds above 0")
+
+# mpirun
+UNDER_LAUNCHER = Template("ringtrain scale starts the ranks itself: run it without {launcher}")
+NO_MPIRUN = Template("no mpirun is on PATH: pip install 'ringtrain[mpi]', load the site's MPI, or give --launcher")
+LAUNCHER_MALFORMED = Template("--launcher {launcher!r} is no command ({error})")
+LAUNCHER_WITHOUT_RANKS = Template("--launcher {launcher!r} has no {place}, the place of the number of ranks")
+LAUNCHER_MISSING = Template("--launcher {launcher!r}: there is no program {program}")

@@ -169,7 +169,8 @@ def entitle(figure: "Figure", text: str) -> None:
 
 def print_small(figure: "Figure", text: str) -> None:
     """Write where the figures come from at the lower end."""
-    figure.supxlabel(text, x=0.01, ha="left", fontsize=7, color=GREY)
+    lines = textwrap.wrap(text, round(18 * figure.get_figwidth()))
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=7, color=GREY)
 
 
 def small_print(starts: Sequence[dict]) -> str:

@@ -115,6 +115,9 @@ SENT_AXIS = Template("sent, MB: a bar a rank")
 SENT_RANGE_AXIS = Template("sent, MB: least, median and most of all ranks")
 MODEL_ON_DATA = Template("{model} on {data}")
 NOT_RECORDED = Template("no run has recorded {what}")
+BAND = Template("± one standard deviation over seeds")
+PARETO_FRONT = Template("Pareto front: no other is as good for less")
+DOMINATED = Template("not on the front")
 
 # trace
 NO_TRACE = Template("{path} is not a trace of `ringtrain train --trace` ({error})")
@@ -134,3 +137,15 @@ OTHER_LENGTHS = Template("not all trained on as many examples: the picture has s
 LOG_ENDS = Template("{name}: the log ends after iteration {iteration:,}, and does not say why")
 ENDED_AFTER = Template("{name}: {outcome} after iteration {iteration:,}")
 PROBLEM = Template("{name}: {problem}")
+NOT_ALL_ENDED = Template("{name}: {ended} of {runs} came to the end, and means are of these alone")
+
+# scaling
+NO_INTERVALS = Template("one round: no intervals")
+INTERVALS = Template("medians over interleaved rounds; intervals are of the median: {confidences}")
+CONFIDENCE = Template("{percent:.0f} % with {rounds} rounds")
+STRONG_CURVE = Template("strong: the same global batch")
+WEAK_CURVE = Template("weak: the same batch a rank")
+IDEAL = Template("ideal")
+SPEEDUP_AXIS = Template("speed-up over {ranks}")
+RANKS_AXIS = Template("ranks")
+EFFICIENCY_AXIS = Template("efficiency, %")

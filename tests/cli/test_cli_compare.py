@@ -18,6 +18,7 @@ from ringtrain.cli.variants import folders_of, variants_of
 from ringtrain.errors import RingtrainError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.report import texts as report_texts
+from ringtrain.train.start import start
 
 QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
 
@@ -87,6 +88,49 @@ def test_variants_of_other_flags_one_of_which_fails(run):
     assert made.name.startswith("compare-") and (made / "compare.png").exists()
 
 
+@pytest.fixture(scope="module")
+def over_seeds(tmp_path_factory):
+    """(folder in which two variants were trained with two seeds, exit code, what was said)."""
+    folder = tmp_path_factory.mktemp("seeds")
+    given = ("--variant", "a: --lr 0.1", "--variant", "b c: --lr 0.1 --seed 1")
+    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "draw_curves", lambda log, png: "not in this test")
+        return folder, *call(*given, "--seeds", "2", "--out", "c", "--csv", "c.csv", *QUICK)
+
+
+def test_variants_over_seeds_are_trained_in_turn(over_seeds):
+    folder, code, told = over_seeds
+    assert code == 0, told
+    names = ["a, seed 0", "b c, seed 1", "a, seed 1", "b c, seed 2"]
+    begun = [told.index(cli_texts.VARIANT(number=k, count=4, name=name)) for k, name in enumerate(names, start=1)]
+    assert begun == sorted(begun)
+    found = json.loads((folder / "c" / "compare.json").read_text())
+    assert [(row["name"], row["variant"], row["seed"]) for row in found["rows"]] == [
+        (name, name.partition(",")[0], int(name[-1])) for name in names
+    ]
+    assert found["rows"][1]["test_loss"] == found["rows"][2]["test_loss"]  # both of seed 1
+    first, second = found["variants"]
+    assert (first["name"], first["seeds"], second["seeds"]) == ("a", [0, 1], [1, 2])
+    losses = [row["test_loss"] for row in found["rows"][::2]]
+    assert first["test_loss"] == pytest.approx(sum(losses) / 2)
+    assert first["test_loss_sd"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
+    assert "different seeds: 0, 1, but 1, 2 (b c)" in told and cli_texts.PICTURE(path="c/compare.png") in told
+    kinds = [line["kind"] for line in csv.DictReader((folder / "c.csv").read_text().splitlines())]
+    assert kinds == ["run"] * 4 + ["mean"] * 2
+    assert {path.name for path in (folder / "c").iterdir()} >= {"a-seed-0", "a-seed-1", "b-c-seed-1", "b-c-seed-2"}
+
+
+def test_runs_that_are_there_are_averaged_over_seeds(run, over_seeds):
+    folder = over_seeds[0] / "c"
+    code, told = run("--over-seeds", *(f"{folder}/a-seed-{k}" for k in (0, 1)), "--json", "c.json")
+    (variant,) = json.loads(Path("c.json").read_text())["variants"]
+    before = json.loads((folder / "compare.json").read_text())["variants"][0]
+    own = {"pareto_bytes": True, "pareto_time": True}  # nothing is beside it
+    assert code == 0 and variant == {**before, **own} and re.search(r"\na .* 2 ", told)
+    code, told = run("--over-seeds", f"{folder}/a-seed-1", f"{folder}/b-c-seed-1")  # of one seed
+    assert code == 2 and cli_texts.NO_SEEDS in told
+
+
 def test_runs_that_are_there(run, there):
     Path("c/compare.png").write_text("mine")
     code, told = run("c/allreduce", "c/averaging/")
@@ -135,6 +179,13 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
             report_texts.UNKNOWN_PICTURE.pattern(path="p.pgn", ending="pgn"),
         ),
         (("--sync", "allreduce", "--json", "no/c.json", *QUICK), bench_texts.NO_FOLDER.pattern(path="no/c.json")),
+        (("a", "--seeds", "2"), cli_texts.SEEDS_WITHOUT_VARIANTS.pattern(seeds=2)),
+        (("--sync", "allreduce", "--over-seeds", *QUICK), cli_texts.OVER_SEEDS_OF_VARIANTS.pattern()),
+        (("--sync", "allreduce", "--seeds", "0", *QUICK), "^0 is not in the range x>=1"),
+        (
+            ("--sync", "allreduce", "--seeds", "2", *QUICK, "--seed", str(2**63 - 1)),
+            "variant 'allreduce, seed 9223372036854775808': --seed is a number of 19 digits",
+        ),
         (
             ("--sync", "averaging --average-every 0", *QUICK),
             cli_texts.VARIANT_OPTION.pattern(name="averaging --average-every 0", error="--average-every 0: "),

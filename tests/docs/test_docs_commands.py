@@ -76,6 +76,7 @@ PLANS = {
                 "ringtrain report runs/first",
                 "ringtrain export runs/first -o lenet.onnx",
                 COMPARE,
+                "ringtrain scale -n 1,2 -o scale.pdf -- train --iterations 60",
                 "ringtrain time alexnet",
                 "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second",
                 "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M",

@@ -33,6 +33,18 @@ COMPARE = (
     'mpirun -np 4 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4,server --staleness 2,'
     'delayed" -- --model lenet --data fashion.h5 --iterations 300 --evaluate-every 100'
 )
+SEEDS = (
+    'mpirun -np 4 ringtrain compare --sync "allreduce,averaging --average-every 8" --seeds {} -- --model lenet '
+    "--data fashion.h5 {}"
+)
+SPREAD = (
+    'mpirun -np 2 ringtrain compare --sync "allreduce --algorithm ring,allreduce --compress top-k,averaging '
+    '--average-every 8{}" --seeds {} -- --iterations {} --evaluate-every 20'
+)
+DIVERGES = ",allreduce --lr 1e30"
+SCALE = "ringtrain scale -n 1,2,4{} -- train --model resnet20 {}"
+TINY = "--batch 8 --batch-norm ghost:2 --iterations 2"
+SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 128 --iterations 30")
 FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
@@ -65,8 +77,15 @@ PLANS = {
     ),
     "docs/compare": Plan(
         before=(FASHION, *(f"ringtrain train --epochs 1 --out runs/{day}" for day in ("monday", "tuesday"))),
+        instead={
+            SEEDS.format(5, "--epochs 3"): SEEDS.format("2 --out runs/compare-20261121-123456", "--iterations 2"),
+            SPREAD.format(DIVERGES, 5, 100): SPREAD.format("", 2, 2),
+        },
         more={COMPARE: "--iterations 4 --evaluate-every 2"},
-        unlike={COMPARE: "one strategy diverges there, on all of Fashion-MNIST"},
+        unlike={
+            COMPARE: "one strategy diverges there, on all of Fashion-MNIST",
+            SPREAD.format(DIVERGES, 5, 100): "one variant diverges there",
+        },
     ),
     "docs/data": Plan(
         before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test"))),
@@ -131,6 +150,15 @@ PLANS = {
             PLOTTED: "needs gnuplot",
             "import pandas": "needs pandas",
         },
+    ),
+    "docs/scale": Plan(
+        instead={
+            SCALE.format(",8 --strong --weak -o scale.pdf", "--data cifar10.h5 --batch 256 --iterations 60"): (
+                SCALE.format(" --rounds 1 --weak -o scale.pdf", f"--data cifar10.h5 {TINY}")
+            ),
+            SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),
+        },
+        unlike={SYNTHETIC: "its figures are of one machine"},
     ),
     "docs/slow": Plan(
         more={

@@ -38,6 +38,7 @@ AGAINST: tuple[tuple[str, str, Of], ...] = (
     ("examples", texts.EXAMPLES_AXIS(), lambda point: point.examples),
     ("bytes", texts.BYTES_AXIS(), lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
+Curve = tuple[list[float], list[float]]  # x and y
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
 NAME_WIDTH = 20  # characters of a line
 LEGEND_COLUMNS = 4
@@ -52,36 +53,45 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
 
 def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool = False) -> "Figure":
     """Return the figure of :func:`draw_comparison`: two rows of four panels, or with ``tall`` four rows of two."""
-    panel = max(3.2 if tall else 4.0, 1.5 + 0.42 * len(runs))
-    count, below = 4 if tall else 2, 0.25 * -(-(len(runs) + 2) // LEGEND_COLUMNS)
-    figure = new_figure(11.5 if tall else 17, count * panel + below)
-    grid = figure.add_gridspec(2, 1, height_ratios=(count * panel, below))
-    panels: Any = grid[0].subgridspec(*((4, 2) if tall else (2, 4))).subplots()
-    axes = panels.T if tall else panels
-    looks = [_look(number) for number in range(len(runs))]
+    figure, axes, below = lay_out(len(runs), len(runs) + len(kinds_of_curves()), tall)
+    looks = [look_of(number) for number in range(len(runs))]
     scores = (LOSS, second_score(runs))
     for i, score in enumerate(scores):
         for j, against in enumerate(AGAINST):
             _curves(axes[i, j], runs, looks, against, score)
-    _limits(axes[:, :3], runs, scores[1])
+    set_limits(axes[:, :3], runs, scores[1])
     _speeds(axes[0, 3], rows, looks)
     _bytes_by_rank(axes[1, 3], rows, looks)
-    _legend(figure.add_subplot(grid[1]), runs, looks)
-    entitle(figure, _title(runs))
-    print_small(figure, small_print([run.start for run in runs]))
+    add_legend(below, [run.name for run in runs], looks, kinds_of_curves())
+    put_words(figure, runs)
     return figure
 
 
-def _look(number: int) -> dict:
+# ── parts that a comparison over seeds shares ─────────────────────────────────────────────────────────────────────────
+def lay_out(names: int, entries: int, tall: bool = False) -> "tuple[Figure, Any, Axes]":
+    """Return (figure, its axes [row, column] of 2 × 4, the axes of the legend below). names: of runs or variants;
+    entries: of the legend; tall: the columns go down the page
+    """
+    panel = max(3.2 if tall else 4.0, 1.5 + 0.42 * names)
+    count, below = 4 if tall else 2, 0.25 * -(-entries // LEGEND_COLUMNS)
+    figure = new_figure(11.5 if tall else 17, count * panel + below)
+    grid = figure.add_gridspec(2, 1, height_ratios=(count * panel, below))
+    panels: Any = grid[0].subgridspec(*((4, 2) if tall else (2, 4))).subplots()
+    return figure, panels.T if tall else panels, figure.add_subplot(grid[1])
+
+
+def look_of(number: int) -> dict:
+    """Return the colour and the dashes of a run or variant."""
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
 
 
-def _width(number: int, count: int) -> float:
+def width_of_line(number: int, count: int) -> float:
     """Return a line's width in points: the first line is the widest, so it stays visible beneath the others."""
     return 1.6 + 2.4 * (count - 1 - number) / max(1, count - 1)
 
 
-def _title(runs: Sequence[RunLog]) -> str:
+def put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
+    """Write models, data sets and ranks above, unless there are many, and where the figures come from below."""
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
     what = (
@@ -90,26 +100,37 @@ def _title(runs: Sequence[RunLog]) -> str:
         else []
     )
     where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
-    return ", ".join(what + where)
+    entitle(figure, ", ".join(what + where))
+    print_small(figure, small_print([run.start for run in runs]))
 
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(
     axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict], against: tuple[str, str, Of], score: DrawnScore
 ) -> None:
-    """Draw training as a thin running mean, tests as points on a line."""
-    of_time, x_label, x_of = against[0] == "seconds", *against[1:]
     for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
-        x, y = series(run.train, x_of, score.of)
-        if x:
-            thin = thin_out(x, running_mean(y))
-            axes.plot(*(broken(*thin) if of_time else thin), linewidth=0.9, alpha=0.55, color=look["color"])
-        tested = series(run.test, x_of, score.of)
-        if tested[0]:
-            size = 2 if len(tested[0]) > 60 else 4
-            width = _width(number, len(runs))
-            axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
-    axes.set(xlabel=x_label, ylabel=score.label)
+        trained, tested = (series(points, against[2], score.of) for points in (run.train, run.test))
+        draw_curve(axes, trained, tested, against, look, width_of_line(number, len(runs)))
+    finish_panel(axes, against, score)
+
+
+def draw_curve(
+    axes: "Axes", trained: Curve, tested: Curve, against: tuple[str, str, Of], look: dict, width: float
+) -> None:
+    """Draw training as a thin running mean, tests as points on a line of a width in points."""
+    x, y = trained
+    if x:
+        thin = thin_out(x, running_mean(y))
+        drawn = broken(*thin) if against[0] == "seconds" else thin
+        axes.plot(*drawn, linewidth=0.9, alpha=0.55, color=look["color"])
+    if tested[0]:
+        size = 2 if len(tested[0]) > 60 else 4
+        axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
+
+
+def finish_panel(axes: "Axes", against: tuple[str, str, Of], score: DrawnScore) -> None:
+    """Label a panel of curves; an empty one says why."""
+    axes.set(xlabel=against[1], ylabel=score.label)
     axes.locator_params(axis="x", nbins=6)
     if against[0] == "examples":
         axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -117,7 +138,7 @@ def _curves(
         say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else score.name))
 
 
-def _limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
+def set_limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
     """Set the same limits for all axes of a row."""
     losses = [point.loss for run in runs for point in run.test if point.loss is not None]
     begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
@@ -174,12 +195,21 @@ def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:
 
 
 # ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _legend(axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict]) -> None:
+def kinds_of_curves() -> list:
+    """Return entries of a legend."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linewidth=2.5, label=run.name, **look) for run, look in zip(runs, looks, strict=True)]
     grey: dict = {"color": GREY}
-    handles.append(Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE(), **grey))
-    handles.append(Line2D([], [], linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE(), **grey))
+    return [
+        Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE(), **grey),
+        Line2D([], [], linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE(), **grey),
+    ]
+
+
+def add_legend(axes: "Axes", names: Sequence[str], looks: Sequence[dict], more: Sequence) -> None:
+    """Explain looks by names. ``more``: further entries"""
+    from matplotlib.lines import Line2D
+
+    named = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
     axes.set_axis_off()
-    axes.legend(handles=handles, loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)
+    axes.legend(handles=[*named, *more], loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)

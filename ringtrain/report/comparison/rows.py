@@ -41,15 +41,19 @@ class FailedVariant:
     text: str
 
 
-def rows_of(runs: Sequence[RunLog | FailedVariant]) -> list[dict]:
+def rows_of(runs: Sequence[RunLog | FailedVariant], variants: Mapping[str, str] | None = None) -> list[dict]:
     """Return a row a run, in the given order; figures missing in the log are None. Units: bytes, seconds, fractions;
     lists are by rank. Differences are to the first row that has the figure.
+
+    variants: name of a run → name of its variant, for runs over seeds: differences are then to the run of the first
+    variant with the same seed, which began with the same weights and order of examples
     """
     rows = [_broken(run) if isinstance(run, FailedVariant) else _row(run) for run in runs]
-    accuracy, speed = _first(rows, "test_accuracy"), _first(rows, "images_per_s")
     for row in rows:
-        row["accuracy_difference"] = _minus(row["test_accuracy"], accuracy)
-        row["speed_ratio"] = _over(row["images_per_s"], speed)
+        row["variant"] = variants[row["name"]] if variants else None
+    for row in rows:
+        row["accuracy_difference"] = _minus(row["test_accuracy"], _reference(rows, row, "test_accuracy"))
+        row["speed_ratio"] = _over(row["images_per_s"], _reference(rows, row, "images_per_s"))
     return rows
 
 
@@ -63,6 +67,7 @@ def _row(run: RunLog) -> dict:
     accuracies = [point.accuracy for point in run.test if point.accuracy is not None]
     row = dict.fromkeys(FIELDS) | {
         "name": run.name,
+        "seed": start.get("seed"),
         "folder": run.folder,
         "outcome": run.outcome,
         "problem": (run.failed or {}).get("text"),
@@ -93,9 +98,9 @@ BY_RANK = (
     "gradient_bytes", "state_bytes", "peak_bytes",
 )  # fmt: skip
 FIELDS = (
-    "name", "folder", "outcome", "problem", "strategy", "exact", "ranks", "nodes", "iterations", "examples",
-    "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy", "accuracy_difference", *METRICS, "seconds",
-    "images_per_s", "speed_ratio", "exposed_share", "held_bytes", "updates_per_s", "lag", *BY_RANK,
+    "name", "variant", "seed", "folder", "outcome", "problem", "strategy", "exact", "ranks", "nodes", "iterations",
+    "examples", "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy", "accuracy_difference", *METRICS,
+    "seconds", "images_per_s", "speed_ratio", "exposed_share", "held_bytes", "updates_per_s", "lag", *BY_RANK,
 )  # fmt: skip
 
 
@@ -122,8 +127,15 @@ def _lag(counts: Mapping[str, int]) -> dict:
     return {"median": lags[bisect_left(upto, upto[-1] / 2)][0], "largest": lags[-1][0]}
 
 
-def _first(rows: Sequence[dict], key: str) -> float | None:
-    return next((row[key] for row in rows if row[key] is not None), None)
+def _reference(rows: Sequence[dict], row: dict, key: str) -> float | None:
+    """Return the figure that the row's own is compared with."""
+    first = next((other for other in rows if other[key] is not None), None)
+    if first is None:
+        return None
+    if row["variant"] is None:
+        return first[key]
+    pair = first["variant"], row["seed"]
+    return next((other[key] for other in rows if (other["variant"], other["seed"]) == pair), None)
 
 
 def _minus(value: float | None, other: float | None) -> float | None:
@@ -136,9 +148,12 @@ def _over(value: float | None, other: float | None) -> float | None:
 
 # ── notes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> list[str]:
-    """Return notes on unintended differences between the runs, and on runs that did not come to an end."""
+    """Return notes on unintended differences between the runs, and on runs that did not come to an end. ``rows``: of
+    these runs. Those of one variant differ by seed alone, and differences are told by variants.
+    """
     whole = [run for run in runs if isinstance(run, RunLog)]
-    notes = [note for key, what in COMMON.items() if (note := _difference(whole, key, what))]
+    variants = {row["name"]: row["variant"] for row in rows if row["variant"]}
+    notes = [note for key, what in COMMON.items() if (note := _difference(whole, key, what, variants))]
     notes += [note for row in rows if (note := _ending(row))]
     resumed = [run.name for run in whole if run.start.get("resumed_at")]
     if resumed:
@@ -149,10 +164,13 @@ def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> li
     return notes
 
 
-def _difference(runs: Sequence[RunLog], key: str, what: str) -> str | None:
-    holders: dict = {}
+def _difference(runs: Sequence[RunLog], key: str, what: str, variants: Mapping[str, str]) -> str | None:
+    values: dict[str, list[str]] = {}
     for run in runs:
-        holders.setdefault(_words(run.start.get(key, BEFORE.get(key))), []).append(run.name)
+        values.setdefault(variants.get(run.name, run.name), []).append(_words(run.start.get(key, BEFORE.get(key))))
+    holders: dict[str, list[str]] = {}
+    for name, own in values.items():
+        holders.setdefault(", ".join(sorted(set(own), key=own.index)), []).append(name)
     if len(holders) < 2:
         return None
     usual = max(holders, key=lambda value: len(holders[value]))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ringtrain.report.comparison.over_seeds import COSTS
 from ringtrain.report.comparison.rows import FIELDS, NOTHING, least_median_most
 from ringtrain.report.screen.words import FRACTIONS, metric_name
 from ringtrain.tables import plain_table, width_of
@@ -29,6 +31,26 @@ class Column:
     left: bool = False
     best: Callable[[list[float]], float] | None = None
     key: str = ""
+
+
+def mean_sd(value: float, sd: float | None, decimals: int | None = None) -> str:
+    """Format a mean and its standard deviation, by default with two figures of the deviation: 38.4 ± 1.2."""
+    if decimals is not None:
+        return f"{value:.{decimals}f} ± {NOTHING if sd is None else f'{sd:.{decimals}f}'}"
+    if not sd:
+        return f"{format_figures(value)} ± {NOTHING if sd is None else 0}"
+    decimals = min(max(0, 1 - math.floor(math.log10(sd))), 4)
+    return f"{value:,.{decimals}f} ± {sd:,.{decimals}f}"
+
+
+def _mean(key: str, scale: float = 1.0, decimals: int | None = None) -> Callable[[dict], str]:
+    def text(row: dict) -> str:
+        sd = row[f"{key}_sd"]
+        if row[key] is None:
+            return NOTHING
+        return mean_sd(scale * row[key], None if sd is None else scale * sd, decimals)
+
+    return text
 
 
 def _or_nothing(key: str, form: Callable) -> Callable[[dict], str]:
@@ -122,20 +144,74 @@ GROUPS = (WHAT, SCORES, SPEED, TRAFFIC, MEMORY)
 NAME = Column("run", "", lambda row: row["name"], left=True)
 
 
-def comparison_tables(
-    rows: Sequence[dict], width: int, framed: bool = False, groups: Sequence[Sequence[Column]] = GROUPS
-) -> list[Table]:
-    """Return the columns that any run has a figure for, in as many tables as lines of ``width`` need.
+# ── of variants over seeds ────────────────────────────────────────────────────────────────────────────────────────────
+def _ended(row: dict) -> str:
+    return str(row["runs"]) if row["ended"] == row["runs"] else f"{row['ended']} of {row['runs']}"
 
-    ``framed``: with a line under the titles, for a terminal.
+
+def _fronts(row: dict) -> str:
+    return ", ".join(name.removeprefix("pareto_") for name in COSTS if row[name]) or NOTHING
+
+
+def _mean_between(row: dict) -> str:
+    return NOTHING if row["nodes"] == 1 else _mean("between_bytes", 1e-6)(row)
+
+
+def _mean_difference(row: dict) -> str:
+    text = _mean("accuracy_difference", 100, 2)(row)
+    return text if text == NOTHING or text.startswith("-") else f"+{text}"
+
+
+VARIANT_GROUPS = (
+    (*WHAT[:2], Column("seeds", "", _ended), Column("Pareto", "front", _fronts, left=True)),
+    (
+        Column("test loss", "last", _mean("test_loss", decimals=4), best=min, key="test_loss"),
+        Column("test loss", "best", _mean("best_test_loss", decimals=4), best=min, key="best_test_loss"),
+        Column("accuracy", "last, %", _mean("test_accuracy", 100, 2), best=max, key="test_accuracy"),
+        Column("accuracy", "best, %", _mean("best_test_accuracy", 100, 2), best=max, key="best_test_accuracy"),
+        *(Column(metric_name(name), "%", _mean(name, 100, 2), best=max, key=name) for name in FRACTIONS),
+        *(Column(metric_name(name), "", _mean(name), best=min, key=name) for name in ("rmse", "mae")),
+        Column(metric_name("r2"), "", _mean("r2", decimals=4), best=max, key="r2"),
+        Column("difference", "points", _mean_difference),
+    ),
+    (
+        SPEED[0],
+        Column("iterations", "", _mean("iterations")),
+        Column("time", "s", _mean("seconds"), best=min, key="seconds"),
+        Column("images/s", "", _mean("images_per_s"), best=max, key="images_per_s"),
+        Column("speed", "× first", _mean("speed_ratio", decimals=2)),
+        Column("exposed", "%", _mean("exposed_share", 100, 1)),
+    ),
+    (
+        Column("sent", "MB, all ranks", _mean("bytes_sent", 1e-6), best=min, key="bytes_sent"),
+        Column("received", "MB, all ranks", _mean("bytes_received", 1e-6)),
+        Column("between nodes", "MB, all ranks", _mean_between),
+        Column("held", "MiB, most", _mean("held_bytes", 1 / MIB)),
+        Column("peak memory", "MiB, most", _mean("peak_bytes", 1 / MIB)),
+    ),
+)
+VARIANT_NAME = Column("variant", "", lambda row: row["name"], left=True)
+
+
+# ── tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def comparison_tables(
+    rows: Sequence[dict],
+    width: int,
+    framed: bool = False,
+    groups: Sequence[Sequence[Column]] = GROUPS,
+    name: Column = NAME,
+) -> list[Table]:
+    """Return the columns that any row has a figure for, in as many tables as lines of ``width`` need.
+
+    ``framed``: with a line under the titles, for a terminal; ``name``: the first column of each table
     """
     words = min(max(LEAST_WORDS, (width - FIGURES) // 2), MOST_WORDS)
-    names = width_of(_table(rows, (), words, framed))
+    names = width_of(_table(rows, [name], words, framed))
     chosen: list[list[Column]] = [[]]
     room = width - names  # in the last table
     for group in groups:
         shown = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
-        needs = {column: width_of(_table(rows, [column], words, framed)) - names for column in shown}
+        needs = {column: width_of(_table(rows, [name, column], words, framed)) - names for column in shown}
         whole = sum(needs.values()) <= width - names
         for part in [shown] if whole else [[column] for column in shown]:
             needed = sum(needs[column] for column in part)
@@ -144,12 +220,16 @@ def comparison_tables(
                 room = width - names
             chosen[-1] += part
             room -= needed
-    return [_table(rows, columns, words, framed) for columns in chosen if columns]
+    return [_table(rows, [name, *columns], words, framed) for columns in chosen if columns]
+
+
+def variant_tables(rows: Sequence[dict], width: int, framed: bool = False) -> list[Table]:
+    """Return the same of variants over seeds: means and standard deviations."""
+    return comparison_tables(rows, width, framed, VARIANT_GROUPS, VARIANT_NAME)
 
 
 def _table(rows: Sequence[dict], columns: Sequence[Column], words: int, framed: bool) -> Table:
-    """Return a table with the runs' names in front. ``words``: the most characters of names and strategies."""
-    columns = [NAME, *columns]
+    """Return a table with the names in the first column. ``words``: the most characters of names and strategies."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)) if framed else plain_table()
     units = any(column.unit for column in columns)
     for column in columns:
@@ -161,14 +241,14 @@ def _table(rows: Sequence[dict], columns: Sequence[Column], words: int, framed: 
     bold = {(i, column) for column in columns for i in _best(rows, column)}
     for i, row in enumerate(rows):
         cells = [(column.text(row), column) for column in columns]
-        table.add_row(*(Text(text, _style(text, column, (i, column) in bold)) for text, column in cells))
+        table.add_row(*(Text(text, _style(text, column is columns[0], (i, column) in bold)) for text, column in cells))
     return table
 
 
-def _style(text: str, column: Column, best: bool) -> str:
+def _style(text: str, is_name: bool, best: bool) -> str:
     if best:
         return "bold green"
-    return "dim" if text == NOTHING else "bold" if column is NAME else ""
+    return "dim" if text == NOTHING else "bold" if is_name else ""
 
 
 def _best(rows: Sequence[dict], column: Column) -> list[int]:
@@ -180,9 +260,13 @@ def _best(rows: Sequence[dict], column: Column) -> list[int]:
 
 
 # ── for other programs ────────────────────────────────────────────────────────────────────────────────────────────────
-def csv_text(rows: Sequence[dict]) -> str:
-    """Return a line a run; lists by rank become the least and the most."""
+def csv_text(rows: Sequence[dict], variants: Sequence[dict] = ()) -> str:
+    """Return a line a run; lists by rank become the least and the most. Lines of ``variants`` follow, whose ``kind`` is
+    "mean", and that of runs "run"."""
     flat = [_flat(row) for row in rows]
+    if variants:
+        flat = [{"kind": "run", **row} for row in flat]
+        flat += [{"kind": "mean", **row, "seeds": " ".join(map(str, row["seeds"]))} for row in variants]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
     writer.writeheader()

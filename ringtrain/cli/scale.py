@@ -1,0 +1,250 @@
+"""The command ``ringtrain scale``."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ringtrain.cli import texts
+from ringtrain.cli.options import Numbers, given
+
+TOLD_LINES = 5  # of the output of a run that failed
+# Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
+# evaluates at its end alone.
+ONCE = ("--checkpoint-every", "1000000000", "--evaluate-every", "1000000000")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A run of a round. ``scalings``: the kinds that it counts for, "strong", "weak" or both"""
+
+    ranks: int
+    batch: int
+    scalings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{'-'.join(self.scalings)}-{self.ranks}"
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-n", "--ranks", "counts", type=Numbers(), required=True, metavar="N,N,...", help="Numbers of ranks.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each number of ranks.")
+@click.option("--strong", is_flag=True, help="Keep the global batch. [without --weak]")
+@click.option("--weak", is_flag=True, help="Multiply the batch by the number of ranks; --base-batch scales the rate.")
+@click.option("--launcher", metavar="TEXT", help='Start ranks so: "srun --mpi=pmix -n {ranks}". [mpirun, or srun]')
+@click.option("--out", help="Folder of the runs. [runs/scale-DATE-TIME]")
+@click.option("-o", "--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
+@click.option("--json", "json_path", type=click.Path(), help="Write everything, every run too.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write a line for each number of ranks.")
+@click.argument("words", metavar="-- train [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
+def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
+    """Measure the strong and weak scaling of a training.
+
+    \b
+    ringtrain scale -n 1,2,4 --rounds 3 -o scale.pdf -- train --model resnet20 --data F.h5 --iterations 60
+
+    Trains with each number of ranks in turn, round by round, and starts mpirun itself. The figures are from the logs of
+    the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
+    """
+    from ringtrain.launch.mpirun import find_launcher
+
+    scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
+    counts, flags = _checked_counts(counts), _checked_words(words)
+    planned = _planned(counts, scalings, _batch_of(flags))
+    start = find_launcher(launcher, os.environ)
+    _check_paths(paths)
+    folder = Path(_folder(out))
+    failed: dict[str, str] = {}
+    runs: list[dict] = []
+    with _ended_by_signals(folder):
+        for number in range(1, rounds + 1):
+            for run in planned:
+                if run.name not in failed:
+                    where = folder / f"{run.name}-round-{number}"
+                    click.echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
+                    _take(run, number, start(run.ranks), flags, where, runs, failed)
+                    _write(folder / "scale.json", _json(words, runs, failed))
+    return _tell(words, runs, failed, paths)
+
+
+# ── before the first run ──────────────────────────────────────────────────────────────────────────────────────────────
+def _checked_counts(counts: list[int]) -> list[int]:
+    from ringtrain.errors import UsageError
+
+    if min(counts) < 1 or len(set(counts)) < 2:
+        raise UsageError(texts.SCALE_COUNTS(counts=",".join(map(str, counts))))
+    return sorted(set(counts))
+
+
+def _checked_words(words: tuple[str, ...]) -> list[str]:
+    from ringtrain.errors import UsageError
+
+    if not words or words[0] != "train":
+        raise UsageError(texts.SCALE_COMMAND(given=repr(words[0]) if words else "nothing"))
+    return list(words[1:])
+
+
+def _batch_of(flags: list[str]) -> int:
+    """Return the batch of the training, after the checks that need neither data nor ranks."""
+    from ringtrain.cli.train import train
+    from ringtrain.errors import UsageError
+    from ringtrain.train.checkpoints.resume import Origin, resolve_run
+    from ringtrain.train.options import read_options
+
+    params = dict(train.make_context("ringtrain train", list(flags)).params)
+    config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), given(params)))
+    if config.out is not None or config.resume is not None:
+        raise UsageError(texts.SCALE_OUT(flag="--out" if config.out is not None else "--resume"))
+    return config.batch
+
+
+def _planned(counts: list[int], scalings: list[str], batch: int) -> list[PlannedRun]:
+    """Return the runs of a round. One rank has the same batch in both kinds of scaling, and one run for both."""
+    kinds: dict[tuple[int, int], list[str]] = {}
+    for scaling in scalings:
+        for ranks in counts:
+            kinds.setdefault((ranks, batch if scaling == "strong" else batch * ranks), []).append(scaling)
+    return [PlannedRun(ranks, own, tuple(names)) for (ranks, own), names in kinds.items()]
+
+
+def _check_paths(paths: dict) -> None:
+    from ringtrain.bench.sweep.files import check_writable
+    from ringtrain.report.figure import check_picture
+
+    for path in filter(None, paths.values()):
+        check_writable(path)
+    if paths["plot_path"] is not None:
+        check_picture(paths["plot_path"])
+
+
+def _folder(out: str | None) -> str:
+    import datetime
+
+    from ringtrain.errors import UsageError
+    from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
+
+    if out is None:
+        return str(make_unused_folder(RUNS, "scale", datetime.datetime.now()))
+    try:
+        Path(out).mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(texts.SCALE_FOLDER(out=out, error=error.strerror)) from None
+    return out
+
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@contextmanager
+def _ended_by_signals(folder: Path) -> Iterator[None]:
+    """End the run under way, too, if this process is told to end."""
+    from ringtrain.errors import Interrupted
+
+    def end(number, frame):
+        raise Interrupted(texts.SCALE_ENDED(folder=folder))
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        click.echo()  # ends the line of the run
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _take(
+    run: PlannedRun, number: int, launcher: list[str], flags: list[str], folder: Path, runs: list, failed: dict
+) -> None:
+    """Train once; add the figures to ``runs``, or the reason to ``failed``: such a run is not tried again."""
+    from ringtrain.launch.mpirun import run_to_file
+    from ringtrain.report.scaling.figures import sample_of
+
+    output = folder.with_name(f"{folder.name}.txt")
+    own = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
+    command = [*launcher, sys.executable, "-m", "ringtrain", *own]
+    status = run_to_file(command, output)
+    log = _log(folder, run.name)
+    sample = sample_of(log) if log and status == 0 else None
+    if sample is None or sample["ranks"] != run.ranks:
+        told = texts.SCALE_OTHER_RANKS(**sample) if sample else _last_words(output)
+        failed[run.name] = texts.SCALE_FAILED(name=run.name, status=status, output=output, told=told)
+        click.echo(texts.SCALE_NOTHING)
+        click.echo(texts.FROM(text=failed[run.name]), err=True)
+        return
+    facts = {name: log.start.get(name) for name in ("version", "model", "data", "device", "hosts", "mpi", "date")}
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
+    runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
+    click.echo(texts.SCALE_RATE(images_per_s=sample["images_per_s"]))
+
+
+def _log(folder: Path, name: str):
+    from ringtrain.errors import UsageError
+    from ringtrain.report.comparison.logs import read_run
+
+    try:
+        return read_run(folder, name)
+    except UsageError:
+        return None
+
+
+def _last_words(output: Path) -> str:
+    """Return the error of ringtrain, or the end of what was said."""
+    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip("- ")]
+    errors = [line for line in lines if line.startswith("ringtrain: ")]
+    return "\n".join(errors[:1] or lines[-TOLD_LINES:])
+
+
+# ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _rows(runs: list[dict]) -> list[dict]:
+    from ringtrain.report.scaling.figures import scaling_rows
+
+    return scaling_rows([{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]])
+
+
+def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: dict) -> int:
+    from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
+    from ringtrain.tables import print_whole
+
+    rows = _rows(runs)
+    if rows:
+        click.echo()
+        print_whole(scaling_table(rows))
+        click.echo(texts.NOTE(note=interval_note(rows)))
+    if paths["json_path"] is not None:
+        _write(paths["json_path"], _json(words, runs, failed))
+    if paths["csv_path"] is not None:
+        _write(paths["csv_path"], csv_text(rows))
+    if paths["plot_path"] is not None and rows:
+        from ringtrain.report.scaling.plot import draw_measured
+
+        draw_measured(rows, runs, paths["plot_path"])
+        click.echo(texts.PICTURE(path=paths["plot_path"]))
+    return 1 if failed else 0
+
+
+def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str]) -> str:
+    from ringtrain import __version__
+
+    found = {
+        "ringtrain": __version__,
+        "command": shlex.join(["ringtrain", *words]),
+        "rows": _rows(runs),
+        "runs": runs,
+        "failed": failed,
+    }
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _write(path, text: str) -> None:
+    from ringtrain.storage import files
+
+    files.write(Path(path), text.encode())

@@ -1,0 +1,122 @@
+"""Variants over seeds: means and standard deviations of runs that differ by seed alone, and the Pareto fronts."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from math import isfinite
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from ringtrain.config.resolve import for_continuation, read_run_file
+from ringtrain.errors import UsageError
+from ringtrain.humanize import plural
+from ringtrain.report import texts
+from ringtrain.report.comparison.logs import RunLog
+from ringtrain.report.comparison.rows import COMMON, METRICS
+
+ENDED = ("done", "early stop")
+OVER_RANKS: dict[str, Callable] = {
+    "bytes_sent": sum,
+    "bytes_received": sum,
+    "between_bytes": sum,
+    "held_bytes": max,
+    "peak_bytes": max,
+}
+MEANS = (
+    "iterations", "examples", "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy",
+    "accuracy_difference", *METRICS, "seconds", "images_per_s", "speed_ratio", "exposed_share", *OVER_RANKS,
+)  # fmt: skip
+COSTS = {"pareto_bytes": "bytes_sent", "pareto_time": "seconds"}
+
+
+# ── which runs belong together ────────────────────────────────────────────────────────────────────────────────────────
+def variants_by_seed(runs: Sequence[RunLog]) -> dict[str, str]:
+    """Return name of a run → name of its variant: runs with the same settings and different seeds are of one variant,
+    named by what their names share. Any other run is a variant of its own.
+    """
+    alike: dict[str, list[RunLog]] = {}
+    for run in runs:
+        alike.setdefault(_settings(run), []).append(run)
+    found: dict[str, str] = {run.name: run.name for run in runs}
+    for own in alike.values():
+        seeds = {run.start.get("seed") for run in own}
+        if len(seeds) == len(own) > 1:
+            names = [run.name for run in own]
+            shared = _shared_name(names)
+            found |= dict.fromkeys(names, names[0] if shared in ("", *found.values()) else shared)
+    return found
+
+
+def _settings(run: RunLog) -> str:
+    """Return all that a run was given but its seed, as text; its folder if the configuration is lost."""
+    try:
+        table = for_continuation(read_run_file(str(Path(run.folder) / "config.toml")))
+    except UsageError:
+        return run.folder
+    facts = [run.start.get(key) for key in ("strategy", "plugins", *COMMON) if key != "seed"]
+    return repr((facts, sorted({**table, "seed": None}.items())))
+
+
+def _shared_name(names: Sequence[str]) -> str:
+    """Return what all names begin with, in whole words and numbers, without a last "seed": a-seed-1, a-seed-2 → a."""
+    words = [re.findall(r"[^\W\d_]+|\d+|[\W_]+", name) for name in names]
+    shared = takewhile(lambda own: len(set(own)) == 1, zip(*words, strict=False))
+    return re.sub(r"[\W_]*(seed)?[\W_]*$", "", "".join(own[0] for own in shared))
+
+
+# ── means ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def variant_rows(rows: Sequence[dict]) -> list[dict]:
+    """Return a row a variant, from the rows of its runs: ``runs`` counts them, ``ended`` those that came to their end.
+    A figure is the mean of these, and ``FIGURE_sd`` their sample standard deviation (n - 1), None of one run; bytes are
+    sums over ranks, memory is the most of them. ``pareto_bytes``, ``pareto_time``: whether no other variant is as
+    accurate for fewer bytes, or less time; by the loss if nothing counts correct elements.
+    """
+    of_variant: dict[str, list[dict]] = {}
+    for row in rows:
+        of_variant.setdefault(row["variant"], []).append(row)
+    found = [_variant_row(name, own) for name, own in of_variant.items()]
+    score, sign = ("test_accuracy", 1) if any(row["test_accuracy"] is not None for row in found) else ("test_loss", -1)
+    for front, cost in COSTS.items():
+        points = [_point(row[cost], row[score], sign) for row in found]
+        for row, point in zip(found, points, strict=True):
+            row[front] = None if point is None else not any(_dominates(other, point) for other in points)
+    return found
+
+
+def _variant_row(name: str, own: Sequence[dict]) -> dict:
+    ended = [row for row in own if row["outcome"] in ENDED]
+    told = next((row for row in own if row["strategy"] is not None), own[0])
+    seeds = [row["seed"] for row in own if row["seed"] is not None]
+    row: dict[str, Any] = {"name": name, "runs": len(own), "ended": len(ended), "seeds": seeds}
+    row |= {key: told[key] for key in ("strategy", "exact", "ranks", "nodes")}
+    for key in MEANS:
+        values = [value for each in ended if (value := _figure(each, key)) is not None and isfinite(value)]
+        row[key] = mean(values) if values else None
+        row[f"{key}_sd"] = stdev(values) if len(values) > 1 else None
+    return row
+
+
+def _figure(row: Mapping, key: str) -> float | None:
+    if key not in OVER_RANKS:
+        return row[key]
+    by_rank = row[key]
+    return OVER_RANKS[key](by_rank) if by_rank and None not in by_rank else None
+
+
+def _point(cost: float | None, score: float | None, sign: int) -> tuple[float, float] | None:
+    return None if cost is None or score is None else (cost, -sign * score)
+
+
+def _dominates(other: tuple[float, float] | None, point: tuple[float, float]) -> bool:
+    """Return whether it is no worse in both, and better in one; less is better."""
+    return other is not None and other != point and all(a <= b for a, b in zip(other, point, strict=True))
+
+
+def variant_notes(variants: Sequence[dict]) -> list[str]:
+    """Return a note for each variant whose means leave out runs that did not come to their end."""
+    return [
+        texts.NOT_ALL_ENDED(name=row["name"], ended=row["ended"], runs=plural(row["runs"], "run"))
+        for row in variants
+        if 0 < row["ended"] < row["runs"]
+    ]

@@ -1,0 +1,52 @@
+"""Scaling as a table, and as CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ringtrain.report import texts
+from ringtrain.report.scaling.figures import FIELDS, interval
+from ringtrain.tables import plain_table
+
+COLUMNS = (
+    ("scaling", "", lambda row: row["scaling"]),
+    ("ranks", "", lambda row: str(row["ranks"])),
+    ("nodes", "", lambda row: str(row["nodes"])),
+    ("batch", "", lambda row: f"{row['batch']:,}"),
+    ("images/s", "", lambda row: interval(row, "images_per_s", "{:,.0f}".format)),
+    ("step", "ms", lambda row: f"{1e3 * row['step_s']:.3g}"),
+    ("speed-up", "", lambda row: interval(row, "speedup", "{:.2f}".format)),
+    ("efficiency", "%", lambda row: "–" if row["efficiency"] is None else f"{100 * row['efficiency']:.0f}"),
+    ("exposed", "ms a step", lambda row: interval(row, "exposed_s", lambda value: f"{1e3 * value:.3g}")),
+)
+
+
+def scaling_table(rows: Sequence[dict]) -> Table:
+    """Return a line for each kind of scaling and number of ranks."""
+    table = plain_table()
+    for title, unit, _ in COLUMNS:
+        table.add_column(f"{title}\n{unit}", justify="left" if title == "scaling" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(text(row) for _, _, text in COLUMNS))
+    return table
+
+
+def interval_note(rows: Sequence[dict]) -> str:
+    """Return what the intervals are."""
+    found = sorted({(row["rounds"], row["confidence"]) for row in rows if row["confidence"] is not None})
+    if not found:
+        return texts.NO_INTERVALS()
+    return texts.INTERVALS(
+        confidences=", ".join(texts.CONFIDENCE(percent=100 * confidence, rounds=rounds) for rounds, confidence in found)
+    )
+
+
+def csv_text(rows: Sequence[dict]) -> str:
+    """Return a line for each kind of scaling and number of ranks."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

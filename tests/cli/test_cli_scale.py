@@ -1,0 +1,151 @@
+"""``ringtrain scale`` as a user runs it, with a launcher that copies logs in place of training."""
+
+import csv
+import json
+import re
+import signal
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ringtrain.bench import texts as bench_texts
+from ringtrain.cli import scale as room
+from ringtrain.cli import texts as cli_texts
+from ringtrain.cli.scale import scale
+from ringtrain.errors import Interrupted, RingtrainError
+from ringtrain.launch import texts as launch_texts
+from ringtrain.report import texts as report_texts
+from ringtrain.report.events import record
+from ringtrain.report.sinks import JsonLines
+from tests.readers import EVENTS
+
+# The last word is the run's folder. Eight ranks do not start; the others have a log of so many ranks.
+LAUNCHER = """#!/bin/sh
+ranks=$1 last=
+for last; do :; done
+echo "$@" >>started
+[ "$ranks" != 8 ] || { echo "There are not enough slots"; echo "--------"; exit 1; }
+mkdir -p "$last/checkpoints" && cp "log-$ranks.jsonl" "$last/log.jsonl"
+"""
+TRAIN = ("--", "train", "--model", "lenet", "--synthetic", "--batch", "60")
+
+
+def call(*arguments):
+    """(exit code, what it says)"""
+    try:
+        done = CliRunner().invoke(scale, list(arguments), standalone_mode=False, catch_exceptions=False)
+    except (RingtrainError, click.ClickException) as error:
+        return error.exit_code, str(error)
+    return done.return_value or 0, done.output
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """run(arguments) → (exit code, what it says), in a folder with the launcher."""
+    monkeypatch.chdir(tmp_path)
+    Path("launch").write_text(LAUNCHER)
+    Path("launch").chmod(0o755)
+    started, *_, ranks, ended = EVENTS
+    for count in (1, 2, 4):
+        log = JsonLines(Path(f"log-{count}.jsonl"), None)
+        fields = {**record(started), "ranks": count, "batch": 60, "hosts": ["a"] * count}
+        fields.pop("event")
+        log.handle(type(started)(**fields))
+        log.handle(ranks)
+        end = {**record(ended), "images_per_s": 100.0 * count**0.5}
+        end.pop("event")
+        log.handle(type(ended)(**end))
+        log.close()
+    return lambda *arguments: call("--launcher", "./launch {ranks}", *arguments)
+
+
+def started():
+    """(ranks, batch, folder) of each run."""
+    lines = [line.split() for line in Path("started").read_text().splitlines()]
+    return [(int(words[0]), int(words[words.index("--out") - 1]), words[-1]) for words in lines]
+
+
+def test_rounds_are_interleaved_and_all_is_written(run):
+    code, told = run(
+        "-n", "4,1", "--rounds", "2", "--out", "s", "--csv", "s.csv", "--json", "s.json", "-o", "s.svg", *TRAIN
+    )
+    assert code == 0, told
+    assert started() == [(n, 60, f"s/strong-{n}-round-{k}") for k in (1, 2) for n in (1, 4)]
+    assert re.search(r"strong +4 +1 +60 +200 \[200, 200\] +300 +2.00 \[2.00, 2.00\] +50 ", told), told
+    assert Path("started").read_text().count("--checkpoint-every 1000000000 --evaluate-every 1000000000 ") == 4
+    assert report_texts.CONFIDENCE(percent=50, rounds=2) in told and cli_texts.PICTURE(path="s.svg") in told
+    found = json.loads(Path("s.json").read_text())
+    assert [(row["ranks"], row["speedup"]) for row in found["rows"]] == [(1, 1.0), (4, 2.0)]
+    assert [(each["ranks"], each["round"]) for each in found["runs"]] == [(1, 1), (4, 1), (1, 2), (4, 2)]
+    assert found["command"] == "ringtrain train --model lenet --synthetic --batch 60" and found["failed"] == {}
+    assert Path("s/scale.json").read_text() == Path("s.json").read_text()
+    assert [row["ranks"] for row in csv.DictReader(Path("s.csv").read_text().splitlines())] == ["1", "4"]
+    assert (
+        "<!-- digits on digits -->" in Path("s.svg").read_text() and not Path("s/strong-1-round-1/checkpoints").exists()
+    )
+
+
+def test_weak_multiplies_the_batch_and_one_rank_serves_both(run):
+    code, told = run("-n", "1,2", "--rounds", "1", "--strong", "--weak", "--out", "s", *TRAIN)
+    assert code == 0, told
+    assert [(ranks, batch) for ranks, batch, _ in started()] == [(1, 60), (2, 60), (2, 120)]
+    kinds = [(row["scaling"], row["ranks"]) for row in json.loads(Path("s/scale.json").read_text())["rows"]]
+    assert kinds == [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)] and report_texts.NO_INTERVALS in told
+
+
+def test_ranks_that_do_not_start_are_told_once_and_the_others_count(run):
+    code, told = run("-n", "1,2,8", "--rounds", "2", "--out", "s", *TRAIN)
+    assert code == 1 and [ranks for ranks, *_ in started()] == [1, 2, 8, 1, 2]
+    failed = cli_texts.SCALE_FAILED(
+        name="strong-8", status=1, output="s/strong-8-round-1.txt", told="There are not enough slots"
+    )
+    assert told.count(failed) == 1 and re.search(r"\nstrong +2 ", told) and not re.search(r"\nstrong +8 ", told)
+    assert json.loads(Path("s/scale.json").read_text())["failed"] == {"strong-8": failed}
+
+
+def test_a_launcher_that_starts_other_ranks_is_told(run):
+    Path("log-2.jsonl").write_bytes(Path("log-1.jsonl").read_bytes())
+    code, told = run("-n", "1,2", "--rounds", "1", "--out", "s", *TRAIN)
+    assert code == 1 and cli_texts.SCALE_OTHER_RANKS(ranks=1) in told
+    assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
+
+
+def test_the_error_of_a_run_is_told(tmp_path):
+    (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
+    assert room._last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-n", "2", *TRAIN), cli_texts.SCALE_COUNTS.pattern(counts="2")),
+        (("-n", "2,2", *TRAIN), cli_texts.SCALE_COUNTS.pattern(counts="2,2")),
+        (("-n", "0,2", *TRAIN), cli_texts.SCALE_COUNTS.pattern(counts="0,2")),
+        (("-n", "1,x", *TRAIN), cli_texts.NO_INTEGERS.pattern(value="1,x")),
+        (("-n", "1,2", "--rounds", "0", *TRAIN), "^0 is not in the range"),
+        (("-n", "1,2"), cli_texts.SCALE_COMMAND.pattern(given="nothing")),
+        (("-n", "1,2", "--", "evaluate", "runs/a"), cli_texts.SCALE_COMMAND.pattern(given="'evaluate'")),
+        (("-n", "1,2", *TRAIN, "--lr", "x"), "'x' is not a valid float"),
+        (("-n", "1,2", "--", "train", "--model", "lenett"), "lenett"),
+        (("-n", "1,2", *TRAIN, "--out", "o"), cli_texts.SCALE_OUT.pattern(flag="--out")),
+        (("-n", "1,2", *TRAIN, "--resume", "o"), cli_texts.SCALE_OUT.pattern(flag="--resume")),
+        (("-n", "1,2", "--csv", "no/s.csv", *TRAIN), bench_texts.NO_FOLDER.pattern(path="no/s.csv")),
+        (("-n", "1,2", "-o", "s.pgn", *TRAIN), report_texts.UNKNOWN_PICTURE.pattern(path="s.pgn", ending="pgn")),
+        (("-n", "1,2", "--launcher", "sh", *TRAIN), launch_texts.LAUNCHER_WITHOUT_RANKS.pattern(launcher="sh")),
+        (("-n", "1,2", "--out", ".", *TRAIN), cli_texts.SCALE_FOLDER.pattern(out=".", error="File exists")),
+    ],
+)
+def test_refusals(run, arguments, told):
+    code, said = run(*arguments)
+    assert code == 2 and re.search(told, said), said
+    assert not Path("started").exists() and not Path("runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_end_is_an_interruption(number):
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=cli_texts.SCALE_ENDED.pattern(folder="s")), room._ended_by_signals(Path("s")):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before

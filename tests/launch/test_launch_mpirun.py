@@ -1,0 +1,95 @@
+"""The launcher of ranks from one process: which one, with which words, and its end."""
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from ringtrain.errors import UsageError
+from ringtrain.launch import mpirun, texts
+from ringtrain.launch.mpirun import BEYOND_CORES, find_launcher, run_to_file
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """installed(mpirun="what it says", srun=...) → an environment with these programs alone, on two cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(mpirun.sys, "executable", str(tmp_path / "python"))
+
+    def install(**programs):
+        for name, says in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+            (tmp_path / name).chmod(0o755)
+        return {"PATH": str(tmp_path)}
+
+    return install
+
+
+def test_open_mpi_is_told_of_more_ranks_than_cores(installed, tmp_path):
+    start = find_launcher(None, installed(mpirun="mpirun (Open MPI) 5.0.8"))
+    assert start(2) == [f"{tmp_path}/mpirun", "-np", "2"]
+    assert start(3) == [f"{tmp_path}/mpirun", "-np", "3", *BEYOND_CORES]
+
+
+def test_another_mpi_and_a_job_decide_for_themselves(installed, tmp_path):
+    assert find_launcher(None, installed(mpirun="HYDRA build details"))(3) == [f"{tmp_path}/mpirun", "-np", "3"]
+    job = {**installed(mpirun="mpirun (Open MPI) 5.0.8"), "SLURM_JOB_ID": "7"}
+    assert find_launcher(None, job)(3) == [f"{tmp_path}/mpirun", "-np", "3"]
+
+
+def test_an_mpirun_beside_python_need_not_be_on_the_path(installed, tmp_path):
+    assert find_launcher(None, {**installed(mpirun="x"), "PATH": "/nowhere"})(2)[0] == f"{tmp_path}/mpirun"
+
+
+def test_a_job_without_mpirun_has_srun(installed):
+    environ = installed(srun="slurm 24.05")
+    assert find_launcher(None, {**environ, "SLURM_JOB_ID": "7"})(4) == ["srun", "-n", "4"]
+    with pytest.raises(UsageError, match=texts.NO_MPIRUN.pattern()):
+        find_launcher(None, environ)
+
+
+def test_a_users_launcher_has_the_number_of_ranks():
+    assert find_launcher("env 'A=b c' N={ranks}", {})(4) == ["env", "A=b c", "N=4"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("srun -n", texts.LAUNCHER_WITHOUT_RANKS.pattern(launcher="srun -n")),
+        ("nosuch -n {ranks}", texts.LAUNCHER_MISSING.pattern(launcher="nosuch -n {ranks}", program="nosuch")),
+        ("srun '{ranks}", texts.LAUNCHER_MALFORMED.pattern(launcher="srun '{ranks}")),
+    ],
+)
+def test_launchers_that_cannot_be(asked, told):
+    with pytest.raises(UsageError) as error:
+        find_launcher(asked, {})
+    assert re.search(told, str(error.value))
+
+
+def test_not_within_another_launcher():
+    environ = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
+    with pytest.raises(UsageError, match=texts.UNDER_LAUNCHER.pattern(launcher="mpirun")):
+        find_launcher(None, environ)
+
+
+def test_the_output_is_in_a_file(tmp_path):
+    assert run_to_file(["sh", "-c", "echo out; echo err >&2; exit 3"], tmp_path / "o.txt") == 3
+    assert sorted((tmp_path / "o.txt").read_text().split()) == ["err", "out"]
+
+
+def test_a_command_does_not_outlive_the_wait_for_it(tmp_path, monkeypatch):
+    seen = []
+    wait = subprocess.Popen.wait
+
+    def told_once(process, timeout=None):
+        seen.append(process)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", told_once)
+    with pytest.raises(KeyboardInterrupt):
+        run_to_file(["sleep", "600"], tmp_path / "o.txt")
+    assert seen[0].returncode == -signal.SIGTERM

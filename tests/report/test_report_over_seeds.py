@@ -1,0 +1,204 @@
+"""Variants over seeds: means by hand, Pareto fronts, which runs belong together, table, CSV and picture."""
+
+import csv
+import io
+import math
+from dataclasses import replace
+
+import pytest
+import tomli_w
+
+from ringtrain.report import texts
+from ringtrain.report.comparison.bands import draw_variants, mean_curve
+from ringtrain.report.comparison.logs import Point
+from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, variants_by_seed
+from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
+from ringtrain.report.comparison.table import csv_text, mean_sd, variant_tables
+from ringtrain.report.figure import COLOURS
+from ringtrain.tables import plain_lines
+from tests.report.test_report_comparison import END, HOT, RANKS, of
+
+
+def seeded(variant, seed, accuracy=0.5, rate=1000.0, sent=1_000_000, **more):
+    return of(
+        f"{variant}, seed {seed}",
+        test=[(1 - accuracy, accuracy)],
+        start={"seed": seed, "strategy": variant},
+        end={**END, "images_per_s": rate},
+        ranks={**RANKS, "bytes_sent": [sent] * 3},
+        **more,
+    )
+
+
+def variant_of(runs):
+    return {run.name: run.name.partition(",")[0] for run in runs}
+
+
+def rows(*runs):
+    return rows_of(runs, variant_of(runs))
+
+
+A = [seeded("a", 0, 0.5, 1000), seeded("a", 1, 0.7, 1000)]
+B = [seeded("b", 0, 0.6, 2000, 400_000), seeded("b", 1, 0.6, 4000, 400_000)]
+DIVERGED = of("b, seed 2", start={"seed": 2}, test=(), ranks=None, end=None, failed=HOT.failed)
+
+
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_means_and_sample_deviations():
+    first, second = variant_rows(rows(*A, *B))
+    assert (first["name"], first["runs"], first["ended"], first["seeds"]) == ("a", 2, 2, [0, 1])
+    assert math.isclose(first["test_accuracy"], 0.6) and math.isclose(first["test_accuracy_sd"], 0.02**0.5)
+    assert (second["images_per_s"], second["strategy"]) == (3000, "b")
+    assert math.isclose(second["images_per_s_sd"], 2e6**0.5)
+    assert (first["bytes_sent"], first["bytes_sent_sd"]) == (3_000_000, 0)  # of all ranks
+    assert first["peak_bytes"] == 300 << 20  # of the rank with most
+
+
+def test_differences_are_to_the_first_variants_run_of_the_same_seed():
+    """So what the seed does to both is not in the deviation."""
+    _, second = variant_rows(rows(*A, seeded("b", 0, 0.6), seeded("b", 1, 0.8), seeded("b", 7, 0.1)))
+    assert math.isclose(second["accuracy_difference"], 0.1) and second["accuracy_difference_sd"] < 1e-9
+    _, second = variant_rows(rows(*A, *B))
+    assert (second["speed_ratio"], round(second["speed_ratio_sd"], 6)) == (3.0, round(2**0.5, 6))
+
+
+def test_one_run_has_no_deviation():
+    (row,) = variant_rows(rows(A[0]))
+    assert (row["test_accuracy"], row["test_accuracy_sd"]) == (0.5, None)
+
+
+def test_runs_without_an_end_are_counted_and_not_averaged():
+    found = variant_rows(rows(*B, DIVERGED, FailedVariant("c, seed 0", "no memory")))
+    assert [(row["runs"], row["ended"], row["test_accuracy"]) for row in found] == [(3, 2, 0.6), (1, 0, None)]
+    assert variant_notes(found) == [texts.NOT_ALL_ENDED(name="b", ended=2, runs="3 runs")]
+
+
+@pytest.mark.parametrize(
+    ("points", "front"),
+    [
+        ([(3, 0.9), (2, 0.8), (1, 0.7)], [True, True, True]),
+        ([(3, 0.9), (3, 0.8), (1, 0.7)], [True, False, True]),  # as many bytes, less accurate
+        ([(3, 0.9), (4, 0.9)], [True, False]),
+        ([(3, 0.9), (3, 0.9)], [True, True]),  # equal ones do not exclude one another
+        ([(None, 0.9), (4, 0.8)], [None, True]),  # bytes that nobody counted
+    ],
+)
+def test_the_pareto_front(points, front):
+    runs = [seeded(f"v{k}", 0, score, sent=sent) for k, (sent, score) in enumerate(points)]
+    assert [row["pareto_bytes"] for row in variant_rows(rows(*runs))] == front
+
+
+def test_without_accuracies_the_front_is_of_losses():
+    runs = [of(f"{name}, seed 0", start={"seed": 0}, test=[(loss, None)]) for name, loss in (("a", 0.5), ("b", 0.4))]
+    assert [row["pareto_time"] for row in variant_rows(rows(*runs))] == [False, True]
+
+
+# ── notes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def notes(*runs):
+    return notes_of(runs, rows(*runs))
+
+
+def test_differences_are_told_by_variants():
+    assert notes(*A, *B) == []
+    other = of("c, seed 5", start={"seed": 5, "lr": 0.3})
+    assert notes(*A, *B, other) == [
+        texts.DIFFERENT(what="learning rates", usual="0.1", others=texts.VALUE_OF(value="0.3", names="c")),
+        texts.DIFFERENT(what="seeds", usual="0, 1", others=texts.VALUE_OF(value="5", names="c")),
+    ]
+
+
+# ── which runs belong together ────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def made(tmp_path):
+    """made(name, seed, lr=..., written=...) → a run whose folder has its configuration, unless it is not written."""
+
+    def make(name, seed, written=True, **settings):
+        folder = tmp_path / name
+        folder.mkdir()
+        if written:
+            (folder / "config.toml").write_text(tomli_w.dumps({"seed": seed, "out": str(folder), **settings}))
+        return of(name, start={"seed": seed}, folder=str(folder))
+
+    return make
+
+
+def test_runs_that_differ_by_seed_alone_are_of_one_variant(made):
+    runs = [
+        made("a-seed-1", 1),
+        made("b3-9", 5, lr=0.2),
+        made("a-seed-10", 10),
+        made("b3-10", 6, lr=0.2),
+        made("c", 1, lr=0.5),
+    ]
+    assert variants_by_seed(runs) == {"a-seed-1": "a", "b3-9": "b3", "a-seed-10": "a", "b3-10": "b3", "c": "c"}
+
+
+def test_runs_of_equal_seeds_or_without_settings_stay_alone(made):
+    runs = [made("a", 1), made("b", 1), made("c", 2, written=False), made("d", 3, written=False)]
+    assert variants_by_seed(runs) == {name: name for name in "abcd"}
+
+
+def test_no_two_variants_have_one_name(made):
+    runs = [made("x", 0), made("x-1", 1, lr=0.1), made("x-2", 2, lr=0.1), made("y", 1, lr=0.2), made("z", 2, lr=0.2)]
+    assert list(variants_by_seed(runs).values()) == ["x", "x-1", "x-1", "y", "y"]
+
+
+# ── table and CSV ─────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("value", "sd", "text"),
+    [
+        (38.42, 1.234, "38.4 ± 1.2"),
+        (38.42, 0.0123, "38.420 ± 0.012"),
+        (1234.5, 123.4, "1,234 ± 123"),
+        (776, 0.0, "776 ± 0"),
+        (776, None, "776 ± –"),
+    ],
+)
+def test_a_mean_has_two_figures_of_its_deviation(value, sd, text):
+    assert mean_sd(value, sd) == text
+
+
+@pytest.mark.parametrize("width", [60, 80, 140, 300])
+def test_the_table_fits_and_loses_nothing(width):
+    found = variant_rows(rows(*A, *B, DIVERGED, seeded("c", 0)))
+    lines = [line for table in variant_tables(found, width) for line in plain_lines(table)]
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for figure in ("2 of 3", "60.00 ± 14.14", "50.00 ± –", "3,000 ± 1,414", "1.2 ± 0", "3.00 ± 1.41", "bytes, time"):
+        assert figure in text, figure
+
+
+def test_csv_has_every_run_and_every_mean():
+    found = rows(*A, *B)
+    lines = list(csv.DictReader(io.StringIO(csv_text(found, variant_rows(found)))))
+    assert [(line["kind"], line["name"]) for line in lines] == [
+        *(("run", run.name) for run in (*A, *B)), ("mean", "a"), ("mean", "b")
+    ]  # fmt: skip
+    assert (lines[1]["variant"], lines[1]["seed"], lines[1]["test_accuracy"]) == ("a", "1", "0.7")
+    assert (lines[4]["seeds"], lines[4]["test_accuracy"]) == ("0 1", "0.6")
+    assert math.isclose(float(lines[4]["test_accuracy_sd"]), 0.02**0.5)
+
+
+# ── the picture ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_mean_curve_is_where_all_curves_are():
+    def curve(*losses):
+        return [Point(2.0 * k, 64 * k, None, loss, None) for k, loss in enumerate(losses, start=1)]
+
+    x, y, sd = mean_curve([curve(1.0, 2.0, 3.0), curve(3.0, 2.0)], lambda p: p.seconds, lambda p: p.loss)
+    assert (x, y, sd) == ([2.0, 4.0], [2.0, 2.0], [2**0.5, 0.0])
+    assert mean_curve([curve(1.0)], lambda p: p.nbytes, lambda p: p.loss) == ([], [], [])
+
+
+def test_the_picture_has_a_colour_for_each_variant_and_the_fronts(tmp_path):
+    runs = [replace(A[0], start={**A[0].start, "hosts": ["vega"]}), A[1], *B, DIVERGED]
+    draw_variants(runs, variant_rows(rows(*runs)), variant_of(runs), tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    assert [f"fill: {colour}; fill-opacity: 0.18" in text for colour in COLOURS[:3]] == [True, True, False]  # bands
+    assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
+    assert all(f"<!-- {label} -->" in text for label in (texts.BAND, texts.PARETO_FRONT, texts.DOMINATED))
+    assert "no run has recorded" not in text and "<!-- vega -->" in text  # small print
+
+
+def test_a_picture_without_a_run_that_ended(tmp_path):
+    draw_variants([DIVERGED], variant_rows(rows(DIVERGED)), variant_of([DIVERGED]), tmp_path / "c.svg")
+    assert (tmp_path / "c.svg").read_text().count("no run has recorded") == 8

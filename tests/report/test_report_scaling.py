@@ -1,0 +1,117 @@
+"""Scaling: figures of rounds by hand, intervals, table, CSV and picture."""
+
+import csv
+import io
+
+import pytest
+
+from ringtrain.report import texts
+from ringtrain.report.figure import COLOURS
+from ringtrain.report.scaling.figures import median_interval, sample_of, scaling_rows
+from ringtrain.report.scaling.plot import ScalingCurve, draw_scaling, measured_curves
+from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
+from ringtrain.tables import plain_lines
+from tests.report.test_report_comparison import END, HOT, OLD, of
+
+
+def sample(ranks, number, rate, scaling="strong", exposed_s=0.001):
+    batch = 64 if scaling == "strong" else 64 * ranks
+    figures = {"images_per_s": rate, "step_s": batch / rate, "exposed_s": exposed_s}
+    return {"scaling": scaling, "round": number, "ranks": ranks, "nodes": 1, "batch": batch, **figures}
+
+
+# Round 2 is slow for both: a speed-up is of two runs of one round.
+STRONG = [
+    sample(1, 1, 100),
+    sample(2, 1, 180),
+    sample(1, 2, 50),
+    sample(2, 2, 95),
+    sample(1, 3, 110),
+    sample(2, 3, 209),
+]
+WEAK = [sample(1, 1, 100, "weak"), sample(4, 1, 360, "weak")]
+
+
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_sample_is_from_the_records_of_a_run():
+    found = sample_of(of(ranks=None))
+    assert (found["ranks"], found["nodes"], found["batch"], found["folder"]) == (3, 1, 64, "runs/a")
+    assert (found["images_per_s"], found["step_s"]) == (1000.0, 0.064)
+    ranks = {"exposed_s": [1.0, 2.0, 0.5], "updates": [10, 10, 0]}  # a server has no examples
+    assert sample_of(of(ranks=ranks))["exposed_s"] == pytest.approx(0.15)
+    assert sample_of(of(ranks=None))["exposed_s"] is None
+
+
+@pytest.mark.parametrize(
+    "run", [OLD, HOT, of(end={**END, "reason": "interrupted"}), of(end={**END, "images_per_s": 0.0})]
+)
+def test_a_run_without_an_end_or_a_rate_has_no_figure(run):
+    assert sample_of(run) is None
+
+
+def test_speedups_are_of_runs_of_the_same_round():
+    one, two = scaling_rows(STRONG)
+    assert (one["ranks"], one["speedup"], one["speedup_low"]) == (1, 1.0, None)
+    assert (two["speedup"], two["speedup_low"], two["speedup_high"]) == (1.9, 1.8, 1.9)
+    assert (two["efficiency"], two["images_per_s"], two["rounds"]) == (0.95, 180, 3)
+    assert (two["images_per_s_low"], two["images_per_s_high"], two["confidence"]) == (95, 209, 0.75)
+
+
+def test_efficiency_is_against_the_fewest_ranks_that_ran():
+    rows = scaling_rows([sample(2, 1, 200), sample(4, 1, 300), sample(4, 2, 1000)])
+    assert [(row["ranks"], row["speedup"], row["efficiency"]) for row in rows] == [(2, 1, 1), (4, 1.5, 0.75)]
+    assert rows[1]["rounds"] == 2  # of which one has no base
+
+
+def test_weak_and_strong_have_bases_of_their_own():
+    rows = scaling_rows([*WEAK, *STRONG])
+    assert [(row["scaling"], row["ranks"], row["batch"]) for row in rows] == [
+        ("strong", 1, 64), ("strong", 2, 64), ("weak", 1, 64), ("weak", 4, 256)
+    ]  # fmt: skip
+    assert (rows[3]["speedup"], rows[3]["efficiency"], rows[3]["images_per_s_low"]) == (3.6, 0.9, None)
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted"),
+    [
+        (0, (None, None, None, None)),
+        (1, (1, None, None, None)),
+        (2, (1.5, 1, 2, 0.5)),
+        (3, (2, 1, 3, 0.75)),
+        (8, (4.5, 1, 8, 1 - 2 / 256)),
+        (9, (5, 2, 8, 1 - 2 * (1 + 9) / 512)),  # the least and the greatest are not needed for 95 %
+    ],
+)
+def test_the_interval_of_a_median_is_of_order_statistics(count, wanted):
+    assert median_interval([float(k) for k in range(count, 0, -1)]) == wanted
+
+
+# ── table and picture ─────────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_table():
+    lines = [" ".join(line.split()) for line in plain_lines(scaling_table(scaling_rows([*WEAK, *STRONG])))]
+    assert lines[3] == "strong 2 1 64 180 [95, 209] 356 1.90 [1.80, 1.90] 95 1 [1, 1]"
+    assert lines[5] == "weak 4 1 256 360 711 3.60 90 1"
+
+
+def test_the_note_tells_the_confidence():
+    assert interval_note(scaling_rows(WEAK)) == texts.NO_INTERVALS
+    three = texts.CONFIDENCE(percent=75, rounds=3)
+    assert interval_note(scaling_rows([*WEAK, *STRONG])) == texts.INTERVALS(confidences=three)
+
+
+def test_csv():
+    one, two = csv.DictReader(io.StringIO(csv_text(scaling_rows(STRONG))))
+    assert (two["ranks"], two["speedup"], two["confidence"], one["speedup_low"]) == ("2", "1.9", "0.75", "")
+
+
+def test_the_picture_has_measured_and_other_curves(tmp_path):
+    predicted = ScalingCurve("predicted", [(1, 1.0, None, None), (2, 1.95, None, None), (8, 7.0, None, None)], False)
+    curves = [*measured_curves(scaling_rows([*WEAK, *STRONG])), predicted]
+    assert [curve.name for curve in curves] == [texts.STRONG_CURVE, texts.WEAK_CURVE, "predicted"]
+    draw_scaling(curves, "a title", "a host", tmp_path / "s.svg")
+    text = (tmp_path / "s.svg").read_text()
+    wanted = (*(curve.name for curve in curves), texts.IDEAL, texts.SPEEDUP_AXIS(ranks="1 rank"), "a title", "a host")
+    assert all(f"<!-- {word} -->" in text for word in wanted)
+    assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:3])
+    draw_scaling(curves, "a title", "a host", tmp_path / "s.pdf")
+    assert (tmp_path / "s.pdf").read_bytes().startswith(b"%PDF")
