@@ -50,14 +50,14 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     errors.
     """
     from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.bench.sweep.plots import check_plot
     from ringtrain.plan.plots import plot_plan
     from ringtrain.plan.tables import as_json, plan_lines
+    from ringtrain.report.figure import check_picture
 
-    for path in filter(None, (json_path,)):
+    for path in filter(None, (json_path, output)):
         check_writable(path)
     if output:
-        check_plot(output)
+        check_picture(output)
     layer_times, exchanges, settings, rows = _planned(model, layers, fabric, **asked)
     click.echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
     if json_path:

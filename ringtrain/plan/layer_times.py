@@ -49,8 +49,8 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class LayerFile:
-    """One file. ranks: on a node; images: of a rank; cores: of a node; whole: the iteration, over the sum of its layers:
-    the slowest rank of each layer is another one, where ranks share cores"""
+    """One file. ranks: on a node; images: of a rank; cores: of a node; whole: the iteration, over the sum of its rows,
+    which is larger where ranks share cores: another rank is then the slowest in each layer"""
 
     ranks: int
     images: float
@@ -102,6 +102,11 @@ class LayerTimes:
     def state_bytes(self) -> int:
         """Bytes of weights, gradients and the optimizer's state."""
         return self.files[0].header["held_bytes"]
+
+    @property
+    def state_arrays(self) -> int:
+        """The arrays of the optimizer's state, each as long as the weights."""
+        return round(self.state_bytes / (self.spans[-1].stop * self.itemsize)) - 2
 
     def other_bytes(self, images: float) -> float:
         """Return the bytes of a rank beside its weights, gradients and state, at this batch of a rank."""

@@ -1,56 +1,63 @@
 """A picture of predictions: images/s and efficiency over ranks."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ringtrain.plan import texts
 from ringtrain.plan.prediction import PlanRow, PlanSettings
+from ringtrain.report.figure import COLOURS, GREY, entitle, new_figure, write_picture
 
-# Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 DASHES = ("-", "--", "-.", ":")
+MANY = 8  # numbers of ranks from which on their labels are turned
 
 
 def plot_plan(model: str, settings: PlanSettings, rows: Sequence[PlanRow], path: str) -> None:
-    """Draw to PNG, SVG or PDF, by the ending of ``path``. Needs matplotlib."""
-    from matplotlib.figure import Figure
+    """Draw as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. Needs matplotlib.
 
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    Raises: UsageError, RingtrainError as ``files.write``.
+    """
+    write_picture(partial(_figure, model, settings, rows), path)
+
+
+def _figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Figure":
+    figure = new_figure(11, 4.6)
     rate, efficiency = figure.subplots(1, 2)
-    names = list(dict.fromkeys((row.strategy, row.algorithm) for row in rows if row.ranks > 1))
-    strategies = list(dict.fromkeys(row.strategy for row in rows))
-    for strategy in strategies:
-        own = [row for row in rows if row.strategy == strategy]
-        algorithms = list(dict.fromkeys(row.algorithm for row in own if row.ranks > 1))
-        fastest = len({row.ranks for row in own}) == len(own)  # one row each: the algorithm may change on the way
-        for number, algorithm in enumerate([""] if fastest else algorithms):
-            curve = own if fastest else [row for row in own if row.algorithm == algorithm]
-            style = {
-                "color": COLOURS[strategies.index(strategy) % len(COLOURS)],
-                "linestyle": DASHES[(number if not fastest else strategies.index(strategy)) % len(DASHES)],
-                "marker": "o",
-                "markersize": 3.5,
-                "label": f"{strategy} {algorithm}".strip(),
-            }
-            ranks = [row.ranks for row in curve]
-            rate.plot(ranks, [row.images_per_s for row in curve], **style)
-            efficiency.plot(ranks, [100 * row.efficiency for row in curve], **style)
+    for number, (name, curve) in enumerate(_curves(rows)):
+        ranks = [row.ranks for row in curve]
+        look: dict = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        look |= {"marker": "o", "markersize": 3.5, "label": name}
+        rate.plot(ranks, [row.images_per_s for row in curve], **look)
+        efficiency.plot(ranks, [100 * row.efficiency for row in curve], **look)
     counts = sorted({row.ranks for row in rows})
-    alone = min(row.images_per_s / row.efficiency / row.ranks for row in rows)
-    rate.plot(counts, [alone * count for count in counts], color="#888888", linewidth=1, label=texts.IDEAL)
+    alone = rows[0].images_per_s / rows[0].efficiency / rows[0].ranks
+    rate.plot(counts, [alone * count for count in counts], color=GREY, linewidth=1, label=texts.IDEAL)
+    rate.set(yscale="log", ylabel=texts.RATE_AXIS)
+    rate.yaxis.set_major_formatter("{x:,.0f}")
+    efficiency.set(ylabel=texts.EFFICIENCY_AXIS, ylim=(0, 105 * max(1, *(row.efficiency for row in rows))))
     for axes in (rate, efficiency):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > 8 else 0)
-        axes.minorticks_off()
-        axes.set_xlabel(texts.RANKS_AXIS)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    rate.set_yscale("log")
-    rate.set_ylabel(texts.RATE_AXIS)
-    efficiency.set_ylabel(texts.EFFICIENCY_AXIS)
-    efficiency.set_ylim(0, max(105, *(105 * row.efficiency for row in rows)))
-    if names or strategies:
-        rate.legend(frameon=False, fontsize="small")
+        _finish(axes, counts)
+    rate.legend(fontsize="small")
     batch = (texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL)(images=settings.batch)
-    figure.suptitle(texts.PICTURE_TITLE(model=model, batch=batch, per_node=settings.per_node), fontsize="medium")
-    figure.savefig(path, dpi=150)
+    entitle(figure, texts.PICTURE_TITLE(model=model, batch=batch, per_node=settings.per_node))
+    return figure
+
+
+def _curves(rows: Sequence[PlanRow]) -> list[tuple[str, list[PlanRow]]]:
+    """Return a curve for each strategy, and with several rows at one number of ranks for each algorithm too."""
+    one_each = len({(row.ranks, row.strategy) for row in rows}) == len(rows)
+    found: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        found.setdefault(row.strategy if one_each else f"{row.strategy} {row.algorithm}".strip(), []).append(row)
+    return list(found.items())
+
+
+def _finish(axes: "Axes", counts: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > MANY else 0)
+    axes.minorticks_off()
+    axes.set_xlabel(texts.RANKS_AXIS)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.plan import texts
@@ -66,53 +67,58 @@ def predict(
 
 
 def _rows(layers, exchanges, ranks, strategies, algorithms, settings, alone=None) -> list[PlanRow]:
+    """Return the rows of one number of ranks. ``alone``: images/s of a rank by itself; None: these are its rows"""
     topology, rows = placed(ranks, settings.per_node), []
     batch = settings.batch * ranks if settings.weak else settings.batch
-    images = batch / ranks
-    times = layers.of_rank(images, max(topology.counts))
+    times = layers.of_rank(batch / ranks, max(topology.counts))
     buckets = make_buckets(layers.spans, layers.itemsize, settings.bucket_bytes)
-    weights_bytes = layers.spans[-1].stop * layers.itemsize
-    arrays = round(layers.state_bytes / weights_bytes) - 2
     for strategy in strategies:
-        suiting = algorithms_of(strategy, exchanges.suiting(topology))
-        names = [name for name in algorithms if name in suiting] if algorithms else suiting
-        if ranks == 1:
-            names = [""]
-        if not names:
-            known = ", ".join(exchanges.algorithms)
-            raise UsageError(texts.NO_ALGORITHM(strategy=strategy, ranks=ranks, nodes=len(topology.nodes), known=known))
-        for name in names:
+        for name in _algorithms(strategy, exchanges, topology, algorithms):
             rank = PlannedRank(
-                times,
-                buckets,
-                topology,
-                exchanges,
-                name,
-                arrays,
-                settings.average_every,
-                settings.overlap != "none",
-                layers.streams,
+                times=times,
+                buckets=buckets,
+                topology=topology,
+                exchanges=exchanges,
+                algorithm=name,
+                state_arrays=layers.state_arrays,
+                average_every=settings.average_every,
+                overlaps=settings.overlap != "none",
+                streams=layers.streams,
             )
-            share = STRATEGIES[strategy](rank)
-            rate = batch / share.seconds
-            rows.append(
-                PlanRow(
-                    ranks=ranks,
-                    nodes=len(topology.nodes),
-                    strategy=strategy,
-                    algorithm=name,
-                    batch=batch,
-                    step_s=share.seconds,
-                    compute_s=share.compute_s,
-                    update_s=share.update_s,
-                    exposed_s=share.exposed_s,
-                    images_per_s=rate,
-                    efficiency=rate / ranks / (alone or rate / ranks),
-                    memory_bytes=round(share.state_share * layers.state_bytes + layers.other_bytes(images)),
-                    node_hours_per_million=1e6 / rate / 3600 * len(topology.nodes),
-                )
-            )
+            rows.append(_row(layers, rank, strategy, batch, alone))
     return rows
+
+
+def _algorithms(strategy: str, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence[str]:
+    """Return the algorithms to predict. Raises UsageError where there is none."""
+    if topology.size == 1:
+        return [""]
+    suiting = algorithms_of(strategy, exchanges.suiting(topology))
+    names = [name for name in asked if name in suiting] if asked else suiting
+    if not names:
+        sizes = {"ranks": topology.size, "nodes": len(topology.nodes)}
+        raise UsageError(texts.NO_ALGORITHM(strategy=strategy, known=", ".join(exchanges.algorithms), **sizes))
+    return names
+
+
+def _row(layers: LayerTimes, rank: PlannedRank, strategy: str, batch: int, alone: float | None) -> PlanRow:
+    share, ranks, nodes = STRATEGIES[strategy](rank), rank.topology.size, len(rank.topology.nodes)
+    rate = batch / share.seconds
+    return PlanRow(
+        ranks=ranks,
+        nodes=nodes,
+        strategy=strategy,
+        algorithm=rank.algorithm,
+        batch=batch,
+        step_s=share.seconds,
+        compute_s=share.compute_s,
+        update_s=share.update_s,
+        exposed_s=share.exposed_s,
+        images_per_s=rate,
+        efficiency=rate / ranks / (alone or rate),
+        memory_bytes=round(share.state_share * layers.state_bytes + layers.other_bytes(batch / ranks)),
+        node_hours_per_million=1e6 / rate / 3600 * nodes,
+    )
 
 
 def winner(rows: Sequence[PlanRow], ranks: int) -> PlanRow:

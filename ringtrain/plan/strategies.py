@@ -11,6 +11,9 @@ from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
 from ringtrain.plan.iteration import backward_of, exposed_s
 from ringtrain.plan.layer_times import RankTimes
 
+AVERAGE_MOVES = 6  # arrays that are read or written for one that is averaged
+UPDATE_MOVES = 3  # of weights and gradients for an update, beside two of each array of the optimizer's state
+
 
 @dataclass(frozen=True, slots=True)
 class IterationShare:
@@ -70,9 +73,11 @@ def server(rank: PlannedRank) -> IterationShare:
 
 
 def averaging(rank: PlannedRank) -> IterationShare:
-    """Each rank updates by its own gradient; weights are averaged every so many iterations."""
-    exposed = rank.exposed_s(rank.times_of(), overlaps=False)
-    return rank.share(rank.times.update_s, exposed / rank.average_every)
+    """Each rank updates by its own gradient; every so many iterations weights and the optimizer's state are averaged,
+    each by a copy, a multiplication and a copy beside its sum: they move memory as the update does."""
+    moved = AVERAGE_MOVES / (UPDATE_MOVES + 2 * rank.state_arrays) * rank.times.update_s
+    each = rank.exposed_s(rank.times_of(), overlaps=False) + moved
+    return rank.share(rank.times.update_s, (1 + rank.state_arrays) * each / rank.average_every)
 
 
 def _there_and_back_s(rank: PlannedRank) -> float:

@@ -69,7 +69,7 @@ def make_data(machine: Machine, model: str) -> Path:
 
 
 def measure_run(machine: Machine, model: str, ranks: int, strategy: str) -> list[float]:
-    """Return the seconds of each iteration."""
+    """Return the seconds of an iteration, each of them; of averaging the means of its periods."""
     batch, iterations = MODELS[model]
     out = Path(tempfile.mkdtemp(dir=machine.folder)) / "run"
     given = ["--model", model, "--data", make_data(machine, model), "--batch", batch, "--iterations", iterations]
@@ -78,7 +78,8 @@ def measure_run(machine: Machine, model: str, ranks: int, strategy: str) -> list
     machine.run(ranks, "train", *given)
     records = map(json.loads, (out / "log.jsonl").read_text().splitlines())
     stamps = [found["seconds"] for found in records if found["event"] == "iteration"][WARM_UP - 1 :]
-    return [after - before for before, after in zip(stamps, stamps[1:], strict=False)]
+    each = AVERAGE_EVERY if strategy == "averaging" else 1  # a whole period
+    return [(stamps[i] - stamps[i - each]) / each for i in range(each, len(stamps), each)]
 
 
 def measure(machine: Machine, models: list[str], counts: list[int], rounds: int) -> dict:
@@ -122,7 +123,7 @@ def table(machine: Machine, found: dict, rounds: int) -> list[str]:
             own = found.get((model, ranks, strategy))
             if own is None:
                 continue
-            measured[strategy] = (statistics.mean if strategy == "averaging" else statistics.median)(own)
+            measured[strategy] = statistics.median(own)
             error = steps[strategy] / measured[strategy] - 1
             errors.append(error)
             cells = f"{1e3 * steps[strategy]:.2f}", f"{1e3 * measured[strategy]:.2f}", f"{100 * error:+.0f} %"

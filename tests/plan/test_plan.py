@@ -157,7 +157,8 @@ def test_strategies(tmp_path):
     allreduce, sharded, averaging = rows
     assert allreduce.step_s == pytest.approx(allreduce.compute_s + UPDATE_S + allreduce.exposed_s)
     assert sharded.exposed_s == pytest.approx(allreduce.exposed_s) and sharded.update_s == UPDATE_S / 2
-    assert averaging.exposed_s == pytest.approx(allreduce.exposed_s / 4)
+    moved = 6 / 5 * UPDATE_S  # of an average: 6 moves of an array, where the update makes 5
+    assert averaging.exposed_s == pytest.approx(2 * (allreduce.exposed_s + moved) / 4)  # weights, and one of state
     state = allreduce.memory_bytes - (1 << 20)
     assert sharded.memory_bytes - (1 << 20) == pytest.approx(state * 2.5 / 3)  # one array of state, by two
 
