@@ -28,6 +28,7 @@ NAVIGATION = {
         "docs/strategies",
         "docs/compare",
         "docs/scale",
+        "docs/plan",
         "docs/runs",
         "docs/report",
         "docs/bench",

@@ -36,6 +36,7 @@ ARROWS = {
     "exchange": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "optim", "ops"},
     "bench": READERS | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim"} | {"tables"},
     "api": LEAF | {"allreduce", "bench", "monitor", "collectives", "transport"},
+    "plan": LEAF | {"bench", "collectives", "nn", "tables", "report"},
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
     "train": LEAF
     | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
@@ -71,6 +72,7 @@ ORDER = {
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
     "plots scaling page",
     "runs": "texts search summary conditions table",
+    "plan": "texts layer_times exchange_times iteration strategies prediction tables plots",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",

@@ -28,6 +28,7 @@ COMMANDS = {
     "outcome": ("ringtrain.cli.outcome", "Show the outcome of a run, and end with its exit code."),
     "models": ("ringtrain.cli.models", "List and copy the bundled models, and the cost of a model."),
     "time": ("ringtrain.cli.time", "Time forward and backward of each layer of a model."),
+    "plan": ("ringtrain.cli.plan", "Predict speed and cost on other numbers of ranks."),
     "schedule": ("ringtrain.cli.schedule", "Show an all-reduce: steps, proof, predicted time, picture."),
     "bench-allreduce": (
         "ringtrain.cli.bench_allreduce",
@@ -38,7 +39,7 @@ COMMANDS = {
     "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
-SHOWN_ONCE = ("models", "schedule", "export", "runs", "report")  # the same on every rank: rank 0 prints it
+SHOWN_ONCE = ("models", "schedule", "export", "runs", "report", "plan")  # the same on every rank: rank 0 prints it
 BY_ITSELF = ("outcome", "slurm", "data")  # of the files that each rank sees
 MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text, and an option of another program
 

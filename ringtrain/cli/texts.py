@@ -98,6 +98,13 @@ NO_ITERATIONS = Template("{value!r} is neither a number of iterations like 400 n
 # output.py
 OUTPUT_FAILED = Template("standard output cannot be written: {reason}")
 
+# plan.py
+LAYERS_OF_ANOTHER = Template(
+    "{path} has the layers of {found}, not of {model}: measure them by `ringtrain time {model} --json`"
+)
+NOT_PLANNED = Template("--sync {name}: plans are of {known}{hint}")
+RANKS_FROM_ONE = Template("-n {ranks}: ranks are counted from 1")
+
 # predict.py
 ACCURACY = Template(", accuracy {percent:.2f} %")
 PREDICTED = Template("{out}: {examples:,} examples{accuracy}{averaged}")

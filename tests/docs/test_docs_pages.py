@@ -133,6 +133,13 @@ PLANS = {
         before=(FASHION, "ringtrain train --iterations 2 --out runs/b"),
         more={"mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --trace --out runs/a": "--epochs 1"},
     ),
+    "docs/plan": Plan(
+        more={
+            "ringtrain time resnet20 -b 128 --json layers-1.json": "-b 8 -n 1 -w 0",
+            "mpirun -np 2 ringtrain time resnet20 -b 128 --json layers-2.json": "-b 8 -n 1 -w 0",
+            "mpirun -np 2 ringtrain bench-allreduce -b 16K -e 64M --json sweep.json": "-e 256K -n 2 -w 0",
+        },
+    ),
     "docs/reproducibility": Plan(
         more={"mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5 --reproducible": "--iterations 1"}
     ),

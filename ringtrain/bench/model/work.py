@@ -5,10 +5,10 @@ The work of a schedule is counted from its steps. An algorithm without known ste
 that ranks share) counts as the least possible work.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringtrain.collectives.matching import all_steps, is_local
+from ringtrain.collectives.matching import is_local
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 
@@ -30,19 +30,21 @@ class AlgorithmWork:
     sent_between: float = 0.0
 
 
-def work_of(schedule: Schedule, topology: Topology) -> AlgorithmWork:
+def work_of(schedule: Schedule, topology: Topology, nodes: Sequence[int] | None = None) -> AlgorithmWork:
     """Return the work of a schedule. Moves within a rank are no messages, and steps of nothing else no rounds; their
-    additions count.
+    additions count. ``nodes``: numbers of those whose ranks are looked at; None: of all.
     """
-    steps, home = all_steps(schedule), topology.node_of()
+    looked_at = topology.nodes if nodes is None else [topology.nodes[node] for node in nodes]
+    steps = {rank: schedule.steps(rank) for ranks in looked_at for rank in ranks}
+    home = topology.node_of()
     inside, between, moved, added = [], [], [], []
-    for rank, own in enumerate(steps):
+    for rank, own in steps.items():
         leaves = [any(home[move.peer] != home[rank] for move in (*step.sends, *step.recvs)) for step in own]
         between.append(sum(leaves))
         inside.append(sum(not is_local(step, rank) for step in own) - sum(leaves))
         moved.append(sum(_moved_inside(step, rank, home) for step in own))
         added.append(sum(_chunks(move for move in step.recvs if move.add) for step in own))
-    passed = max(_passed(steps, ranks) for ranks in topology.nodes)
+    passed = max(_passed(steps, ranks) for ranks in looked_at)
     return AlgorithmWork(
         rounds=max(inside),
         sent=max(moved) / schedule.chunks,
@@ -59,7 +61,7 @@ def _moved_inside(step: Step, rank: int, home: Sequence[int]) -> int:
     )
 
 
-def _passed(steps: Sequence[Sequence[Step]], ranks: Sequence[int]) -> int:
+def _passed(steps: Mapping[int, Sequence[Step]], ranks: Sequence[int]) -> int:
     """Return the chunks that the link of the node with these ranks carries, in its busier direction."""
     own = [step for rank in ranks for step in steps[rank]]
     outward, inward = [move for step in own for move in step.sends], [move for step in own for move in step.recvs]

@@ -1,0 +1,98 @@
+"""The command ``ringtrain plan``."""
+
+import click
+
+from ringtrain.cli import texts
+from ringtrain.cli.options import Numbers
+
+
+class Names(click.ParamType):
+    """Names, separated by commas."""
+
+    name = "name,..."
+
+    def convert(self, value, param, ctx):
+        return value if isinstance(value, list) else [name.strip() for name in value.split(",") if name.strip()]
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--layers",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="JSON of `ringtrain time MODEL`; one for each number of ranks a node and each batch of a rank.",
+)
+@click.option("--fabric", required=True, metavar="FILE", help="JSON of `ringtrain bench-allreduce`.")
+@click.option("-n", "--ranks", type=Numbers(), help="Numbers of ranks. [1 and its doubles to 64 nodes]")
+@click.option("--per-node", type=click.IntRange(1), help="Ranks of a node. [the sweep's]")
+@click.option("--sync", type=Names(), help="Strategies. [allreduce,sharded,server,averaging]")
+@click.option("-a", "--algorithm", type=Names(), help="A row for each of these all-reduces. [the fastest]")
+@click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the layers']")
+@click.option("--weak", is_flag=True, help="-b is of a rank: the batch grows with the ranks.")
+@click.option("--overlap", type=click.Choice(["none", "backward"]), default="backward", show_default=True)
+@click.option(
+    "--average-every",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="With averaging: iterations between averages.",
+)
+@click.option("--bucket-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, help="As of training.")
+@click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million images cost.")
+@click.option("--json", "json_path", type=click.Path(), help="Write every row.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: PNG, SVG or PDF.")
+def plan(model, layers, fabric, price, json_path, output, **asked):
+    """Predict the iteration of MODEL on any number of ranks, from what was measured on a few.
+
+    Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
+    errors.
+    """
+    from ringtrain.bench.sweep.files import check_writable
+    from ringtrain.plan.plots import plot_plan
+    from ringtrain.plan.tables import as_json, plan_lines
+    from ringtrain.report.figure import check_picture
+
+    for path in filter(None, (json_path, output)):
+        check_writable(path)
+    if output:
+        check_picture(output)
+    layer_times, exchanges, settings, rows = _planned(model, layers, fabric, **asked)
+    click.echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
+    if json_path:
+        _write(json_path, as_json(layer_times, settings, rows))
+    if output:
+        plot_plan(layer_times.model, settings, rows, output)
+        click.echo(texts.PICTURE(path=output))
+
+
+def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **given):
+    from ringtrain.errors import UsageError, nearest
+    from ringtrain.plan.exchange_times import ExchangeTimes
+    from ringtrain.plan.layer_times import LayerTimes
+    from ringtrain.plan.prediction import PlanSettings, predict
+    from ringtrain.plan.strategies import STRATEGIES
+
+    layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
+    if model != layer_times.model:
+        raise UsageError(texts.LAYERS_OF_ANOTHER(path=layers[0], found=layer_times.model, model=model))
+    for name in sync or ():
+        if name not in STRATEGIES:
+            raise UsageError(texts.NOT_PLANNED(name=name, known=", ".join(STRATEGIES), hint=nearest(name, STRATEGIES)))
+    per_node = per_node or max(exchanges.measured_on.counts)
+    counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
+    if min(counts) < 1:
+        raise UsageError(texts.RANKS_FROM_ONE(ranks=min(counts)))
+    settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **given)
+    rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
+    return layer_times, exchanges, settings, rows
+
+
+def _write(path: str, document: dict) -> None:
+    import json
+    from pathlib import Path
+
+    from ringtrain.storage import files
+
+    files.write(Path(path), (json.dumps(document, indent=1) + "\n").encode())

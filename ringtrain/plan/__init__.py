@@ -1,0 +1,1 @@
+"""Prediction of training runs from measured layers and a measured fabric."""

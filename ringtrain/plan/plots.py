@@ -1,0 +1,63 @@
+"""A picture of predictions: images/s and efficiency over ranks."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ringtrain.plan import texts
+from ringtrain.plan.prediction import PlanRow, PlanSettings
+from ringtrain.report.figure import COLOURS, GREY, entitle, new_figure, write_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DASHES = ("-", "--", "-.", ":")
+MANY = 8  # numbers of ranks from which on their labels are turned
+
+
+def plot_plan(model: str, settings: PlanSettings, rows: Sequence[PlanRow], path: str) -> None:
+    """Draw as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. Needs matplotlib.
+
+    Raises: UsageError, RingtrainError as ``files.write``.
+    """
+    write_picture(partial(_figure, model, settings, rows), path)
+
+
+def _figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Figure":
+    figure = new_figure(11, 4.6)
+    rate, efficiency = figure.subplots(1, 2)
+    for number, (name, curve) in enumerate(_curves(rows)):
+        ranks = [row.ranks for row in curve]
+        look: dict = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        look |= {"marker": "o", "markersize": 3.5, "label": name}
+        rate.plot(ranks, [row.images_per_s for row in curve], **look)
+        efficiency.plot(ranks, [100 * row.efficiency for row in curve], **look)
+    counts = sorted({row.ranks for row in rows})
+    alone = rows[0].images_per_s / rows[0].efficiency / rows[0].ranks
+    rate.plot(counts, [alone * count for count in counts], color=GREY, linewidth=1, label=texts.IDEAL)
+    rate.set(yscale="log", ylabel=texts.RATE_AXIS)
+    rate.yaxis.set_major_formatter("{x:,.0f}")
+    efficiency.set(ylabel=texts.EFFICIENCY_AXIS, ylim=(0, 105 * max(1, *(row.efficiency for row in rows))))
+    for axes in (rate, efficiency):
+        _finish(axes, counts)
+    rate.legend(fontsize="small")
+    batch = (texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL)(images=settings.batch)
+    entitle(figure, texts.PICTURE_TITLE(model=model, batch=batch, per_node=settings.per_node))
+    return figure
+
+
+def _curves(rows: Sequence[PlanRow]) -> list[tuple[str, list[PlanRow]]]:
+    """Return a curve for each strategy, and with several rows at one number of ranks for each algorithm too."""
+    one_each = len({(row.ranks, row.strategy) for row in rows}) == len(rows)
+    found: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        found.setdefault(row.strategy if one_each else f"{row.strategy} {row.algorithm}".strip(), []).append(row)
+    return list(found.items())
+
+
+def _finish(axes: "Axes", counts: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > MANY else 0)
+    axes.minorticks_off()
+    axes.set_xlabel(texts.RANKS_AXIS)

@@ -1,0 +1,138 @@
+"""A table of predictions: numbers of ranks, strategies and algorithms."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ringtrain.collectives.topology import Topology
+from ringtrain.errors import UsageError
+from ringtrain.nn.buckets import make_buckets
+from ringtrain.plan import texts
+from ringtrain.plan.exchange_times import ExchangeTimes, placed
+from ringtrain.plan.layer_times import LayerTimes
+from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
+
+ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What is planned. weak: ``batch`` is of a rank, not of all; per_node: ranks of a node"""
+
+    batch: int
+    weak: bool = False
+    per_node: int = 1
+    overlap: str = "backward"
+    average_every: int = 1
+    bucket_bytes: int = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over those of one rank alone;
+    memory_bytes: of a rank"""
+
+    ranks: int
+    nodes: int
+    strategy: str
+    algorithm: str
+    batch: int
+    step_s: float
+    compute_s: float
+    update_s: float
+    exposed_s: float
+    images_per_s: float
+    efficiency: float
+    memory_bytes: int
+    node_hours_per_million: float
+
+
+def predict(
+    layers: LayerTimes,
+    exchanges: ExchangeTimes,
+    counts: Iterable[int],
+    strategies: Sequence[str],
+    algorithms: Sequence[str],
+    settings: PlanSettings,
+) -> list[PlanRow]:
+    """Return a row for each number of ranks, strategy, and algorithm with which it works; without ``algorithms`` for
+    the fastest alone. Raises UsageError where none works."""
+    alone = _rows(layers, exchanges, 1, strategies[:1], [], settings)[0].images_per_s
+    rows = []
+    for ranks in counts:
+        for strategy in strategies:
+            found = _rows(layers, exchanges, ranks, [strategy], algorithms, settings, alone)
+            rows += found if algorithms else [min(found, key=lambda row: row.step_s)]
+    return rows
+
+
+def _rows(layers, exchanges, ranks, strategies, algorithms, settings, alone=None) -> list[PlanRow]:
+    """Return the rows of one number of ranks. ``alone``: images/s of a rank by itself; None: these are its rows"""
+    topology, rows = placed(ranks, settings.per_node), []
+    batch = settings.batch * ranks if settings.weak else settings.batch
+    times = layers.of_rank(batch / ranks, max(topology.counts))
+    buckets = make_buckets(layers.spans, layers.itemsize, settings.bucket_bytes)
+    for strategy in strategies:
+        for name in _algorithms(strategy, exchanges, topology, algorithms):
+            rank = PlannedRank(
+                times=times,
+                buckets=buckets,
+                topology=topology,
+                exchanges=exchanges,
+                algorithm=name,
+                state_arrays=layers.state_arrays,
+                average_every=settings.average_every,
+                overlaps=settings.overlap != "none",
+                streams=layers.streams,
+            )
+            rows.append(_row(layers, rank, strategy, batch, alone))
+    return rows
+
+
+def _algorithms(strategy: str, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence[str]:
+    """Return the algorithms to predict. Raises UsageError where there is none."""
+    if topology.size == 1:
+        return [""]
+    suiting = algorithms_of(strategy, exchanges.suiting(topology))
+    names = [name for name in asked if name in suiting] if asked else suiting
+    if not names:
+        sizes = {"ranks": topology.size, "nodes": len(topology.nodes)}
+        raise UsageError(texts.NO_ALGORITHM(strategy=strategy, known=", ".join(exchanges.algorithms), **sizes))
+    return names
+
+
+def _row(layers: LayerTimes, rank: PlannedRank, strategy: str, batch: int, alone: float | None) -> PlanRow:
+    share, ranks, nodes = STRATEGIES[strategy](rank), rank.topology.size, len(rank.topology.nodes)
+    rate = batch / share.seconds
+    return PlanRow(
+        ranks=ranks,
+        nodes=nodes,
+        strategy=strategy,
+        algorithm=rank.algorithm,
+        batch=batch,
+        step_s=share.seconds,
+        compute_s=share.compute_s,
+        update_s=share.update_s,
+        exposed_s=share.exposed_s,
+        images_per_s=rate,
+        efficiency=rate / ranks / (alone or rate),
+        memory_bytes=round(share.state_share * layers.state_bytes + layers.other_bytes(batch / ranks)),
+        node_hours_per_million=1e6 / rate / 3600 * nodes,
+    )
+
+
+def winner(rows: Sequence[PlanRow], ranks: int) -> PlanRow:
+    """Return the fastest of this number of ranks."""
+    return min((row for row in rows if row.ranks == ranks), key=lambda row: row.step_s)
+
+
+def last_that_pays(rows: Sequence[PlanRow]) -> int | None:
+    """Return the largest number of ranks up to which each further rank adds half of what one alone does, by the
+    fastest at each number; None if that holds up to the largest."""
+    counts = sorted({row.ranks for row in rows})
+    best = [winner(rows, count) for count in counts]
+    for before, after in pairwise(best):
+        added = (after.images_per_s - before.images_per_s) / (after.ranks - before.ranks)
+        if added < ENOUGH * before.images_per_s / before.efficiency / before.ranks:
+            return before.ranks
+    return None

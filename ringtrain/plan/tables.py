@@ -1,0 +1,89 @@
+"""Predictions as text and JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ringtrain.humanize import format_bytes
+from ringtrain.plan import texts
+from ringtrain.plan.exchange_times import ExchangeTimes
+from ringtrain.plan.layer_times import LayerTimes
+from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
+from ringtrain.tables import text_lines
+
+HEAD = (
+    "ranks",
+    "nodes",
+    "strategy",
+    "algorithm",
+    "step ms",
+    "exposed ms",
+    "images/s",
+    "efficiency",
+    "a rank",
+    "node h",
+)
+
+
+def plan_lines(
+    layers: LayerTimes,
+    exchanges: ExchangeTimes,
+    settings: PlanSettings,
+    rows: Sequence[PlanRow],
+    price: float | None = None,
+) -> list[str]:
+    """Return a head, a row for each prediction with a star at the fastest of its ranks, notes, and what wins. The last
+    column is of a million images: hours of a node, or their price."""
+    which = texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL
+    head = texts.PLAN_HEAD(
+        model=layers.model, batch=which(images=settings.batch), per_node=settings.per_node, overlap=settings.overlap
+    )
+    best = {count: winner(rows, count) for count in sorted({row.ranks for row in rows})}
+    cells = [_cells(row, row is best[row.ranks], price) for row in rows]
+    title = (*HEAD[:-1], "price" if price is not None else HEAD[-1])
+    return [
+        head,
+        *text_lines([title, *cells], "rrllrrrrrr"),
+        *(texts.NOTE(note=note) for note in layers.notes),
+        *_winners(best),
+        _paying(rows),
+    ]
+
+
+def _cells(row: PlanRow, is_best: bool, price: float | None) -> tuple[str, ...]:
+    hours = row.node_hours_per_million
+    return (
+        f"{row.ranks:,}",
+        f"{row.nodes:,}",
+        row.strategy + (" *" if is_best and row.ranks > 1 else ""),
+        row.algorithm,
+        f"{1e3 * row.step_s:,.2f}",
+        f"{1e3 * row.exposed_s:,.2f}",
+        f"{row.images_per_s:,.0f}",
+        f"{100 * row.efficiency:.0f} %",
+        format_bytes(row.memory_bytes),
+        f"{hours:,.2f}" if price is None else f"{price * hours:,.2f}",
+    )
+
+
+def _winners(best: dict[int, PlanRow]) -> list[str]:
+    """Say which strategy is the fastest, and from where on another one is."""
+    found = [(count, row.strategy, row.algorithm) for count, row in best.items() if count > 1]
+    changes = [
+        each for before, each in zip([None, *found], found, strict=False) if not before or before[1:] != each[1:]
+    ]
+    return [texts.WINS(strategy=strategy, algorithm=algorithm, ranks=ranks) for ranks, strategy, algorithm in changes]
+
+
+def _paying(rows: Sequence[PlanRow]) -> str:
+    last, most = last_that_pays(rows), max(row.ranks for row in rows)
+    return texts.STILL_PAYS(ranks=most) if last is None else texts.STOPS_PAYING(ranks=last)
+
+
+def as_json(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> dict:
+    return {
+        "model": layers.model,
+        "settings": asdict(settings),
+        "notes": list(layers.notes),
+        "last_that_pays": last_that_pays(rows),
+        "rows": [asdict(row) for row in rows],
+    }

@@ -1,0 +1,207 @@
+"""Predictions from files whose times are known."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from plan_files import BACKWARD_S, BESIDE_S, FORWARD_S, UPDATE_S, layers_file, sweep_file
+
+from ringtrain.bench.model.work import work_of
+from ringtrain.cli import texts as cli_texts
+from ringtrain.cli.main import ringtrain
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ringtrain.collectives.topology import even
+from ringtrain.errors import UsageError
+from ringtrain.plan import texts
+from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
+from ringtrain.plan.iteration import BackwardTimes, exposed_s
+from ringtrain.plan.layer_times import LayerTimes
+from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
+
+LAYERS = 5  # of mlp, as they are computed
+
+
+def planned(tmp_path, counts=(1, 2, 4), strategies=("allreduce",), algorithms=("ring",), sweep=None, **settings):
+    layers, exchanges = LayerTimes([layers_file(tmp_path)]), ExchangeTimes(sweep or sweep_file(tmp_path))
+    given = PlanSettings(**{"batch": 64, "per_node": 4, **settings})
+    return predict(layers, exchanges, counts, strategies, algorithms, given)
+
+
+# ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────
+def compute_s(images, layers):
+    return layers * images * (FORWARD_S + BACKWARD_S) + BESIDE_S
+
+
+def test_layers_that_were_measured_are_taken_as_they_are(tmp_path):
+    found = LayerTimes([layers_file(tmp_path, 64)]).of_rank(64, 1)
+    assert found.compute_s == pytest.approx(compute_s(64, len(found.layers))) and found.update_s == UPDATE_S
+
+
+def test_between_two_batches_they_are_on_a_line_and_below_in_proportion(tmp_path):
+    """The work beside layers is the same in both files, and so between them."""
+    times = LayerTimes([layers_file(tmp_path, 64), layers_file(tmp_path, 128)])
+    layers = len(times.names)
+    assert times.of_rank(80, 1).compute_s == pytest.approx(compute_s(80, layers))
+    assert times.of_rank(32, 1).compute_s == pytest.approx(compute_s(64, layers) / 2)
+    assert times.of_rank(32, 1).update_s == UPDATE_S and not times.notes
+
+
+def test_one_batch_is_taken_in_proportion_and_a_note_says_so(tmp_path):
+    times = LayerTimes([layers_file(tmp_path, 64)])
+    assert times.of_rank(16, 1).compute_s == pytest.approx(compute_s(64, len(times.names)) / 4)
+    assert list(times.notes) == [texts.PROPORTIONAL(batches="64")]
+
+
+def test_ranks_that_share_cores_take_turns(tmp_path):
+    files = [layers_file(tmp_path, 64, 1, cores="0-1"), layers_file(tmp_path, 64, 2, factor=1.25, cores="0-1")]
+    times = LayerTimes(files)
+    two, four = times.of_rank(32, 2), times.of_rank(32, 4)
+    assert two.layers[0].forward_s == pytest.approx(1.25 * 32 * FORWARD_S)  # they share memory, as measured
+    assert four.compute_s == pytest.approx(2 * two.compute_s) and four.update_s == 2 * UPDATE_S
+    assert list(times.notes) == [
+        texts.FILES_BY_RANKS(ranks="4 ranks", measured=2),
+        texts.CROWDED(ranks="4 ranks", cores="2 cores", factor=2.0),
+    ]
+
+
+def test_files_that_are_none(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    for path in (str(tmp_path / "x.json"), str(tmp_path / "none.json")):
+        with pytest.raises(UsageError, match=texts.NO_LAYERS.pattern(path=path)):
+            LayerTimes([path])
+    other = layers_file(tmp_path, 32, model="lenet")
+    with pytest.raises(UsageError, match=texts.OTHER_MODEL.pattern(path=other, found="lenet", model="mlp")):
+        LayerTimes([layers_file(tmp_path), other])
+
+
+# ── all-reduces ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_on_the_ranks_of_the_sweep_an_all_reduce_takes_what_was_measured(tmp_path):
+    times = ExchangeTimes(
+        sweep_file(tmp_path, seconds=lambda name, nbytes: 1e-3 + 1e-9 * nbytes * (1 + (nbytes > 1e5)))
+    )
+    for nbytes in (1 << 13, 1 << 16, 3 << 20):
+        assert times.time("ring", even(2), nbytes).seconds == pytest.approx(
+            1e-3 + 1e-9 * nbytes * (1 + (nbytes > 1e5)), rel=0.1
+        )
+    halves = [times.time("ring", even(2), 1 << 20, goal).seconds for goal in (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)]
+    assert halves[1] + halves[2] == pytest.approx(halves[0])
+
+
+def test_on_more_ranks_it_takes_the_rounds_and_bytes_of_its_schedule(tmp_path):
+    """ring of p ranks: 2(p - 1) rounds, 2(p - 1)/p of the bytes, and (p - 1)/p of them added."""
+    times = ExchangeTimes(sweep_file(tmp_path))
+    alpha, beyond = 1e-3 / 2, 1e-9 - 0.5e-10  # of two ranks: 2 rounds, all bytes, half of them added
+    for ranks in (4, 8):
+        wanted = 2 * (ranks - 1) * alpha + (1 << 20) * (ranks - 1) / ranks * (2 * beyond + 1e-10)
+        assert times.time("ring", even(ranks), 1 << 20).seconds == pytest.approx(wanted)
+    assert times.time("ring", even(8), 1 << 20).between_s == 0
+
+
+def test_between_nodes_bytes_of_a_node_count_once(tmp_path):
+    times = ExchangeTimes(sweep_file(tmp_path, hosts=("n1", "n2")))
+    found = times.time("ring", placed(4, 2), 1 << 20)
+    assert found.rounds == 6 and found.between_s > 6 * 1e-3 / 2 and found.busy_s < found.between_s
+
+
+def test_a_sweep_of_one_node_says_nothing_about_several(tmp_path):
+    path = sweep_file(tmp_path)
+    with pytest.raises(UsageError, match=texts.NO_NODES.pattern(nodes=2, path=path)):
+        ExchangeTimes(path).time("ring", placed(4, 2), 100)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_work_on_many_nodes_is_that_of_some_of_them(name):
+    """But for rounds within a node, of which the second root of a double tree has two more."""
+    topology = even(36, 18)
+    some, every = work_on(name, topology), work_of(make_schedule(name, topology), topology)
+    assert replace(some, rounds=0) == replace(every, rounds=0) and every.rounds - 2 <= some.rounds <= every.rounds
+
+
+# ── the iteration ─────────────────────────────────────────────────────────────────────────────────────────────
+def test_what_keeps_the_core_busy_is_exposed_always():
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 3.0), 3.0)
+    assert exposed_s(backward, [ExchangeTime(0.25), ExchangeTime(0.5)], overlaps=True) == 0.75
+
+
+@pytest.mark.parametrize(
+    "between_s, rounds, overlaps, exposed",
+    [
+        (1.0, 1, True, 0.0),  # seen after the second layer
+        (2.0, 1, True, 0.0),  # as long as the layers after it
+        (2.5, 1, True, 0.5),
+        (1.5, 3, True, 0.0 + 0.5),  # rounds of 0.5 end at 1.5, 2.5 and, after backward, 3.5: each begins at a look
+        (1.5, 3, False, 1.5),
+    ],
+)
+def test_rounds_go_on_when_the_core_looks(between_s, rounds, overlaps, exposed):
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
+    assert exposed_s(backward, [ExchangeTime(0.0, between_s, rounds)], overlaps) == pytest.approx(exposed)
+
+
+def test_buckets_take_turns_on_the_link():
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 2.0), 3.0)
+    two = [ExchangeTime(0.0, 1.75, 1), ExchangeTime(0.0, 1.0, 1)]
+    assert exposed_s(backward, two, overlaps=True) == pytest.approx(0.75)  # until 2.75, then 3.75
+
+
+def test_a_device_needs_no_look():
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
+    assert exposed_s(backward, [ExchangeTime(0.5, 1.5, 3)], overlaps=True, streams=True) == 0.0
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_strategies(tmp_path):
+    rows = planned(tmp_path, (2,), ("allreduce", "sharded", "averaging"), average_every=4)
+    allreduce, sharded, averaging = rows
+    assert allreduce.step_s == pytest.approx(allreduce.compute_s + UPDATE_S + allreduce.exposed_s)
+    assert sharded.exposed_s == pytest.approx(allreduce.exposed_s) and sharded.update_s == UPDATE_S / 2
+    moved = 6 / 5 * UPDATE_S  # of an average: 6 moves of an array, where the update makes 5
+    assert averaging.exposed_s == pytest.approx(2 * (allreduce.exposed_s + moved) / 4)  # weights, and one of state
+    state = allreduce.memory_bytes - (1 << 20)
+    assert sharded.memory_bytes - (1 << 20) == pytest.approx(state * 2.5 / 3)  # one array of state, by two
+
+
+def test_weak_scaling_keeps_the_batch_of_a_rank(tmp_path):
+    one, four = planned(tmp_path, (1, 4), weak=True)
+    assert (one.batch, four.batch) == (64, 256) and four.compute_s == one.compute_s
+    assert four.images_per_s == pytest.approx(256 / four.step_s)
+    assert four.efficiency == pytest.approx(one.step_s / four.step_s)
+
+
+def test_more_ranks_stop_paying_where_the_exchange_costs_more_than_it_saves(tmp_path):
+    slow = sweep_file(tmp_path, seconds=lambda name, nbytes: 4e-3 + 1e-12 * nbytes)
+    assert last_that_pays(planned(tmp_path, (1, 2, 4, 8, 16), sweep=slow, per_node=64)) in (1, 2)
+    free = sweep_file(tmp_path, seconds=lambda name, nbytes: 1e-9 + 1e-16 * nbytes)
+    assert last_that_pays(planned(tmp_path, (1, 2), sweep=free, per_node=64)) is None
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────────────────────
+def run(*arguments):
+    return CliRunner().invoke(ringtrain, ["plan", *map(str, arguments)])
+
+
+def test_the_command_shows_writes_and_draws(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    given = "mlp", "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--per-node", 4
+    made = tmp_path / "plan.json", tmp_path / "plan.svg"
+    done = run(*given, "-n", "1,2,4", "--price", 3, "--json", made[0], "-o", made[1])
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0] == texts.PLAN_HEAD(model="mlp", batch=texts.BATCH_OF_ALL(images=64), per_node=4, overlap="backward")
+    assert [line.split()[0] for line in lines[2:14]] == [n for n in "124" for _ in range(4)]
+    found = json.loads(made[0].read_text())
+    assert len(found["rows"]) == 12 and found["settings"]["per_node"] == 4
+    assert made[1].read_text().startswith("<?xml")
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    layers, fabric = layers_file(tmp_path), sweep_file(tmp_path)
+    for arguments, words in (
+        (["lenet"], cli_texts.LAYERS_OF_ANOTHER(path=layers, found="mlp", model="lenet")),
+        (["mlp", "--sync", "gossip"], cli_texts.NOT_PLANNED.pattern(name="gossip", known="", hint="")[:18]),
+        (["mlp", "-n", "0"], cli_texts.RANKS_FROM_ONE(ranks=0)),
+    ):
+        done = run(arguments[0], "--layers", layers, "--fabric", fabric, *arguments[1:])
+        assert isinstance(done.exception, UsageError) and words.replace("\\", "") in str(done.exception)
