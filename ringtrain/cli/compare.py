@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import show_tables
+from ringtrain.cli.output import show_tables, write_text
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     if ran[-1].problem is not None:
         click.echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
     try:
-        _write(path, _json(*_figures(_read(ran), variant_of)))
+        write_text(path, _json(*_figures(_read(ran), variant_of)))
     except RingtrainError as error:
         click.echo(texts.FROM(text=error), err=True)
 
@@ -243,11 +243,11 @@ def _tell(
     for note in notes:
         click.echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
-        _write(paths["json_path"], _json(rows, variants, notes))
+        write_text(paths["json_path"], _json(rows, variants, notes))
     if paths["csv_path"] is not None:
         from ringtrain.report.comparison.table import csv_text
 
-        _write(paths["csv_path"], csv_text(rows, variants))
+        write_text(paths["csv_path"], csv_text(rows, variants))
     if paths["plot_path"] or picture:
         _draw(runs, rows, variants, paths["plot_path"], picture)
 
@@ -281,9 +281,3 @@ def _json(rows: list[dict], variants: list[dict], notes: list[str]) -> str:
 
     found = {"ringtrain": __version__, "rows": rows, "variants": variants, "notes": notes}
     return json.dumps(found, indent=1) + "\n"
-
-
-def _write(path, text: str) -> None:
-    from ringtrain.storage import files
-
-    files.write(Path(path), text.encode())

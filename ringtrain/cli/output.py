@@ -72,3 +72,12 @@ def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
         return
     for table in make(shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns, False):
         click.echo("\n".join([*plain_lines(table), ""]))
+
+
+def write_text(path, text: str) -> None:
+    """Write a file whole or not at all. Raises RingtrainError."""
+    from pathlib import Path
+
+    from ringtrain.storage import files
+
+    files.write(Path(path), text.encode())

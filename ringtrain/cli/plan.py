@@ -4,6 +4,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
+from ringtrain.cli.output import write_text
 
 
 class Names(click.ParamType):
@@ -51,7 +52,7 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     """
     from ringtrain.bench.sweep.files import check_writable
     from ringtrain.plan.plots import plot_plan
-    from ringtrain.plan.tables import as_json, plan_lines
+    from ringtrain.plan.tables import json_text, plan_lines
     from ringtrain.report.figure import check_picture
 
     for path in filter(None, (json_path, output)):
@@ -61,7 +62,7 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     layer_times, exchanges, settings, rows = _planned(model, layers, fabric, **asked)
     click.echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
     if json_path:
-        _write(json_path, as_json(layer_times, settings, rows))
+        write_text(json_path, json_text(layer_times, settings, rows))
     if output:
         plot_plan(layer_times.model, settings, rows, output)
         click.echo(texts.PICTURE(path=output))
@@ -87,12 +88,3 @@ def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **g
     settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **given)
     rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
     return layer_times, exchanges, settings, rows
-
-
-def _write(path: str, document: dict) -> None:
-    import json
-    from pathlib import Path
-
-    from ringtrain.storage import files
-
-    files.write(Path(path), (json.dumps(document, indent=1) + "\n").encode())

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import show_tables
+from ringtrain.cli.output import show_tables, write_text
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 
@@ -99,9 +99,7 @@ def _check_files(*paths: str | None) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    from ringtrain.storage import files
-
     if path == STANDARD_OUTPUT:
         click.echo(text, nl=False)
     else:
-        files.write(Path(path), text.encode())
+        write_text(path, text)

@@ -15,6 +15,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
+from ringtrain.cli.output import write_text
 
 TOLD_LINES = 5  # of the output of a run that failed
 # Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
@@ -72,7 +73,7 @@ def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
                     where = folder / f"{run.name}-round-{number}"
                     click.echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
                     _take(run, number, start(run.ranks), flags, where, runs, failed)
-                    _write(folder / "scale.json", _json(words, runs, failed))
+                    write_text(folder / "scale.json", _json(words, runs, failed))
     return _tell(words, runs, failed, paths)
 
 
@@ -220,9 +221,9 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
         print_whole(scaling_table(rows))
         click.echo(texts.NOTE(note=interval_note(rows)))
     if paths["json_path"] is not None:
-        _write(paths["json_path"], _json(words, runs, failed))
+        write_text(paths["json_path"], _json(words, runs, failed))
     if paths["csv_path"] is not None:
-        _write(paths["csv_path"], csv_text(rows))
+        write_text(paths["csv_path"], csv_text(rows))
     if paths["plot_path"] is not None and rows:
         from ringtrain.report.scaling.plot import draw_measured
 
@@ -242,9 +243,3 @@ def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str]) -> s
         "failed": failed,
     }
     return json.dumps(found, indent=1) + "\n"
-
-
-def _write(path, text: str) -> None:
-    from ringtrain.storage import files
-
-    files.write(Path(path), text.encode())

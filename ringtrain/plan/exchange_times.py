@@ -90,17 +90,18 @@ class ExchangeTimes:
         if len(topology.nodes) > 1 and len(self.measured_on.nodes) == 1:
             raise UsageError(texts.NO_NODES(nodes=len(topology.nodes), path=self._path))
         model = self._models.get(algorithm)
-        work = work_on(algorithm, topology, goal)
-        predicted = _split(model, work, nbytes) if model else ExchangeTime(1.0)
+        if model is None:  # then it is planned on the ranks of the sweep alone
+            return ExchangeTime(_between(self._points[algorithm], nbytes))
+        predicted = _split(model, work_on(algorithm, topology, goal), nbytes)
         if topology != self.measured_on:
             return predicted
-        whole = _split(model, work_on(algorithm, topology, ALL_REDUCE), nbytes).seconds if model else 1.0
+        whole = _split(model, work_on(algorithm, topology), nbytes).seconds
         return predicted.scaled(_between(self._points[algorithm], nbytes) / whole if whole else 0.0)
 
 
 def _split(model: FittedModel, work: AlgorithmWork, nbytes: float) -> ExchangeTime:
     """Return the time of this work on the machine of the model."""
-    fabric = next(regime.fabric for regime in reversed(model.regimes) if regime.first_bytes <= nbytes)
+    fabric = model.fabric(nbytes)
     busy = work.rounds * fabric.local_alpha_s + nbytes * (work.sent * fabric.local_beta_s + work.added * fabric.gamma_s)
     between = work.rounds_between * fabric.alpha_s + nbytes * work.sent_between * fabric.beta_s
     return ExchangeTime(busy, between, work.rounds_between)

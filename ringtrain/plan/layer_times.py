@@ -5,7 +5,6 @@ are on the line through the two nearest ones that were measured with as many ran
 is one. More ranks than cores take turns.
 """
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -172,7 +171,7 @@ def read_layers(path: str) -> LayerFile:
         return LayerFile(len(on_node), images, cores, tuple(rows), header, whole)
     except OSError as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=error.strerror)) from None
-    except (json.JSONDecodeError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=error)) from None
     except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=f"it lacks {error}")) from None

@@ -127,8 +127,8 @@ def winner(rows: Sequence[PlanRow], ranks: int) -> PlanRow:
 
 
 def last_that_pays(rows: Sequence[PlanRow]) -> int | None:
-    """Return the largest number of ranks up to which each further rank adds half of what one alone does, by the
-    fastest at each number; None if that holds up to the largest."""
+    """Return the largest number of ranks up to which each further rank adds half the images/s of one rank alone, by
+    the fastest at each number; None if that holds up to the largest."""
     counts = sorted({row.ranks for row in rows})
     best = [winner(rows, count) for count in counts]
     for before, after in pairwise(best):

@@ -1,5 +1,6 @@
 """Predictions as text and JSON."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -79,11 +80,12 @@ def _paying(rows: Sequence[PlanRow]) -> str:
     return texts.STILL_PAYS(ranks=most) if last is None else texts.STOPS_PAYING(ranks=last)
 
 
-def as_json(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> dict:
-    return {
+def json_text(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> str:
+    found = {
         "model": layers.model,
         "settings": asdict(settings),
         "notes": list(layers.notes),
         "last_that_pays": last_that_pays(rows),
         "rows": [asdict(row) for row in rows],
     }
+    return json.dumps(found, indent=1) + "\n"

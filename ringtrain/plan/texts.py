@@ -27,7 +27,7 @@ PLAN_HEAD = Template(
 )
 NOTE = Template("# {note}")
 WINS = Template("from {ranks:,} ranks on the fastest is {strategy} ({algorithm})")
-STILL_PAYS = Template("up to {ranks:,} ranks each further rank adds at least half of what one alone does")
-STOPS_PAYING = Template("beyond {ranks:,} ranks a further rank adds less than half of what one alone does")
+STILL_PAYS = Template("up to {ranks:,} ranks each further rank adds at least half the images/s of one rank alone")
+STOPS_PAYING = Template("beyond {ranks:,} ranks a further rank adds less than half the images/s of one rank alone")
 IDEAL, RANKS_AXIS, RATE_AXIS, EFFICIENCY_AXIS = "ideal", "ranks", "images/s", "efficiency, %"
 PICTURE_TITLE = Template("{model}, {batch}, {per_node} ranks a node: predicted")

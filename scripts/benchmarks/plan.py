@@ -107,7 +107,7 @@ def predicted(machine: Machine, model: str, ranks: int, rounds: int, most: int) 
     steps: dict[str, list[float]] = {}
     for number in range(rounds):
         layers = LayerTimes([str(machine.folder / f"{model}-{ranks}-{number}.json")])
-        exchanges = ExchangeTimes(str(machine.folder / f"sweep-{max(ranks, 2) if ranks > 1 else most}-{number}.json"))
+        exchanges = ExchangeTimes(str(machine.folder / f"sweep-{ranks if ranks > 1 else most}-{number}.json"))
         settings = PlanSettings(MODELS[model][0], per_node=machine.per_node(ranks), average_every=AVERAGE_EVERY)
         for row in predict(layers, exchanges, [ranks], list(STRATEGIES), [], settings):
             steps.setdefault(row.strategy, []).append(row.step_s)

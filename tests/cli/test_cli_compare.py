@@ -5,31 +5,24 @@ import json
 import re
 import shutil
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from ringtrain.bench import texts as bench_texts
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.compare import compare
 from ringtrain.cli.variants import folders_of, variants_of
-from ringtrain.errors import RingtrainError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.report import texts as report_texts
 from ringtrain.train.start import start
+from tests.cli_calls import call as call_command
 
 QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
 
 
-def call(*arguments):
-    """(exit code, what it says)"""
-    try:
-        done = CliRunner().invoke(compare, list(arguments), standalone_mode=False, catch_exceptions=False)
-    except (RingtrainError, click.ClickException) as error:
-        return error.exit_code, str(error)
-    return done.return_value or 0, done.output
+call = partial(call_command, compare)
 
 
 @pytest.fixture

@@ -4,21 +4,21 @@ import csv
 import json
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from ringtrain.bench import texts as bench_texts
 from ringtrain.cli import scale as room
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.scale import scale
-from ringtrain.errors import Interrupted, RingtrainError
+from ringtrain.errors import Interrupted
 from ringtrain.launch import texts as launch_texts
 from ringtrain.report import texts as report_texts
 from ringtrain.report.events import record
 from ringtrain.report.sinks import JsonLines
+from tests.cli_calls import call as call_command
 from tests.readers import EVENTS
 
 # The last word is the run's folder. Eight ranks do not start; the others have a log of so many ranks.
@@ -32,13 +32,7 @@ mkdir -p "$last/checkpoints" && cp "log-$ranks.jsonl" "$last/log.jsonl"
 TRAIN = ("--", "train", "--model", "lenet", "--synthetic", "--batch", "60")
 
 
-def call(*arguments):
-    """(exit code, what it says)"""
-    try:
-        done = CliRunner().invoke(scale, list(arguments), standalone_mode=False, catch_exceptions=False)
-    except (RingtrainError, click.ClickException) as error:
-        return error.exit_code, str(error)
-    return done.return_value or 0, done.output
+call = partial(call_command, scale)
 
 
 @pytest.fixture

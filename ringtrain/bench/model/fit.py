@@ -57,11 +57,14 @@ class FittedModel:
 
     def line(self, nbytes: float) -> tuple[float, float]:
         """Return (seconds at no bytes, seconds a byte) of the regime of ``nbytes``."""
-        work = self.work
-        fabric = next(regime.fabric for regime in reversed(self.regimes) if regime.first_bytes <= nbytes)
+        work, fabric = self.work, self.fabric(nbytes)
         start_s = work.rounds * fabric.local_alpha_s + work.rounds_between * fabric.alpha_s
         slope = work.sent * fabric.local_beta_s + work.sent_between * fabric.beta_s + work.added * fabric.gamma_s
         return start_s, slope
+
+    def fabric(self, nbytes: float) -> Fabric:
+        """Return the machine and network at this size."""
+        return next(regime.fabric for regime in reversed(self.regimes) if regime.first_bytes <= nbytes)
 
     def predict_s(self, nbytes: float) -> float:
         start_s, slope = self.line(nbytes)
