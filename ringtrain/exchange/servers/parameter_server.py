@@ -42,10 +42,9 @@ class ParameterServer(Exchange):
     """
 
     def __init__(self, settings: ExchangeSettings, push: type[GradientPush] | type[ChangePush]):
+        # Messages of a device leave when they are tested, which no layer does that waits for a sum of statistics.
         held_back = settings.config.overlap == FORWARD and settings.config.batch_norm == "sync" and settings.ops.records
-        if (
-            held_back
-        ):  # a device's messages leave when they are tested: not while layers before their reads sum statistics
+        if held_back:
             settings = settings.with_options(overlap=BACKWARD)
         config, self._notes = settings.config, [texts.SUMS_WITHIN_PASSES()] if held_back else []
         self._settings, self._push_type = settings, push
