@@ -48,7 +48,8 @@ def make_header(transport: Transport, start: str) -> dict:
     """Return the header. Collective; the same on all ranks but for the clock. ``start``: the way that ranks start
     together.
     """
-    own = {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0)), "cpu": cpu_model()}
+    cores = sorted(os.sched_getaffinity(0))
+    own = {"host": socket.gethostname(), "cores": cores, "host_cores": os.cpu_count() or len(cores), "cpu": cpu_model()}
     placements = transport.gather_json(own | {"load": os.getloadavg()[0]})
     hosts = list(dict.fromkeys(placement["host"] for placement in placements))
     return {
@@ -63,6 +64,7 @@ def make_header(transport: Transport, start: str) -> dict:
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
         "host_by_rank": [placement["host"] for placement in placements],
         "binding": [ranges(placement["cores"]) for placement in placements],
+        "host_cores": min(placement["host_cores"] for placement in placements),
         "crowded": why_cores_are_shared(placements),
         "cpu": " | ".join(dict.fromkeys(placement["cpu"] for placement in placements)),
         "load": max(placement["load"] for placement in placements),

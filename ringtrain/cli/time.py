@@ -1,6 +1,7 @@
 """The command ``ringtrain time``."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +10,11 @@ from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
 
 if TYPE_CHECKING:
+    from ringtrain.data.batches.batches import Batches
+    from ringtrain.data.file.dataset import DataSet
+    from ringtrain.nn.workspace import Workspace
     from ringtrain.ops.base import Ops
+    from ringtrain.train.step.input import DeviceInput
     from ringtrain.transport.base import Transport
 
 
@@ -46,8 +51,11 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
     from ringtrain.bench.layers.layers import keys_of, measure_layers
     from ringtrain.bench.layers.peaks import measure_peaks
+    from ringtrain.data.batches.sampler import batch_part
     from ringtrain.train.agree import agree, on_root, take_turns, together
+    from ringtrain.train.assembly.data import random_data
     from ringtrain.train.assembly.device import open_device
+    from ringtrain.train.step.input import DeviceInput
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **plugin.facts(), **given})
@@ -55,15 +63,19 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     header = _header(transport, config, iterations, warm_up)
     graph = model.graph()
     ops = open_device(config, transport).ops
-    rig = together(transport, lambda: _rig(transport, config, graph, ops))
+    start, stop = batch_part(config.batch, transport.rank, transport.size)
+    data = together(transport, lambda: random_data(config, model, stop - start))
     header["device"] = ops.describe()
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
-    take_turns(transport, rig.iterate, compiles=ops.records)
-    peaks = measure_peaks(transport, ops)
     keys = keys_of(graph)
-    measure_layers(transport, rig, keys, warm_up)
-    samples = measure_layers(transport, rig, keys, iterations)
+    with _batches(config, model, data, ops) as batches:
+        inputs = partial(_inputs, DeviceInput(ops, model.input, data), batches)
+        rig = together(transport, lambda: _rig(config, graph, ops, stop - start, inputs))
+        take_turns(transport, rig.iterate, compiles=ops.records)
+        peaks = measure_peaks(transport, ops)
+        measure_layers(transport, rig, keys, warm_up)
+        samples = measure_layers(transport, rig, keys, iterations)
     header |= {"held_bytes": rig.held_bytes, "peak_bytes": max(transport.gather_json(_peak_bytes()))}
     header |= {"peak_flops_per_s": peaks.flops_per_s, "peak_bytes_per_s": peaks.bytes_per_s}
     rows = layer_rows(graph, samples, config.batch, config.dtype, peaks, rig.ways)
@@ -88,18 +100,40 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-def _rig(transport: "Transport", config, graph, ops: "Ops"):
-    """Return the network on this rank's part of the batch. Raises UsageError."""
+def _batches(config, model, data: "DataSet", ops: "Ops") -> "Batches":
+    """Return batches of all of the data, each in an order of its own."""
+    import numpy as np
+
+    from ringtrain.data.batches.batches import Batches
+    from ringtrain.data.batches.sampler import Sampler
+    from ringtrain.train.assembly.recipe import augment_of
+
+    count, allocate = data.train.count, ops.pinned if ops.records else np.empty
+    sampler, augment = Sampler(count, count, config.seed), augment_of(config, model)
+    return Batches(data.train, sampler, augment=augment, allocate=allocate, valid=2 if ops.records else 1)
+
+
+def _inputs(feed: "DeviceInput", batches: "Batches", space: "Workspace"):
+    """Bring one batch after another to the device, and the following one ahead, as training does."""
+    for batch in batches:
+        found = feed.load(space, batch, 0, len(batch.labels))
+        following = batches.peek()
+        if following is not None:
+            feed.ahead(following)
+        yield found
+        feed.arrive(batch)
+
+
+def _rig(config, graph, ops: "Ops", count: int, inputs):
+    """Return the network on ``count`` examples of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
-    from ringtrain.data.batches.sampler import batch_part
     from ringtrain.nn.losses import make_loss
     from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.assembly.recipe import hyper_of
 
     hyper = hyper_of(config)
-    start, stop = batch_part(config.batch, transport.rank, transport.size)
     loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
-    return Rig(ops, graph, stop - start, config.batch, make, loss)
+    return Rig(ops, graph, count, config.batch, make, loss, inputs)
 
 
 def _check_file(path: str | None) -> None:

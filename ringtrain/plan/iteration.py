@@ -8,11 +8,11 @@
 A bucket's exchange begins when backward has finished its first layer. What an exchange costs the core (messages within
 a node, additions) adds up with the layers. Rounds between nodes travel meanwhile, one bucket's behind another's on the
 node's link; a round follows when the core looks, after each layer, and at once where a device has streams of its own
-or the core waits.
+or the core waits. Where an owner updates a bucket, its weights leave when its sum is there, after backward.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringtrain.nn.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime
@@ -46,35 +46,78 @@ def backward_of(times: RankTimes, buckets: Sequence[Bucket]) -> BackwardTimes:
     return BackwardTimes(tuple(looks), tuple(ready), clock)
 
 
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """An exchange of a bucket, not before the moment ``earliest``, over one of the directions of the node's link."""
+
+    earliest: float
+    exchange: ExchangeTime
+    direction: str = ""
+
+    @property
+    def rounds(self) -> int:
+        return min(self.exchange.rounds, MOST_ROUNDS)
+
+
 def exposed_s(
     backward: BackwardTimes, exchanges: Sequence[ExchangeTime], overlaps: bool, streams: bool = False
 ) -> float:
     """Return the seconds by which exchanges of the buckets lengthen an iteration. overlaps: whether they begin during
     backward; streams: whether they need no look of the core, as on a device"""
-    busy = 0.0 if streams else sum(exchange.busy_s for exchange in exchanges)
-    if streams:
-        exchanges = [ExchangeTime(0.0, each.seconds, max(1, each.rounds)) for each in exchanges]
     begins = backward.ready if overlaps else [backward.end] * len(exchanges)
-    looks = () if streams else backward.looks
-    return busy + max(_travelled_s(begins, exchanges, looks) - backward.end, 0.0)
+    return _exposed_s(backward, [[Leg(*pair)] for pair in zip(begins, exchanges, strict=True)], streams)
 
 
-def _travelled_s(begins: Sequence[float], exchanges: Sequence[ExchangeTime], looks: Sequence[float]) -> float:
-    """Return when the last round between nodes has ended."""
-    link_free, last = 0.0, 0.0
-    waiting = [
-        (begin, place, min(each.rounds, MOST_ROUNDS))
-        for place, (begin, each) in enumerate(zip(begins, exchanges, strict=True))
+def there_and_back_s(
+    backward: BackwardTimes,
+    sums: Sequence[ExchangeTime],
+    weights: Sequence[ExchangeTime],
+    directions: tuple[str, str],
+    overlaps: bool,
+    streams: bool = False,
+) -> float:
+    """As :func:`exposed_s`, of the buckets' sums to their owners, and of the weights that these send back.
+    directions: those that sums and weights take"""
+    begins = backward.ready if overlaps else [backward.end] * len(sums)
+    there, back = directions
+    buckets = [
+        [Leg(begin, own, there), Leg(backward.end, returned, back)]
+        for begin, own, returned in zip(begins, sums, weights, strict=True)
     ]
+    return _exposed_s(backward, buckets, streams)
+
+
+def _exposed_s(backward: BackwardTimes, buckets: Sequence[Sequence[Leg]], streams: bool) -> float:
+    """``buckets``: the legs of each, one after another"""
+    if streams:
+        return max(_ended_s([[_all_between(leg) for leg in legs] for legs in buckets], ()) - backward.end, 0.0)
+    busy = sum(leg.exchange.busy_s for legs in buckets for leg in legs)
+    return busy + max(_ended_s(buckets, backward.looks) - backward.end, 0.0)
+
+
+def _all_between(leg: Leg) -> Leg:
+    """The leg with an exchange that keeps no core busy."""
+    return replace(leg, exchange=ExchangeTime(0.0, leg.exchange.seconds, max(1, leg.exchange.rounds)))
+
+
+def _ended_s(buckets: Sequence[Sequence[Leg]], looks: Sequence[float]) -> float:
+    """Return when the last round between nodes has ended."""
+    free, last = dict[str, float](), 0.0  # when each direction of the link is free
+    waiting = [(legs[0].earliest, place, 0, legs[0].rounds) for place, legs in enumerate(buckets)]
     while waiting:
-        begin, place, left = min(waiting)
-        waiting.remove((begin, place, left))
-        if not left:
-            last = max(last, begin)
-            continue
-        each = exchanges[place]
-        link_free = max(begin, link_free) + each.between_s / min(each.rounds, MOST_ROUNDS)
-        waiting.append((_next_look(link_free, looks), place, left - 1))
+        at = min(waiting)
+        waiting.remove(at)
+        moment, place, number, left = at
+        leg = buckets[place][number]
+        if left:
+            began = max(moment, free.get(leg.direction, 0.0))
+            free[leg.direction] = began + leg.exchange.between_s / leg.rounds
+            waiting.append((_next_look(free[leg.direction], looks), place, number, left - 1))
+        elif number + 1 < len(buckets[place]):
+            following = buckets[place][number + 1]
+            waiting.append((max(moment, following.earliest), place, number + 1, following.rounds))
+        else:
+            last = max(last, moment)
     return last
 
 

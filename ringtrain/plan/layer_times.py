@@ -132,6 +132,8 @@ class LayerTimes:
         if nearest == ranks:
             return files, 1.0
         self._note(texts.FILES_BY_RANKS(ranks=plural(ranks, "rank"), measured=nearest))
+        if self.streams:  # each rank computes on a device of its own
+            return files, 1.0
         cores = files[0].cores
         factor = max(1.0, ranks / cores) / max(1.0, nearest / cores)
         if factor > 1:
@@ -163,21 +165,14 @@ def read_layers(path: str) -> LayerFile:
         found = parse_json(read_text(path, LARGEST_BYTES))
         header, rows = found["header"], found["rows"]
         node = header["host_by_rank"][0]
-        on_node = [place for place, host in enumerate(header["host_by_rank"]) if host == node]
-        cores = len({core for place in on_node for core in _numbers(header["binding"][place])})
+        on_node = sum(host == node for host in header["host_by_rank"])
         images = header["batch"] / header["ranks"]
         layers_s = sum((row["forward_s"] or 0.0) + (row["backward_s"] or 0.0) for row in rows)
         whole = found["totals"]["iteration_s"] / layers_s
-        return LayerFile(len(on_node), images, cores, tuple(rows), header, whole)
+        return LayerFile(on_node, images, header["host_cores"], tuple(rows), header, whole)
     except OSError as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=error.strerror)) from None
     except ValueError as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=error)) from None
     except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=f"it lacks {error}")) from None
-
-
-def _numbers(text: str) -> list[int]:
-    """Return the numbers of "0-3,8"."""
-    parts = (part.partition("-") for part in text.split(","))
-    return [n for first, _, last in parts for n in range(int(first), int(last or first) + 1)]

@@ -56,11 +56,13 @@ def predict(
     settings: PlanSettings,
 ) -> list[PlanRow]:
     """Return a row for each number of ranks, strategy, and algorithm with which it works; without ``algorithms`` for
-    the fastest alone. Raises UsageError where none works."""
+    the fastest alone. A strategy with which none of ``algorithms`` works has no row. Raises UsageError if that leaves
+    none, or where none works on some number of ranks."""
     alone = _rows(layers, exchanges, 1, strategies[:1], [], settings)[0].images_per_s
+    able = [name for name in strategies if not algorithms or algorithms_of(name, algorithms)]
     rows = []
     for ranks in counts:
-        for strategy in strategies:
+        for strategy in able or strategies:
             found = _rows(layers, exchanges, ranks, [strategy], algorithms, settings, alone)
             rows += found if algorithms else [min(found, key=lambda row: row.step_s)]
     return rows

@@ -1,14 +1,14 @@
 """The iteration of each strategy: layers, update, and the exchanges that nothing hides."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ringtrain.collectives.topology import Topology
 from ringtrain.nn.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
-from ringtrain.plan.iteration import backward_of, exposed_s
+from ringtrain.plan.iteration import MOST_ROUNDS, BackwardTimes, backward_of, exposed_s, there_and_back_s
 from ringtrain.plan.layer_times import RankTimes
 
 AVERAGE_MOVES = 6  # arrays that are read or written for one that is averaged
@@ -48,42 +48,48 @@ class PlannedRank:
         """Return the time of each bucket's exchange."""
         return [self.exchanges.time(self.algorithm, self.topology, bucket.nbytes, goal) for bucket in self.buckets]
 
-    def exposed_s(self, exchanges: Sequence[ExchangeTime], overlaps: bool) -> float:
-        return exposed_s(backward_of(self.times, self.buckets), exchanges, overlaps, self.streams)
+    @property
+    def backward(self) -> BackwardTimes:
+        return backward_of(self.times, self.buckets)
+
+    def exposed_s(self, overlaps: bool) -> float:
+        return exposed_s(self.backward, self.times_of(), overlaps, self.streams)
+
+    def there_and_back_s(self, there: str, back: str, most_rounds: int = MOST_ROUNDS) -> float:
+        """Seconds by which sums at owners and the weights that these send back lengthen an iteration, each in a
+        direction of the link."""
+        sums, weights = (
+            [replace(each, rounds=min(each.rounds, most_rounds)) for each in self.times_of(goal)]
+            for goal in (REDUCE_SCATTER, ALL_GATHER)
+        )
+        return there_and_back_s(self.backward, sums, weights, (there, back), self.overlaps, self.streams)
 
     def share(self, update_s: float, exposed: float, state_share: float = 1.0) -> IterationShare:
         return IterationShare(self.times.compute_s, update_s, exposed, state_share)
 
 
 def allreduce(rank: PlannedRank) -> IterationShare:
-    return rank.share(rank.times.update_s, rank.exposed_s(rank.times_of(), rank.overlaps))
+    return rank.share(rank.times.update_s, rank.exposed_s(rank.overlaps))
 
 
 def sharded(rank: PlannedRank) -> IterationShare:
-    """Sums scattered over ranks, each updates its share, weights gathered."""
-    size = rank.topology.size
-    return rank.share(
-        rank.times.update_s / size, _there_and_back_s(rank), (2 + rank.state_arrays / size) / (2 + rank.state_arrays)
-    )
+    """Sums scattered over ranks, each updates its share, weights gathered: both use both directions of a link."""
+    size, arrays = rank.topology.size, rank.state_arrays
+    return rank.share(rank.times.update_s / size, rank.there_and_back_s("", ""), (2 + arrays / size) / (2 + arrays))
 
 
 def server(rank: PlannedRank) -> IterationShare:
-    """Sums at one rank, which updates and sends weights back."""
-    return rank.share(rank.times.update_s, _there_and_back_s(rank))
+    """Sums at one rank, which updates and sends weights back: into its link, and out of it. All messages of a bucket
+    leave at once."""
+    return rank.share(rank.times.update_s, rank.there_and_back_s("in", "out", most_rounds=1))
 
 
 def averaging(rank: PlannedRank) -> IterationShare:
     """Each rank updates by its own gradient; every so many iterations weights and the optimizer's state are averaged,
     each by a copy, a multiplication and a copy beside its sum: they move memory as the update does."""
     moved = AVERAGE_MOVES / (UPDATE_MOVES + 2 * rank.state_arrays) * rank.times.update_s
-    each = rank.exposed_s(rank.times_of(), overlaps=False) + moved
+    each = rank.exposed_s(overlaps=False) + moved
     return rank.share(rank.times.update_s, (1 + rank.state_arrays) * each / rank.average_every)
-
-
-def _there_and_back_s(rank: PlannedRank) -> float:
-    """Sums during backward where they overlap, and weights after the update."""
-    sums, weights = rank.times_of(REDUCE_SCATTER), rank.times_of(ALL_GATHER)
-    return rank.exposed_s(sums, rank.overlaps) + rank.exposed_s(weights, overlaps=False)
 
 
 STRATEGIES: dict[str, Callable[[PlannedRank], IterationShare]] = {

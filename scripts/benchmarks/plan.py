@@ -1,7 +1,8 @@
 """Predictions of ``ringtrain plan`` beside measured runs, of one machine in one session.
 
 Layers, all-reduces and the runs of every strategy are measured in turns, so that all meet the same load. A run's figure
-is from the time stamps of one epoch of random images; a prediction is made from layers and all-reduces alone.
+is from the time stamps of one epoch of random images, with the algorithm that the first prediction names as the fastest
+of its strategy; a prediction is made from layers and all-reduces alone.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from ringtrain.nn import spec
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
-from ringtrain.plan.prediction import PlanSettings, predict
+from ringtrain.plan.prediction import PlanRow, PlanSettings, predict
 from ringtrain.plan.strategies import STRATEGIES
 from ringtrain.tables import text_lines
 
@@ -30,6 +32,18 @@ BETWEEN_HOSTS = "ring,star,sliced,butterfly,hierarchical"
 SIZES = ("-b", "16K", "-e", "64M", "-f", "4", "-n", "7", "-w", "2", "--budget-s", "2")
 NEVER = str(10**9)
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Measured:
+    """The iterations of a strategy's runs, with one algorithm."""
+
+    algorithm: str
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
 
 
 class Machine:
@@ -51,6 +65,14 @@ class Machine:
         cluster = [str(ROOT / "scripts" / "cluster"), "run", "-n", str(self.hosts)]
         return [*cluster, "--ranks", str(ranks // self.hosts), "--rate", self.rate, "--"]
 
+    def layers(self, model: str, ranks: int, number: int) -> Path:
+        return self.folder / f"{model}-{ranks}-{number}.json"
+
+    def sweep(self, ranks: int, number: int) -> Path:
+        """Return the sweep of a round; for one rank, which exchanges nothing, any."""
+        own = self.folder / f"sweep-{ranks}-{number}.json"
+        return own if ranks > 1 else min(self.folder.glob(f"sweep-*-{number}.json"), default=own)
+
     def per_node(self, ranks: int) -> int:
         return ranks if self.rate is None or ranks == 1 else ranks // self.hosts
 
@@ -68,13 +90,14 @@ def make_data(machine: Machine, model: str) -> Path:
     return path
 
 
-def measure_run(machine: Machine, model: str, ranks: int, strategy: str) -> list[float]:
+def measure_run(machine: Machine, model: str, ranks: int, strategy: str, algorithm: str) -> list[float]:
     """Return the seconds of an iteration, each of them; of averaging the means of its periods."""
     batch, iterations = MODELS[model]
     out = Path(tempfile.mkdtemp(dir=machine.folder)) / "run"
     given = ["--model", model, "--data", make_data(machine, model), "--batch", batch, "--iterations", iterations]
     given += ["--sync", strategy, "--out", out, "--checkpoint-every", NEVER, "--evaluate-every", NEVER]
     given += ["--average-every", AVERAGE_EVERY] if strategy == "averaging" else []
+    given += ["--algorithm", algorithm] if algorithm and strategy != "server" else []
     machine.run(ranks, "train", *given)
     records = map(json.loads, (out / "log.jsonl").read_text().splitlines())
     stamps = [found["seconds"] for found in records if found["event"] == "iteration"][WARM_UP - 1 :]
@@ -82,59 +105,54 @@ def measure_run(machine: Machine, model: str, ranks: int, strategy: str) -> list
     return [(stamps[i] - stamps[i - each]) / each for i in range(each, len(stamps), each)]
 
 
-def measure(machine: Machine, models: list[str], counts: list[int], rounds: int) -> dict:
-    """Return the seconds of each run by (model, ranks, strategy), of all rounds; and write the files of a prediction,
-    by (model, ranks) and round."""
-    found: dict[tuple, list[float]] = {}
+def measure(machine: Machine, models: list[str], counts: list[int], rounds: int) -> dict[tuple, Measured]:
+    """Return the runs by (model, ranks, strategy), and write the files of their predictions."""
+    found: dict[tuple, Measured] = {}
     for number in range(rounds):
         for ranks in counts:
             if ranks > 1:
                 names = ALGORITHMS if machine.rate is None else BETWEEN_HOSTS
-                sweep = machine.folder / f"sweep-{ranks}-{number}.json"
-                machine.run(ranks, "bench-allreduce", *SIZES, "--algorithm", names, "--json", sweep)
+                machine.run(
+                    ranks, "bench-allreduce", *SIZES, "--algorithm", names, "--json", machine.sweep(ranks, number)
+                )
             for model in models:
-                layers = machine.folder / f"{model}-{ranks}-{number}.json"
+                layers = machine.layers(model, ranks, number)
                 machine.run(ranks, "time", model, "-b", MODELS[model][0], "-w", 2, "--json", layers)
                 for strategy in STRATEGIES if ranks > 1 else ["allreduce"]:
                     key = model, ranks, strategy
-                    found.setdefault(key, []).extend(measure_run(machine, model, ranks, strategy))
-                    print(f"# round {number + 1}: {key} {1e3 * statistics.median(found[key]):.2f} ms", flush=True)
+                    own = found.setdefault(key, Measured(predicted(machine, *key, number).algorithm))
+                    own.seconds += measure_run(machine, *key, own.algorithm)
+                    print(f"# round {number + 1}: {key} {own.algorithm} {1e3 * own.median_s:.2f} ms", flush=True)
     return found
 
 
-def predicted(machine: Machine, model: str, ranks: int, rounds: int, most: int) -> dict[str, float]:
-    """Return the median over rounds of the step by strategy, with the algorithms that training takes."""
-    steps: dict[str, list[float]] = {}
-    for number in range(rounds):
-        layers = LayerTimes([str(machine.folder / f"{model}-{ranks}-{number}.json")])
-        exchanges = ExchangeTimes(str(machine.folder / f"sweep-{ranks if ranks > 1 else most}-{number}.json"))
-        settings = PlanSettings(MODELS[model][0], per_node=machine.per_node(ranks), average_every=AVERAGE_EVERY)
-        for row in predict(layers, exchanges, [ranks], list(STRATEGIES), [], settings):
-            steps.setdefault(row.strategy, []).append(row.step_s)
-    return {strategy: statistics.median(found) for strategy, found in steps.items()}
+def predicted(machine: Machine, model: str, ranks: int, strategy: str, number: int, algorithm: str = "") -> PlanRow:
+    """Return the prediction of a round, with the fastest algorithm if none is given."""
+    layers = LayerTimes([str(machine.layers(model, ranks, number))])
+    exchanges = ExchangeTimes(str(machine.sweep(ranks, number)))
+    settings = PlanSettings(MODELS[model][0], per_node=machine.per_node(ranks), average_every=AVERAGE_EVERY)
+    (row,) = predict(layers, exchanges, [ranks], [strategy], [algorithm] if algorithm else [], settings)
+    return row
 
 
-def table(machine: Machine, found: dict, rounds: int) -> list[str]:
-    most, rows, errors, winners = max(ranks for _, ranks, _ in found), [], [], []
-    for model, ranks in dict.fromkeys((model, ranks) for model, ranks, _ in found):
-        steps = predicted(machine, model, ranks, rounds, most)
-        measured = {}
-        for strategy in STRATEGIES:
-            own = found.get((model, ranks, strategy))
-            if own is None:
-                continue
-            measured[strategy] = statistics.median(own)
-            error = steps[strategy] / measured[strategy] - 1
-            errors.append(error)
-            cells = f"{1e3 * steps[strategy]:.2f}", f"{1e3 * measured[strategy]:.2f}", f"{100 * error:+.0f} %"
-            rows.append((model, str(ranks), strategy, *cells))
-        if ranks > 1:
-            winners.append(min(measured, key=measured.get) == min(steps, key=steps.get))
+def table(machine: Machine, found: dict[tuple, Measured], rounds: int) -> list[str]:
+    rows, errors, steps = [], [], {}
+    for (model, ranks, strategy), own in found.items():
+        step_s = statistics.median(
+            predicted(machine, model, ranks, strategy, number, own.algorithm).step_s for number in range(rounds)
+        )
+        steps.setdefault((model, ranks), {})[strategy] = step_s, own.median_s
+        errors.append(step_s / own.median_s - 1)
+        cells = f"{1e3 * step_s:.2f}", f"{1e3 * own.median_s:.2f}", f"{100 * errors[-1]:+.0f} %"
+        rows.append((model, str(ranks), strategy, own.algorithm, *cells))
+    several = [own for own in steps.values() if len(own) > 1]
+    right = [min(own, key=lambda name: own[name][0]) == min(own, key=lambda name: own[name][1]) for own in several]
     near = sum(abs(error) <= NEAR for error in errors)
+    head = "model", "ranks", "strategy", "algorithm", "predicted ms", "measured ms", "error"
     return [
-        *text_lines([("model", "ranks", "strategy", "predicted ms", "measured ms", "error"), *rows], "lrlrrr"),
+        *text_lines([head, *rows], "lrllrrr"),
         f"within {100 * NEAR:.0f} %: {near} of {len(errors)}; worst {100 * max(errors, key=abs):+.0f} %",
-        f"the fastest strategy is named in {sum(winners)} of {len(winners)}",
+        f"the fastest strategy is named in {sum(right)} of {len(right)}",
     ]
 
 
@@ -151,7 +169,8 @@ def main() -> None:
         folder = (options.keep or Path(scratch)).resolve()
         folder.mkdir(exist_ok=True)
         machine = Machine(folder, options.hosts, options.rate)
-        found = measure(machine, options.models, [int(n) for n in options.ranks.split(",")], options.rounds)
+        counts = sorted(map(int, options.ranks.split(",")), reverse=True)  # one rank takes the sweep of several
+        found = measure(machine, options.models, counts, options.rounds)
         print("\n".join(table(machine, found, options.rounds)))
 
 

@@ -12,6 +12,7 @@ from ringtrain.bench.layers.layers import (
     BACKWARD,
     BETWEEN,
     FORWARD,
+    INPUT,
     ITERATION,
     LOSS,
     UPDATE,
@@ -57,8 +58,19 @@ def graph():
 
 
 def rig_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
-    ops = ops or make_ops("reference", "float64")
-    return Rig(ops, graph, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), LOSSES[loss]())
+    """A rig with the same examples in each iteration."""
+    ops, loss, random = ops or make_ops("reference", "float64"), LOSSES[loss](), np.random.default_rng(0)
+    form, classes = loss.labels_of(graph.shapes[graph.output])
+    x, labels = random.standard_normal((count, *graph.input_shape)), random.random((count, *form.shape))
+    if classes is not None:
+        labels = (labels * classes).astype(np.int32)
+    batch = ops.from_host(x.astype(ops.active)), ops.from_host(labels), ops.from_host(np.arange(count))
+
+    def inputs(space):
+        while True:
+            yield batch
+
+    return Rig(ops, graph, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), loss, inputs)
 
 
 def samples_of(graph, **known):
@@ -132,7 +144,7 @@ def test_the_slowest_rank_counts(graph):
 def test_rows_are_medians_with_rates_and_shares(graph):
     samples = samples_of(graph, conv_forward=[4.0, 2.0, 9.0], conv_backward=[8.0, 8.0, 1.0], pool_backward=[0.0] * 3)
     rows = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32")}
-    assert list(rows) == ["pool", "conv", "next", "norm", "flat", "drop", "out", LOSS, UPDATE, BETWEEN]
+    assert list(rows) == ["pool", "conv", "next", "norm", "flat", "drop", "out", INPUT, LOSS, UPDATE, BETWEEN]
     conv = rows["conv"]
     assert (conv["kind"], conv["forward_s"], conv["backward_s"]) == ("Conv2D+ReLU", 4.0, 8.0)
     # 4x4 pixels, 4 features of 3·3·3 products, a bias and a ReLU each; nothing before it is trained, so no dx
@@ -145,7 +157,7 @@ def test_rows_are_medians_with_rates_and_shares(graph):
     assert conv["exchange_bytes"] == 4 * (27 * 4 + 4)
     assert (rows["norm"]["kind"], rows["norm"]["exchange_bytes"]) == ("BatchNorm+Add", 4 * 16)
     assert rows["norm"]["flops"] == BATCH * 4 * 4 * 4 * (2 + 1)
-    whole = 12 + 1 + 5 * 2 + 3  # conv, pool, the other layers, loss and what is apart
+    whole = 12 + 1 + 5 * 2 + 4  # conv, pool, the other layers, and what is apart
     assert conv["share"] == pytest.approx(12 / whole)
     assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
     assert conv["forward_samples_s"] == [4.0, 2.0, 9.0]
@@ -247,7 +259,7 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "%", "bytes"]
     assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1
     assert len(lines) == 2 + len(rows) + 1
-    assert lines[2].split() == ["pool", "MaxPool", "1000.000", "6.2", "0.0"]
+    assert lines[2].split() == ["pool", "MaxPool", "1000.000", "5.9", "0.0"]
     assert lines[-1].startswith("all layers") and lines[-1].split()[2:4] == ["7000.000", "6000.000"]
 
 

@@ -52,6 +52,9 @@ def test_json_has_everything(run, tmp_path):
     assert (header["model"], header["batch"], header["dtype"], header["optimizer"]) == ("digits", 5, "float64", "adamw")
     assert header["ranks"] == 1 and header["peak_bytes"] > header["held_bytes"] == 4 * 8 * padded(told)
     assert all(len(row["forward_samples_s"]) == 3 for row in told["rows"] if row["kind"])
+    beside = {row["layer"]: row["backward_s"] for row in told["rows"] if not row["kind"]}
+    assert list(beside) == ["input", "loss", "update", "between layers"] and beside["input"] > 0
+    assert header["host_cores"] >= 1
     assert header["peak_flops_per_s"] > 0 and header["peak_bytes_per_s"] > 0
     conv, flat = (next(row for row in told["rows"] if row["layer"] == name) for name in ("conv1", "flat"))
     assert conv["peak_share"] > 0 and conv["way"] == "" and flat["peak_share"] is None

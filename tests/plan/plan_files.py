@@ -15,7 +15,7 @@ CALIBRATION = Calibration(
 )
 
 
-def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores="0-3", **header):
+def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores=4, **header):
     """Every layer takes the same: FORWARD_S and BACKWARD_S of an image."""
     images = batch / ranks
     names = [node.name for node in spec.load_model(model).graph().plan]
@@ -28,7 +28,7 @@ def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores="0-3",
         }
         for name in names
     ]
-    apart = (("loss", BESIDE_S), ("update", UPDATE_S), ("between layers", 0.0))
+    apart = (("input", BESIDE_S / 2), ("loss", BESIDE_S / 2), ("update", UPDATE_S), ("between layers", 0.0))
     rows += [{"layer": name, "kind": "", "forward_s": None, "backward_s": seconds} for name, seconds in apart]
     own = {
         "model": model,
@@ -36,7 +36,7 @@ def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores="0-3",
         "dtype": "float32",
         "ranks": ranks,
         "host_by_rank": ["n1"] * ranks,
-        "binding": [cores] * ranks,
+        "host_cores": cores,
         "held_bytes": 3 * 4 * spans_count(model),
         "peak_bytes": 3 * 4 * spans_count(model) + (1 << 20),
     }

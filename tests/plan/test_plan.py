@@ -16,7 +16,7 @@ from ringtrain.collectives.topology import even
 from ringtrain.errors import UsageError
 from ringtrain.plan import texts
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
-from ringtrain.plan.iteration import BackwardTimes, exposed_s
+from ringtrain.plan.iteration import BackwardTimes, exposed_s, there_and_back_s
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
 
@@ -55,7 +55,7 @@ def test_one_batch_is_taken_in_proportion_and_a_note_says_so(tmp_path):
 
 
 def test_ranks_that_share_cores_take_turns(tmp_path):
-    files = [layers_file(tmp_path, 64, 1, cores="0-1"), layers_file(tmp_path, 64, 2, factor=1.25, cores="0-1")]
+    files = [layers_file(tmp_path, 64, 1, cores=2), layers_file(tmp_path, 64, 2, factor=1.25, cores=2)]
     times = LayerTimes(files)
     two, four = times.of_rank(32, 2), times.of_rank(32, 4)
     assert two.layers[0].forward_s == pytest.approx(1.25 * 32 * FORWARD_S)  # they share memory, as measured
@@ -64,6 +64,12 @@ def test_ranks_that_share_cores_take_turns(tmp_path):
         texts.FILES_BY_RANKS(ranks="4 ranks", measured=2),
         texts.CROWDED(ranks="4 ranks", cores="2 cores", factor=2.0),
     ]
+
+
+def test_ranks_with_devices_of_their_own_wait_for_no_core(tmp_path):
+    times = LayerTimes([layers_file(tmp_path, 64, cores=2, records=True)])
+    assert times.of_rank(64, 8).compute_s == pytest.approx(compute_s(64, len(times.names)))
+    assert list(times.notes) == [texts.FILES_BY_RANKS(ranks="8 ranks", measured=1)]
 
 
 def test_files_that_are_none(tmp_path):
@@ -151,6 +157,18 @@ def test_a_device_needs_no_look():
     assert exposed_s(backward, [ExchangeTime(0.5, 1.5, 3)], overlaps=True, streams=True) == 0.0
 
 
+def test_weights_come_back_while_other_sums_are_sent():
+    """Sums arrive at 2 and 3; the first weights leave after backward, at 3, the second behind them or beside sums."""
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 2.0), 3.0)
+    sums, weights = [ExchangeTime(0.0, 1.0, 1)] * 2, [ExchangeTime(0.25, 2.0, 1)] * 2
+    assert there_and_back_s(backward, sums, weights, ("in", "out"), overlaps=True) == 2 * 0.25 + 4.0
+    late = there_and_back_s(backward, sums, weights, ("in", "out"), overlaps=False)
+    assert late == 2 * 0.25 + 1.0 + 4.0  # sums at 4 and 5, weights from 4 on
+    assert there_and_back_s(backward, sums, weights, ("", ""), overlaps=False) == 2 * 0.25 + 2.0 + 4.0
+    device = there_and_back_s(backward, sums, weights, ("in", "out"), overlaps=True, streams=True)
+    assert device == 2 * 2.25
+
+
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_strategies(tmp_path):
     rows = planned(tmp_path, (2,), ("allreduce", "sharded", "averaging"), average_every=4)
@@ -161,6 +179,21 @@ def test_strategies(tmp_path):
     assert averaging.exposed_s == pytest.approx(2 * (allreduce.exposed_s + moved) / 4)  # weights, and one of state
     state = allreduce.memory_bytes - (1 << 20)
     assert sharded.memory_bytes - (1 << 20) == pytest.approx(state * 2.5 / 3)  # one array of state, by two
+
+
+def test_a_server_receives_and_sends_at_once_between_nodes(tmp_path):
+    """All-reduces by star are measured whole; of mlp's two buckets the second arrives while the first is sent back."""
+    sweep = sweep_file(tmp_path, hosts=("n1", "n2"), seconds=lambda name, nbytes: 1e-7 * nbytes)
+    (server,) = planned(tmp_path, (2,), ("server",), ("star",), sweep=sweep, per_node=1)
+    first, second = (1e-7 * 4 * size for size in (1024 * 1024 + 1024 + 10250, 784 * 1024 + 1024))
+    assert server.exposed_s == pytest.approx(2 * first + second, rel=0.05)
+
+
+def test_algorithms_leave_out_the_strategies_that_have_none_of_them(tmp_path):
+    rows = planned(tmp_path, (2,), ("allreduce", "server"), ("ring", "sliced"))
+    assert [(row.strategy, row.algorithm) for row in rows] == [("allreduce", "ring"), ("allreduce", "sliced")]
+    with pytest.raises(UsageError, match=texts.NO_ALGORITHM.pattern(strategy="server")):
+        planned(tmp_path, (2,), ("server",), ("ring",))
 
 
 def test_weak_scaling_keeps_the_batch_of_a_rank(tmp_path):

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.bench import texts
-from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
+from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, INPUT, ITERATION, LOSS, UPDATE, Key
 from ringtrain.bench.layers.peaks import Peaks
 from ringtrain.humanize import format_bytes, format_rate, plural
 from ringtrain.nn import graph_checks, shapes, subgraphs
@@ -51,7 +51,8 @@ def layer_rows(
     peaks: Peaks | None = None,
     ways: Mapping[str, str] | None = None,
 ) -> list[dict]:
-    """Return one row for each computed layer, then rows for the loss, the update and the work between layers. Units:
+    """Return one row for each computed layer, then rows for the input, the loss, the update and the work between
+    layers. Units:
     seconds; bytes of an exchange's buffer, before any schedule. ``fully_connected``: the layers that --fc pipeline
     gives ranks of their own. ``peak_share``: the least time of a layer by ``peaks``, over its own; None without. It
     counts a convolution as a direct one, so that Winograd's may be above 1. ``ways``: by layer.
@@ -68,7 +69,7 @@ def layer_rows(
         ]
     for start in subgraphs.fc_starts(graph)[:1]:
         rows[start:] = [{**row, "fully_connected": True} for row in rows[start:]]
-    rows += [_apart(name, samples) for name in (LOSS, UPDATE, BETWEEN)]
+    rows += [_apart(name, samples) for name in (INPUT, LOSS, UPDATE, BETWEEN)]
     whole = sum(_seconds(row) for row in rows)
     return [{**row, "share": _seconds(row) / whole if whole else 0.0} for row in rows]
 
@@ -132,7 +133,7 @@ def _peak_share(node: Node, graph: Graph, row: dict, needing: set, batch: int, i
 
 
 def _apart(name: str, samples) -> dict:
-    """Return the figures of loss and update, which count as backward."""
+    """Return the figures of work outside of layers, which counts as backward."""
     return {
         "layer": name,
         "kind": "",

@@ -1,17 +1,18 @@
 """The cost of each layer of a net: forward and backward in seconds, on this rank's shard of a batch.
 
-The net runs as in training, on one batch of random numbers; every layer is wrapped in one that reads the clock before
-and after. Work outside of layers is measured separately: the loss, the optimizer's update, and the work between layers
-(the sums of gradients of an output with several readers). The learning rate is 0, so that every iteration computes the
-same; nothing is exchanged.
+The net runs as in training, on random examples; every layer is wrapped in one that reads the clock before and after.
+Work outside of layers is measured separately: the input of a batch, the loss, the optimizer's update, and the work
+between layers (the sums of gradients of an output with several readers). The learning rate is 0, so that every
+iteration computes the same; nothing is exchanged.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.nn import graph_checks, shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Layer, Pass
@@ -25,10 +26,11 @@ from ringtrain.optim.optimizers import Optimizer, make_squares
 from ringtrain.transport.base import Transport
 
 FORWARD, BACKWARD = "forward", "backward"
-LOSS, UPDATE, BETWEEN, ITERATION = "loss", "update", "between layers", "iteration"
-WITHOUT_LAYER = (LOSS, UPDATE, BETWEEN, ITERATION)
+INPUT, LOSS, UPDATE, BETWEEN, ITERATION = "input", "loss", "update", "between layers", "iteration"
+WITHOUT_LAYER = (INPUT, LOSS, UPDATE, BETWEEN, ITERATION)
 
 Key = tuple[str, str]  # layer and phase; the phase is empty where it is of WITHOUT_LAYER
+Inputs = Callable[[Workspace], Iterator[tuple[Array, Array, Array]]]  # → the network's input, labels and examples
 
 
 class Stopwatch:
@@ -79,20 +81,30 @@ class TimedLayer(Layer):
 
 
 class Rig:
-    """A net with weights, a batch and an optimizer, on one rank.
+    """A net with weights, batches and an optimizer, on one rank.
 
-    count: examples of this rank; total: of all ranks
-    make:  (spans) → optimizer
-    loss:  at the end of the network, with random labels
-    ways:  by layer, the way that its operations take
+    count:  examples of this rank; total: of all ranks
+    make:   (spans) → optimizer
+    loss:   at the end of the network
+    inputs: brings one batch of this rank after another
+    ways:   by layer, the way that its operations take
     """
 
     def __init__(
-        self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], loss: Loss, seed: int = 0
+        self,
+        ops: Ops,
+        graph: Graph,
+        count: int,
+        total: int,
+        make: Callable[..., Optimizer],
+        loss: Loss,
+        inputs: Inputs,
+        seed: int = 0,
     ):
         self._ops, self._watch, self._loss = ops, Stopwatch(ops), loss
-        inputs = {node.name: graph_checks.input_shapes(node, graph.shapes) for node in graph.plan}
-        self.ways = {node.name: node.layer.way(ops, count, inputs[node.name]) for node in graph.plan}
+        self.ways = {
+            node.name: node.layer.way(ops, count, graph_checks.input_shapes(node, graph.shapes)) for node in graph.plan
+        }
         nodes = [replace(node, layer=TimedLayer(node.name, node.layer, self._watch)) for node in graph.plan]
         self._graph = Graph(nodes, graph.input_shape, fused=False)
         self._arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
@@ -102,17 +114,10 @@ class Rig:
         self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
         self._numbers, self._squares = ops.zeros((UPDATE_NUMBERS,), "float64"), make_squares(self._optimizer, ops)
         self._totals = ops.zeros((3,), "float64")
-        examples, key = ops.from_host(np.arange(count)), ops.from_host(np.array([seed], np.uint64))
-        self._ctx = Pass(ops, Workspace(ops), examples=examples, total=total, key=key)
-        random = np.random.default_rng(seed)
-        shape = (count, *graph.input_shape)
-        given = random.integers(0, graph.entries, shape) if graph.entries else random.standard_normal(shape, np.float32)
-        self._x = ops.from_host(given.astype(ops.active))
-        form, classes = loss.labels_of(graph.shapes[graph.output])
-        labels = random.random((count, *form.shape))
-        self._labels = ops.from_host(
-            labels.astype(ops.dtype) if classes is None else (labels * classes).astype(np.int32)
-        )
+        key = ops.from_host(np.array([seed], np.uint64))
+        self._ctx = Pass(ops, Workspace(ops), total=total, key=key)
+        self._inputs = inputs(self._ctx.space)
+        form, _ = loss.labels_of(graph.shapes[graph.output])
         self._labelled = total * shapes.element_count(form.shape)
 
     @property
@@ -131,8 +136,9 @@ class Rig:
 
     def _iterate(self) -> None:
         ctx, watch = self._ctx, self._watch
-        logits, tapes = self._graph.forward(ctx, self._x)
-        given = logits, self._labels, self._totals, self._labelled
+        x, labels, ctx.examples = watch.time((INPUT, ""), lambda: next(self._inputs))
+        logits, tapes = self._graph.forward(ctx, x)
+        given = logits, labels, self._totals, self._labelled
         dlogits = watch.time((LOSS, ""), lambda: self._loss.backward(ctx, *given))
         for _ in self._graph.backward(ctx, dlogits, tapes):
             pass
