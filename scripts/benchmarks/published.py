@@ -148,7 +148,7 @@ def write_layers(inputs: Inputs, images: int, path: Path) -> str:
         "dtype": "float32",
         "ranks": 1,
         "host_by_rank": HOSTS[:1],
-        "binding": [f"0-{inputs.per_server - 1}"],  # so no GPU of a server waits for another one
+        "host_cores": inputs.per_server,
         "held_bytes": 3 * held,
         "peak_bytes": 3 * held,
         "records": True,  # exchanges go beside backward
