@@ -40,7 +40,7 @@ ARROWS = {
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
     "train": LEAF
     | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
-    | {"launch", "data", "storage", "report", "optim", "weights", "plugin"},
+    | {"launch", "data", "storage", "report", "optim", "weights", "plugin", "plan"},
     "weights": READERS | {"nn", "optim"},
     "cli": {"*"},
     "torch": LEAF | {"allreduce", "api", "cli", "launch", "transport"},
@@ -72,7 +72,7 @@ ORDER = {
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
     "plots scaling page",
     "runs": "texts search summary conditions table",
-    "plan": "texts layer_times exchange_times iteration strategies prediction tables plots",
+    "plan": "texts layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors work store shared_buckets backend buckets world replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",

@@ -226,11 +226,12 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
         return swept(first, last, factor)
     if given:
         raise UsageError(texts.SIZES_OF)
-    from ringtrain.exchange.strategies.allreduce import BUCKET_BYTES
+    from ringtrain.config.record import TrainConfig
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
 
-    return of_buckets(lay_out(spec.load_model(flags["sizes_of"]).graph().parameters()), itemsize, BUCKET_BYTES)
+    spans = lay_out(spec.load_model(flags["sizes_of"]).graph().parameters())
+    return of_buckets(spans, itemsize, TrainConfig().bucket_bytes)
 
 
 def _prepare_files(flags: dict, protocol) -> dict | None:

@@ -27,7 +27,7 @@ SECTIONS = {
     "reproducible shards",
     "Overlap with computing": "overlap bucket_bytes",
     "Reliability": "elastic check_collectives deadline_s check_replicas",
-    "Diagnosis": "trace trace_iterations inject_slowdown",
+    "Diagnosis": "plan trace trace_iterations inject_slowdown",
 }
 
 TERMS = 30  # characters, so that the texts of all sections begin in one column

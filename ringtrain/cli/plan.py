@@ -5,6 +5,9 @@ import click
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
 from ringtrain.cli.output import write_text
+from ringtrain.config.record import TrainConfig
+
+DEFAULTS = TrainConfig()
 
 
 class Names(click.ParamType):
@@ -32,15 +35,21 @@ class Names(click.ParamType):
 @click.option("-a", "--algorithm", type=Names(), help="A row for each of these all-reduces. [the fastest]")
 @click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the layers']")
 @click.option("--weak", is_flag=True, help="-b is of a rank: the batch grows with the ranks.")
-@click.option("--overlap", type=click.Choice(["none", "backward"]), default="backward", show_default=True)
+@click.option("--overlap", type=click.Choice(["none", "backward"]), default=DEFAULTS.overlap, show_default=True)
 @click.option(
     "--average-every",
     type=click.IntRange(1),
-    default=1,
+    default=DEFAULTS.average_every,
     show_default=True,
     help="With averaging: iterations between averages.",
 )
-@click.option("--bucket-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, help="As of training.")
+@click.option(
+    "--bucket-bytes",
+    type=click.IntRange(1),
+    default=DEFAULTS.bucket_bytes,
+    show_default=True,
+    help="Approximate gradient bytes of a bucket.",
+)
 @click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million images cost.")
 @click.option("--json", "json_path", type=click.Path(), help="Write every row.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: PNG, SVG or PDF.")

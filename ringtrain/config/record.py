@@ -292,6 +292,10 @@ class TrainConfig:
         choices=("shrink", "replace"),
         bare="shrink",
     )
+    plan: str | None = option(
+        None,
+        "JSON of `ringtrain plan`: show its prediction of this run at the start, and how far off it was at the end.",
+    )
     trace: str | None = option(
         None,
         "Write a timeline of each rank in a few iterations, for Perfetto or chrome://tracing: to trace.json, or to "
@@ -350,7 +354,9 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # Keys of one start of a run, not passed to its continuation.
-OF_ONE_START = ("out", "resume", "elastic", "tuning", "inject_slowdown", "trace", "trace_iterations", "stop_before_s")
+OF_ONE_START = (
+    "out", "resume", "elastic", "tuning", "inject_slowdown", "plan", "trace", "trace_iterations", "stop_before_s",
+)  # fmt: skip
 
 # Keys of earlier versions in run files, checkpoints and recipes, and their names now. None: the key is gone; it changed
 # no result, and is ignored.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ringtrain.collectives.topology import Topology
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.plan import texts
@@ -12,6 +13,7 @@ from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
 
+DEFAULTS = TrainConfig()
 ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
 
 
@@ -22,9 +24,9 @@ class PlanSettings:
     batch: int
     weak: bool = False
     per_node: int = 1
-    overlap: str = "backward"
-    average_every: int = 1
-    bucket_bytes: int = 4 << 20
+    overlap: str = DEFAULTS.overlap
+    average_every: int = DEFAULTS.average_every
+    bucket_bytes: int = DEFAULTS.bucket_bytes
 
 
 @dataclass(frozen=True, slots=True)

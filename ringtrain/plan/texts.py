@@ -19,6 +19,19 @@ FILES_BY_RANKS = Template("layers of {ranks} a node are taken as measured with {
 CROWDED = Template("{ranks} a node share {cores}: layers take {factor:.1f} times as long as measured")
 PROPORTIONAL = Template("layers at other batches of a rank than {batches} are taken in proportion")
 
+# plan_file
+NO_PLAN = Template("{path} is no file of `ringtrain plan MODEL --json`: {reason}")
+NO_ROWS = Template("it has no rows")
+LACKS = Template("it lacks {name}")
+OTHER_FORM = Template("it is JSON of another form")
+BAD_FIELD = Template("{name} is {value!r}")
+NO_ROW = Template("{paths} has no prediction of {what}: {reason}")
+NO_ROW_YET = Template("{paths} has no prediction of {what}: {reason}; `{command}` makes one")
+PLAN_COMMAND = Template("ringtrain plan {model} --layers FILE --fabric FILE {options} --json {path}")
+THIS_RUN = Template("this run")
+UNPLANNED = Template("plans are of runs without {options}")
+OTHERS = Template("it has {name} {known}, and the run has {value}")
+
 # tables, plots
 BATCH_OF_ALL = Template("batch {images:,} over all ranks")
 BATCH_OF_A_RANK = Template("batch {images:,} of each rank")

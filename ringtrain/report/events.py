@@ -17,6 +17,22 @@ from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedSpeed:
+    """The prediction of a run by `ringtrain plan`: with this strategy and algorithm, which is empty on one rank.
+
+    step_s:       of an iteration
+    exposed_s:    of these, what exchanges add
+    images_per_s: over all ranks
+    """
+
+    strategy: str
+    algorithm: str
+    step_s: float
+    exposed_s: float
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """The start of a run: the model, the data and the settings.
 
@@ -55,6 +71,7 @@ class RunStarted:
     versions:        of Python and packages: name → version
     mpi:             library, version, thread level
     job:             number of the batch job; None outside of one
+    predicted:       its speed in the plan of --plan; None without
     """
 
     version: str
@@ -93,6 +110,7 @@ class RunStarted:
     versions: dict[str, str] = field(default_factory=dict)
     mpi: str = ""
     job: str | None = None
+    predicted: PredictedSpeed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

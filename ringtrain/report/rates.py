@@ -31,5 +31,11 @@ class Rates:
         return _median(self._rates[min(self._warm_up, len(self._rates) // 2) :])
 
 
+def step_error(predicted_per_s: float, measured_per_s: float) -> float:
+    """Return the error of a prediction, as a fraction: the predicted time of an iteration over the measured one, less
+    one. Below zero the run is slower than predicted. Both: images/s, not 0"""
+    return measured_per_s / predicted_per_s - 1
+
+
 def _median(rates) -> float:
     return median(rates) if rates else 0.0

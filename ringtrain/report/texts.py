@@ -21,6 +21,10 @@ LENGTH = Template("{epochs}{iterations}{resumed}")
 EPOCHS = Template("{epochs}, ")
 RESUMED = Template(", resumed after iteration {iteration:,}")
 NO_FOLDER = Template("none: nothing is kept")
+PREDICTED = Template(
+    "{step_ms:.2f} ms an iteration, {images_per_s:,.0f} images/s, {exposed_ms:.2f} ms exposed; {strategy}{algorithm}"
+)
+PREDICTED_ALGORITHM = Template(" ({algorithm})")
 PREPARING = Template("preparing the first iteration")
 
 # words: while it runs
@@ -53,6 +57,7 @@ LAG = Template("{name} lag {median} (median) to {most}")
 APART = Template("{lags}; updates a second by rank: {rates}")
 TEST = Template("test {scores}{best}")
 SPEED = Template("{images_per_s:,.0f} images/s")
+SPEED_BESIDE = Template("{images_per_s:,.0f} images/s measured, {predicted_per_s:,.0f} predicted: {percent:+.0f} %")
 BEST_IN = Template("; best {value} in epoch {epoch} ({mark})")
 BEST_BEFORE = Template("; best {value} before ({mark})")
 KEPT = Template("run folder {folder}{checkpoint}")

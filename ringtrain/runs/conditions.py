@@ -21,7 +21,14 @@ OPERATORS: dict[str, Callable] = {
 FORM = re.compile(r"\s*([\w-]+)\s*(!=|<=|>=|=|<|>)\s*([^\s=<>].*?)\s*")
 NONE = "none"  # of an option that is not set; some options have a value of this name
 TRUTH = {"true": True, "yes": True, "false": False, "no": False}
-FILES = ("out", "resume", "tensorboard", "trace", "trace_iterations")  # options about files, which change no result
+FILES = (
+    "out",
+    "resume",
+    "tensorboard",
+    "plan",
+    "trace",
+    "trace_iterations",
+)  # options about files, which change no result
 # Results that are fractions of one, which a user may give in percent.
 FRACTIONS = ("test_accuracy", *words.FRACTIONS)
 

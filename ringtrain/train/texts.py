@@ -189,6 +189,7 @@ WHOLE_GHOSTS = Template("--shards {shards} would hold whole ones, on as many ran
 NO_WHOLE_GHOSTS = Template("No --shards holds whole ones of --batch {batch}, which is no multiple of that")
 
 # open_run
+WITHOUT_PLAN = Template("without --plan from here on: {error}")
 WITHOUT_TUNING = Template("without --tuning from here on: {error}")
 
 # recipe

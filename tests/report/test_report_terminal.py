@@ -91,7 +91,7 @@ def test_the_header(run):
     lines = [texts.FACT(name=name, text=text) for name, text in facts.items()]
     assert words.run_header(run()) == [texts.VERSION(version="0.1.0"), *lines]
     assert lines[-1] == "  folder     runs/digits-20260131-235958"
-    assert len(words.run_header(run())) <= words.HEADER_LINES == 12
+    assert len(words.run_header(run())) <= words.HEADER_LINES == 13
 
 
 def test_the_header_of_an_unusual_run(run):

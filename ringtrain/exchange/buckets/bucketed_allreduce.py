@@ -22,8 +22,6 @@ from ringtrain.humanize import format_bytes
 from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket, make_buckets
 
-BUCKET_BYTES = 4 << 20
-
 
 class BucketedAllReduce:
     """Prepares all-reduces as the options say, one for each bucket.

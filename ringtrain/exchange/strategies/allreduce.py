@@ -12,7 +12,7 @@ weights of all ranks stay equal, but differ from those of a run on one rank.
 from dataclasses import replace
 
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
-from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES, BucketedAllReduce
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
@@ -22,8 +22,6 @@ from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
-
-__all__ = ["BUCKET_BYTES", "AllReduce"]
 
 
 class AllReduce(Exchange):

@@ -110,7 +110,8 @@ class Terminal(Sink):
             best = words.best_of(run.best_by, self._best, self._best_in)
         weights = words.weights(event) if run.reproducible else None
         kept = words.folder_line(run.folder, self._saved)
-        for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):
+        more = [words.communication(event, self._exchange), self._apart, weights, kept]
+        for line in words.ended(event, best, more, run.predicted):
             self._screen.line(line)
 
 

@@ -6,10 +6,19 @@ from pathlib import Path
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.end_events import Ended, Exchanged, Ranks
-from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, RanksLost, RunStarted
+from ringtrain.report.events import (
+    Compiled,
+    EpochEnded,
+    Evaluated,
+    Iteration,
+    PredictedSpeed,
+    RanksLost,
+    RunStarted,
+)
+from ringtrain.report.rates import step_error
 from ringtrain.template import Template
 
-HEADER_LINES = 12  # at most
+HEADER_LINES = 13  # at most
 FEW_HOSTS = 4  # that are named
 BEST = "*"  # marks a test accuracy that is higher than all before, or such a loss that is lower
 
@@ -31,6 +40,7 @@ def run_header(run: RunStarted) -> list[str]:
         ("seed", str(run.seed)),
         ("folder", run.folder or texts.NO_FOLDER()),
         *([("fixed", run.reproducible)] if run.reproducible else []),
+        *([("predicted", _predicted(run.predicted))] if run.predicted else []),
     ]
     return [texts.VERSION(version=run.version), *(texts.FACT(name=name, text=text) for name, text in facts)]
 
@@ -58,6 +68,16 @@ def _length(run: RunStarted) -> str:
     epochs = "" if run.epochs is None else texts.EPOCHS(epochs=plural(run.epochs, "epoch"))
     resumed = texts.RESUMED(iteration=run.resumed_at) if run.resumed_at else ""
     return texts.LENGTH(epochs=epochs, iterations=plural(run.iterations, "iteration"), resumed=resumed)
+
+
+def _predicted(speed: PredictedSpeed) -> str:
+    return texts.PREDICTED(
+        step_ms=1e3 * speed.step_s,
+        images_per_s=speed.images_per_s,
+        exposed_ms=1e3 * speed.exposed_s,
+        strategy=speed.strategy,
+        algorithm=texts.PREDICTED_ALGORITHM(algorithm=speed.algorithm) if speed.algorithm else "",
+    )
 
 
 def compiled(event: Compiled) -> str:
@@ -154,14 +174,22 @@ def _lag(name: str, counts: Mapping[int, int]) -> str:
     return texts.LAG(name=name, median=lags[len(lags) // 2], most=lags[-1])
 
 
-def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list[str]:
+def ended(
+    event: Ended, best: str = "", more: Sequence[str | None] = (), predicted: PredictedSpeed | None = None
+) -> list[str]:
     """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     lines = [_outcome(event)]
     if event.test_loss is not None:
         scores = _scores(event.test_loss, event.test_accuracy, event.test_metrics)
         lines.append(texts.TEST(scores=scores, best=best))
-    lines.append(texts.SPEED(images_per_s=event.images_per_s))
-    return [*lines, *filter(None, more)]
+    return [*lines, _speed(event.images_per_s, predicted), *filter(None, more)]
+
+
+def _speed(images_per_s: float, predicted: PredictedSpeed | None) -> str:
+    if predicted is None or not images_per_s:
+        return texts.SPEED(images_per_s=images_per_s)
+    error = step_error(predicted.images_per_s, images_per_s)
+    return texts.SPEED_BESIDE(images_per_s=images_per_s, predicted_per_s=predicted.images_per_s, percent=100 * error)
 
 
 def best_of(best_by: str, best: float, epoch: int | None) -> str:

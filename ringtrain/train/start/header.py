@@ -6,7 +6,7 @@ from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
-from ringtrain.report.events import RunStarted
+from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm, reproducible
@@ -17,7 +17,14 @@ from ringtrain.train.start.provenance import provenance
 from ringtrain.transport.base import Transport
 
 
-def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder: RunFolder | None) -> RunStarted:
+def header(
+    run: Assembly,
+    ops: Ops,
+    transport: Transport,
+    origin: Origin,
+    folder: RunFolder | None,
+    predicted: PredictedSpeed | None,
+) -> RunStarted:
     """The first record of the run. Collective."""
     config, exchange = run.config, run.exchange
     return RunStarted(
@@ -51,6 +58,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         metrics=list(run.metrics.names),
         accuracy=run.worker.passes.loss.accuracy,
         plugins=plugin.facts(),
+        predicted=predicted,
         **provenance(transport),
     )
 

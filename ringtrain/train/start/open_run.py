@@ -13,6 +13,7 @@ from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.report.events import PredictedSpeed
 from ringtrain.report.tensorboard import check_tensorboard
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, together
@@ -25,6 +26,7 @@ from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.checkpoints.early_stop import check_early_stop
 from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
 from ringtrain.train.options import RunOptions
+from ringtrain.train.start.prediction import find_prediction
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end
 from ringtrain.train.stopping.signals import StopFlag
@@ -33,12 +35,13 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """The parts of a run. ``remarks``: notes for the user"""
+    """The parts of a run. ``remarks``: notes for the user; ``predicted``: by ``--plan``, on rank 0"""
 
     origin: Origin
     run: Assembly
     job_end: JobEnd
     remarks: Sequence[str]
+    predicted: PredictedSpeed | None
 
 
 def open_run(
@@ -53,6 +56,7 @@ def open_run(
     together(transport, lambda: check_elastic(config, transport, only_run))
     if config.tensorboard:
         on_root(transport, check_tensorboard)
+    predicted, unpredicted = find_prediction(transport, config, model.name, bool(recovery.lost))
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
     together(transport, lambda: check_early_stop(config, data))
@@ -75,9 +79,9 @@ def open_run(
     moved = reproducible.moved(config, device.ops, origin.place["numerics"] if origin.place else None)
     remarks = [
         *device.notes,
-        *filter(None, [tuning.remark, moved, end.words(), _initial_words(origin, options, initial)]),
+        *filter(None, [tuning.remark, unpredicted, moved, end.words(), _initial_words(origin, options, initial)]),
     ]
-    return OpenedRun(origin, run, end, remarks)
+    return OpenedRun(origin, run, end, remarks, predicted)
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:

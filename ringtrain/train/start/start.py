@@ -70,7 +70,7 @@ def run_training(
     outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
     sinks = make_sinks(transport, folder, opened.origin, recovery, run.config.tensorboard)
     with _recorded_end(sinks, folder, run, stop, outcome) as sink:
-        sink.handle(header(run, run.ops, transport, opened.origin, folder))
+        sink.handle(header(run, run.ops, transport, opened.origin, folder, opened.predicted))
         for text in (*remarks, *notes(run, transport, opened.origin)):
             sink.handle(Note(text=text))
         outcome.progress = _equal_weights(run, opened.origin)

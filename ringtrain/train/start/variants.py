@@ -26,6 +26,7 @@ from ringtrain.train.assembly.reproducible import check_kernels
 from ringtrain.train.checkpoints.resume import check_continuation, find_origin, resolve_run
 from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import tuning_of
+from ringtrain.train.start.prediction import find_prediction
 from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
@@ -73,6 +74,7 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     options = read_options(variant.run_file, variant.flags)
     origin = find_origin(own, options)
     config, model = together(own, lambda: resolve_run(origin, options))
+    find_prediction(own, config, model.name)
     config = replace(config, check_collectives=False)
     data = together(own, lambda: _data(config, model, shared, opened))
     device = open_device(config, own)

@@ -1,0 +1,167 @@
+"""Files of ``ringtrain plan --json``, and the row in them that is of a run."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import UsageError, plain
+from ringtrain.parsing import parse_json, read_text
+from ringtrain.plan import texts
+from ringtrain.plan.prediction import PlanRow, PlanSettings
+from ringtrain.plan.strategies import STRATEGIES
+
+MOST = 1e100  # of a number in a file, so that results are finite, too
+ABOVE_ZERO = ("ranks", "nodes", "batch", "step_s", "images_per_s")
+AUTO = "auto"  # of --algorithm
+DEFAULTS = TrainConfig()
+# Options that change the speed of a training, and that no plan knows.
+UNPLANNED = (
+    "accumulate", "recompute", "fc", "servers", "dedicated", "server_levels", "staleness", "asynchronous", "wire",
+    "compress", "reproducible",
+)  # fmt: skip
+PLANNED = {"sync": tuple(STRATEGIES), "overlap": ("none", "backward")}  # values that plans know
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan as it was written."""
+
+    path: str
+    model: str
+    settings: PlanSettings
+    rows: tuple[PlanRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SoughtRun:
+    """A run whose prediction is looked for. batch: over all ranks"""
+
+    config: TrainConfig
+    model: str
+    ranks: int
+    nodes: int
+    batch: int
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+def read_plan(path: str) -> PlanFile:
+    """Read a file of ``ringtrain plan --json``. Raises UsageError."""
+    try:
+        found = parse_json(read_text(path))
+        rows = tuple(PlanRow(**_values(PlanRow, row)) for row in found["rows"])
+        if not rows:
+            raise ValueError(texts.NO_ROWS)
+        settings = PlanSettings(**_values(PlanSettings, found["settings"]))
+        return PlanFile(plain(path), _value("model", str, found["model"]), settings, rows)
+    except OSError as error:
+        raise UsageError(texts.NO_PLAN(path=path, reason=error.strerror)) from None
+    except KeyError as error:
+        raise UsageError(texts.NO_PLAN(path=path, reason=texts.LACKS(name=error))) from None
+    except TypeError:  # a list in place of an object, or the reverse
+        raise UsageError(texts.NO_PLAN(path=path, reason=texts.OTHER_FORM)) from None
+    except ValueError as error:
+        raise UsageError(texts.NO_PLAN(path=path, reason=error)) from None
+
+
+def _values(kind: type[PlanRow] | type[PlanSettings], found: dict) -> dict:
+    """Return the fields of a record, from a JSON object. Raises KeyError, TypeError, ValueError."""
+    return {each.name: _value(each.name, each.type, found[each.name]) for each in fields(kind)}
+
+
+def _value(name: str, kind, value):
+    if kind is float and type(value) is int:
+        value = float(value)
+    if (
+        type(value) is not kind
+        or (kind in (int, float) and not 0 <= value <= MOST)
+        or (name in ABOVE_ZERO and not value)
+    ):
+        raise ValueError(texts.BAD_FIELD(name=name, value=value))
+    return plain(value) if kind is str else value
+
+
+# ── looking for a row ─────────────────────────────────────────────────────────────────────────────────────────
+def find_row(plans: Sequence[PlanFile], run: SoughtRun) -> PlanRow | None:
+    """Return the row of a run: of its model, ranks, nodes, strategy, batch, settings and algorithm; with the algorithm
+    ``auto`` the fastest. None if no plan has it."""
+    rows, _ = _fitting(plans, run)
+    return min(rows, key=lambda row: row.step_s, default=None)
+
+
+def missing_note(plans: Sequence[PlanFile], run: SoughtRun, what: str, counts: Sequence[int], weak=False) -> str:
+    """Say why there is no row of a run, and which command makes the rows of these numbers of ranks. ``what``: the run,
+    or runs, in words"""
+    _, reason = _fitting(plans, run)
+    paths = ", ".join(plan.path for plan in plans)
+    if _unplanned(run.config):
+        return texts.NO_ROW(paths=paths, what=what, reason=reason)
+    return texts.NO_ROW_YET(paths=paths, what=what, reason=reason, command=_command(run, counts, plans[-1].path, weak))
+
+
+def _fitting(plans: Sequence[PlanFile], run: SoughtRun) -> tuple[list[PlanRow], str]:
+    """Return the rows of a run; without any the first of the run's facts that no row has, in words."""
+    unplanned = _unplanned(run.config)
+    if unplanned:
+        return [], texts.UNPLANNED(options=unplanned)
+    left = [(_facts(plan, row), row) for plan in plans for row in plan.rows]
+    for name, value in _wanted(run).items():
+        known = dict.fromkeys(str(facts[name]) for facts, _ in left)
+        left = [(facts, row) for facts, row in left if facts[name] == value]
+        if not left:
+            return [], texts.OTHERS(name=name, known=", ".join(known), value=value)
+    return [row for _, row in left], ""
+
+
+def _facts(plan: PlanFile, row: PlanRow) -> dict:
+    return {
+        "model": plan.model,
+        "ranks": row.ranks,
+        "nodes": row.nodes,
+        "--sync": row.strategy,
+        "--batch": row.batch,
+        "--overlap": plan.settings.overlap,
+        "--bucket-bytes": plan.settings.bucket_bytes,
+        "--average-every": plan.settings.average_every,
+        "--algorithm": row.algorithm,
+    }
+
+
+def _wanted(run: SoughtRun) -> dict:
+    """Return those of the facts that decide about the speed of a run: one rank exchanges nothing."""
+    config = run.config
+    wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes, "--sync": config.sync, "--batch": run.batch}
+    if run.ranks > 1:
+        wanted |= {"--overlap": config.overlap, "--bucket-bytes": config.bucket_bytes}
+        wanted |= {} if config.algorithm == AUTO else {"--algorithm": config.algorithm}
+    return wanted | ({"--average-every": config.average_every} if config.sync == "averaging" else {})
+
+
+def _unplanned(config: TrainConfig) -> str:
+    """Return the options of which there is no plan, as typed."""
+    names = [name for name in UNPLANNED if getattr(config, name) != getattr(DEFAULTS, name)]
+    names += [name for name, values in PLANNED.items() if getattr(config, name) not in values]
+    return " ".join(_typed(config, name) for name in names)
+
+
+def _typed(config: TrainConfig, name: str) -> str:
+    flag, value = f"--{name.replace('_', '-')}", getattr(config, name)
+    return flag if value is True else f"{flag} {shlex.quote(str(value))}"
+
+
+def _command(run: SoughtRun, counts: Sequence[int], path: str, weak: bool) -> str:
+    """Return the command that makes the rows of a run on these numbers of ranks."""
+    config = run.config
+    own = [
+        name
+        for name in ("overlap", "bucket_bytes", "average_every")
+        if getattr(config, name) != getattr(DEFAULTS, name)
+    ]
+    options = [
+        f"-n {','.join(map(str, counts))}",
+        f"--per-node {-(-run.ranks // run.nodes)}",
+        f"-b {run.batch // run.ranks} --weak" if weak else f"-b {run.batch}",
+        *([] if config.algorithm == AUTO else [f"-a {shlex.quote(config.algorithm)}"]),
+        *(_typed(config, name) for name in own),
+    ]
+    return texts.PLAN_COMMAND(model=shlex.quote(run.model), options=" ".join(options), path=shlex.quote(path))

@@ -1,0 +1,36 @@
+"""Finds the prediction of a run in the plan of ``--plan``."""
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import UsageError
+from ringtrain.report.events import PredictedSpeed
+from ringtrain.train import texts
+from ringtrain.train.agree import on_root
+from ringtrain.transport.base import Transport
+
+Found = tuple[PredictedSpeed | None, str | None]  # the prediction; a note if the plan has none
+
+
+def find_prediction(transport: Transport, config: TrainConfig, model: str, after_death: bool = False) -> Found:
+    """The prediction of a run. Collective: rank 0 reads the file. Raises UsageError for one that is no plan, unless
+    ranks have died."""
+    if config.plan is None:
+        return None, None
+    speed, note = on_root(transport, lambda: _found(config, model, transport, after_death))
+    return PredictedSpeed(**speed) if speed else None, note
+
+
+def _found(config: TrainConfig, model: str, transport: Transport, after_death: bool) -> tuple[dict | None, str | None]:
+    from ringtrain.plan import texts as plan_texts
+    from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan  # 40 ms, with all of plan
+
+    try:
+        plans = [read_plan(config.plan)]
+    except UsageError as error:
+        if not after_death:
+            raise
+        return None, texts.WITHOUT_PLAN(error=error)
+    run = SoughtRun(config, model, transport.size, transport.nodes, config.batch)
+    row = find_row(plans, run)
+    if row is None:
+        return None, missing_note(plans, run, plan_texts.THIS_RUN(), [run.ranks])
+    return {name: getattr(row, name) for name in PredictedSpeed.__slots__}, None
