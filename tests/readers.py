@@ -30,6 +30,7 @@ from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
+from ringtrain.plan.plan_file import read_plan
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
@@ -46,6 +47,7 @@ from ringtrain.runs.table import iterations_text, json_text, run_tables
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.tables import plain_lines
 from tests.data import source_makers as made
+from tests.plan_rows import plan_row, plan_text
 
 LONGEST = 20_000  # characters of a message
 GARBLES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of Unicode that a terminal obeys or cannot show
@@ -290,6 +292,7 @@ READERS = {
     ),
     "tuning file": Reader("bad.json", tunings, tuning_file),
     "sweep": Reader("bad.json", sweeps, read_json),
+    "plan": Reader("bad.json", lambda: [plan_text(plan_row(), plan_row(2)).encode()], read_plan),
     "log": Reader(
         "bad/log.jsonl", lambda: [b"".join(json.dumps(record(e)).encode() + b"\n" for e in EVENTS)], log, ("bad",)
     ),

@@ -6,10 +6,12 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +19,12 @@ from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
 from ringtrain.cli.output import write_text
 
+if TYPE_CHECKING:
+    from ringtrain.config.record import TrainConfig
+    from ringtrain.plan.plan_file import PlanFile
+
+RowsAndNotes = tuple[list[dict], list[str]]
+RowsOf = Callable[[list[dict]], RowsAndNotes]
 TOLD_LINES = 5  # of the output of a run that failed
 # Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
 # evaluates at its end alone.
@@ -41,13 +49,20 @@ class PlannedRun:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each number of ranks.")
 @click.option("--strong", is_flag=True, help="Keep the global batch. [without --weak]")
 @click.option("--weak", is_flag=True, help="Multiply the batch by the number of ranks; --base-batch scales the rate.")
+@click.option(
+    "--plan",
+    "plan_paths",
+    multiple=True,
+    metavar="FILE",
+    help="JSON of `ringtrain plan`, shown beside the figures; may be repeated, as for --strong and --weak.",
+)
 @click.option("--launcher", metavar="TEXT", help='Start ranks so: "srun --mpi=pmix -n {ranks}". [mpirun, or srun]')
 @click.option("--out", help="Folder of the runs. [runs/scale-DATE-TIME]")
 @click.option("-o", "--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, every run too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line for each number of ranks.")
 @click.argument("words", metavar="-- train [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
-def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
+def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **paths):
     """Measure the strong and weak scaling of a training.
 
     \b
@@ -60,7 +75,8 @@ def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
 
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
     counts, flags = _checked_counts(counts), _checked_words(words)
-    planned = _planned(counts, scalings, _batch_of(flags))
+    config = _config_of(flags)
+    planned, rows_of = _planned(counts, scalings, config.batch), partial(_rows, _read_plans(plan_paths), config)
     start = find_launcher(launcher, os.environ)
     _check_paths(paths)
     folder = Path(_folder(out))
@@ -73,8 +89,8 @@ def scale(counts, rounds, strong, weak, launcher, out, words, **paths):
                     where = folder / f"{run.name}-round-{number}"
                     click.echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
                     _take(run, number, start(run.ranks), flags, where, runs, failed)
-                    write_text(folder / "scale.json", _json(words, runs, failed))
-    return _tell(words, runs, failed, paths)
+                    write_text(folder / "scale.json", _json(words, runs, failed, rows_of))
+    return _tell(words, runs, failed, paths, rows_of)
 
 
 # ── before the first run ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,8 +110,8 @@ def _checked_words(words: tuple[str, ...]) -> list[str]:
     return list(words[1:])
 
 
-def _batch_of(flags: list[str]) -> int:
-    """Return the batch of the training, after the checks that need neither data nor ranks."""
+def _config_of(flags: list[str]) -> "TrainConfig":
+    """Return the configuration of the training, after the checks that need neither data nor ranks."""
     from ringtrain.cli.train import train
     from ringtrain.errors import UsageError
     from ringtrain.train.checkpoints.resume import Origin, resolve_run
@@ -105,7 +121,7 @@ def _batch_of(flags: list[str]) -> int:
     config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), given(params)))
     if config.out is not None or config.resume is not None:
         raise UsageError(texts.SCALE_OUT(flag="--out" if config.out is not None else "--resume"))
-    return config.batch
+    return config
 
 
 def _planned(counts: list[int], scalings: list[str], batch: int) -> list[PlannedRun]:
@@ -115,6 +131,12 @@ def _planned(counts: list[int], scalings: list[str], batch: int) -> list[Planned
         for ranks in counts:
             kinds.setdefault((ranks, batch if scaling == "strong" else batch * ranks), []).append(scaling)
     return [PlannedRun(ranks, own, tuple(names)) for (ranks, own), names in kinds.items()]
+
+
+def _read_plans(paths: Sequence[str]) -> "list[PlanFile]":
+    from ringtrain.plan.plan_file import read_plan
+
+    return [read_plan(path) for path in paths]
 
 
 def _check_paths(paths: dict) -> None:
@@ -205,23 +227,34 @@ def _last_words(output: Path) -> str:
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _rows(runs: list[dict]) -> list[dict]:
-    from ringtrain.report.scaling.figures import scaling_rows
+def _rows(plans: "list[PlanFile]", config: "TrainConfig", runs: list[dict]) -> RowsAndNotes:
+    """Return the rows of the table, beside plans if there are any, and notes on what these lack."""
+    from ringtrain.report.scaling.figures import beside_predictions, scaling_rows
 
-    return scaling_rows([{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]])
+    samples = [{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]]
+    rows = scaling_rows(samples)
+    if not plans:
+        return rows, []
+    from ringtrain.plan.plan_file import SoughtRun, find_rates
+
+    facts = ("model", "ranks", "nodes", "batch")
+    sought = {(each["scaling"], each["ranks"]): SoughtRun(config, *(each[name] for name in facts)) for each in samples}
+    rates, notes = find_rates(plans, sought)
+    return beside_predictions(rows, rates), notes
 
 
-def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: dict) -> int:
+def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: dict, rows_of: RowsOf) -> int:
     from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
     from ringtrain.tables import print_whole
 
-    rows = _rows(runs)
+    rows, notes = rows_of(runs)
     if rows:
         click.echo()
         print_whole(scaling_table(rows))
-        click.echo(texts.NOTE(note=interval_note(rows)))
+        for note in (interval_note(rows), *notes):
+            click.echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
-        write_text(paths["json_path"], _json(words, runs, failed))
+        write_text(paths["json_path"], _json(words, runs, failed, rows_of))
     if paths["csv_path"] is not None:
         write_text(paths["csv_path"], csv_text(rows))
     if paths["plot_path"] is not None and rows:
@@ -232,13 +265,13 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
     return 1 if failed else 0
 
 
-def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str]) -> str:
+def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], rows_of: RowsOf) -> str:
     from ringtrain import __version__
 
     found = {
         "ringtrain": __version__,
         "command": shlex.join(["ringtrain", *words]),
-        "rows": _rows(runs),
+        "rows": rows_of(runs)[0],
         "runs": runs,
         "failed": failed,
     }

@@ -1,8 +1,9 @@
 """Files of ``ringtrain plan --json``, and the row in them that is of a run."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError, plain
@@ -45,7 +46,7 @@ class SoughtRun:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-def read_plan(path: str) -> PlanFile:
+def read_plan(path: str | Path) -> PlanFile:
     """Read a file of ``ringtrain plan --json``. Raises UsageError."""
     try:
         found = parse_json(read_text(path))
@@ -53,7 +54,7 @@ def read_plan(path: str) -> PlanFile:
         if not rows:
             raise ValueError(texts.NO_ROWS)
         settings = PlanSettings(**_values(PlanSettings, found["settings"]))
-        return PlanFile(plain(path), _value("model", str, found["model"]), settings, rows)
+        return PlanFile(plain(str(path)), _value("model", str, found["model"]), settings, rows)
     except OSError as error:
         raise UsageError(texts.NO_PLAN(path=path, reason=error.strerror)) from None
     except KeyError as error:
@@ -89,14 +90,30 @@ def find_row(plans: Sequence[PlanFile], run: SoughtRun) -> PlanRow | None:
     return min(rows, key=lambda row: row.step_s, default=None)
 
 
+def find_rates(
+    plans: Sequence[PlanFile], runs: Mapping[tuple[str, int], SoughtRun]
+) -> tuple[dict[tuple[str, int], float], list[str]]:
+    """Return the predicted images/s of runs by kind of scaling and number of ranks; and a note for each kind of which a
+    run has no row."""
+    rows = {key: find_row(plans, run) for key, run in runs.items()}
+    notes = []
+    for scaling in dict.fromkeys(scaling for scaling, _ in runs):
+        counts = sorted(ranks for kind, ranks in runs if kind == scaling)
+        missing = [ranks for ranks in counts if rows[scaling, ranks] is None]
+        if missing:
+            what = texts.SCALING(scaling=scaling, ranks=", ".join(map(str, missing)))
+            notes.append(missing_note(plans, runs[scaling, missing[-1]], what, counts, scaling == "weak"))
+    return {key: row.images_per_s for key, row in rows.items() if row is not None}, notes
+
+
 def missing_note(plans: Sequence[PlanFile], run: SoughtRun, what: str, counts: Sequence[int], weak=False) -> str:
-    """Say why there is no row of a run, and which command makes the rows of these numbers of ranks. ``what``: the run,
-    or runs, in words"""
+    """Say why there is no row of a run, and which command makes the rows of these numbers of ranks. ``what``: in words,
+    what has no prediction"""
     _, reason = _fitting(plans, run)
-    paths = ", ".join(plan.path for plan in plans)
+    found = {"paths": ", ".join(plan.path for plan in plans), "what": what, "reason": reason}
     if _unplanned(run.config):
-        return texts.NO_ROW(paths=paths, what=what, reason=reason)
-    return texts.NO_ROW_YET(paths=paths, what=what, reason=reason, command=_command(run, counts, plans[-1].path, weak))
+        return texts.NO_ROW(**found)
+    return texts.NO_ROW_YET(**found, command=_command(run, counts, weak))
 
 
 def _fitting(plans: Sequence[PlanFile], run: SoughtRun) -> tuple[list[PlanRow], str]:
@@ -149,19 +166,15 @@ def _typed(config: TrainConfig, name: str) -> str:
     return flag if value is True else f"{flag} {shlex.quote(str(value))}"
 
 
-def _command(run: SoughtRun, counts: Sequence[int], path: str, weak: bool) -> str:
+def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
     """Return the command that makes the rows of a run on these numbers of ranks."""
-    config = run.config
-    own = [
-        name
-        for name in ("overlap", "bucket_bytes", "average_every")
-        if getattr(config, name) != getattr(DEFAULTS, name)
-    ]
+    config, names = run.config, ("overlap", "bucket_bytes", "average_every")
     options = [
         f"-n {','.join(map(str, counts))}",
         f"--per-node {-(-run.ranks // run.nodes)}",
+        _typed(config, "sync"),
         f"-b {run.batch // run.ranks} --weak" if weak else f"-b {run.batch}",
-        *([] if config.algorithm == AUTO else [f"-a {shlex.quote(config.algorithm)}"]),
-        *(_typed(config, name) for name in own),
+        *([] if config.algorithm == AUTO else [_typed(config, "algorithm")]),
+        *(_typed(config, name) for name in names if getattr(config, name) != getattr(DEFAULTS, name)),
     ]
-    return texts.PLAN_COMMAND(model=shlex.quote(run.model), options=" ".join(options), path=shlex.quote(path))
+    return texts.PLAN_COMMAND(model=shlex.quote(run.model), options=" ".join(options))

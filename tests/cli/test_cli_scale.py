@@ -15,10 +15,12 @@ from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.scale import scale
 from ringtrain.errors import Interrupted
 from ringtrain.launch import texts as launch_texts
+from ringtrain.plan import texts as plan_texts
 from ringtrain.report import texts as report_texts
 from ringtrain.report.events import record
 from ringtrain.report.sinks import JsonLines
 from tests.cli_calls import call as call_command
+from tests.plan_rows import plan_row, plan_text
 from tests.readers import EVENTS
 
 # The last word is the run's folder. Eight ranks do not start; the others have a log of so many ranks.
@@ -106,6 +108,23 @@ def test_a_launcher_that_starts_other_ranks_is_told(run):
     assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
 
 
+def test_a_plan_is_shown_beside_the_figures(run):
+    """Two ranks take 60 / 141 s, and are predicted to take 0.5 s: 18 % more. Four ranks have no prediction."""
+    rows = plan_row(batch=60, step_s=0.5), plan_row(2, batch=60, step_s=0.5)
+    Path("plan.json").write_text(plan_text(*rows, model="digits"))
+    asked = ("--plan", "plan.json", "--rounds", "1", "--out", "s", "--csv", "s.csv", "-o", "s.svg")
+    code, told = run("-n", "1,2,4", *asked, *TRAIN)
+    assert code == 0, told
+    assert re.search(r"\nstrong +2 .* 120 +\+18\n", told) and re.search(r"\nstrong +4 .* – +–\n", told), told
+    what = plan_texts.SCALING(scaling="strong", ranks="4")
+    assert plan_texts.NO_ROW_YET.pattern(paths="plan.json", what=what)[:60] in re.escape(told)
+    found = json.loads(Path("s/scale.json").read_text())["rows"]
+    assert [row["predicted_speedup"] for row in found] == [1.0, 1.0, None]
+    errors = [row["error"] for row in csv.DictReader(Path("s.csv").read_text().splitlines())]
+    assert [float(error) for error in errors[:2]] == [pytest.approx(100 / 120 - 1), pytest.approx(2**0.5 / 1.2 - 1)]
+    assert report_texts.STRONG_PREDICTED in Path("s.svg").read_text()
+
+
 def test_the_error_of_a_run_is_told(tmp_path):
     (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
     assert room._last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
@@ -128,6 +147,7 @@ def test_the_error_of_a_run_is_told(tmp_path):
         (("-n", "1,2", "--csv", "no/s.csv", *TRAIN), bench_texts.NO_FOLDER.pattern(path="no/s.csv")),
         (("-n", "1,2", "-o", "s.pgn", *TRAIN), report_texts.UNKNOWN_PICTURE.pattern(path="s.pgn", ending="pgn")),
         (("-n", "1,2", "--launcher", "sh", *TRAIN), launch_texts.LAUNCHER_WITHOUT_RANKS.pattern(launcher="sh")),
+        (("-n", "1,2", "--plan", "no.json", *TRAIN), plan_texts.NO_PLAN.pattern(path="no.json")),
         (("-n", "1,2", "--out", ".", *TRAIN), cli_texts.SCALE_FOLDER.pattern(out=".", error="File exists")),
     ],
 )

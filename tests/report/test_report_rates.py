@@ -1,4 +1,4 @@
-from ringtrain.report.rates import Rates
+from ringtrain.report.rates import Rates, step_error
 
 
 def test_nothing_is_known_before_the_first():
@@ -39,3 +39,8 @@ def test_a_time_too_short_for_the_clock_is_left_out():
     assert rates.overall() == 0.0
     rates.add(8, 0.5)
     assert rates.overall() == 16.0
+
+
+def test_an_iteration_that_takes_longer_than_predicted_has_an_error_below_zero():
+    """64 images in 0.32 s, in place of 0.2 s."""
+    assert step_error(predicted_per_s=64 / 0.2, measured_per_s=64 / 0.32) == 0.2 / 0.32 - 1 == -0.375

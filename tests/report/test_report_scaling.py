@@ -7,8 +7,8 @@ import pytest
 
 from ringtrain.report import texts
 from ringtrain.report.figure import COLOURS
-from ringtrain.report.scaling.figures import median_interval, sample_of, scaling_rows
-from ringtrain.report.scaling.plot import ScalingCurve, draw_scaling, measured_curves
+from ringtrain.report.scaling.figures import BESIDE, beside_predictions, median_interval, sample_of, scaling_rows
+from ringtrain.report.scaling.plot import curves_of, draw_scaling
 from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
 from ringtrain.tables import plain_lines
 from tests.report.test_report_comparison import END, HOT, OLD, of
@@ -104,14 +104,43 @@ def test_csv():
     assert (two["ranks"], two["speedup"], two["confidence"], one["speedup_low"]) == ("2", "1.9", "0.75", "")
 
 
-def test_the_picture_has_measured_and_other_curves(tmp_path):
-    predicted = ScalingCurve("predicted", [(1, 1.0, None, None), (2, 1.95, None, None), (8, 7.0, None, None)], False)
-    curves = [*measured_curves(scaling_rows([*WEAK, *STRONG])), predicted]
-    assert [curve.name for curve in curves] == [texts.STRONG_CURVE, texts.WEAK_CURVE, "predicted"]
+def test_the_picture_has_measured_curves_and_those_of_a_plan(tmp_path):
+    rows = beside_predictions(scaling_rows([*WEAK, *STRONG]), {("strong", 1): 100.0, ("strong", 2): 195.0})
+    curves = curves_of(rows)
+    assert [(curve.name, curve.measured) for curve in curves] == [
+        (texts.STRONG_CURVE, True), (texts.STRONG_PREDICTED, False), (texts.WEAK_CURVE, True)
+    ]  # fmt: skip
+    assert curves[1].points == [(1, 1.0, None, None), (2, 1.95, None, None)]
     draw_scaling(curves, "a title", "a host", tmp_path / "s.svg")
     text = (tmp_path / "s.svg").read_text()
     wanted = (*(curve.name for curve in curves), texts.IDEAL, texts.SPEEDUP_AXIS(ranks="1 rank"), "a title", "a host")
     assert all(f"<!-- {word} -->" in text for word in wanted)
-    assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:3])
+    assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:2])
     draw_scaling(curves, "a title", "a host", tmp_path / "s.pdf")
     assert (tmp_path / "s.pdf").read_bytes().startswith(b"%PDF")
+
+
+# ── beside a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_row_beside_a_plan_has_the_error_of_its_step():
+    """The speed-up of the plan is over the fewest ranks that were measured, as that of the runs."""
+    rows = scaling_rows([sample(2, 1, 200), sample(4, 1, 300), sample(8, 1, 500), sample(4, 1, 90, "weak")])
+    two, four, eight, weak = beside_predictions(rows, {("strong", 1): 1.0, ("strong", 2): 160.0, ("strong", 4): 320.0})
+    assert (two["error"], two["predicted_speedup"]) == (0.25, 1.0)  # 64 / 160 s an iteration, in place of 64 / 200
+    assert (four["predicted_images_per_s"], four["predicted_step_s"], four["predicted_speedup"]) == (320, 0.2, 2)
+    assert four["error"] == pytest.approx(four["predicted_step_s"] / four["step_s"] - 1)
+    assert [row[name] for row in (eight, weak) for name in BESIDE] == 2 * [None, None, None, None]
+
+
+def test_without_the_fewest_ranks_a_plan_has_no_curve():
+    rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
+    assert rows[1]["error"] == pytest.approx(-0.1) and rows[1]["predicted_speedup"] is None
+    assert [curve.measured for curve in curves_of(rows)] == [True]
+
+
+def test_the_table_and_csv_have_the_plan_beside():
+    rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
+    one, two = (" ".join(line.split()) for line in plain_lines(scaling_table(rows))[2:])
+    assert one.endswith(" 1 [1, 1] – –") and two.endswith(" 1 [1, 1] 200 -10")
+    found = list(csv.DictReader(io.StringIO(csv_text(rows))))
+    assert [row["predicted_images_per_s"] for row in found] == ["", "200.0"] and "error" in found[0]
+    assert "error" not in csv_text(scaling_rows(STRONG))

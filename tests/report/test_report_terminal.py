@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ringtrain.report import texts
-from ringtrain.report.events import CheckpointSaved, Note
+from ringtrain.report.events import CheckpointSaved, Note, PredictedSpeed
 from ringtrain.report.screen import words
 from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.screen.live import LiveScreen, Status, join_fitting, status_parts
@@ -108,6 +108,24 @@ def test_the_header_of_an_unusual_run(run):
 
 
 SPEED = texts.SPEED(images_per_s=12_346)
+PREDICTED = PredictedSpeed(
+    strategy="allreduce", algorithm="sliced", step_s=0.00512, exposed_s=0.00007, images_per_s=12_500.0
+)
+
+
+def test_a_prediction_is_in_the_header_and_beside_the_speed_at_the_end(run, ended):
+    lines = told([run(predicted=PREDICTED), ended()])
+    assert "  predicted  5.12 ms an iteration, 12,500 images/s, 0.07 ms exposed; allreduce (sliced)" in lines[:12]
+    assert texts.SPEED_BESIDE(images_per_s=12_346, predicted_per_s=12_500, percent=-1.2) in lines and SPEED not in lines
+    alone = run(predicted=replace(PREDICTED, algorithm=""), reproducible="the same bits")
+    assert words.run_header(alone)[-1].endswith("exposed; allreduce")
+    assert len(words.run_header(alone)) == words.HEADER_LINES
+
+
+def test_without_a_speed_nothing_is_beside_the_prediction(run, ended):
+    assert texts.SPEED(images_per_s=0) in told([run(predicted=PREDICTED), ended(images_per_s=0.0)])
+
+
 FIRST_ITERATION = texts.ITERATION(
     iteration=1,
     iterations=460,

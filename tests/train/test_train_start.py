@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 import h5py
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import DROPOUT_NET, everywhere, on_ranks
 
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config import texts as config_texts
-from ringtrain.config.record import FORMER_KEYS
+from ringtrain.config.record import FORMER_KEYS, TrainConfig
 from ringtrain.config.resolve import parse_run_file
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
@@ -25,6 +25,7 @@ from ringtrain.nn import texts as nn_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.ops.machine import MachineOps
 from ringtrain.optim import texts as optim_texts
+from ringtrain.plan import texts as plan_texts
 from ringtrain.report import texts as report_texts
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
@@ -37,11 +38,13 @@ from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import of_data, write_predictions
 from ringtrain.train.run import memory_trial
 from ringtrain.train.start import start as begin
+from ringtrain.train.start.prediction import find_prediction
 from ringtrain.train.start.provenance import command_of, provenance, versions_of
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.plan_rows import plan_row, plan_text
 from tests.runs import records
 from tests.tiers import thorough
 
@@ -100,6 +103,47 @@ def test_without_tensorboard_no_run_begins(train, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=report_texts.NO_TENSORBOARD.pattern()):
         train(out="run", tensorboard=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_prediction_of_a_plan_is_recorded_at_the_start_and_compared_at_the_end(train, tmp_path, capsys):
+    (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=30, step_s=0.5), model="net"))
+    train(out="run", iterations=2, plan="plan.json")
+    (begun,) = records(tmp_path / "run", "start")
+    wanted = {"strategy": "allreduce", "algorithm": "", "step_s": 0.5, "exposed_s": 0.02, "images_per_s": 60.0}
+    assert begun["predicted"] == wanted
+    line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
+    assert parse_record(line) == begun and parse_record(line.replace(b'"step_s": 0.5', b'"step_s": "x"')) is None
+    assert re.search(r"images/s measured, 60 predicted: [+-]\d+ %\n", capsys.readouterr().out)
+
+
+def test_a_plan_without_this_run_is_a_note_and_no_matter_of_the_next_start(train, tmp_path):
+    (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=32), model="net"))
+    train(out="run", iterations=2, plan="plan.json")
+    (note,) = (each["text"] for each in records(tmp_path / "run", "note") if "plan.json" in each["text"])
+    reason = plan_texts.OTHERS(name="--batch", known="32", value=30)
+    assert note.startswith(plan_texts.NO_ROW(paths="plan.json", what=plan_texts.THIS_RUN, reason=reason))
+    (tmp_path / "plan.json").unlink()
+    train(resume="run", iterations=3)
+    starts = records(tmp_path / "run", "start")
+    assert [start["predicted"] for start in starts] == [None, None]
+
+
+def test_without_a_plan_that_is_asked_for_no_run_begins(train, tmp_path):
+    (tmp_path / "plan.json").write_text("{}")
+    for path in ("plan.json", "none.json"):
+        with pytest.raises(UsageError, match=plan_texts.NO_PLAN.pattern(path=path)):
+            train(out="run", plan=path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_plan_ends_every_rank_and_after_a_death_none(tmp_path):
+    config = TrainConfig(plan=str(tmp_path / "none.json"))
+    for error in on_ranks(2, lambda transport: find_prediction(transport, config, "net")):
+        assert isinstance(error, UsageError) and error.everywhere
+    found = on_ranks(2, lambda transport: find_prediction(transport, config, "net", after_death=True))
+    assert found == 2 * [
+        (None, texts.WITHOUT_PLAN(error=plan_texts.NO_PLAN(path=config.plan, reason="No such file or directory")))
+    ]
 
 
 def test_there_need_be_no_job(monkeypatch):

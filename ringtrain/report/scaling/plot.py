@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = 6.4, 6.8  # inches: a column of a page
-MARKERS = "os^D"
+LOOKS = {"strong": {"color": COLOURS[0], "marker": "o"}, "weak": {"color": COLOURS[1], "marker": "s"}}
+MEASURED = {"strong": texts.STRONG_CURVE, "weak": texts.WEAK_CURVE}
+PREDICTED = {"strong": texts.STRONG_PREDICTED, "weak": texts.WEAK_PREDICTED}
 ASIDE = 0.05  # of an octave
 
 
@@ -23,25 +25,31 @@ ASIDE = 0.05  # of an octave
 class ScalingCurve:
     """One line of the picture.
 
+    scaling:  "strong" or "weak"
     points:   (ranks, speed-up, low, high) by ranks; low and high are None where nothing is known of the spread
-    measured: drawn as points with intervals; otherwise as a dashed line. Step times that were predicted make such a
-              curve: a speed-up is batch / step time over that of the fewest ranks
+    measured: drawn as points with intervals; otherwise predicted, a dashed line of the same colour
     """
 
-    name: str
+    scaling: str
     points: Sequence[tuple[int, float, float | None, float | None]]
     measured: bool = True
 
+    @property
+    def name(self) -> str:
+        return (MEASURED if self.measured else PREDICTED)[self.scaling]()
 
-def measured_curves(rows: Sequence[dict]) -> list[ScalingCurve]:
-    """Return a curve for each kind of scaling in rows of :func:`ringtrain.report.scaling.figures.scaling_rows`."""
-    found: dict[str, list[tuple]] = {}
+
+def curves_of(rows: Sequence[dict]) -> list[ScalingCurve]:
+    """Return a curve for each kind of scaling in rows of :func:`ringtrain.report.scaling.figures.scaling_rows`, and of
+    its predictions if the rows have them."""
+    found: dict[tuple[str, bool], list[tuple]] = {}
     for row in rows:
         if row["speedup"] is not None:
             point = (row["ranks"], row["speedup"], row["speedup_low"], row["speedup_high"])
-            found.setdefault(row["scaling"], []).append(point)
-    names = {"strong": texts.STRONG_CURVE(), "weak": texts.WEAK_CURVE()}
-    return [ScalingCurve(names[scaling], points) for scaling, points in found.items()]
+            found.setdefault((row["scaling"], True), []).append(point)
+        if row.get("predicted_speedup") is not None:
+            found.setdefault((row["scaling"], False), []).append((row["ranks"], row["predicted_speedup"], None, None))
+    return [ScalingCurve(scaling, points, measured) for (scaling, measured), points in found.items()]
 
 
 def draw_measured(rows: Sequence[dict], runs: Sequence[dict], path) -> None:
@@ -49,7 +57,7 @@ def draw_measured(rows: Sequence[dict], runs: Sequence[dict], path) -> None:
     their runs. The rest as :func:`draw_scaling`.
     """
     title = texts.MODEL_ON_DATA(model=runs[0]["model"], data=runs[0]["data"])
-    draw_scaling(measured_curves(rows), title, f"{interval_note(rows)} · {small_print(runs)}", path)
+    draw_scaling(curves_of(rows), title, f"{interval_note(rows)} · {small_print(runs)}", path)
 
 
 def draw_scaling(curves: Sequence[ScalingCurve], title: str, small: str, path) -> None:
@@ -67,19 +75,20 @@ def _figure(curves: Sequence[ScalingCurve], title: str, small: str) -> "Figure":
     ideal = [ranks / counts[0] for ranks in counts]
     speedup.plot(counts, ideal, color="black", linewidth=1, linestyle=":", label=texts.IDEAL())
     efficiency.axhline(100, color="black", linewidth=1, linestyle=":")
-    for number, curve in enumerate(curves):
-        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        aside = 2 ** (ASIDE * (number - (len(curves) - 1) / 2))
-        _draw(speedup, curve, look, aside, [1.0] * len(curve.points))
-        _draw(efficiency, curve, look, aside, [100 * counts[0] / ranks for ranks, *_ in curve.points])
+    measured = [curve.scaling for curve in curves if curve.measured]
+    for curve in curves:
+        aside = 2 ** (ASIDE * (measured.index(curve.scaling) - (len(measured) - 1) / 2)) if curve.measured else 1.0
+        _draw(speedup, curve, aside, [1.0] * len(curve.points))
+        _draw(efficiency, curve, aside, [100 * counts[0] / ranks for ranks, *_ in curve.points])
     _finish(speedup, efficiency, counts)
     entitle(figure, title)
     print_small(figure, small)
     return figure
 
 
-def _draw(axes: "Axes", curve: ScalingCurve, look: dict, aside: float, scales: Sequence[float]) -> None:
+def _draw(axes: "Axes", curve: ScalingCurve, aside: float, scales: Sequence[float]) -> None:
     """Draw a curve; ``scales`` times its speed-ups. ``aside``: so that intervals do not hide one another"""
+    look: dict = LOOKS[curve.scaling]
     x = [aside * ranks for ranks, *_ in curve.points]
     y = [scale * point[1] for scale, point in zip(scales, curve.points, strict=True)]
     if not curve.measured:

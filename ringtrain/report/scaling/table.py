@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from ringtrain.report import texts
-from ringtrain.report.scaling.figures import FIELDS, interval
+from ringtrain.report.scaling.figures import BESIDE, FIELDS, interval
 from ringtrain.tables import plain_table
 
 COLUMNS = (
@@ -21,16 +21,28 @@ COLUMNS = (
     ("efficiency", "%", lambda row: "–" if row["efficiency"] is None else f"{100 * row['efficiency']:.0f}"),
     ("exposed", "ms a step", lambda row: interval(row, "exposed_s", lambda value: f"{1e3 * value:.3g}")),
 )
+BESIDE_COLUMNS = (
+    ("predicted", "images/s", lambda row: _known(row["predicted_images_per_s"], "{:,.0f}")),
+    ("error", "%", lambda row: _known(row["error"], "{:+.0%}").removesuffix("%")),
+)
 
 
 def scaling_table(rows: Sequence[dict]) -> Table:
-    """Return a line for each kind of scaling and number of ranks."""
-    table = plain_table()
-    for title, unit, _ in COLUMNS:
+    """Return a line for each kind of scaling and number of ranks, beside a plan with its columns."""
+    table, columns = plain_table(), COLUMNS + (BESIDE_COLUMNS if _is_beside(rows) else ())
+    for title, unit, _ in columns:
         table.add_column(f"{title}\n{unit}", justify="left" if title == "scaling" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(text(row) for _, _, text in COLUMNS))
+        table.add_row(*(text(row) for _, _, text in columns))
     return table
+
+
+def _is_beside(rows: Sequence[dict]) -> bool:
+    return any(name in row for row in rows for name in BESIDE)
+
+
+def _known(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
 
 
 def interval_note(rows: Sequence[dict]) -> str:
@@ -44,9 +56,10 @@ def interval_note(rows: Sequence[dict]) -> str:
 
 
 def csv_text(rows: Sequence[dict]) -> str:
-    """Return a line for each kind of scaling and number of ranks."""
+    """Return a line for each kind of scaling and number of ranks, beside a plan with its figures."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
+    names = FIELDS + (BESIDE if _is_beside(rows) else ())
+    writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()

@@ -13,18 +13,22 @@ Found = tuple[PredictedSpeed | None, str | None]  # the prediction; a note if th
 def find_prediction(transport: Transport, config: TrainConfig, model: str, after_death: bool = False) -> Found:
     """The prediction of a run. Collective: rank 0 reads the file. Raises UsageError for one that is no plan, unless
     ranks have died."""
-    if config.plan is None:
+    path = config.plan
+    if path is None:
         return None, None
-    speed, note = on_root(transport, lambda: _found(config, model, transport, after_death))
+    speed, note = on_root(transport, lambda: _found(path, config, model, transport, after_death))
     return PredictedSpeed(**speed) if speed else None, note
 
 
-def _found(config: TrainConfig, model: str, transport: Transport, after_death: bool) -> tuple[dict | None, str | None]:
+def _found(
+    path: str, config: TrainConfig, model: str, transport: Transport, after_death: bool
+) -> tuple[dict | None, str | None]:
+    """(the fields of the prediction or None, the note), which are JSON-able."""
     from ringtrain.plan import texts as plan_texts
     from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan  # 40 ms, with all of plan
 
     try:
-        plans = [read_plan(config.plan)]
+        plans = [read_plan(path)]
     except UsageError as error:
         if not after_death:
             raise

@@ -1,0 +1,175 @@
+"""Files of plans: what is read, which row is of a run, and what is said where none is."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import click
+import pytest
+from plan_files import layers_file, sweep_file
+
+from ringtrain.cli.main import ringtrain
+from ringtrain.cli.plan import plan
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import UsageError
+from ringtrain.plan import texts
+from ringtrain.plan.plan_file import SoughtRun, find_rates, find_row, missing_note, read_plan
+from tests.cli_calls import call
+from tests.plan_rows import plan_row, plan_text
+
+RING, SLICED = plan_row(4, step_s=0.2), plan_row(4, step_s=0.1, algorithm="sliced")
+ROWS = plan_row(), plan_row(2), RING, SLICED, plan_row(4, step_s=0.05, strategy="sharded"), plan_row(4, batch=256)
+
+
+@pytest.fixture
+def plans(tmp_path):
+    (tmp_path / "plan.json").write_text(plan_text(*ROWS))
+    return [read_plan(tmp_path / "plan.json")]
+
+
+def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
+    return SoughtRun(TrainConfig(**flags), model, ranks, nodes, batch)
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_what_the_command_writes_is_read(tmp_path):
+    path = tmp_path / "plan.json"
+    given = ("mlp", "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--per-node", "4", "-n", "1,4")
+    assert call(plan, *given, "--json", str(path))[0] == 0
+    found, held = read_plan(path), json.loads(path.read_text())
+    assert (found.model, found.settings.per_node, len(found.rows)) == ("mlp", 4, 8)
+    assert found.rows[-1].step_s == held["rows"][-1]["step_s"] and found.rows[-1].ranks == 4
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda held: held.pop("settings"), texts.LACKS(name="'settings'")),
+        (lambda held: held["rows"][1].pop("step_s"), texts.LACKS(name="'step_s'")),
+        (lambda held: held["rows"].clear(), texts.NO_ROWS),
+        (lambda held: held.update(rows=3), texts.OTHER_FORM),
+        (lambda held: held["rows"][0].update(ranks="one"), texts.BAD_FIELD(name="ranks", value="one")),
+        (lambda held: held["rows"][0].update(images_per_s=0), texts.BAD_FIELD(name="images_per_s", value=0.0)),
+        (lambda held: held["rows"][0].update(step_s=-1.5), texts.BAD_FIELD(name="step_s", value=-1.5)),
+        (lambda held: held["rows"][0].update(step_s=float("inf")), texts.BAD_FIELD.pattern(name="step_s")),
+        (lambda held: held["settings"].update(weak=1), texts.BAD_FIELD(name="weak", value=1)),
+        (lambda held: held.update(model=["mlp"]), texts.BAD_FIELD(name="model", value=["mlp"])),
+    ],
+)
+def test_a_file_of_another_form_is_refused(tmp_path, spoil, reason):
+    held, path = json.loads(plan_text(*ROWS)), tmp_path / "plan.json"
+    spoil(held)
+    path.write_text(json.dumps(held))
+    with pytest.raises(UsageError) as refused:
+        read_plan(path)
+    assert str(refused.value) == texts.NO_PLAN(path=path, reason=reason) or re.search(reason, str(refused.value))
+
+
+def test_what_is_no_file_or_no_json_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("[")
+    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "x.json", "")):
+        with pytest.raises(UsageError, match=texts.NO_PLAN.pattern(path=path, reason="x")[:-1] + reason):
+            read_plan(path)
+
+
+# ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────
+def test_auto_has_the_fastest_row_of_its_strategy_and_an_algorithm_its_own(plans):
+    assert find_row(plans, sought()) == SLICED
+    assert find_row(plans, sought(algorithm="ring")) == RING
+    assert find_row(plans, sought(sync="sharded")).step_s == 0.05
+    assert find_row(plans, sought(batch=256)).batch == 256
+
+
+def test_one_rank_exchanges_nothing_so_that_options_of_exchanges_do_not_matter(plans):
+    assert find_row(plans, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "known", "value"),
+    [
+        (sought(model="lenet"), "model", "mlp", "lenet"),
+        (sought(3), "ranks", "1, 2, 4", 3),
+        (sought(nodes=2), "nodes", "1", 2),
+        (sought(2, sync="sharded"), "--sync", "allreduce", "sharded"),
+        (sought(batch=128), "--batch", "64, 256", 128),
+        (sought(overlap="none"), "--overlap", "backward", "none"),
+        (sought(bucket_bytes=100), "--bucket-bytes", str(4 << 20), 100),
+        (sought(algorithm="tree"), "--algorithm", "ring, sliced", "tree"),
+    ],
+)
+def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, run, name, known, value):
+    assert find_row(plans, run) is None
+    reason = texts.OTHERS(name=name, known=known, value=value)
+    assert missing_note(plans, run, "x", [run.ranks]).startswith(
+        texts.NO_ROW(paths=plans[0].path, what="x", reason=reason)
+    )
+
+
+def test_averages_have_to_come_as_often(plans):
+    row = plan_row(4, strategy="averaging")
+    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]
+    assert find_row(every, sought(sync="averaging", average_every=4)) == row
+    run = sought(sync="averaging")
+    assert find_row(every, run) is None
+    assert texts.OTHERS(name="--average-every", known="4", value=8) in missing_note(every, run, "x", [4])
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ({"sync": "gossip"}, "--sync gossip"),
+        ({"overlap": "forward"}, "--overlap forward"),
+        ({"sync": "server", "servers": 2, "dedicated": True}, "--servers 2 --dedicated"),
+        ({"wire": "float16", "accumulate": 4}, "--accumulate 4 --wire float16"),
+    ],
+)
+def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, flags, options):
+    run = sought(**flags)
+    assert find_row(plans, run) is None
+    reason = texts.UNPLANNED(options=options)
+    assert missing_note(plans, run, "x", [4]) == texts.NO_ROW(paths=plans[0].path, what="x", reason=reason)
+
+
+@pytest.mark.parametrize("weak", [False, True])
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"overlap": "none", "bucket_bytes": 4096, "algorithm": "ring"}, {"sync": "averaging", "average_every": 2}],
+)
+def test_the_command_that_is_named_makes_the_row(tmp_path, plans, weak, flags):
+    """It is run as it is told, with files in place of the words in capitals."""
+    run = sought(8, batch=512, **flags)
+    assert find_row(plans, run) is None
+    command = shlex.split(re.search("`(.*)`", missing_note(plans, run, "x", [2, 8], weak))[1])
+    files = {"LAYERS.json": layers_file(tmp_path), "SWEEP.json": sweep_file(tmp_path), "PLAN.json": tmp_path / "p.json"}
+    code, said = call(ringtrain, *(str(files.get(word, word)) for word in command[1:]))
+    assert code == 0, said
+    assert find_row([read_plan(tmp_path / "p.json")], run).batch == 512
+
+
+# ── rows of a scaling ─────────────────────────────────────────────────────────────────────────────────────────
+def test_rates_of_a_scaling_and_what_lacks(plans):
+    strong = {("strong", ranks): sought(ranks) for ranks in (1, 2, 4)}
+    weak = {("weak", ranks): sought(ranks, batch=64 * ranks) for ranks in (1, 2, 4)}
+    rates, notes = find_rates(plans, strong | weak)
+    assert rates == {
+        ("strong", 1): 640, ("strong", 2): 640, ("strong", 4): 640, ("weak", 1): 640, ("weak", 4): 2560
+    }  # fmt: skip
+    what = texts.SCALING(scaling="weak", ranks="2")
+    reason = texts.OTHERS(name="--batch", known="64", value=128)
+    command = texts.PLAN_COMMAND(model="mlp", options="-n 1,2,4 --per-node 2 --sync allreduce -b 64 --weak")
+    assert notes == [texts.NO_ROW_YET(paths=plans[0].path, what=what, reason=reason, command=command)]
+
+
+def test_several_plans_serve_one_scaling(tmp_path, plans):
+    (tmp_path / "weak.json").write_text(plan_text(plan_row(2, batch=128), weak=True))
+    both = [*plans, read_plan(tmp_path / "weak.json")]
+    assert find_rates(both, {("weak", 2): sought(2, batch=128)}) == ({("weak", 2): 1280.0}, [])
+
+
+# ── defaults ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_what_a_plan_takes_for_granted_is_what_training_does():
+    defaults = {each.name: each.default for each in plan.params if isinstance(each, click.Option)}
+    config = TrainConfig()
+    for name in ("overlap", "average_every", "bucket_bytes"):
+        assert defaults[name] == getattr(config, name)
