@@ -45,6 +45,12 @@ DIVERGES = ",allreduce --lr 1e30"
 SCALE = "ringtrain scale -n 1,2,4{} -- train --model resnet20 {}"
 TINY = "--batch 8 --batch-norm ghost:2 --iterations 2"
 SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 128 --iterations 30")
+BESIDE = SCALE.format(" --plan plan.json -o beside.png", "--synthetic --batch 128 --iterations 30").replace(",4", "")
+PLANNED = (
+    "ringtrain time resnet20 -b 8 -n 1 -w 0 --json layers.json",
+    "mpirun -np 2 ringtrain bench-allreduce -b 256K -e 256K -n 2 -w 0 --json sweep.json",
+    "ringtrain plan resnet20 --layers layers.json --fabric sweep.json -n 1,2 --json plan.json",
+)
 FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
@@ -138,6 +144,9 @@ PLANS = {
             "ringtrain time resnet20 -b 128 --json layers-1.json": "-b 8 -n 1 -w 0",
             "mpirun -np 2 ringtrain time resnet20 -b 128 --json layers-2.json": "-b 8 -n 1 -w 0",
             "mpirun -np 2 ringtrain bench-allreduce -b 16K -e 64M --json sweep.json": "-e 256K -n 2 -w 0",
+            "mpirun -np 2 ringtrain train --model resnet20 --synthetic --batch 128 --iterations 30 --plan plan.json": (
+                TINY
+            ),
         },
     ),
     "docs/reproducibility": Plan(
@@ -159,11 +168,13 @@ PLANS = {
         },
     ),
     "docs/scale": Plan(
+        before=PLANNED,
         instead={
             SCALE.format(",8 --strong --weak -o scale.pdf", "--data cifar10.h5 --batch 256 --iterations 60"): (
                 SCALE.format(" --rounds 1 --weak -o scale.pdf", f"--data cifar10.h5 {TINY}")
             ),
             SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),
+            BESIDE: f"{BESIDE.replace('-n', '--rounds 1 -n')} {TINY}",
         },
         unlike={SYNTHETIC: "its figures are of one machine"},
     ),
