@@ -158,6 +158,7 @@ def _unplanned(config: TrainConfig) -> str:
     """Return the options of which there is no plan, as typed."""
     names = [name for name in UNPLANNED if getattr(config, name) != getattr(DEFAULTS, name)]
     names += [name for name, values in PLANNED.items() if getattr(config, name) not in values]
+    names += ["batch_norm"] if config.batch_norm == "sync" else []
     return " ".join(_typed(config, name) for name in names)
 
 

@@ -120,6 +120,7 @@ def test_averages_have_to_come_as_often(plans):
     [
         ({"sync": "gossip"}, "--sync gossip"),
         ({"overlap": "forward"}, "--overlap forward"),
+        ({"batch_norm": "sync"}, "--batch-norm sync"),
         ({"sync": "server", "servers": 2, "dedicated": True}, "--servers 2 --dedicated"),
         ({"wire": "float16", "accumulate": 4}, "--accumulate 4 --wire float16"),
     ],

@@ -8,8 +8,9 @@ import threading
 import pytest
 from small_runs import DROPOUT_NET
 
-from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError
+from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
+from ringtrain.plan import texts as plan_texts
 from ringtrain.train import texts
 from ringtrain.train.options import read_options
 from ringtrain.train.start import variants as room
@@ -129,6 +130,7 @@ def test_ranks_are_recorded():
         ),
         ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
         ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
+        ({"plan": "none.json"}, UsageError, "variant 'bad': " + plan_texts.NO_PLAN(path="none.json", reason="No such")),
         ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),
     ],
 )

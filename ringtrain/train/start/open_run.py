@@ -35,7 +35,7 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """The parts of a run. ``remarks``: notes for the user; ``predicted``: by ``--plan``, on rank 0"""
+    """The parts of a run. ``remarks``: notes for the user; ``predicted``: by ``--plan``, or None"""
 
     origin: Origin
     run: Assembly
