@@ -1,6 +1,8 @@
 """The command ``ringtrain time``."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,10 @@ from ringtrain.cli.options import plugin_option
 
 if TYPE_CHECKING:
     from ringtrain.data.batches.batches import Batches
-    from ringtrain.data.file.dataset import DataSet
     from ringtrain.nn.workspace import Workspace
-    from ringtrain.ops.base import Ops
-    from ringtrain.train.step.input import DeviceInput
+    from ringtrain.train.assembly.assemble import Assembly
+    from ringtrain.train.assembly.device import OpenedDevice
+    from ringtrain.train.step.slow_rank import Feed
     from ringtrain.transport.base import Transport
 
 
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 def time(model, batch, iterations, warm_up, json_path, **flags):
     """Time forward and backward of each layer of MODEL, a name or a TOML file.
 
-    Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange; under
-    mpirun all ranks compute at once, and the slowest counts. docs/slow.md explains the columns.
+    Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange of
+    gradients; under mpirun all ranks compute at once, and the slowest counts. docs/slow.md explains the columns.
     """
     from ringtrain.cli.world import in_world
 
@@ -49,34 +51,34 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain import plugin
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
-    from ringtrain.bench.layers.layers import keys_of, measure_layers
+    from ringtrain.bench.layers.layers import ITERATION, keys_of, measure_layers
     from ringtrain.bench.layers.peaks import measure_peaks
-    from ringtrain.data.batches.sampler import batch_part
+    from ringtrain.monitor.guarded_transport import bare
     from ringtrain.train.agree import agree, on_root, take_turns, together
-    from ringtrain.train.assembly.data import random_data
     from ringtrain.train.assembly.device import open_device
-    from ringtrain.train.step.input import DeviceInput
+    from ringtrain.train.run.iteration_times import NEVER, iteration_times, without_exchange
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **plugin.facts(), **given})
     on_root(transport, lambda: _check_file(json_path))
     header = _header(transport, config, iterations, warm_up)
     graph = model.graph()
-    ops = open_device(config, transport).ops
-    start, stop = batch_part(config.batch, transport.rank, transport.size)
-    data = together(transport, lambda: random_data(config, model, stop - start))
+    device = open_device(config, bare(transport))
+    ops = device.ops
     header["device"] = ops.describe()
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
-    keys = keys_of(graph)
-    with _batches(config, model, data, ops) as batches:
-        inputs = partial(_inputs, DeviceInput(ops, model.input, data), batches)
-        rig = together(transport, lambda: _rig(config, graph, ops, stop - start, inputs))
-        take_turns(transport, rig.iterate, compiles=ops.records)
-        peaks = measure_peaks(transport, ops)
-        measure_layers(transport, rig, keys, warm_up)
-        samples = measure_layers(transport, rig, keys, iterations)
-    header |= {"held_bytes": rig.held_bytes, "peak_bytes": max(transport.gather_json(_peak_bytes()))}
+    with _training(device, without_exchange(config, warm_up + iterations), model) as training:
+        whole = iteration_times(training)[warm_up:]
+        header["peak_bytes"] = max(transport.gather_json(_peak_bytes()))
+        training.worker.passes.forget()  # the layers have memory of their own
+        with training.batches(transport, 0, NEVER) as batches:
+            rig = together(transport, lambda: _rig(config, graph, training, batches))
+            take_turns(transport, rig.iterate, compiles=ops.records)
+            peaks = measure_peaks(transport, ops)
+            measure_layers(transport, rig, keys_of(graph), warm_up)
+            samples = measure_layers(transport, rig, keys_of(graph), iterations) | {(ITERATION, ""): whole}
+    header["held_bytes"] = rig.held_bytes
     header |= {"peak_flops_per_s": peaks.flops_per_s, "peak_bytes_per_s": peaks.bytes_per_s}
     rows = layer_rows(graph, samples, config.batch, config.dtype, peaks, rig.ways)
     total = totals(rows, samples, config.batch, transport.size)
@@ -100,20 +102,40 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-def _batches(config, model, data: "DataSet", ops: "Ops") -> "Batches":
-    """Return batches of all of the data, each in an order of its own."""
-    import numpy as np
+@contextmanager
+def _training(device: "OpenedDevice", config, model) -> Iterator["Assembly"]:
+    """Yield the parts of a training. Raises RingtrainError."""
+    from ringtrain.train.agree import together
+    from ringtrain.train.assembly.assemble import assemble
+    from ringtrain.train.assembly.data import read_data
 
-    from ringtrain.data.batches.batches import Batches
-    from ringtrain.data.batches.sampler import Sampler
-    from ringtrain.train.assembly.recipe import augment_of
+    data = read_data(config, model, device.transport)
+    run = together(
+        device.transport, lambda: assemble(config, model, data, device.transport, device.ops, stop=lambda: False)
+    )
+    try:
+        yield run
+    finally:
+        run.exchange.reducers.close()
+        if run.guard is not None:
+            run.guard.close()
 
-    count, allocate = data.train.count, ops.pinned if ops.records else np.empty
-    sampler, augment = Sampler(count, count, config.seed), augment_of(config, model)
-    return Batches(data.train, sampler, augment=augment, allocate=allocate, valid=2 if ops.records else 1)
+
+def _rig(config, graph, training: "Assembly", batches: "Batches"):
+    """Return the network on this rank's part of each batch. Raises UsageError."""
+    from ringtrain.bench.layers.layers import Rig
+    from ringtrain.data.batches.sampler import batch_part
+    from ringtrain.nn.losses import make_loss
+    from ringtrain.optim.optimizers import make_optimizer
+    from ringtrain.train.assembly.recipe import hyper_of
+
+    start, stop = batch_part(config.batch, training.transport.rank, training.transport.size)
+    hyper, inputs = hyper_of(config), partial(_inputs, training.worker.passes.feed, batches)
+    loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
+    return Rig(training.ops, graph, stop - start, config.batch, make, loss, inputs)
 
 
-def _inputs(feed: "DeviceInput", batches: "Batches", space: "Workspace"):
+def _inputs(feed: "Feed", batches: "Batches", space: "Workspace"):
     """Bring one batch after another to the device, and the following one ahead, as training does."""
     for batch in batches:
         found = feed.load(space, batch, 0, len(batch.labels))
@@ -122,18 +144,6 @@ def _inputs(feed: "DeviceInput", batches: "Batches", space: "Workspace"):
             feed.ahead(following)
         yield found
         feed.arrive(batch)
-
-
-def _rig(config, graph, ops: "Ops", count: int, inputs):
-    """Return the network on ``count`` examples of the batch. Raises UsageError."""
-    from ringtrain.bench.layers.layers import Rig
-    from ringtrain.nn.losses import make_loss
-    from ringtrain.optim.optimizers import make_optimizer
-    from ringtrain.train.assembly.recipe import hyper_of
-
-    hyper = hyper_of(config)
-    loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
-    return Rig(ops, graph, count, config.batch, make, loss, inputs)
 
 
 def _check_file(path: str | None) -> None:

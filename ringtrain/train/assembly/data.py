@@ -37,7 +37,10 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
 
 def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     if config.synthetic:
-        return random_data(config, model, config.batch)
+        graph = model.graph()
+        form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
+        largest = min(255, (graph.entries or 256) - 1)
+        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, largest)
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
@@ -57,14 +60,6 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
             extents=len(model.input.shape),
             most_bytes=limit,
         )
-
-
-def random_data(config: TrainConfig, model: ModelSpec, count: int) -> DataSet:
-    """Make ``count`` random inputs of the network, with labels for its loss."""
-    graph = model.graph()
-    form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
-    largest = min(255, (graph.entries or 256) - 1)
-    return synthetic(model.input.shape, classes, count, config.seed, form.shape, largest)
 
 
 def _most_in_memory(config: TrainConfig, transport: Transport) -> int | None:

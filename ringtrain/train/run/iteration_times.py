@@ -1,0 +1,38 @@
+"""Times iterations of training on random examples, without an exchange of gradients."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import chain, pairwise
+
+import numpy as np
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.train.agree import take_turns
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.run.memory_trial import rehearse
+
+NEVER = 1 << 40
+LEAST_RATE = 1e-20  # of learning: so weights stay, and their loss finite
+
+
+def without_exchange(config: TrainConfig, iterations: int) -> TrainConfig:
+    """Return the configuration of so many iterations on random examples, in which ranks sum their losses alone, and
+    keep their weights."""
+    alone = replace(config, synthetic=True, lr=LEAST_RATE, sync="averaging", average_every=NEVER)
+    return replace(alone, iterations=iterations, epochs=None, warmup=0)
+
+
+def iteration_times(run: Assembly) -> list[float]:
+    """Return the seconds of each iteration of a run, the mean of ranks. Kernels are compiled before. Collective."""
+    with run.batches(run.transport, 0, run.iterations) as batches:
+        first = next(batches)
+        take_turns(run.transport, partial(rehearse, run, run.ops, first), compiles=run.ops.records)
+        run.transport.barrier()
+        ended = [time.perf_counter()]
+        for batch in chain([first], batches):
+            run.worker.iterate(batch, batches.peek)
+            ended.append(time.perf_counter())
+        run.worker.drain()
+    own = [after - before for before, after in pairwise(ended)]
+    return np.mean(run.transport.gather_json(own), axis=0).tolist()

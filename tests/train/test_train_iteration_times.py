@@ -1,0 +1,52 @@
+"""Times of iterations without an exchange of gradients."""
+
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+from small_runs import DROPOUT_NET, everywhere
+
+from ringtrain.config.resolve import resolve
+from ringtrain.nn import spec
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.data import open_data
+from ringtrain.train.run import iteration_times as module
+from ringtrain.train.run.iteration_times import iteration_times, without_exchange
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.transports import DeviceTransport
+
+
+def timed(transport, iterations, ops=None):
+    """(times, whether weights have moved, bytes sent, iterations of this rank)"""
+    model, ops = spec.parse_model(DROPOUT_NET, "small"), ops or make_ops("reference")
+    flags = {"model": "small", "epochs": 3, "warmup": "1ep", "batch": 7, "check_collectives": False}
+    config = without_exchange(resolve(("recipe", model.recipe), ("flags", flags)), iterations)
+    run = assemble(config, model, open_data(config, model, transport), transport, ops, stop=lambda: False)
+    before = ops.to_host(run.arena.weights).copy()
+    found = iteration_times(run)
+    sent = run.exchange.reducers.traffic().bytes_sent
+    run.exchange.reducers.close()
+    moved = np.abs(ops.to_host(run.arena.weights) - before).max() > 1e-15
+    return found, moved, sent, run.worker.updates
+
+
+def test_every_iteration_is_timed_to_its_end(monkeypatch):
+    moments = (2.0**n for n in count())
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    assert everywhere(1, lambda t: timed(t, 3)) == [([1.0, 2.0, 4.0], False, 0, 3)]
+
+
+def test_ranks_have_the_mean_of_all_and_exchange_no_gradients():
+    (times, *done), *others = everywhere(3, lambda t: timed(t, 2))
+    assert done == [False, 0, 2] and others == [(times, *done)] * 2
+    assert len(times) == 2 and min(times) > 0
+
+
+def test_a_device_has_its_kernels_before():
+    def on_device(transport):
+        ops = FakeGpuOps()
+        return timed(DeviceTransport(transport, ops), 3, ops)
+
+    ((times, *done),) = everywhere(1, on_device)
+    assert len(times) == 3 and done == [False, 0, 3]
