@@ -27,11 +27,12 @@ MANY_NODES = 16  # from so many on the work of the first two, one in the middle 
 @dataclass(frozen=True, slots=True)
 class ExchangeTime:
     """One all-reduce: seconds in which a rank's core is busy with it, and seconds and rounds between nodes, for which
-    it need not be."""
+    it need not be but for ``core_s``, which the core has to do with these messages if it computes meanwhile."""
 
     busy_s: float
     between_s: float = 0.0
     rounds: int = 0
+    core_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -59,6 +60,7 @@ class ExchangeTimes:
                 self._points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
         if not self._points:
             raise UsageError(texts.NO_FLOAT32(path=path))
+        self._core_s_per_byte = header.get("calibration", {}).get("core_s_per_byte", 0.0)
         self._models = {
             name: model_of(model)
             for group in header["fits"]
@@ -92,19 +94,19 @@ class ExchangeTimes:
         model = self._models.get(algorithm)
         if model is None:  # then it is planned on the ranks of the sweep alone
             return ExchangeTime(_between(self._points[algorithm], nbytes))
-        predicted = _split(model, work_on(algorithm, topology, goal), nbytes)
+        predicted = self._split(model, work_on(algorithm, topology, goal), nbytes)
         if topology != self.measured_on:
             return predicted
-        whole = _split(model, work_on(algorithm, topology), nbytes).seconds
+        whole = self._split(model, work_on(algorithm, topology), nbytes).seconds
         return predicted.scaled(_between(self._points[algorithm], nbytes) / whole if whole else 0.0)
 
-
-def _split(model: FittedModel, work: AlgorithmWork, nbytes: float) -> ExchangeTime:
-    """Return the time of this work on the machine of the model."""
-    fabric = model.fabric(nbytes)
-    busy = work.rounds * fabric.local_alpha_s + nbytes * (work.sent * fabric.local_beta_s + work.added * fabric.gamma_s)
-    between = work.rounds_between * fabric.alpha_s + nbytes * work.sent_between * fabric.beta_s
-    return ExchangeTime(busy, between, work.rounds_between)
+    def _split(self, model: FittedModel, work: AlgorithmWork, nbytes: float) -> ExchangeTime:
+        """Return the time of this work on the machine of the model."""
+        fabric = model.fabric(nbytes)
+        moved = work.sent * fabric.local_beta_s + work.added * fabric.gamma_s
+        busy = work.rounds * fabric.local_alpha_s + nbytes * moved
+        between = work.rounds_between * fabric.alpha_s + nbytes * work.sent_between * fabric.beta_s
+        return ExchangeTime(busy, between, work.rounds_between, self._core_s_per_byte * nbytes * work.rank_between)
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,8 @@
 A bucket's exchange begins when backward has finished its first layer. What an exchange costs the core (messages within
 a node, additions) adds up with the layers. Rounds between nodes travel meanwhile, one bucket's behind another's on the
 node's link; a round follows when the core looks, after each layer, and at once where a device has streams of its own
-or the core waits. Where an owner updates a bucket, its weights leave when its sum is there, after backward.
+or the core waits. What they cost the core makes layers longer, as far as the core does not wait anyway. Where an owner
+updates a bucket, its weights leave when its sum is there, after backward.
 """
 
 from collections.abc import Sequence
@@ -91,8 +92,9 @@ def _exposed_s(backward: BackwardTimes, buckets: Sequence[Sequence[Leg]], stream
     """``buckets``: the legs of each, one after another"""
     if streams:
         return max(_ended_s([[_all_between(leg) for leg in legs] for legs in buckets], ()) - backward.end, 0.0)
-    busy = sum(leg.exchange.busy_s for legs in buckets for leg in legs)
-    return busy + max(_ended_s(buckets, backward.looks) - backward.end, 0.0)
+    exchanges = [leg.exchange for legs in buckets for leg in legs]
+    busy, core = sum(each.busy_s for each in exchanges), sum(each.core_s for each in exchanges)
+    return busy + max(_ended_s(buckets, backward.looks) - backward.end, core)
 
 
 def _all_between(leg: Leg) -> Leg:

@@ -35,9 +35,10 @@ def _figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Fig
         efficiency.plot(ranks, [100 * row.efficiency for row in curve], **look)
     counts = sorted({row.ranks for row in rows})
     alone = rows[0].images_per_s / rows[0].efficiency / rows[0].ranks
-    rate.plot(counts, [alone * count for count in counts], color=GREY, linewidth=1, label=texts.IDEAL)
     rate.set(yscale="log", ylabel=texts.RATE_AXIS)
-    rate.yaxis.set_major_formatter("{x:,.0f}")
+    ideal = [alone * count for count in counts]
+    rate.plot(counts, ideal, color=GREY, linewidth=1, label=texts.IDEAL)
+    rate.set_yticks(ideal, [f"{each:,.0f}" for each in ideal])  # a power of ten may not be among so few
     efficiency.set(ylabel=texts.EFFICIENCY_AXIS, ylim=(0, 105 * max(1, *(row.efficiency for row in rows))))
     for axes in (rate, efficiency):
         _finish(axes, counts)

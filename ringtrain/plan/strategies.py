@@ -88,7 +88,7 @@ def averaging(rank: PlannedRank) -> IterationShare:
     """Each rank updates by its own gradient; every so many iterations weights and the optimizer's state are averaged,
     each by a copy, a multiplication and a copy beside its sum: they move memory as the update does."""
     moved = AVERAGE_MOVES / (UPDATE_MOVES + 2 * rank.state_arrays) * rank.times.update_s
-    each = rank.exposed_s(overlaps=False) + moved
+    each = rank.exposed_s(overlaps=False) + moved if rank.topology.size > 1 else 0.0
     return rank.share(rank.times.update_s, (1 + rank.state_arrays) * each / rank.average_every)
 
 

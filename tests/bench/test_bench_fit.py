@@ -53,7 +53,8 @@ def test_links_between_nodes_are_counted_apart():
     assert (hierarchical.rounds, hierarchical.rounds_between) == (2, 2)
     assert (hierarchical.sent, hierarchical.sent_between, hierarchical.added) == (1.0, 1.0, 0.75)
     spread = work_of(make_schedule("ring", 4), even(4, 4))
-    assert spread == AlgorithmWork(0, 0.0, 0.75, 6, 1.5)
+    assert spread == AlgorithmWork(0, 0.0, 0.75, 6, 1.5, 1.5)
+    assert (ring.rank_between, hierarchical.rank_between) == (0.75, 0.5)  # of one that sends alone; of every rank
     leader = make_schedule("hierarchical-leader", Topology(((0, 1, 2), (3,))))
     assert work_of(leader, Topology(((0, 1, 2), (3,)))).sent_between == 1.0
 
@@ -61,8 +62,8 @@ def test_links_between_nodes_are_counted_apart():
 def test_the_least_that_can_be_done():
     assert [least_work(even(p)).rounds for p in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
     assert least_work(even(4)) == AlgorithmWork(2, 1.5, 0.75)
-    assert least_work(even(4, 2)) == AlgorithmWork(1, 1.0, 0.75, 1, 1.0)
-    assert least_work(even(4, 4)) == AlgorithmWork(0, 0.0, 0.75, 2, 1.5)
+    assert least_work(even(4, 2)) == AlgorithmWork(1, 1.0, 0.75, 1, 1.0, 0.5)
+    assert least_work(even(4, 4)) == AlgorithmWork(0, 0.0, 0.75, 2, 1.5, 1.5)
     assert work_by_name("no schedule", even(4)) == least_work(even(4))
     assert work_by_name("ring", even(4)).rounds == 6
     assert work_by_name("hierarchical:sliced:ring", even(4, 2)).rounds_between == 2

@@ -52,7 +52,7 @@ def spans_count(model):
     return lay_out(spec.load_model(model).graph().parameters())[-1].stop
 
 
-def sweep_file(folder, hosts=("n1", "n1"), seconds=None, algorithms=("ring", "star", "sliced")):
+def sweep_file(folder, hosts=("n1", "n1"), seconds=None, algorithms=("ring", "star", "sliced"), core_s_per_byte=0.0):
     """``seconds``: (algorithm, bytes) → its time; by default 1 ms and a second for each GB."""
     seconds = seconds or (lambda name, nbytes: 1e-3 + 1e-9 * nbytes)
     names = list(dict.fromkeys(hosts))
@@ -78,6 +78,7 @@ def sweep_file(folder, hosts=("n1", "n1"), seconds=None, algorithms=("ring", "st
     ]
     fits = fit_sweep(rows, CALIBRATION, topology)
     header = {"host_by_rank": list(hosts), "finished": True, "fits": fits}
+    header["calibration"] = {"core_s_per_byte": core_s_per_byte}
     path = folder / "sweep.json"
     path.write_text(json.dumps({"header": header, "rows": rows}))
     return str(path)

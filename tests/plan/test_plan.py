@@ -111,6 +111,13 @@ def test_between_nodes_bytes_of_a_node_count_once(tmp_path):
     assert found.rounds == 6 and found.between_s > 6 * 1e-3 / 2 and found.busy_s < found.between_s
 
 
+def test_the_core_works_for_what_its_rank_sends_and_receives(tmp_path):
+    """A ring of 2 x 2: rank 1 sends 6 quarters, and rank 0 receives them."""
+    times = ExchangeTimes(sweep_file(tmp_path, hosts=("n1", "n2"), core_s_per_byte=1e-9))
+    assert times.time("ring", placed(4, 2), 1 << 20).core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
+    assert times.time("ring", even(4), 1 << 20).core_s == 0
+
+
 def test_a_sweep_of_one_node_says_nothing_about_several(tmp_path):
     path = sweep_file(tmp_path)
     with pytest.raises(UsageError, match=texts.NO_NODES.pattern(nodes=2, path=path)):
@@ -144,6 +151,13 @@ def test_what_keeps_the_core_busy_is_exposed_always():
 def test_rounds_go_on_when_the_core_looks(between_s, rounds, overlaps, exposed):
     backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
     assert exposed_s(backward, [ExchangeTime(0.0, between_s, rounds)], overlaps) == pytest.approx(exposed)
+
+
+@pytest.mark.parametrize("core_s, exposed", [(0.75, 0.75), (0.25, 0.5)])
+def test_what_messages_cost_the_core_is_exposed_unless_it_waits(core_s, exposed):
+    """Rounds end 0.5 after backward: while the core waits for them, it does what they cost."""
+    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
+    assert exposed_s(backward, [ExchangeTime(0.125, 2.5, 1, core_s)], overlaps=True) == 0.125 + exposed
 
 
 def test_buckets_take_turns_on_the_link():
@@ -194,6 +208,11 @@ def test_algorithms_leave_out_the_strategies_that_have_none_of_them(tmp_path):
     assert [(row.strategy, row.algorithm) for row in rows] == [("allreduce", "ring"), ("allreduce", "sliced")]
     with pytest.raises(UsageError, match=texts.NO_ALGORITHM.pattern(strategy="server")):
         planned(tmp_path, (2,), ("server",), ("ring",))
+
+
+def test_one_rank_averages_nothing(tmp_path):
+    (alone,) = planned(tmp_path, (1,), ("averaging",))
+    assert alone.exposed_s == 0
 
 
 def test_weak_scaling_keeps_the_batch_of_a_rank(tmp_path):

@@ -3,6 +3,7 @@ Preparing one is not collective; playing it is, for its ranks.
 """
 
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ WINDOW = 4  # messages of a stream under way at once, so that the link never wai
 STREAM_S = 0.05  # least duration of a stream, so that its start is a small fraction of it
 STREAM_REPEATS = 5
 MOST_MESSAGES = 1 << 14
+OCCUPIED_REPEATS = 3
+ALONE_PIECES = 100
 
 
 def message_buffers(buffers: Buffers, nbytes: int) -> tuple:
@@ -74,6 +77,51 @@ def stream(transport: Transport, to: int | None, source: int | None, out, into, 
                     queue.append(handles[number % WINDOW])
 
     return play
+
+
+def occupied_s(
+    transport: Transport, to: int | None, source: int | None, out, into, tag: int, count: int, work: Callable[[], None]
+) -> float:
+    """Return the seconds of a core that a message sent and one received take beside computing, of ``count``, by the
+    mean of ranks; collective. It is the time by which pieces of ``work`` take longer while messages travel, which are
+    looked at between two pieces. None for ranks without such a peer.
+    """
+    ends = [] if source is None else [[transport.recvs([(source, into)], tag) for _ in range(WINDOW)]]
+    ends += [] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]]
+    taken = []
+    for _ in range(OCCUPIED_REPEATS):
+        transport.barrier()
+        alone_s = _seconds_of(repeated(work, ALONE_PIECES)) / ALONE_PIECES
+        transport.barrier()
+        pieces, beside_s = _beside(ends, count, work)
+        taken.append((beside_s - pieces * alone_s) / count)
+    own = statistics.median(taken) if ends else None
+    every = [each for each in transport.gather_json(own) if each is not None]
+    return max(statistics.mean(every), 0.0)
+
+
+def _beside(ends: list[list[Handle]], count: int, work: Callable[[], None]) -> tuple[int, float]:
+    """Send and receive ``count`` messages while working. Returns (pieces of work, seconds)."""
+    flying: list[deque[Handle]] = [deque() for _ in ends]
+    started, pieces, began = [0] * len(ends), 0, time.perf_counter()
+    while True:
+        for place, (handles, queue) in enumerate(zip(ends, flying, strict=True)):
+            while queue and queue[0].test():
+                queue.popleft()
+            while started[place] < count and len(queue) < WINDOW:
+                queue.append(handles[started[place] % WINDOW])
+                queue[-1].start()
+                started[place] += 1
+        if not any(flying):
+            return pieces, time.perf_counter() - began
+        work()
+        pieces += 1
+
+
+def _seconds_of(action: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
 
 
 def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:

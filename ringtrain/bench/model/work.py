@@ -17,10 +17,13 @@ from ringtrain.collectives.topology import Topology
 class AlgorithmWork:
     """The work of an algorithm.
 
-    rounds:         steps whose messages all stay inside a node, on the rank with most sent:           multiples of the
-    buffer: the busiest rank's moves inside its node, the larger direction of every step added:          multiples of
-    the buffer: the busiest rank's additions rounds_between: steps with a message to or from another node, on the rank
-    with most sent_between:   multiples of the buffer: the busiest node's link in its busier direction
+    rounds:         steps whose messages all stay inside a node, on the rank with most
+    sent:           multiples of the buffer: the busiest rank's moves inside its node, the larger direction of each
+                    step
+    added:          multiples of the buffer: the busiest rank's additions
+    rounds_between: steps with a message to or from another node, on the rank with most
+    sent_between:   multiples of the buffer: the busiest node's link in its busier direction
+    rank_between:   multiples of the buffer: half of what the busiest rank sends to and receives from other nodes
     """
 
     rounds: int
@@ -28,6 +31,7 @@ class AlgorithmWork:
     added: float
     rounds_between: int = 0
     sent_between: float = 0.0
+    rank_between: float = 0.0
 
 
 def work_of(schedule: Schedule, topology: Topology, nodes: Sequence[int] | None = None) -> AlgorithmWork:
@@ -37,13 +41,15 @@ def work_of(schedule: Schedule, topology: Topology, nodes: Sequence[int] | None 
     looked_at = topology.nodes if nodes is None else [topology.nodes[node] for node in nodes]
     steps = {rank: schedule.steps(rank) for ranks in looked_at for rank in ranks}
     home = topology.node_of()
-    inside, between, moved, added = [], [], [], []
+    inside, between, moved, added, crossed = [], [], [], [], []
     for rank, own in steps.items():
         leaves = [any(home[move.peer] != home[rank] for move in (*step.sends, *step.recvs)) for step in own]
         between.append(sum(leaves))
         inside.append(sum(not is_local(step, rank) for step in own) - sum(leaves))
         moved.append(sum(_moved_inside(step, rank, home) for step in own))
         added.append(sum(_chunks(move for move in step.recvs if move.add) for step in own))
+        every = (move for step in own for move in (*step.sends, *step.recvs))
+        crossed.append(_chunks(move for move in every if home[move.peer] != home[rank]) / 2)
     passed = max(_passed(steps, ranks) for ranks in looked_at)
     return AlgorithmWork(
         rounds=max(inside),
@@ -51,6 +57,7 @@ def work_of(schedule: Schedule, topology: Topology, nodes: Sequence[int] | None 
         added=max(added) / schedule.chunks,
         rounds_between=max(between),
         sent_between=passed / schedule.chunks,
+        rank_between=max(crossed) / schedule.chunks,
     )
 
 
@@ -76,7 +83,12 @@ def least_work(topology: Topology) -> AlgorithmWork:
     """Return the least work of any all-reduce of these ranks."""
     local, nodes = max(topology.counts), len(topology.nodes)
     return AlgorithmWork(
-        _rounds(local), _shares(local), (topology.size - 1) / topology.size, _rounds(nodes), _shares(nodes)
+        _rounds(local),
+        _shares(local),
+        (topology.size - 1) / topology.size,
+        _rounds(nodes),
+        _shares(nodes),
+        _shares(nodes) / local,
     )
 
 

@@ -1,0 +1,62 @@
+"""What messages cost a core that computes meanwhile."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ringtrain.bench.measure import round_trips
+from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.round_trips import OCCUPIED_REPEATS, occupied_s
+from ringtrain.bench.model.calibration import calibrate
+from ringtrain.transport.threads.loopback import LoopbackWorld
+
+
+class Clockwork:
+    """A rank whose messages arrive at their second look, each of which takes ``look_s``."""
+
+    rank = 0
+
+    def __init__(self, look_s):
+        self.now, self.look_s, self.started = 0.0, look_s, 0
+
+    def sends(self, moves, tag):
+        return Looked(self)
+
+    recvs = sends
+
+    def barrier(self):
+        pass
+
+    def gather_json(self, own):
+        return [own, None]  # another rank has no peer
+
+    def work(self):
+        self.now += 1.0
+
+
+class Looked:
+    def __init__(self, clock):
+        self._clock = clock
+
+    def start(self):
+        self._clock.started += 1
+        self._looks = 0
+
+    def test(self):
+        self._looks += 1
+        self._clock.now += self._clock.look_s
+        return self._looks == 2
+
+
+@pytest.mark.parametrize("look_s", [0.0, 0.125])
+def test_it_is_the_time_by_which_work_takes_longer(monkeypatch, look_s):
+    clock = Clockwork(look_s)
+    monkeypatch.setattr(round_trips, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    found = occupied_s(clock, 1, 1, None, None, 0, 7, clock.work)
+    assert clock.started == OCCUPIED_REPEATS * 2 * 7
+    assert found >= 2 * 2 * look_s if look_s else found == 0  # two looks at a message sent, and two at one received
+
+
+def test_one_node_and_ranks_without_peers_cost_nothing():
+    (one,) = LoopbackWorld(1).run(lambda t: calibrate(t, 0, HostBuffers(t)).core_s_per_byte)
+    assert one == 0.0
