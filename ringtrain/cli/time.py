@@ -68,7 +68,8 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     header["device"] = ops.describe()
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
-    with _training(device, without_exchange(config, warm_up + iterations), model) as training:
+    alone = without_exchange(config, graph, transport.size, warm_up + iterations)
+    with _training(device, alone, model) as training:
         whole = iteration_times(training)[warm_up:]
         header["peak_bytes"] = max(transport.gather_json(_peak_bytes()))
         training.worker.passes.forget()  # the layers have memory of their own
@@ -124,12 +125,11 @@ def _training(device: "OpenedDevice", config, model) -> Iterator["Assembly"]:
 def _rig(config, graph, training: "Assembly", batches: "Batches"):
     """Return the network on this rank's part of each batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
-    from ringtrain.data.batches.sampler import batch_part
     from ringtrain.nn.losses import make_loss
     from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.assembly.recipe import hyper_of
 
-    start, stop = batch_part(config.batch, training.transport.rank, training.transport.size)
+    start, stop = training.division.cut(config.batch, training.transport.rank)
     hyper, inputs = hyper_of(config), partial(_inputs, training.worker.passes.feed, batches)
     loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
     return Rig(training.ops, graph, stop - start, config.batch, make, loss, inputs)

@@ -45,11 +45,11 @@ DIVERGES = ",allreduce --lr 1e30"
 SCALE = "ringtrain scale -n 1,2,4{} -- train --model resnet20 {}"
 TINY = "--batch 8 --batch-norm ghost:2 --iterations 2"
 SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 128 --iterations 30")
-BESIDE = SCALE.format(" --plan plan.json -o beside.png", "--synthetic --batch 128 --iterations 30").replace(",4", "")
+BESIDE = SCALE.format(" --plan plan.json -o beside.png", "--synthetic --batch 128 --iterations 30")
 PLANNED = (
     "ringtrain time resnet20 -b 8 -n 1 -w 0 --json layers.json",
     "mpirun -np 2 ringtrain bench-allreduce -b 256K -e 256K -n 2 -w 0 --json sweep.json",
-    "ringtrain plan resnet20 --layers layers.json --fabric sweep.json -n 1,2 --json plan.json",
+    "ringtrain plan resnet20 --layers layers.json --fabric sweep.json -n 1,2,4 --per-node 4 --json plan.json",
 )
 FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
@@ -176,7 +176,7 @@ PLANS = {
             SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),
             BESIDE: f"{BESIDE.replace('-n', '--rounds 1 -n')} {TINY}",
         },
-        unlike={SYNTHETIC: "its figures are of one machine"},
+        unlike=dict.fromkeys((SYNTHETIC, BESIDE), "its figures are of one machine"),
     ),
     "docs/slow": Plan(
         more={

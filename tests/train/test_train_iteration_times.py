@@ -4,7 +4,7 @@ from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere
 
 from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
@@ -17,11 +17,12 @@ from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport
 
 
-def timed(transport, iterations, ops=None):
+def timed(transport, iterations, ops=None, net=DROPOUT_NET):
     """(times, whether weights have moved, bytes sent, iterations of this rank)"""
-    model, ops = spec.parse_model(DROPOUT_NET, "small"), ops or make_ops("reference")
+    model, ops = spec.parse_model(net, "small"), ops or make_ops("reference")
     flags = {"model": "small", "epochs": 3, "warmup": "1ep", "batch": 7, "check_collectives": False}
-    config = without_exchange(resolve(("recipe", model.recipe), ("flags", flags)), iterations)
+    config = resolve(("recipe", model.recipe), ("flags", flags))
+    config = without_exchange(config, model.graph(), transport.size, iterations)
     run = assemble(config, model, open_data(config, model, transport), transport, ops, stop=lambda: False)
     before = ops.to_host(run.arena.weights).copy()
     found = iteration_times(run)
@@ -41,6 +42,12 @@ def test_ranks_have_the_mean_of_all_and_exchange_no_gradients():
     (times, *done), *others = everywhere(3, lambda t: timed(t, 2))
     assert done == [False, 0, 2] and others == [(times, *done)] * 2
     assert len(times) == 2 and min(times) > 0
+
+
+def test_a_batch_of_fewer_ghost_batches_than_ranks_is_divided_all_the_same():
+    """Its 7 examples are one ghost batch of 8."""
+    every = everywhere(2, lambda t: timed(t, 2, net=BATCH_NORM_NET))
+    assert [done for _, *done in every] == [[True, 0, 2]] * 2  # running statistics move
 
 
 def test_a_device_has_its_kernels_before():

@@ -8,18 +8,22 @@ from itertools import chain, pairwise
 import numpy as np
 
 from ringtrain.config.record import TrainConfig
+from ringtrain.nn.graph import Graph
 from ringtrain.train.agree import take_turns
 from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.assembly.batch_norm import grain_of
 from ringtrain.train.run.memory_trial import rehearse
 
 NEVER = 1 << 40
 LEAST_RATE = 1e-20  # of learning: so weights stay, and their loss finite
 
 
-def without_exchange(config: TrainConfig, iterations: int) -> TrainConfig:
+def without_exchange(config: TrainConfig, graph: Graph, ranks: int, iterations: int) -> TrainConfig:
     """Return the configuration of so many iterations on random examples, in which ranks sum their losses alone, and
-    keep their weights."""
+    keep their weights. Where a batch has fewer ghost batches than ranks, a rank's part is one."""
     alone = replace(config, synthetic=True, lr=LEAST_RATE, sync="averaging", average_every=NEVER)
+    if -(-config.batch // grain_of(config.batch_norm, graph, config.reproducible)) < ranks:
+        alone = replace(alone, batch_norm=f"ghost:{config.batch // ranks}")
     return replace(alone, iterations=iterations, epochs=None, warmup=0)
 
 
