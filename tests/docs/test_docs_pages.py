@@ -48,7 +48,7 @@ SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 1
 BESIDE = SCALE.format(" --plan plan.json -o beside.png", "--synthetic --batch 128 --iterations 30")
 PLANNED = (
     "ringtrain time resnet20 -b 8 -n 1 -w 0 --json layers.json",
-    "mpirun -np 2 ringtrain bench-allreduce -b 256K -e 256K -n 2 -w 0 --json sweep.json",
+    "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 256K -n 2 -w 0 --json sweep.json",
     "ringtrain plan resnet20 --layers layers.json --fabric sweep.json -n 1,2,4 --per-node 4 --json plan.json",
 )
 FINE_TUNE = (
