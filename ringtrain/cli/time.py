@@ -40,7 +40,8 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
     """Time forward and backward of each layer of MODEL, a name or a TOML file.
 
     Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange of
-    gradients; under mpirun all ranks compute at once, and the slowest counts. docs/slow.md explains the columns.
+    gradients; under mpirun all ranks compute at once, and the slowest counts for a layer. docs/slow.md explains the
+    columns.
     """
     from ringtrain.cli.world import in_world
 
@@ -56,7 +57,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     from ringtrain.monitor.guarded_transport import bare
     from ringtrain.train.agree import agree, on_root, take_turns, together
     from ringtrain.train.assembly.device import open_device
-    from ringtrain.train.run.iteration_times import NEVER, iteration_times, without_exchange
+    from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **plugin.facts(), **given})
@@ -73,7 +74,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
         whole = iteration_times(training)[warm_up:]
         header["peak_bytes"] = max(transport.gather_json(_peak_bytes()))
         training.worker.passes.forget()  # the layers have memory of their own
-        with training.batches(transport, 0, NEVER) as batches:
+        with training.batches(transport, 0, ENDLESS) as batches:
             rig = together(transport, lambda: _rig(config, graph, training, batches))
             take_turns(transport, rig.iterate, compiles=ops.records)
             peaks = measure_peaks(transport, ops)
@@ -132,7 +133,7 @@ def _rig(config, graph, training: "Assembly", batches: "Batches"):
     start, stop = training.division.cut(config.batch, training.transport.rank)
     hyper, inputs = hyper_of(config), partial(_inputs, training.worker.passes.feed, batches)
     loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
-    return Rig(training.ops, graph, stop - start, config.batch, make, loss, inputs)
+    return Rig(training.ops, graph, training.arena, stop - start, config.batch, make, loss, inputs)
 
 
 def _inputs(feed: "Feed", batches: "Batches", space: "Workspace"):

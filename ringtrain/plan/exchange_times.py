@@ -5,6 +5,7 @@ it is the model that the sweep has fitted (:mod:`ringtrain.bench.model.fit`), wi
 on those ranks. Nothing is fitted here.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -60,7 +61,7 @@ class ExchangeTimes:
                 self._points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
         if not self._points:
             raise UsageError(texts.NO_FLOAT32(path=path))
-        self._core_s_per_byte = header.get("calibration", {}).get("core_s_per_byte", 0.0)
+        self._core_s_per_byte = _core_s_per_byte(path, header.get("calibration"))
         self._models = {
             name: model_of(model)
             for group in header["fits"]
@@ -107,6 +108,14 @@ class ExchangeTimes:
         busy = work.rounds * fabric.local_alpha_s + nbytes * moved
         between = work.rounds_between * fabric.alpha_s + nbytes * work.sent_between * fabric.beta_s
         return ExchangeTime(busy, between, work.rounds_between, self._core_s_per_byte * nbytes * work.rank_between)
+
+
+def _core_s_per_byte(path: str, calibration: object) -> float:
+    """Return the figure of the calibration; 0 of a sweep of one node, or of an earlier version. Raises UsageError."""
+    found = calibration.get("core_s_per_byte", 0.0) if isinstance(calibration, dict) else 0.0
+    if type(found) is not float or not 0 <= found < math.inf:
+        raise UsageError(texts.BAD_SWEEP(path=path, problem=texts.BAD_FIELD(name="core_s_per_byte", value=found)))
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -48,8 +48,8 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class LayerFile:
-    """One file. ranks: on a node; images: of a rank; cores: of a node; whole: the iteration, over the sum of its rows,
-    which is larger where ranks share cores: another rank is then the slowest in each layer"""
+    """One file. ranks: on a node; images: of a rank; cores: of a node; whole: the iteration of the training loop, over
+    the sum of its rows, each of which is of the rank that is the slowest in it"""
 
     ranks: int
     images: float
@@ -169,7 +169,10 @@ def read_layers(path: str) -> LayerFile:
         images = header["batch"] / header["ranks"]
         layers_s = sum((row["forward_s"] or 0.0) + (row["backward_s"] or 0.0) for row in rows)
         whole = found["totals"]["iteration_s"] / layers_s
-        return LayerFile(on_node, images, header["host_cores"], tuple(rows), header, whole)
+        cores = header["host_cores"]
+        if type(cores) is not int or cores < 1:
+            raise ValueError(texts.BAD_FIELD(name="host_cores", value=cores))
+        return LayerFile(on_node, images, cores, tuple(rows), header, whole)
     except OSError as error:
         raise UsageError(texts.NO_LAYERS(path=path, reason=error.strerror)) from None
     except ValueError as error:

@@ -6,6 +6,7 @@ from ringtrain.template import Template
 NO_LAYERS = Template("{path} is no file of `ringtrain time MODEL --json`: {reason}")
 OTHER_MODEL = Template("{path} is of model {found}, not of {model}: give files of one model")
 NO_SWEEP = Template("{path} has no finished sweep of `ringtrain bench-allreduce --json`")
+BAD_SWEEP = Template("{path} is no sweep of `ringtrain bench-allreduce --json`: {problem}")
 NO_FLOAT32 = Template("{path} has no float32 sums in place: measure them by `ringtrain bench-allreduce`")
 NO_NODES = Template(
     "a plan of {nodes} nodes wants a sweep between nodes, and {path} is of one: measure it by "

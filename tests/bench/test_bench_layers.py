@@ -24,7 +24,9 @@ from ringtrain.bench.layers.layers import (
 )
 from ringtrain.bench.layers.peaks import Peaks, measure_peaks
 from ringtrain.nn import spec
+from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
+from ringtrain.nn.initial import initialise
 from ringtrain.nn.layers import ReLU
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.workspace import Workspace
@@ -70,7 +72,9 @@ def rig_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
         while True:
             yield batch
 
-    return Rig(ops, graph, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), loss, inputs)
+    arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
+    initialise(arena, ops, 0)
+    return Rig(ops, graph, arena, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), loss, inputs)
 
 
 def samples_of(graph, **known):

@@ -1,6 +1,7 @@
 """Predictions from files whose times are known."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,21 @@ def test_files_that_are_none(tmp_path):
     other = layers_file(tmp_path, 32, model="lenet")
     with pytest.raises(UsageError, match=texts.OTHER_MODEL.pattern(path=other, found="lenet", model="mlp")):
         LayerTimes([layers_file(tmp_path), other])
+
+
+@pytest.mark.parametrize("cores", [0, "x", 1.5])
+def test_cores_that_are_none(tmp_path, cores):
+    path = layers_file(tmp_path, cores=cores)
+    problem = texts.BAD_FIELD(name="host_cores", value=cores)
+    with pytest.raises(UsageError, match=texts.NO_LAYERS.pattern(path=path, reason=problem)):
+        LayerTimes([path])
+
+
+@pytest.mark.parametrize("found", [-1.0, "x", None, math.inf])
+def test_a_calibration_that_is_none(tmp_path, found):
+    path = sweep_file(tmp_path, core_s_per_byte=found)
+    with pytest.raises(UsageError, match=texts.BAD_SWEEP.pattern(path=path)):
+        ExchangeTimes(path)
 
 
 # ── all-reduces ───────────────────────────────────────────────────────────────────────────────────────────────

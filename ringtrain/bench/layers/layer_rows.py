@@ -52,10 +52,9 @@ def layer_rows(
     ways: Mapping[str, str] | None = None,
 ) -> list[dict]:
     """Return one row for each computed layer, then rows for the input, the loss, the update and the work between
-    layers. Units:
-    seconds; bytes of an exchange's buffer, before any schedule. ``fully_connected``: the layers that --fc pipeline
-    gives ranks of their own. ``peak_share``: the least time of a layer by ``peaks``, over its own; None without. It
-    counts a convolution as a direct one, so that Winograd's may be above 1. ``ways``: by layer.
+    layers. Units: seconds; bytes of an exchange's buffer, before any schedule. ``fully_connected``: the layers that
+    --fc pipeline gives ranks of their own. ``peak_share``: the least time of a layer by ``peaks``, over its own; None
+    without. It counts a convolution as a direct one, so that Winograd's may be above 1. ``ways``: by layer.
     """
     told = {row.layer: row for row in graph.describe(batch, dtype)}
     needing = graph_checks.gradients_needed(graph.plan, graph.shapes)

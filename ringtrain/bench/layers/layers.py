@@ -17,7 +17,6 @@ from ringtrain.nn import graph_checks, shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Layer, Pass
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.initial import initialise
 from ringtrain.nn.losses import Loss
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
@@ -83,6 +82,7 @@ class TimedLayer(Layer):
 class Rig:
     """A net with weights, batches and an optimizer, on one rank.
 
+    arena:  of its parameters
     count:  examples of this rank; total: of all ranks
     make:   (spans) → optimizer
     loss:   at the end of the network
@@ -94,6 +94,7 @@ class Rig:
         self,
         ops: Ops,
         graph: Graph,
+        arena: Arena,
         count: int,
         total: int,
         make: Callable[..., Optimizer],
@@ -107,9 +108,8 @@ class Rig:
         }
         nodes = [replace(node, layer=TimedLayer(node.name, node.layer, self._watch)) for node in graph.plan]
         self._graph = Graph(nodes, graph.input_shape, fused=False)
-        self._arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
-        self._graph.bind(self._arena)
-        initialise(self._arena, ops, seed)
+        self._arena = arena
+        self._graph.bind(arena)
         self._optimizer = make(self._arena.spans)
         self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
         self._numbers, self._squares = ops.zeros((UPDATE_NUMBERS,), "float64"), make_squares(self._optimizer, ops)
