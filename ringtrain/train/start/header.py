@@ -23,7 +23,7 @@ def header(
     transport: Transport,
     origin: Origin,
     folder: RunFolder | None,
-    predicted: PredictedSpeed | None,
+    predicted: PredictedSpeed | None = None,
 ) -> RunStarted:
     """The first record of the run. Collective."""
     config, exchange = run.config, run.exchange
