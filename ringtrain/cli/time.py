@@ -1,8 +1,7 @@
 """The command ``ringtrain time``."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
     alone = without_exchange(config, graph, transport.size, warm_up + iterations)
-    with _training(device, alone, model) as training:
+    with closing(_training(device, alone, model)) as training:
         whole = iteration_times(training)[warm_up:]
         header["peak_bytes"] = max(transport.gather_json(_peak_bytes()))
         training.worker.passes.forget()  # the layers have memory of their own
@@ -104,23 +103,16 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-@contextmanager
-def _training(device: "OpenedDevice", config, model) -> Iterator["Assembly"]:
-    """Yield the parts of a training. Raises RingtrainError."""
+def _training(device: "OpenedDevice", config, model) -> "Assembly":
+    """Return the parts of a training. Raises RingtrainError."""
     from ringtrain.train.agree import together
     from ringtrain.train.assembly.assemble import assemble
     from ringtrain.train.assembly.data import read_data
 
     data = read_data(config, model, device.transport)
-    run = together(
+    return together(
         device.transport, lambda: assemble(config, model, data, device.transport, device.ops, stop=lambda: False)
     )
-    try:
-        yield run
-    finally:
-        run.exchange.reducers.close()
-        if run.guard is not None:
-            run.guard.close()
 
 
 def _rig(config, graph, training: "Assembly", batches: "Batches"):

@@ -40,9 +40,9 @@ class PlannedRank:
     exchanges: ExchangeTimes
     algorithm: str
     state_arrays: int  # of the optimizer, each as long as the weights
-    average_every: int = 1
-    overlaps: bool = True
-    streams: bool = False
+    average_every: int
+    overlaps: bool
+    streams: bool
 
     def times_of(self, goal: str = ALL_REDUCE) -> list[ExchangeTime]:
         """Return the time of each bucket's exchange."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.bench.measure import round_trips
+from ringtrain.bench.measure import round_trips, timing
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.round_trips import OCCUPIED_REPEATS, occupied_s
 from ringtrain.bench.model.calibration import calibrate
@@ -14,7 +14,7 @@ from ringtrain.transport.threads.loopback import LoopbackWorld
 class Clockwork:
     """A rank whose messages arrive at their second look, each of which takes ``look_s``."""
 
-    rank = 0
+    rank, activity = 0, SimpleNamespace(touch=lambda: None)
 
     def __init__(self, look_s):
         self.now, self.look_s, self.started = 0.0, look_s, 0
@@ -51,7 +51,8 @@ class Looked:
 @pytest.mark.parametrize("look_s", [0.0, 0.125])
 def test_it_is_the_time_by_which_work_takes_longer(monkeypatch, look_s):
     clock = Clockwork(look_s)
-    monkeypatch.setattr(round_trips, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    for module in (round_trips, timing):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     found = occupied_s(clock, 1, 1, None, None, 0, 7, clock.work)
     assert clock.started == OCCUPIED_REPEATS * 2 * 7
     assert found == 2 * 2 * look_s  # two looks at a message sent, and two at one received

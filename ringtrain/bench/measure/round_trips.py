@@ -63,8 +63,7 @@ def stream(transport: Transport, to: int | None, source: int | None, out, into, 
     """Return a function of a number of messages, which sends that many to one rank while receiving as many from one, a
     few of them in flight at any time. None for ranks without such a peer.
     """
-    ends = [] if source is None else [[transport.recvs([(source, into)], tag) for _ in range(WINDOW)]]
-    ends += [] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]]
+    ends = _stream_ends(transport, to, source, out, into, tag)
 
     def play(count: int) -> None:
         flying: list[deque[Handle]] = [deque() for _ in ends]
@@ -79,6 +78,12 @@ def stream(transport: Transport, to: int | None, source: int | None, out, into, 
     return play
 
 
+def _stream_ends(transport: Transport, to: int | None, source: int | None, out, into, tag: int) -> list[list[Handle]]:
+    """Return the messages of a stream that are received, and those that are sent; none of either without a peer."""
+    ends = [] if source is None else [[transport.recvs([(source, into)], tag) for _ in range(WINDOW)]]
+    return ends + ([] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]])
+
+
 def occupied_s(
     transport: Transport, to: int | None, source: int | None, out, into, tag: int, count: int, work: Callable[[], None]
 ) -> float:
@@ -86,16 +91,13 @@ def occupied_s(
     mean of ranks; collective. It is the time by which pieces of ``work`` take longer while messages travel, which are
     looked at between two pieces. None for ranks without such a peer.
     """
-    ends = [] if source is None else [[transport.recvs([(source, into)], tag) for _ in range(WINDOW)]]
-    ends += [] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]]
-    taken = []
+    ends = _stream_ends(transport, to, source, out, into, tag)
+    alone, taken = repeated(work, ALONE_PIECES), []
     for _ in range(OCCUPIED_REPEATS):
-        transport.barrier()
-        before_s = _seconds_of(repeated(work, ALONE_PIECES))
+        before_s = timed(transport, alone)
         transport.barrier()
         pieces, beside_s = _beside(ends, count, work)
-        transport.barrier()
-        alone_s = (before_s + _seconds_of(repeated(work, ALONE_PIECES))) / 2 / ALONE_PIECES
+        alone_s = (before_s + timed(transport, alone)) / 2 / ALONE_PIECES
         taken.append((beside_s - pieces * alone_s) / count)
     own = statistics.median(taken) if ends else None
     every = [each for each in transport.gather_json(own) if each is not None]
@@ -120,12 +122,6 @@ def _beside(ends: list[list[Handle]], count: int, work: Callable[[], None]) -> t
             next(queue[0] for queue in flying if queue).wait(0)  # names the peer
         work()
         pieces += 1
-
-
-def _seconds_of(action: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
 
 
 def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:

@@ -75,6 +75,12 @@ class Assembly:
     grain: int
     replicas: ReplicaCheck
 
+    def close(self) -> None:
+        """Free the messages of the exchange, and end the guard."""
+        self.exchange.reducers.close()
+        if self.guard is not None:
+            self.guard.close()
+
     @property
     def ops(self) -> Ops:
         return self.worker.ops

@@ -62,9 +62,7 @@ def run_training(
     opened = open_run(transport, options, stop, recovery, only_run)
     run, transport = opened.run, opened.run.transport  # from here on the guard watches collectives
     if report_finished(transport, run, opened.origin, recovery):
-        run.exchange.reducers.close()
-        if run.guard is not None:
-            run.guard.close()
+        run.close()
         return
     remarks = list(opened.remarks)
     outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
