@@ -66,6 +66,26 @@ def test_what_it_has_started_ends_with_its_stage(tmp_path):
     subprocess.run([sys.executable, "-c", TAKE, tmp_path / "held"], check=True, timeout=60)
 
 
+def test_what_is_being_started_ends_with_its_stage(acceptance, monkeypatch):
+    """SIGTERM comes while the program is there, and its caller does not know it yet."""
+    module, started = acceptance("processes"), []
+
+    def interrupted(*arguments, **given):
+        started.append(subprocess_popen(*arguments, **given))
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    subprocess_popen = subprocess.Popen
+    monkeypatch.setattr(module.subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        with pytest.raises(SystemExit):
+            module.ended([sys.executable, "-c", "import signal; signal.pause()"], 60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert started[0].returncode is not None
+
+
 def test_what_no_time_is_left_for_is_not_begun(sanitizer):
     assert sanitizer.checked("memcheck", "9", 1, subprocess.DEVNULL)["status"] == "not reached"
 
