@@ -28,6 +28,7 @@ if [ -n "$checkpoint" ]; then
     : >"$RUN/checkpoints/iteration-$(printf %08d "$checkpoint").h5"
 fi
 [ "$outcome" = - ] || printf '{"outcome": "%s", "exit_code": %s}' "$outcome" "$status" >"$RUN/outcome.json"
+until [ -z "$SLEEPS" ] || [ -e "$SLEEPS" ]; do sleep 0.02; done
 case "$status" in
     wait*) code="${status#wait}"; trap 'echo "told USR1" >>"$NOTES"; exit ${code:-75}' USR1 ;;
     deaf) trap '' USR1; : >"$RUNS" ;;
@@ -55,9 +56,11 @@ SQUEUE = """#!/bin/sh
 [ -z "$TOLD_EARLY" ] || kill -USR1 "$JOB"
 [ -e "$RUNS" ] && echo "${END_OF_DEAF}" || echo 2100-03-01T12:00:00
 """
-# Who sleeps until the end of the job wakes as soon as a deaf command runs.
+# Who sleeps until the end of the job wakes as soon as a deaf command runs. With SLEEPS, it heeds no TERM and makes that
+# file, for which the command waits.
 SLEEP = """#!/bin/bash
 [ "${1%.*}" -gt 1000000 ] || exec /bin/sleep "$@"
+[ -z "$SLEEPS" ] || { trap '' TERM; : >"$SLEEPS"; }
 until [ -e "$RUNS" ]; do /bin/sleep 0.02; done
 """
 RINGTRAIN = f"""#!/bin/sh
@@ -446,6 +449,12 @@ def test_a_command_that_runs_on_is_queued_again_before_the_limit(job):
     ran = job("run", plan=["- deaf"], flags=COMMAND, END_OF_DEAF="2026-03-01T12:00:00")
     assert ran.code == 75 and ran.notes[-1] == "requeue 9"
     assert "still running 20 s before the limit" in ran.out
+
+
+def test_nothing_that_watches_the_limit_outlives_the_script(job, tmp_path):
+    """Not even what heeds no TERM, or misses it: it would hold the output open."""
+    ran = job("run", flags=COMMAND, plan=["- 3"], SLEEPS=str(tmp_path / "sleeps"))
+    assert ran.code == 3, ran.out
 
 
 def test_starts_of_a_command_that_saves_nothing_are_few(job):

@@ -41,18 +41,27 @@ trap last_seconds ALRM
 
 # watch_limit: send ALRM to this script then. The limit may have moved while this slept.
 watch_limit() {
-    local left nap=""
-    trap '[ -z "$nap" ] || kill "$nap"; exit' TERM
+    local left
     while tell_job_end; [ -n "${RINGTRAIN_JOB_END:-}" ]; do
         left=$((RINGTRAIN_JOB_END - $(date +%s) - last_s))
         # Again and again: bash 5.2 loses a signal that comes while it reads a command substitution.
         [ "$left" -gt 0 ] || { kill -ALRM $$ && left=1; } || return
-        sleep "$left" &
-        nap=$!
-        wait "$nap"
+        sleep "$left"
     done
 }
+# end_children: the watch is a process group (set -m), which KILL ends whatever it does at that moment. A command still runs
+# if no signal has found `child` set yet.
+watch=""
+end_children() {
+    local job
+    for job in $(jobs -pr); do
+        if [ "$job" = "$watch" ]; then kill -KILL -- "-$job"; else kill "$job"; fi
+    done
+}
+trap end_children EXIT
+set -m
 watch_limit &
-trap 'kill $(jobs -p) 2>/dev/null' EXIT  # the watch, and a command of which no signal has found `child` set yet
+watch=$!
+set +m
 
 start_until_done
