@@ -17,7 +17,6 @@ SELF_TEST_FAILED = Template(
 UNKNOWN_NAME = Template("unknown {what} {name!r}: {hint}, or all")
 
 # files.py
-NOT_WRITTEN = Template("{path} could not be written: {reason}")
 UNREADABLE = Template("{path}: {reason}")
 NO_JSON = Template("{path} is not JSON ({error}): give a file from bench-allreduce --json")
 NO_ROWS = Template("{path} has no rows of bench-allreduce: give a file from its --json")

@@ -9,6 +9,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
+from ringtrain.cli.output import write_text
 
 if TYPE_CHECKING:
     from ringtrain.data.batches.batches import Batches
@@ -199,7 +200,6 @@ def _show(rows: list[dict], total: dict, header: dict) -> None:
 
 def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:
     import json
-    from pathlib import Path
 
     if path is not None:
-        Path(path).write_text(json.dumps({"header": header, "rows": rows, "totals": total}, indent=1) + "\n")
+        write_text(path, json.dumps({"header": header, "rows": rows, "totals": total}, indent=1) + "\n")

@@ -24,12 +24,20 @@ _UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system without
 
 
 def write(path: Path, content) -> None:
-    """Replace ``path`` by these bytes. On failure its former content stays.
+    """Replace ``path``, or the file that a link names, by these bytes. On failure its former content stays. A pipe or a
+    device, as /dev/stdout may be, is written directly.
 
     Raises: UsageError if writing is not permitted or the folder is missing; RingtrainError if the disk
     is full or fails. Both name the file and the number of bytes.
     """
     with memoryview(content).cast("B") as view:
+        try:
+            if path.exists() and not path.is_file():
+                path.write_bytes(view)
+                return
+            path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        except OSError as error:
+            raise unwritable(error, path, view.nbytes) from error
         _replace(path, lambda aside: _write(aside, view), view.nbytes)
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,22 @@ def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
     folder.save(make(saved + 1), keep=2, is_best=False)
     assert equal(folder.latest().checkpoint, make(saved + 1))
     folder.release()
+
+
+def test_what_a_link_names_is_written_and_a_pipe_directly(tmp_path):
+    """The link stays, as /dev/stdout has to where root writes to it."""
+    target, own, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    own.symlink_to(target)
+    for content in (b"first", b"second"):
+        files.write(own, content)
+        assert own.is_symlink() and target.read_bytes() == content
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write(pipe, b"third")
+    assert os.read(reader, 9) == b"third" and pipe.is_fifo()
+    os.close(reader)
+
+
+def test_a_device_that_is_full_is_named():
+    with pytest.raises(RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(path="/dev/full", problem="no room")):
+        files.write(Path("/dev/full"), b"some")

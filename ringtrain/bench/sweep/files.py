@@ -4,13 +4,12 @@ import csv
 import io
 import json
 import math
-import os
 from pathlib import Path
 
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
-from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.errors import UsageError
 from ringtrain.parsing import parse_json, read_text
 from ringtrain.storage import files
 
@@ -21,18 +20,7 @@ COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
     """Write the sweep as JSON. Raises RingtrainError if the write fails; likewise :func:`write_csv`."""
-    write_bytes(path, (json.dumps({"header": header, "rows": rows}, indent=1) + "\n").encode())
-
-
-def write_bytes(path, data: bytes) -> None:
-    """Replace the file atomically; a special file (a pipe, /dev/null) is written directly. Raises RingtrainError"""
-    target = Path(os.path.realpath(path))
-    if target.is_file() or not target.exists():
-        return files.write(target, data)
-    try:
-        target.write_bytes(data)
-    except OSError as error:
-        raise RingtrainError(texts.NOT_WRITTEN(path=path, reason=error.strerror)) from None
+    files.write(Path(path), (json.dumps({"header": header, "rows": rows}, indent=1) + "\n").encode())
 
 
 def write_csv(path, rows: list[dict]) -> None:
@@ -41,7 +29,7 @@ def write_csv(path, rows: list[dict]) -> None:
     writer = csv.DictWriter(text, [name for name in COLUMNS if name != "samples_s"], extrasaction="ignore")
     writer.writeheader()
     writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
-    write_bytes(path, text.getvalue().encode())
+    files.write(Path(path), text.getvalue().encode())
 
 
 def read_json(path) -> dict:

@@ -8,9 +8,10 @@ from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED, asked_name, label
 from ringtrain.bench.model.bounds import MAPPED_BY_DEVICES
-from ringtrain.bench.sweep.files import check_writable, write_bytes
+from ringtrain.bench.sweep.files import check_writable
 from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import format_bytes, format_rate, plural
+from ringtrain.storage import files
 
 # Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow; purple and brown.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b")
@@ -58,7 +59,7 @@ def plot_sweep(header: dict, rows: list[dict], path) -> None:
     figure.suptitle(title_of(header, kind), fontsize="medium", x=0.01, ha="left")
     file = io.BytesIO()
     figure.savefig(file, dpi=150, format=Path(path).suffix.lstrip("."))
-    write_bytes(path, file.getvalue())
+    files.write(Path(path), file.getvalue())
 
 
 def _kind(row: dict) -> tuple:
