@@ -83,10 +83,6 @@ NO_LIBNCCL = Template("CuPy does not find libnccl")
 SLOW_LINKS = Template("{name} has slow links: {times:.1f} times slower than those of the others")
 LATE_MESSAGES = Template("{name} has late messages: {times:.1f} times the latency of the others")
 
-# plots.py
-NO_MATPLOTLIB = Template("--plot needs matplotlib: pip install 'ringtrain[plot]'")
-NO_PICTURE_KIND = Template("--plot {path}: {ending!r} is not a kind of picture; {hint}")
-
 # rows.py
 WRONG_ELEMENTS = Template("{wrong:,} wrong elements")
 BEATEN = Template("{times:.2f} times as fast as in {memory} memory")

@@ -238,13 +238,12 @@ def _prepare_files(flags: dict, protocol) -> dict | None:
     """Check now that every file can be written, and return the earlier sweep of --compare, or None."""
     from ringtrain.bench.sweep.files import check_writable
     from ringtrain.bench.sweep.gates import earlier
-    from ringtrain.bench.sweep.plots import check_plot
+    from ringtrain.report.figure import check_picture
 
-    for path in (flags["json_path"], flags["csv_path"]):
-        if path is not None:
-            check_writable(path)
+    for path in filter(None, (flags["json_path"], flags["csv_path"], flags["plot_path"])):
+        check_writable(path)
     if flags["plot_path"] is not None:
-        check_plot(flags["plot_path"])
+        check_picture(flags["plot_path"])
     return None if flags["compare_path"] is None else earlier(flags["compare_path"], protocol)
 
 

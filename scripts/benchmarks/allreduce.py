@@ -48,6 +48,7 @@ from ringtrain.cli.values import Size
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
+from ringtrain.report.figure import check_picture
 
 TORCH = "torch==2.13.0"
 ROOT = Path(__file__).parents[2]
@@ -190,7 +191,7 @@ def allreduce(launches, ranks, begin, end, factor, iterations, warm_up, algorith
         for folder in filter(None, (out, figures)):
             folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures.values():
-            plots.check_plot(picture)
+            check_picture(picture)
     except UsageError as error:
         raise click.UsageError(str(error)) from None
     if GLOO in names and importlib.util.find_spec("torch") is None:

@@ -49,7 +49,7 @@ def test_a_mistake_that_ranks_find_is_told_once_and_nothing_is_written(mpirun_co
 def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(tmp_path):
     """Ranks of tests find no matplotlib."""
     done = run([sys.executable, str(PROGRAM), "--out", str(tmp_path), "--launch", sys.executable], 60)
-    assert done.returncode == 2 and "Error: --plot needs matplotlib: pip install" in done.stderr
+    assert done.returncode == 2 and "Error: a picture needs matplotlib: pip install" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,65 +1,50 @@
 """Plots of a sweep: bus bandwidth against size, and speedup over the MPI."""
 
-import io
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringtrain.allreduce.catalogue import NATIVE
-from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED, asked_name, label
 from ringtrain.bench.model.bounds import MAPPED_BY_DEVICES
-from ringtrain.bench.sweep.files import check_writable
-from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import format_bytes, format_rate, plural
-from ringtrain.storage import files
+from ringtrain.report import figure
 
-# Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow; purple and brown.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = figure.COLOURS[:-1]  # without black, which is the MPI's
 DASHES = ("-", "--", ":")
 MOST_TICKS = 7
 LEGEND_LINE = 0.25  # inches
 DOUBTFUL = "hollow: unreliable, by\nnoise or shared cores"
 
 
-def check_plot(path) -> None:
-    """Check the path before hours of measuring. Raises UsageError if no plot can be made."""
-    check_writable(path)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError(texts.NO_MATPLOTLIB) from None
-    known = FigureCanvasAgg(Figure()).get_supported_filetypes()
-    ending = Path(path).suffix.lstrip(".")
-    if ending not in known:
-        raise UsageError(texts.NO_PICTURE_KIND(path=path, ending=ending, hint=nearest(ending, known)))
-
-
 def plot_sweep(header: dict, rows: list[dict], path) -> None:
-    """Plot the first (type, operation, placement) of the rows. PNG, SVG or PDF by the path's ending; the file is
-    replaced whole or not at all. Needs matplotlib. Raises RingtrainError if the write fails.
-    """
-    from matplotlib.figure import Figure
+    """Plot the first (type, operation, placement) of the rows.
 
+    Raises: as :func:`ringtrain.report.figure.write_picture`.
+    """
+    figure.write_picture(lambda: _drawn(header, rows), path)
+
+
+def _drawn(header: dict, rows: list[dict]) -> "Figure":
     rows = [row for row in rows if row["status"] != REFUSED]
     kind = _kind(rows[0]) if rows else None
     curves = _curves([row for row in rows if _kind(row) == kind])
     beside = {name: own for name, own in curves.items() if all(row["speedup"] for row in own)}
-    figure = Figure(figsize=(12, 5) if beside else (8, 5), layout="constrained")
-    bandwidth, *faster = figure.subplots(1, 2 if beside else 1, squeeze=False)[0]
+    made = figure.new_figure(12 if beside else 8, 5)
+    bandwidth, *faster = made.subplots(1, 2 if beside else 1, squeeze=False)[0]
     _draw_bandwidth(bandwidth, curves)
     for axes in faster:
         _draw_speedup(axes, beside, list(curves), _band(header))
     for axes in (bandwidth, *faster):
-        _finish(axes, sorted({row["bytes"] for own in curves.values() for row in own}))
+        _label_sizes(axes, sorted({row["bytes"] for own in curves.values() for row in own}))
     if curves:
         handles, names = bandwidth.get_legend_handles_labels()
-        figure.set_figheight(max(5, LEGEND_LINE * len(names)))
-        figure.legend(handles, names, loc="outside right upper", frameon=False)
-    figure.suptitle(title_of(header, kind), fontsize="medium", x=0.01, ha="left")
-    file = io.BytesIO()
-    figure.savefig(file, dpi=150, format=Path(path).suffix.lstrip("."))
-    files.write(Path(path), file.getvalue())
+        made.set_figheight(max(5, LEGEND_LINE * len(names)))
+        made.legend(handles, names, loc="outside right upper")
+    made.suptitle(title_of(header, kind), fontsize="medium", x=0.01, ha="left")
+    return made
 
 
 def _kind(row: dict) -> tuple:
@@ -111,7 +96,7 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
         axes.plot(sizes, [bound[size] for size in sizes], ":", color="grey", label=label)
     top, most = max(medians, default=1), max(bound.values(), default=0)
     axes.set_ylim(0, 1.1 * most if top < most < 2 * top else 1.3 * top)  # no long band, no far bound flattens curves
-    axes.set_title("bus bandwidth (GB/s), median, p5 to p95", loc="left", fontsize="medium")
+    axes.set_title("bus bandwidth (GB/s), median, p5 to p95")
 
 
 def _gigabytes(row: dict, time: str) -> float:
@@ -151,18 +136,15 @@ def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str], band: s
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:g} x" if value >= 1 else f"1/{1 / value:g} x")
     )
-    axes.set_title(f"times as fast as {NATIVE}, {band}", loc="left", fontsize="medium")
+    axes.set_title(f"times as fast as {NATIVE}, {band}")
 
 
-def _finish(axes, sizes: list[int]) -> None:
+def _label_sizes(axes, sizes: list[int]) -> None:
     axes.set_xscale("log", base=2)
     shown = sizes[:: len(sizes) // MOST_TICKS + 1]
     axes.set_xticks(shown, [format_bytes(size) for size in shown], fontsize="small")
     axes.set_xticks([], minor=True)
     axes.set_xlabel("buffer of each rank")
-    axes.grid(color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def title_of(header: dict, kind: tuple | None) -> str:
