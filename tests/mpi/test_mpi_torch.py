@@ -11,7 +11,7 @@ import pytest
 
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.python_script import parse_script_command
-from tests.mpi.conftest import PATIENCE_S, run
+from tests.mpi.conftest import PATIENCE_S, ROOT, run
 from tests.tiers import thorough
 
 pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
@@ -56,11 +56,12 @@ def result(done):
 def test_a_script_reaches_the_losses_of_gloo_and_nothing_listens(mpirun, script, ranks):
     name, *arguments = script.split()
     pytest.importorskip(NEEDS.get(name, "torch"))
-    command = [LISTENS, str(PROGRAMS / name), *arguments]
-    own, listening = result(mpirun(ranks, ["-W", "ignore", "-m", "ringtrain.torch", *command], **QUIET))
+    command, path = [LISTENS, str(PROGRAMS / name), *arguments], str(ROOT)  # Lightning imports the real matplotlib
+    launcher = ["-W", "ignore", "-m", "ringtrain.torch"]
+    own, listening = result(mpirun(ranks, [*launcher, *command], PYTHONPATH=path, **QUIET))
     assert listening == [0] * ranks
     torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    gloos, listening = result(run([*torchrun, "--nproc-per-node", str(ranks), *command], PATIENCE_S))
+    gloos, listening = result(run([*torchrun, "--nproc-per-node", str(ranks), *command], PATIENCE_S, PYTHONPATH=path))
     assert max(listening) > 0  # so the count finds them
     assert len(own["losses"]) >= 8 and own.keys() == gloos.keys()
     for key, wanted in gloos.items():

@@ -29,6 +29,8 @@ CONVOLUTIONS = {
     "long rows": (6, 5, 40, 20, ConvGeometry(3, 1, 1)),
     "many tiles": (41, 40, 30, 6, ConvGeometry(5, 1, 2)),
 }
+# Whose channels are so many that the CPU's kernels take Winograd's way.
+DEEP = {"3x3": (9, 8, 64, 64, ConvGeometry(3, 1, 1)), "5x5": (8, 9, 64, 64, ConvGeometry(5, 1, 2))}
 # Whose channels fill vectors, and not.
 NORMALISED = {
     "same": (7, 9, 16, 8, ConvGeometry(3, 1, 1)),
@@ -174,8 +176,13 @@ def wide_calls(dtype):
         yield from _losses(20 * draw(rows, classes), random.integers(-1, classes, rows).astype(np.int32), draw)
 
 
-def _convolutions(draw, n):
-    for h, w, c, k, geometry in CONVOLUTIONS.values():
+def deep_calls(dtype):
+    random = np.random.default_rng(5)
+    yield from _convolutions(lambda *shape: random.standard_normal(shape).astype(dtype), 2, DEEP)
+
+
+def _convolutions(draw, n, layers=CONVOLUTIONS):
+    for h, w, c, k, geometry in layers.values():
         p, q = geometry.output(h), geometry.output(w)
         x, y = draw(n, h, w, c), draw(n, p, q, k)
         weight = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)

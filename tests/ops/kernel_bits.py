@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringtrain.ops.cpu import CpuOps
-from tests.ops.cases import Call, calls, perform, wide_calls
+from tests.ops.cases import Call, calls, deep_calls, perform, wide_calls
 
 
 def all_calls() -> list[tuple[str, Call]]:
     """(type of the operations, call)"""
-    return [(dtype, call) for dtype in ("float32", "float64") for call in (*calls(dtype, 5), *wide_calls(dtype))]
+    return [
+        (dtype, call)
+        for dtype in ("float32", "float64")
+        for call in (*calls(dtype, 5), *wide_calls(dtype), *deep_calls(dtype))
+    ]
 
 
 def digests(given: list[tuple[str, Call]]) -> Iterator[str]:
