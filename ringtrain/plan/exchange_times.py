@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from ringtrain.bench.measure.rows import OK
+from ringtrain.bench.model.calibration import BETWEEN
 from ringtrain.bench.model.fit import FittedModel, model_of
 from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
 from ringtrain.bench.sweep.files import read_json
@@ -28,11 +29,16 @@ MANY_NODES = 16  # from so many on the work of the first two, one in the middle 
 @dataclass(frozen=True, slots=True)
 class ExchangeTime:
     """One all-reduce: seconds in which a rank's core is busy with it, and seconds and rounds between nodes, for which
-    it need not be but for ``core_s``, which the core has to do with these messages if it computes meanwhile."""
+    it need not be.
+
+    beside: seconds of computing that get done while messages travel that take a second alone
+    core_s: seconds by which computing takes longer beside all the messages
+    """
 
     busy_s: float
     between_s: float = 0.0
     rounds: int = 0
+    beside: float = 1.0
     core_s: float = 0.0
 
     @property
@@ -61,7 +67,7 @@ class ExchangeTimes:
                 self._points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
         if not self._points:
             raise UsageError(texts.NO_FLOAT32(path=path))
-        self._core_s_per_byte = _core_s_per_byte(path, header.get("calibration"))
+        self._beside, self._core_s_per_byte = _beside_computing(path, header.get("calibration"))
         self._models = {
             name: model_of(model)
             for group in header["fits"]
@@ -107,15 +113,27 @@ class ExchangeTimes:
         moved = work.sent * fabric.local_beta_s + work.added * fabric.gamma_s
         busy = work.rounds * fabric.local_alpha_s + nbytes * moved
         between = work.rounds_between * fabric.alpha_s + nbytes * work.sent_between * fabric.beta_s
-        return ExchangeTime(busy, between, work.rounds_between, self._core_s_per_byte * nbytes * work.rank_between)
+        core = self._core_s_per_byte * nbytes * work.rank_between
+        return ExchangeTime(busy, between, work.rounds_between, self._beside, core)
 
 
-def _core_s_per_byte(path: str, calibration: object) -> float:
-    """Return the figure of the calibration; 0 of a sweep of one node, or of an earlier version. Raises UsageError."""
-    found = calibration.get("core_s_per_byte", 0.0) if isinstance(calibration, dict) else 0.0
-    if type(found) is not float or not 0 <= found < math.inf:
-        raise UsageError(texts.BAD_SWEEP(path=path, problem=texts.BAD_FIELD(name="core_s_per_byte", value=found)))
-    return found
+def _beside_computing(path: str, calibration: object) -> tuple[float, float]:
+    """Return ``beside`` and the seconds of the core for a byte, as the calibration has measured them; 1 and 0 where it
+    has not: on one node, of a device, by an earlier version. Raises UsageError."""
+    if not isinstance(calibration, dict) or not calibration.get("beside_s_per_byte"):
+        return 1.0, 0.0
+    core_s, beside_s = (_figure(path, calibration, name) for name in ("core_s_per_byte", "beside_s_per_byte"))
+    links = calibration.get("links")
+    between = links.get(BETWEEN) if isinstance(links, dict) else None
+    rate = _figure(path, between if isinstance(between, dict) else {}, "busy_bytes_per_s")
+    return max(beside_s - core_s, 0.0) * rate, core_s
+
+
+def _figure(path: str, found: dict, name: str) -> float:
+    value = found.get(name)
+    if type(value) is not float or not 0 <= value < math.inf:
+        raise UsageError(texts.BAD_SWEEP(path=path, problem=texts.BAD_FIELD(name=name, value=value)))
+    return value
 
 
 @lru_cache(maxsize=1024)

@@ -8,8 +8,9 @@
 A bucket's exchange begins when backward has finished its first layer. What an exchange costs the core (messages within
 a node, additions) adds up with the layers. Rounds between nodes travel meanwhile, one bucket's behind another's on the
 node's link; a round follows when the core looks, after each layer, and at once where a device has streams of its own
-or the core waits. What they cost the core makes layers longer, as far as the core does not wait anyway. Where an owner
-updates a bucket, its weights leave when its sum is there, after backward.
+or the core waits. Messages and layers slow each other: the clock here is that of the layers, beside which messages
+travel at another rate than alone, and what messages cost the core comes on top. Where an owner updates a bucket, its
+weights leave when its sum is there, after backward.
 """
 
 from collections.abc import Sequence
@@ -91,10 +92,11 @@ def there_and_back_s(
 def _exposed_s(backward: BackwardTimes, buckets: Sequence[Sequence[Leg]], streams: bool) -> float:
     """``buckets``: the legs of each, one after another"""
     if streams:
-        return max(_ended_s([[_all_between(leg) for leg in legs] for legs in buckets], ()) - backward.end, 0.0)
-    exchanges = [leg.exchange for legs in buckets for leg in legs]
-    busy, core = sum(each.busy_s for each in exchanges), sum(each.core_s for each in exchanges)
-    return busy + max(_ended_s(buckets, backward.looks) - backward.end, core)
+        ended, _ = _ended_s([[_all_between(leg) for leg in legs] for legs in buckets], backward.end, ())
+        return max(ended - backward.end, 0.0)
+    busy = sum(leg.exchange.busy_s for legs in buckets for leg in legs)
+    ended, core = _ended_s(buckets, backward.end, backward.looks)
+    return busy + max(ended - backward.end, 0.0) + core
 
 
 def _all_between(leg: Leg) -> Leg:
@@ -102,9 +104,9 @@ def _all_between(leg: Leg) -> Leg:
     return replace(leg, exchange=ExchangeTime(0.0, leg.exchange.seconds, max(1, leg.exchange.rounds)))
 
 
-def _ended_s(buckets: Sequence[Sequence[Leg]], looks: Sequence[float]) -> float:
-    """Return when the last round between nodes has ended."""
-    free, last = dict[str, float](), 0.0  # when each direction of the link is free
+def _ended_s(buckets: Sequence[Sequence[Leg]], backward_end: float, looks: Sequence[float]) -> tuple[float, float]:
+    """Return when the last round between nodes has ended, and the seconds that rounds beside backward cost the core."""
+    free, last, core = dict[str, float](), 0.0, 0.0  # free: when each direction of the link is
     waiting = [(legs[0].earliest, place, 0, legs[0].rounds) for place, legs in enumerate(buckets)]
     while waiting:
         at = min(waiting)
@@ -113,14 +115,26 @@ def _ended_s(buckets: Sequence[Sequence[Leg]], looks: Sequence[float]) -> float:
         leg = buckets[place][number]
         if left:
             began = max(moment, free.get(leg.direction, 0.0))
-            free[leg.direction] = began + leg.exchange.between_s / leg.rounds
+            free[leg.direction], hidden = _round(leg, began, backward_end)
+            core += hidden * leg.exchange.core_s / leg.rounds
             waiting.append((_next_look(free[leg.direction], looks), place, number, left - 1))
         elif number + 1 < len(buckets[place]):
             following = buckets[place][number + 1]
             waiting.append((max(moment, following.earliest), place, number + 1, following.rounds))
         else:
             last = max(last, moment)
-    return last
+    return last, core
+
+
+def _round(leg: Leg, began: float, backward_end: float) -> tuple[float, float]:
+    """Return when a round has ended, and its share that has travelled beside backward."""
+    alone_s = leg.exchange.between_s / leg.rounds
+    beside_s, left = leg.exchange.beside * alone_s, backward_end - began
+    if left <= 0 or not alone_s:
+        return began + alone_s, 0.0
+    if beside_s <= left:
+        return began + beside_s, 1.0
+    return backward_end + (1 - left / beside_s) * alone_s, left / beside_s
 
 
 def _next_look(moment: float, looks: Sequence[float]) -> float:

@@ -117,7 +117,8 @@ def measure(machine: Machine, models: list[str], counts: list[int], rounds: int)
                 )
             for model in models:
                 layers = machine.layers(model, ranks, number)
-                machine.run(ranks, "time", model, "-b", MODELS[model][0], "-w", 2, "--json", layers)
+                batch, iterations = MODELS[model]  # as many as of a run: ten of mlp's are a tenth of a second
+                machine.run(ranks, "time", model, "-b", batch, "-n", iterations, "-w", 2, "--json", layers)
                 for strategy in STRATEGIES if ranks > 1 else ["allreduce"]:
                     key = model, ranks, strategy
                     own = found.setdefault(key, Measured(predicted(machine, *key, number).algorithm))

@@ -1,4 +1,4 @@
-"""What messages cost a core that computes meanwhile."""
+"""Messages beside computing: how long they take, and how much longer computing does."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.bench.measure import round_trips, timing
 from ringtrain.bench.measure.buffers import HostBuffers
-from ringtrain.bench.measure.round_trips import OCCUPIED_REPEATS, occupied_s
+from ringtrain.bench.measure.round_trips import BESIDE_REPEATS, beside_computing_s
 from ringtrain.bench.model.calibration import calibrate
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -53,15 +53,17 @@ def test_it_is_the_time_by_which_work_takes_longer(monkeypatch, look_s):
     clock = Clockwork(look_s)
     for module in (round_trips, timing):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    found = occupied_s(clock, 1, 1, None, None, 0, 7, clock.work)
-    assert clock.started == OCCUPIED_REPEATS * 2 * 7
-    assert found == 2 * 2 * look_s  # two looks at a message sent, and two at one received
+    core_s, beside_s = beside_computing_s(clock, 1, 1, None, None, 0, 8, clock.work)
+    assert clock.started == BESIDE_REPEATS * 2 * 8
+    assert core_s == 2 * 2 * look_s  # two looks at a message sent, and two at one received
+    assert beside_s == core_s + 9 / 8  # each is seen a piece of work after the one before, and the first after two
 
 
 def test_it_is_of_messages_between_nodes(short_streams):
-    def figure(transport):
-        return calibrate(transport, 0, HostBuffers(transport)).core_s_per_byte
+    def figures(transport):
+        found = calibrate(transport, 0, HostBuffers(transport))
+        return found.core_s_per_byte, found.beside_s_per_byte
 
-    assert LoopbackWorld(2).run(figure) == [0.0, 0.0]
-    uneven = LoopbackWorld(3, nodes=2).run(figure)  # one rank has no peer on the other node
-    assert uneven[0] == uneven[1] == uneven[2] >= 0
+    assert LoopbackWorld(2).run(figures) == [(0.0, 0.0)] * 2
+    first, *others = LoopbackWorld(3, nodes=2).run(figures)  # one rank has no peer on the other node
+    assert others == [first] * 2 and first[1] > 0

@@ -52,8 +52,9 @@ def spans_count(model):
     return lay_out(spec.load_model(model).graph().parameters())[-1].stop
 
 
-def sweep_file(folder, hosts=("n1", "n1"), seconds=None, algorithms=("ring", "star", "sliced"), core_s_per_byte=0.0):
-    """``seconds``: (algorithm, bytes) → its time; by default 1 ms and a second for each GB."""
+def sweep_file(folder, hosts=("n1", "n1"), seconds=None, algorithms=("ring", "star", "sliced"), **calibration):
+    """``seconds``: (algorithm, bytes) → its time; by default 1 ms and a second for each GB. ``calibration``:
+    its figures; a link between nodes carries a GB a second."""
     seconds = seconds or (lambda name, nbytes: 1e-3 + 1e-9 * nbytes)
     names = list(dict.fromkeys(hosts))
     topology = topology_from_nodes([names.index(host) for host in hosts])
@@ -78,7 +79,7 @@ def sweep_file(folder, hosts=("n1", "n1"), seconds=None, algorithms=("ring", "st
     ]
     fits = fit_sweep(rows, CALIBRATION, topology)
     header = {"host_by_rank": list(hosts), "finished": True, "fits": fits}
-    header["calibration"] = {"core_s_per_byte": core_s_per_byte}
+    header["calibration"] = {"links": {BETWEEN: {"busy_bytes_per_s": 1e9}}, **calibration}
     path = folder / "sweep.json"
     path.write_text(json.dumps({"header": header, "rows": rows}))
     return str(path)

@@ -91,9 +91,16 @@ def test_cores_that_are_none(tmp_path, cores):
         LayerTimes([path])
 
 
-@pytest.mark.parametrize("found", [-1.0, "x", None, math.inf])
-def test_a_calibration_that_is_none(tmp_path, found):
-    path = sweep_file(tmp_path, core_s_per_byte=found)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"core_s_per_byte": found} for found in (-1.0, "x", None, math.inf)),
+        {"beside_s_per_byte": "x"},
+        *({"links": found} for found in (None, {}, {"between nodes": 1.0}, {"between nodes": {}})),
+    ],
+)
+def test_a_calibration_that_is_none(tmp_path, wrong):
+    path = sweep_file(tmp_path, **{"core_s_per_byte": 0.0, "beside_s_per_byte": 1e-9, **wrong})
     with pytest.raises(UsageError, match=texts.BAD_SWEEP.pattern(path=path)):
         ExchangeTimes(path)
 
@@ -129,9 +136,16 @@ def test_between_nodes_bytes_of_a_node_count_once(tmp_path):
 
 def test_the_core_works_for_what_its_rank_sends_and_receives(tmp_path):
     """A ring of 2 x 2: rank 1 sends 6 quarters, and rank 0 receives them."""
-    times = ExchangeTimes(sweep_file(tmp_path, hosts=("n1", "n2"), core_s_per_byte=1e-9))
-    assert times.time("ring", placed(4, 2), 1 << 20).core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
+    times = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"), core_s_per_byte=1e-9, beside_s_per_byte=1.75e-9))
+    found = times.time("ring", placed(4, 2), 1 << 20)
+    assert found.core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
+    assert found.beside == pytest.approx(0.75)  # a byte takes 1 ns alone
     assert times.time("ring", even(4), 1 << 20).core_s == 0
+
+
+def test_a_sweep_that_has_not_measured_messages_beside_computing_takes_them_to_be_free(tmp_path):
+    found = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"))).time("ring", placed(4, 2), 1 << 20)
+    assert (found.beside, found.core_s) == (1.0, 0.0)
 
 
 def test_a_sweep_of_one_node_says_nothing_about_several(tmp_path):
@@ -169,11 +183,21 @@ def test_rounds_go_on_when_the_core_looks(between_s, rounds, overlaps, exposed):
     assert exposed_s(backward, [ExchangeTime(0.0, between_s, rounds)], overlaps) == pytest.approx(exposed)
 
 
-@pytest.mark.parametrize("core_s, exposed", [(0.75, 0.75), (0.25, 0.5)])
-def test_what_messages_cost_the_core_is_exposed_unless_it_waits(core_s, exposed):
-    """Rounds end 0.5 after backward: while the core waits for them, it does what they cost."""
-    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
-    assert exposed_s(backward, [ExchangeTime(0.125, 2.5, 1, core_s)], overlaps=True) == 0.125 + exposed
+@pytest.mark.parametrize(
+    "beside, core_s, overlaps, exposed",
+    [
+        (1.0, 0.0, True, 0.5),  # two of two and a half seconds
+        (0.5, 1.0, True, 1.0),  # faster than the layers, which they hold up
+        (2.0, 1.0, True, 1.5 + 0.4),  # slower than alone: a second travels in the two seconds of the layers
+        (0.0, 3.0, True, 3.0),  # the layers stand still
+        (2.0, 1.0, False, 2.5),
+    ],
+)
+def test_messages_and_layers_slow_each_other(beside, core_s, overlaps, exposed):
+    """Messages that take 2.5 s alone, in a round that begins 2 s before the end of backward."""
+    backward = BackwardTimes((1.0, 3.0), (1.0,), 3.0)
+    exchange = ExchangeTime(0.125, 2.5, 1, beside, core_s)
+    assert exposed_s(backward, [exchange], overlaps) == pytest.approx(0.125 + exposed)
 
 
 def test_buckets_take_turns_on_the_link():

@@ -17,7 +17,7 @@ WINDOW = 4  # messages of a stream under way at once, so that the link never wai
 STREAM_S = 0.05  # least duration of a stream, so that its start is a small fraction of it
 STREAM_REPEATS = 5
 MOST_MESSAGES = 1 << 14
-OCCUPIED_REPEATS = 3
+BESIDE_REPEATS = 3
 ALONE_PIECES = 50
 
 
@@ -84,24 +84,25 @@ def _stream_ends(transport: Transport, to: int | None, source: int | None, out, 
     return ends + ([] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]])
 
 
-def occupied_s(
+def beside_computing_s(
     transport: Transport, to: int | None, source: int | None, out, into, tag: int, count: int, work: Callable[[], None]
-) -> float:
-    """Return the seconds of a core that a message sent and one received take beside computing, of ``count``, by the
-    mean of ranks; collective. It is the time by which pieces of ``work`` take longer while messages travel, which are
+) -> tuple[float, float]:
+    """Return what a message sent and one received, of ``count``, take beside computing, by the mean of ranks: the
+    seconds by which pieces of ``work`` take longer, and all the seconds that they travel. Collective. Messages are
     looked at between two pieces. None for ranks without such a peer.
     """
     ends = _stream_ends(transport, to, source, out, into, tag)
     alone, taken = repeated(work, ALONE_PIECES), []
-    for _ in range(OCCUPIED_REPEATS):
+    for _ in range(BESIDE_REPEATS):
         before_s = timed(transport, alone)
         transport.barrier()
         pieces, beside_s = _beside(ends, count, work)
         alone_s = (before_s + timed(transport, alone)) / 2 / ALONE_PIECES
-        taken.append((beside_s - pieces * alone_s) / count)
-    own = statistics.median(taken) if ends else None
+        taken.append(((beside_s - pieces * alone_s) / count, beside_s / count))
+    own = [statistics.median(each) for each in zip(*taken, strict=True)] if ends else None
     every = [each for each in transport.gather_json(own) if each is not None]
-    return max(statistics.mean(every), 0.0)
+    core_s, beside_s = map(statistics.mean, zip(*every, strict=True))
+    return max(core_s, 0.0), beside_s
 
 
 def _beside(ends: list[list[Handle]], count: int, work: Callable[[], None]) -> tuple[int, float]:

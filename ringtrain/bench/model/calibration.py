@@ -5,8 +5,8 @@ beta    seconds a byte of one rank's link, one direction; given as its inverse, 
         *pair* (one pair, one direction), *both* (one pair, both directions at once), *busy* (every rank sends and
         receives)
 gamma   seconds a byte to add one buffer into another, on all ranks at once
-core    seconds a byte of a rank's core, of host memory that travels in both directions between nodes while all ranks
-        compute: what the MPI and the system do for it
+beside  seconds a byte of host memory that travels in both directions between nodes while all ranks compute
+core    those of them by which computing takes longer: what the MPI and the system do for such a byte
 
 Links inside a node and between nodes are different classes, and each existing class is measured. A rate is the best
 over several message sizes, since it must bound all sizes. Inside a node it is that of single messages; between nodes
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.measure.buffers import Buffers, HostBuffers
 from ringtrain.bench.measure.round_trips import (
+    beside_computing_s,
     message_buffers,
-    occupied_s,
     ping_pong,
     repeated,
     shift,
@@ -39,7 +39,7 @@ STREAM_BYTES = (1 << 18, 1 << 20)  # of a message in a stream
 GAMMA_BYTES = 1 << 18  # a part that stays in cache, as a segment that has just arrived does
 REPEATS = 15
 ADDITIONS = 40  # of a piece of work, beside which messages travel: about a millisecond
-CORE_S = 0.1  # of such messages
+BESIDE_S = 0.1  # of such messages
 ALPHA_ROUNDS = 50  # ping-pongs in one sample: a single one is no longer than the start's own skew
 INSIDE, BETWEEN = "inside a node", "between nodes"
 
@@ -58,16 +58,18 @@ class LinkClass:
 class Calibration:
     """The measured machine.
 
-    links:            by class; empty for one rank
-    gamma_s_per_byte: of the addition
-    sharing:          largest number of streams on a node's link when all links between nodes are busy
-    core_s_per_byte:  of a byte sent and one received between nodes; 0 on one node, and of devices
+    links:             by class; empty for one rank
+    gamma_s_per_byte:  of the addition
+    sharing:           largest number of streams on a node's link when all links between nodes are busy
+    core_s_per_byte:   of a byte sent and one received between nodes; 0 on one node, and of devices
+    beside_s_per_byte: likewise
     """
 
     links: dict[str, LinkClass]
     gamma_s_per_byte: float
     sharing: int
     core_s_per_byte: float = 0.0
+    beside_s_per_byte: float = 0.0
 
     @property
     def node_bytes_per_s(self) -> float:
@@ -135,8 +137,8 @@ def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
         if (pair := layout.pair(kind))
     }
     beside = BETWEEN in links and isinstance(buffers, HostBuffers)
-    core = _core(transport, layout, links[BETWEEN], memory, buffers, tag) if beside else 0.0
-    return Calibration(links, _gamma(transport, buffers, memory), layout.sharing, core)
+    times = _beside_computing(transport, layout, links[BETWEEN], memory, buffers, tag) if beside else (0.0, 0.0)
+    return Calibration(links, _gamma(transport, buffers, memory), layout.sharing, *times)
 
 
 def _alpha_s(transport: Transport, pair: tuple[int, int], memory: tuple, tag: int) -> float:
@@ -180,15 +182,17 @@ def _stream_rates(
     return [max(rate(*own, nbytes) for nbytes in STREAM_BYTES) for own in ends]
 
 
-def _core(
+def _beside_computing(
     transport: Transport, layout: LinkLayout, link: LinkClass, memory: tuple, buffers: Buffers, tag: int
-) -> float:
+) -> tuple[float, float]:
+    """Return (core, beside), in seconds a byte."""
     nbytes = max(STREAM_BYTES)
     out, into = (span[:nbytes] for span in memory)
     work = repeated(_addition(buffers, message_buffers(buffers, GAMMA_BYTES)), ADDITIONS)
-    count = math.ceil(CORE_S * link.busy_bytes_per_s / nbytes)
+    count = math.ceil(BESIDE_S * link.busy_bytes_per_s / nbytes)
     ends = layout.neighbours(BETWEEN, transport.rank)
-    return occupied_s(transport, *ends, out, into, tag, count, work) / nbytes
+    core_s, beside_s = beside_computing_s(transport, *ends, out, into, tag, count, work)
+    return core_s / nbytes, beside_s / nbytes
 
 
 def _gamma(transport: Transport, buffers: Buffers, memory: tuple) -> float:
