@@ -34,7 +34,9 @@ ARROWS = {
     "monitor": LEAF | {"collectives", "transport"},
     "allreduce": LEAF | {"collectives", "transport", "monitor", "ops"},
     "exchange": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "optim", "ops"},
-    "bench": READERS | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim"} | {"tables"},
+    "bench": READERS
+    | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim"}
+    | {"report", "tables"},
     "api": LEAF | {"allreduce", "bench", "monitor", "collectives", "transport"},
     "plan": LEAF | {"bench", "collectives", "nn", "tables", "report"},
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
