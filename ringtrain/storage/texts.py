@@ -106,8 +106,8 @@ DISK_FAILED = Template("the disk failed")
 
 
 NOT_WRITTEN = Template(
-    "{path}: {problem} for {nbytes:,} bytes ({reason}); earlier files are kept: make room, then try again, a training "
-    "by --resume auto"
+    "{path}: {problem} for {nbytes:,} bytes ({reason}); earlier files are kept: make room, then run it again; a "
+    "training goes on from its last checkpoint with --resume auto"
 )
 
 

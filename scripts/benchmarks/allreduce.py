@@ -191,6 +191,7 @@ def allreduce(launches, ranks, begin, end, factor, iterations, warm_up, algorith
         for folder in filter(None, (out, figures)):
             folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures.values():
+            files.check_writable(picture)
             check_picture(picture)
     except UsageError as error:
         raise click.UsageError(str(error)) from None

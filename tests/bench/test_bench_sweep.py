@@ -19,6 +19,8 @@ from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
+from ringtrain.report import texts as report_texts
+from ringtrain.report.figure import check_picture
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -305,8 +307,11 @@ def test_paths_that_cannot_be_written_are_told_at_once(tmp_path):
 def test_a_plot(result, tmp_path, ending):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"a.{ending}"
+    check_picture(path)
     plots.plot_sweep(result.header, result.rows, path)
     assert path.stat().st_size > 5000
+    with pytest.raises(UsageError, match=report_texts.UNKNOWN_PICTURE.pattern(ending="pmg") + r"did you mean 'png'\?"):
+        check_picture(tmp_path / "a.pmg")
     plots.plot_sweep(result.header, [], path)
     plots.plot_sweep(result.header, by(result.rows, algorithm="ring") + by(result.rows, algorithm="tree"), path)
 

@@ -23,8 +23,7 @@ class AlgorithmWork:
     added:          multiples of the buffer: the busiest rank's additions
     rounds_between: steps with a message to or from another node, on the rank with most
     sent_between:   multiples of the buffer: the busiest node's link in its busier direction
-    rank_between:   multiples of the buffer: the mean of what the busiest rank sends to other nodes, and what it
-                    receives from them
+    rank_between:   multiples of the buffer: half of what the busiest rank sends to and receives from other nodes
     """
 
     rounds: int
