@@ -75,11 +75,20 @@ ARRAY_TOO_LARGE = Template(
 
 # cuda/choice, cuda/trials, cuda/gemm, cuda/convolution: why an implementation is not used
 LEFT_OUT = Template("{name} is left out {times}×: {why}")
+NOT_OFFERED = Template("{kind} is left out: {why}")
+UNKNOWN_KIND = Template("{setting}={value}: no way is called {name!r}; name some of {known}, with commas between them")
 OTHER_RESULT = Template("its result differs from that of {name} by more than {most:g} of the norm")
 NOT_RECORDABLE = Template("it cannot be recorded: {error}")
 CUBLAS = Template("cuBLAS: {error}")
 CUDNN = Template("cuDNN: {error}")
 CUDNN_RAISED = Template("cuDNN: {kind}: {error}")
+
+# cuda/wgmma_trial
+WGMMA_UNTRIED = Template("a child process could not try it on this GPU ({why})")
+WGMMA_LATE = Template("it was not done after {seconds:g} s")
+WGMMA_FAILED = Template("a child process tried it on this GPU, and failed: {why}")
+WGMMA_DIFFERS = Template("{work} by {name} differs from {first} by more than {most:g} of the norm")
+BY_SIGNAL = Template("ended by signal {signal}")
 
 # cuda/order: how segments run
 RECORDED = Template("{count} segments recorded")

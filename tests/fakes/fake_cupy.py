@@ -84,8 +84,8 @@ class FakeCupy:
             raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
         return SimpleNamespace(ptr=next(self._addresses))
 
-    def RawModule(self, code=None, options=(), path=None):
-        self.do("compile" if path is None else f"load {path}")
+    def RawModule(self, path):
+        self.do(f"load {path}")
 
         def launch(*given):
             self.log.append(given)
@@ -108,11 +108,15 @@ class FakeCompiler:
     def getVersion(self):
         return 13, 0
 
+    def getSupportedArchs(self):
+        return 80, 89, 90, 100
+
     def createProgram(self, source, name, headers, include_names):
         return 1
 
     def compileProgram(self, program, options):
         self._cupy.log.append(options)
+        self._cupy.do("compile")
         if self.fails:
             raise NVRTCError("NVRTC_ERROR_COMPILATION (6)")
 

@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda import checks, cublas, cupy_maps, identity
+from ringtrain.ops.cuda import checks, cublas, cupy_compiler, cupy_maps, identity
 from ringtrain.ops.cuda.boxes import Boxes, windows
 from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
@@ -32,7 +33,7 @@ def cupy():
 @pytest.fixture
 def runtime(cupy, monkeypatch, tmp_path):
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("ringtrain.ops.cuda.cupy_runtime._headers", lambda: ())
+    monkeypatch.setattr("ringtrain.ops.cuda.cupy_compiler._headers", lambda cupy: ((), ""))
     monkeypatch.setattr(identity, "DRIVER", "libnone.so")
     return CupyRuntime(cupy, 0)
 
@@ -107,27 +108,60 @@ def test_a_kernel_may_have_more_shared_memory_where_it_asks_for_it(runtime, cupy
         assert kernel._raw.max_dynamic_shared_size_bytes == asked
 
 
-def test_sources_compiled_and_taken_from_the_disk(runtime, cupy, tmp_path, monkeypatch):
-    runtime.compile(SOURCE, "twice.cu", ())
-    assert runtime.modules == (0, 1)
-    monkeypatch.setattr(cupy, "do", lambda name: (tmp_path / "a.cubin").write_text(""))
-    runtime.compile(SOURCE, "twice.cu", ())
-    assert runtime.modules == (1, 1)
-
-
-# ── an architecture by its name ──────────────────────────────────────────────────────────────────────────────────
-def test_a_source_for_one_architecture_is_compiled_once_and_loaded_from_its_file(runtime, cupy, tmp_path):
-    for options in (("-DN=1",), ("-DN=1",), ("-DN=2",)):
-        assert list(runtime.compile(SOURCE, "twice.cu", options, "sm_90a")) == ["twice"]
-    assert runtime.modules == (2, 1)
+# ── compilation ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_source_is_compiled_once_for_each_of_its_definitions_and_architectures(runtime, cupy, tmp_path):
+    for options, architecture in ((("-DN=1",), None), (("-DN=1",), None), (("-DN=2",), None), (("-DN=2",), "sm_90a")):
+        assert list(runtime.compile(SOURCE, "twice.cu", options, architecture)) == ["twice"]
+    assert runtime.modules == (3, 1)
     given = [each for each in cupy.log if isinstance(each, tuple)]
-    assert [each[-2:] for each in given] == [("-DN=1", "-arch=sm_90a"), ("-DN=2", "-arch=sm_90a")]
+    assert [each[-2:] for each in given] == [
+        ("-DN=1", "-arch=sm_90"), ("-DN=2", "-arch=sm_90"), ("-DN=2", "-arch=sm_90a"),
+    ]  # fmt: skip
     assert {"-std=c++17", "-ftz=true", "--device-as-default-execution-space"} <= set(given[0])
     files = sorted(tmp_path.iterdir())
     assert all(path.suffix == ".cubin" and path.read_bytes().endswith(b"byte\0") for path in files)
     loaded = [each for each in cupy.log if str(each).startswith("load ")]
-    assert len(loaded) == 3 and loaded[0] == loaded[1] and {each[5:] for each in loaded} == set(map(str, files))
-    assert cupy.log.count("destroy") == 2 and "compile" not in cupy.log
+    assert len(loaded) == 4 and loaded[0] == loaded[1] and {each[5:] for each in loaded} == set(map(str, files))
+    assert cupy.log.count("destroy") == 3
+
+
+@pytest.mark.parametrize(
+    ("capability", "wanted"), [((8, 0), "sm_80"), ((8, 6), "sm_80"), ((9, 0), "sm_90"), ((12, 0), "sm_100")]
+)
+def test_the_architecture_is_the_newest_that_the_compiler_knows_of(cupy, capability, wanted):
+    assert cupy_compiler.architecture_of(cupy, capability) == wanted
+
+
+def test_the_name_of_a_compiled_source_has_no_path_of_the_machine(cupy, tmp_path, monkeypatch):
+    """What was compiled elsewhere is loaded here; other headers, or another compiler, have names of their own."""
+    names = []
+    for headers, version in (("/a", "1"), ("/b/c", "1"), ("/a", "2")):
+        monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / f"{len(names)}"))
+        monkeypatch.setattr(cupy_compiler, "_headers", lambda _, told=(headers, version): ((f"-I{told[0]}",), told[1]))
+        path, is_new = cupy_compiler.compiled_file(cupy, SOURCE, "twice.cu", (), "sm_90")
+        assert is_new and cupy.log[-3][0] == f"-I{headers}"
+        names.append(path.name)
+    cupy.cuda.nvrtc.getVersion = lambda: (13, 1)
+    names.append(cupy_compiler.compiled_file(cupy, SOURCE, "twice.cu", (), "sm_90")[0].name)
+    assert names[0] == names[1] and len(set(names)) == 3
+
+
+def test_a_digest_of_the_headers_that_are_used(cupy, tmp_path, monkeypatch):
+    pathfinder = SimpleNamespace(find_nvidia_header_directory=lambda name: None)
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(pathfinder=pathfinder))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+    headers = cupy_compiler._headers.__wrapped__
+    cupy.cuda.get_cuda_path = lambda: None
+    assert headers(cupy)[0] == ()
+    folder, digests = tmp_path / "include", []
+    cupy.cuda.get_cuda_path = lambda: str(tmp_path)
+    folder.mkdir()
+    for name in ("cuda_fp16.h", "another.h"):
+        (folder / name).write_text(name)
+        assert headers(cupy)[0] == (f"-I{folder}",)
+        digests.append(headers(cupy)[1])
+    (folder / "cuda_fp16.h").write_text("of another version")
+    assert digests[0] == digests[1] != headers(cupy)[1]
 
 
 def test_what_does_not_compile_for_an_architecture_is_told_and_leaves_no_file(runtime, cupy, tmp_path):
@@ -190,7 +224,7 @@ def test_a_kernel_gets_a_map_by_value_and_a_recording_keeps_its_array(runtime, c
     map = runtime.tensor_map(x, Boxes((64, 1, 1), (64, 64), (64, 1, 1)))
     with runtime.record(stream) as graphs:
         kernel.launch((1,), (32,), stream, [map], 0)
-    assert next(each for each in cupy.log if isinstance(each, tuple))[2] == (map.value,)
+    assert next(each for each in cupy.log if isinstance(each, tuple) and each[0] == (1,))[2] == (map.value,)
     assert any(each is map for each in graphs[0]._kept)
 
 

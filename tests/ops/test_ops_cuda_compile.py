@@ -14,7 +14,6 @@ from ringtrain.ops import cuda
 from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cuda import cupy_maps, wgmma
 from ringtrain.ops.cuda.cupy_compiler import compiled_file
-from ringtrain.ops.cuda.cupy_runtime import _headers
 from ringtrain.ops.cuda.kernels import ARCHITECTURES as SPECIFIC
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
@@ -231,9 +230,10 @@ def test_cupys_nvrtc_compiles_for_an_architecture_that_its_compiler_does_not_tak
     from cupy.cuda.compiler import CompileException
 
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    options = (*_headers(), "-DREAL=float", "-DACT=__half")
+    options = ("-DREAL=float", "-DACT=__half")
     options += tuple(f"-D{name}={value}" for name, value in wgmma.TILES[-1].defines.items())
-    path = compiled_file(cupy, whole_source("join"), "join.cu", options, "sm_90a")
+    path, is_new = compiled_file(cupy, whole_source("join"), "join.cu", options, "sm_90a")
+    assert is_new and not compiled_file(cupy, whole_source("join"), "join.cu", options, "sm_90a")[1]
     binary, _ = nvrtc.compile_for("sm_90a", whole_source("join"), options)
     assert path.parent == tmp_path and path.suffix == ".cubin"
     assert path.read_bytes().startswith(b"\x7fELF") and path.stat().st_size == len(binary)

@@ -2,13 +2,14 @@
 
 import itertools
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.choice import Choice
+from ringtrain.ops.cuda.choice import SETTING, Choice, Way, kinds_left_out
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.products import Products
@@ -228,3 +229,45 @@ def test_a_library_that_is_right_is_taken():
 def test_a_product_of_float32_is_held_to_it_in_a_net_of_16_bits():
     host, choice = multiplied(gives_a_percent_more, "float16")
     assert (host == 5).all() and choice.notes == [texts.LEFT_OUT(name="cuBLAS", times=1, why=OTHER)]
+
+
+# ── kinds of ways that are left out ──────────────────────────────────────────────────────────────────────────────
+WAYS = [Way(name, name) for name in ("columns, own", "columns, wgmma 128x64", "normalised, cuDNN", "columns, cuBLAS")]
+
+
+class IdleDevice:
+    """All that a choice asks of a device whose ways and results are made up."""
+
+    recording, stream, runtime = False, None, SimpleNamespace(clear=lambda *_: None)
+
+    def numbers(self, factors):
+        return "float32"
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "left"),
+    [
+        ("", None, ["columns, own", "columns, wgmma 128x64", "normalised, cuDNN", "columns, cuBLAS"]),
+        ("wgmma", None, ["columns, own", "normalised, cuDNN", "columns, cuBLAS"]),
+        ("WGMMA, cudnn,", None, ["columns, own", "columns, cuBLAS"]),
+        ("cublas", {"wgmma": "a trap"}, ["columns, own", "normalised, cuDNN"]),
+    ],
+)
+def test_kinds_are_left_out_of_every_choice_with_a_note(monkeypatch, setting, given, left):
+    monkeypatch.setenv(SETTING, setting)
+    choice, tried = Choice(left_out=given, measure=lambda device, run: 1.0, look=lambda *_: np.ones(1)), []
+    choice(IdleDevice(), "a product", lambda: WAYS, lambda way: tried.append(way.name))
+    assert list(dict.fromkeys(tried)) == left
+    told = {"wgmma": "a trap"} if given else {}
+    told |= {kind: f"{SETTING}={setting}" for kind in ("wgmma", "cuDNN", "cuBLAS") if kind.lower() in setting.lower()}
+    assert choice.notes == [texts.NOT_OFFERED(kind=kind, why=why) for kind, why in told.items()]
+
+
+def test_the_only_way_is_not_left_out():
+    assert Choice(left_out={"cuDNN": "why"})(IdleDevice(), "x", lambda: WAYS[2:3], None) == WAYS[2]
+
+
+def test_a_kind_that_is_not_there_is_refused():
+    wanted = texts.UNKNOWN_KIND.pattern(setting=SETTING, value="wgmma,cutlass", name="cutlass")
+    with pytest.raises(DeviceError, match=wanted):
+        kinds_left_out("wgmma,cutlass")

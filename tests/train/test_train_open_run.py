@@ -34,14 +34,19 @@ class FakeCuda:
         self.visible, self.asked = visible, []
 
     def __call__(self):
-        return CudaDevices(lambda: self.visible, self.runtime, self.ops, self.wrap)
+        return CudaDevices(lambda: self.visible, self.runtime, self.ops, self.wrap, self.left_out)
 
     def runtime(self, index):
         self.asked.append(index)
         return SimpleNamespace(facts=SimpleNamespace(name="H200", uuid=f"GPU-{index}"))
 
-    def ops(self, runtime, dtype, precision, fixed):
+    def ops(self, runtime, dtype, precision, fixed, left_out):
+        self.settings = fixed, left_out
         return FakeGpuOps(None, dtype, precision)
+
+    def left_out(self, index, precision):
+        assert not self.asked, "a trial is made before the device is used"
+        return {"wgmma": f"{precision} on {index}"}
 
     def wrap(self, transport, mpi_cuda, index):
         return (lambda runtime: ("wrapped", runtime.facts.uuid)), (f"messages go {mpi_cuda}",)
@@ -152,6 +157,14 @@ def test_without_cupy_all_ranks_are_told_what_to_install(monkeypatch):
         everywhere(2, lambda t: open_device(config_of(device="cuda"), t))
 
 
+@pytest.mark.parametrize(("reproducible", "left_out"), [(False, {"wgmma": "float32 on 0"}), (True, {})])
+def test_kinds_that_a_device_has_not_passed_are_left_out(reproducible, left_out):
+    """Without a choice, none of them is taken, and no trial is made."""
+    cuda = FakeCuda(1)
+    everywhere(1, lambda t: open_device(config_of(device="cuda", reproducible=reproducible), t, cuda))
+    assert cuda.settings == (reproducible, left_out)
+
+
 @needs_compiler
 def test_what_is_opened_trains(monkeypatch):
     """All of it is the real one, but the device, which is the host's."""
@@ -159,7 +172,7 @@ def test_what_is_opened_trains(monkeypatch):
 
     def body(t):
         real = cuda_devices()
-        way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap)
+        way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap, lambda *_: {})
         flags = {"device": "cuda", "mpi_cuda": "staged"}
         device = open_device(config_of(**flags), t, lambda: way)
         found, _, _ = losses(device.transport, DROPOUT_NET, 3, ops=device.ops, **flags)

@@ -62,7 +62,8 @@ PARTS = (
 @composed(*PARTS)
 class CudaOps(Ops):
     """The operations on one device. One object serves one thread of the program at a time, on a stream of its own.
-    ``fixed``: ways to compute are chosen by size alone, never by a timing: ringtrain's own kernels.
+    ``fixed``: ways to compute are chosen by size alone, never by a timing: ringtrain's own kernels. ``left_out``: kinds
+    of ways that are not taken, and why.
     """
 
     name = "cuda"
@@ -70,9 +71,9 @@ class CudaOps(Ops):
     columns_at_once = 1 << 24  # enough work for a large device
     records = True
 
-    def __init__(self, runtime, dtype="float32", precision="float32", device=None, fixed=False):
+    def __init__(self, runtime, dtype="float32", precision="float32", device=None, fixed=False, left_out=None):
         super().__init__(dtype, precision)
-        self.runtime, choice = runtime, Choice(fixed)
+        self.runtime, choice = runtime, Choice(fixed, left_out=left_out)
         self._device = device or Device(runtime, self.dtype, self.active, precision != "tf32", choice=choice)
         self._segments = Segments(self._device)
         self._parts = {part: part(self._device) for part in PARTS}

@@ -28,9 +28,14 @@ def import_cupy():
 
 def check_usable(cupy, index: int) -> None:
     """Check device ``index``. Raises: DeviceError for the first reason found that it cannot be used."""
+    check_visible(cupy, index)
+    _check_memory(cupy, index)
+
+
+def check_visible(cupy, index: int) -> None:
+    """Check that there is a device ``index``, without its first use. Raises: DeviceError"""
     _check_driver(cupy)
     _check_index(_count(cupy), index)
-    _check_memory(cupy, index)
 
 
 def count_visible(cupy) -> int:

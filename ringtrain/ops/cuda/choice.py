@@ -7,17 +7,23 @@
 Timings vary, so results may differ in their last bits from run to run; ``fixed`` prevents this. A way that fails,
 cannot be recorded or gives other numbers is excluded, and :attr:`Choice.notes` reports it. Numbers are compared as they
 are at the first call: if all of them are 0 then, as in some gradients, the comparison sees nothing.
+
+``RINGTRAIN_LEAVE_OUT=wgmma,cudnn`` leaves kinds of ways out of every choice in which another way remains.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.errors import DeviceFullError
+from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
+
+SETTING = "RINGTRAIN_LEAVE_OUT"
+WGMMA, CUDNN, CUBLAS = "wgmma", "cuDNN", "cuBLAS"  # kinds of ways besides the usual kernels: parts of the ways' names
 
 # Largest distance of a way's result from the first way's, relative to its norm: many times the effect of rounding.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "bfloat16": 3e-2}
@@ -48,23 +54,39 @@ class Chosen:
         return self.flops / self.seconds[self.name] if self.seconds.get(self.name) else None
 
 
+def kinds_left_out(value: str) -> dict[str, str]:
+    """Return {kind: why} for a value of :data:`SETTING`. Raises: DeviceError for an unknown name."""
+    kinds = {kind.lower(): kind for kind in (WGMMA, CUDNN, CUBLAS)}
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    for name in names:
+        if name.lower() not in kinds:
+            known = ", ".join(kinds)
+            raise DeviceError(texts.UNKNOWN_KIND(setting=SETTING, value=value, name=name, known=known))
+    return {kinds[name.lower()]: f"{SETTING}={value}" for name in names}
+
+
 class Choice:
-    """The choice among ways. ``fixed``: the first way, always. ``measure(device, run)`` returns seconds; ``look(device,
-    array)`` returns the numbers to compare. Tests have their own.
+    """The choice among ways. ``fixed``: the first way, always. ``left_out``: kinds that are not taken, and why.
+    ``measure(device, run)`` returns seconds; ``look(device, array)`` returns the numbers to compare. Tests have their
+    own.
 
     Streams of a device share the results; each stream has ways of its own.
     """
 
-    def __init__(self, fixed: bool = False, measure=seconds_of, look=sample_of):
+    def __init__(self, fixed=False, measure=seconds_of, look=sample_of, left_out: Mapping[str, str] | None = None):
         self._fixed, self._measure, self._look = fixed, measure, look
+        self._kinds_left_out = {**(left_out or {}), **kinds_left_out(os.environ.get(SETTING, ""))}
         self._ways: dict[tuple, Way] = {}  # by device and work
         self.table: dict[Hashable, Chosen] = {}
         self._left_out: dict[tuple[str, str], int] = {}  # of how much work, by a way's name and why
 
     @property
     def notes(self) -> list[str]:
-        """Return a line for each reason why a way was excluded."""
-        return [texts.LEFT_OUT(name=name, times=times, why=why) for (name, why), times in self._left_out.items()]
+        """Return a line for each kind that is left out, and for each reason why a way was excluded."""
+        kinds = [texts.NOT_OFFERED(kind=kind, why=why) for kind, why in self._kinds_left_out.items()]
+        return kinds + [
+            texts.LEFT_OUT(name=name, times=times, why=why) for (name, why), times in self._left_out.items()
+        ]
 
     def __call__(
         self,
@@ -84,6 +106,7 @@ class Choice:
         return self._ways.get((device, work)) or self._find(device, work, ways(), trial, flops, factors)
 
     def _find(self, device, work, able, trial, flops, factors) -> Way:
+        able = [way for way in able if not any(kind in way.name for kind in self._kinds_left_out)] or able[:1]
         if device.recording:
             return able[0]
         if work not in self.table:

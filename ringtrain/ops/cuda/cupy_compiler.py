@@ -1,14 +1,17 @@
-"""Sources compiled for an architecture by its name, as sm_90a, which CuPy's compiler does not take: by NVRTC directly.
+"""Compiles every CUDA source, by NVRTC directly, and keeps the binary in CuPy's folder of compiled sources.
 
-The binary is kept in CuPy's folder of compiled sources, and CuPy loads it from there.
+The file's name is made of NVRTC's version, the definitions, the architecture, the text, and the toolkit's headers. No
+path of a machine is among these, so kernels that were compiled elsewhere serve here. No device is needed.
 """
 
 import hashlib
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 
-OPTIONS = ("-std=c++17", "-ftz=true", "--device-as-default-execution-space")  # as CuPy compiles the others
+OPTIONS = ("-std=c++17", "-ftz=true", "--device-as-default-execution-space")  # as CuPy compiles its own
+HEADERS = ("cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp")  # what the sources include of the toolkit
 
 
 def cache_folder() -> Path:
@@ -16,16 +19,40 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
 
 
-def compiled_file(cupy, source: str, name: str, options: tuple[str, ...], architecture: str) -> Path:
-    """Return the file with the binary of a source, which is compiled if it is not there. Raises: CuPy's
-    CompileException with the compiler's output.
+def architecture_of(cupy, capability: tuple[int, int]) -> str:
+    """Return the newest architecture up to a device's that NVRTC knows, as sm_90."""
+    number = 10 * capability[0] + capability[1]
+    return f"sm_{max(each for each in cupy.cuda.nvrtc.getSupportedArchs() if each <= number)}"
+
+
+def compiled_file(cupy, source: str, name: str, options: tuple[str, ...], architecture: str) -> tuple[Path, bool]:
+    """Return the file with the binary of a source, and whether it was compiled now, as it was not there. Raises:
+    CuPy's CompileException with the compiler's output.
     """
+    folder, digest = _headers(cupy)
     options = *OPTIONS, *options, f"-arch={architecture}"
-    key = "\0".join((*map(str, cupy.cuda.nvrtc.getVersion()), *options, source))
+    key = "\0".join((*map(str, cupy.cuda.nvrtc.getVersion()), *options, digest, source))
     path = cache_folder() / f"ringtrain-{hashlib.sha256(key.encode()).hexdigest()}.cubin"
-    if not path.exists():
-        _write(path, _compiled(cupy, source, name, options))
-    return path
+    if path.exists():
+        return path, False
+    _write(path, _compiled(cupy, source, name, (*folder, *options)))
+    return path, True
+
+
+@cache
+def _headers(cupy) -> tuple[tuple[str, ...], str]:
+    """Return the compiler's option for the folder of the toolkit's headers, and a digest of those that are used."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    try:
+        folder = find_nvidia_header_directory("cudart")
+    except (RuntimeError, ValueError):  # a pathfinder with other names
+        folder = None
+    if folder is None and cupy.cuda.get_cuda_path():
+        folder = f"{cupy.cuda.get_cuda_path()}/include"
+    paths = [Path(folder) / name for name in HEADERS] if folder else []
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths if path.exists()))
+    return (f"-I{folder}",) if folder else (), digest.hexdigest()
 
 
 def _compiled(cupy, source, name, options) -> bytes:

@@ -10,9 +10,9 @@ import numpy as np
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.boxes import TensorMap
-from ringtrain.ops.cuda.checks import check_usable, count_visible, import_cupy, version_of
+from ringtrain.ops.cuda.checks import check_usable, check_visible, count_visible, import_cupy, version_of
 from ringtrain.ops.cuda.cublas import Cublas, check_product
-from ringtrain.ops.cuda.cupy_compiler import cache_folder, compiled_file
+from ringtrain.ops.cuda.cupy_compiler import architecture_of, compiled_file
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, as_device_errors
 from ringtrain.ops.cuda.cupy_maps import encoded
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
@@ -30,6 +30,13 @@ def make_runtime(index: int) -> Runtime:
     cupy = import_cupy()
     check_usable(cupy, index)
     return CupyRuntime(cupy, index)
+
+
+def facts_of(index: int) -> Facts:
+    """Return the facts about device ``index``; no context is made on it. Raises: DeviceError if it is not visible."""
+    cupy = import_cupy()
+    check_visible(cupy, index)
+    return _facts(cupy, index)
 
 
 def visible_devices() -> int:
@@ -151,16 +158,13 @@ class CupyRuntime(Runtime):
     @as_device_errors("the compilation of a source")
     def compile(self, source, name, options, architecture=None):
         self.device.refuse_while_recording(f"{name} was compiled")
-        before = _cached()
-        if architecture is None:
-            module = self._cupy.RawModule(code=source, options=("-std=c++17", *_headers(), *options))
-        else:
-            path = compiled_file(self._cupy, source, name, (*_headers(), *options), architecture)
-            module = self._cupy.RawModule(path=str(path))
+        architecture = architecture or architecture_of(self._cupy, self.facts.capability)
+        path, is_new = compiled_file(self._cupy, source, name, options, architecture)
+        module = self._cupy.RawModule(path=str(path))
         names = [name for name, _ in KERNEL.findall(source)]
         kernels = {each: CupyKernel(self.device, module.get_function(each)) for each in names}
         compiled, loaded = self.modules
-        self.modules = (compiled + 1, loaded) if _cached() - before else (compiled, loaded + 1)
+        self.modules = (compiled + is_new, loaded + (not is_new))
         return kernels
 
     @contextmanager
@@ -231,20 +235,3 @@ def _facts(cupy, index):
         runtime=version_of(runtime.runtimeGetVersion()),
         uuid=uuid_of(index, properties["uuid"]),
     )
-
-
-def _headers() -> tuple[str, ...]:
-    """Return the folder of cuda_fp16.h, for the compiler; CuPy knows the others."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    try:
-        folder = find_nvidia_header_directory("cudart")
-    except (RuntimeError, ValueError):  # a pathfinder with other names: CuPy's own folders must suffice
-        return ()
-    return () if folder is None else (f"-I{folder}",)
-
-
-def _cached() -> int:
-    """Return the number of compiled sources that CuPy keeps on disk."""
-    folder = cache_folder()
-    return sum(path.suffix == ".cubin" for path in folder.iterdir()) if folder.is_dir() else 0

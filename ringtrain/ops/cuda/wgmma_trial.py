@@ -1,0 +1,183 @@
+"""A trial of wgmma in a child process, before this process uses the device: a trap ends all work of a process there.
+
+    python -m ringtrain.ops.cuda.wgmma_trial INDEX TYPE       the child, not for people
+
+The child computes a product of each layout and a convolution of each pass by each tile, beside the usual kernels. Its
+verdict lies beside the compiled kernels, for this GPU, driver, compiler and source; one process of a GPU makes the
+trial, and the others wait for it. There is no verdict, and wgmma is not offered, where the child gets no context (a GPU
+in exclusive mode), takes too long, or is ended from outside.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.errors import DeviceError, DeviceFullError, RingtrainError
+from ringtrain.ops import texts
+from ringtrain.ops.cuda import CudaOps, wgmma
+from ringtrain.ops.cuda.checks import import_cupy
+from ringtrain.ops.cuda.choice import SETTING, TOLERANCE, WGMMA, kinds_left_out
+from ringtrain.ops.cuda.cupy_compiler import cache_folder
+from ringtrain.ops.cuda.cupy_runtime import facts_of, make_runtime
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
+from ringtrain.ops.cuda.runtime import Facts
+from ringtrain.ops.cuda.trials import distance, sample_of
+from ringtrain.ops.geometry import ConvGeometry
+from ringtrain.ops.precision import HALVES
+
+LIMIT_S = 120.0  # where nothing is compiled yet, a slow machine takes most of it
+NO_VERDICT = 2  # the exit code of a child without a context
+OUTSIDE = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP  # what ends a child that did nothing wrong
+DRIVER = Path("/proc/driver/nvidia/version")
+ROWS, COLUMNS, DEPTH = 192, 264, 200  # of the products: each tile is worth its columns, and has edges
+IMAGES, HEIGHT, WIDTH, CHANNELS, FEATURES, GEOMETRY = 4, 9, 8, 136, 144, ConvGeometry(3, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaVerdict:
+    """``passed``: None where there is no verdict. ``why``: it is not offered."""
+
+    passed: bool | None
+    why: str = ""
+
+
+# ── the process that asks ─────────────────────────────────────────────────────────────────────────────────────────
+def left_out(index: int, precision: str) -> dict[str, str]:
+    """Return {WGMMA: why} where a device with wgmma has not passed the trial, else nothing. Before the first use of
+    the device. Raises: DeviceError if there is no such device.
+    """
+    facts = facts_of(index)
+    offered = precision in HALVES and facts.capability == wgmma.CAPABILITY
+    if not offered or WGMMA in kinds_left_out(os.environ.get(SETTING, "")):
+        return {}
+    child = [sys.executable, "-m", __name__, str(index), precision]
+    verdict = ask(cache_folder(), facts, precision, child)
+    return {} if verdict.passed else {WGMMA: verdict.why}
+
+
+def ask(folder: Path, facts: Facts, precision: str, child: Sequence[str], limit_s: float = LIMIT_S) -> WgmmaVerdict:
+    """Return the verdict that is kept in a folder, or that of a child."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / f"ringtrain-wgmma-{_digest(facts, precision)}.json", "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            return _kept(file) or _keep(file, run(child, limit_s))
+    except OSError:  # nothing can be kept, or locked: each process makes a trial of its own
+        return run(child, limit_s)
+
+
+def _digest(facts: Facts, precision: str) -> str:
+    driver = DRIVER.read_text() if DRIVER.exists() else ""
+    compiler = import_cupy().cuda.nvrtc.getVersion()
+    digest = hashlib.sha256(repr((facts.uuid, facts.driver, driver, compiler, precision)).encode())
+    for path in sorted(Path(__file__).parent.rglob("*.*")):
+        if path.suffix in (".py", ".cu", ".cuh"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _kept(file) -> WgmmaVerdict | None:
+    file.seek(0)
+    try:
+        return WgmmaVerdict(**json.load(file))
+    except (ValueError, TypeError):  # nothing yet, or a writer that was killed
+        return None
+
+
+def _keep(file, verdict: WgmmaVerdict) -> WgmmaVerdict:
+    if verdict.passed is not None:
+        file.truncate(0)
+        json.dump(asdict(verdict), file)
+    return verdict
+
+
+def run(child: Sequence[str], limit_s: float) -> WgmmaVerdict:
+    """Return the verdict of a child, which ends after ``limit_s``."""
+    given = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run(child, timeout=limit_s, **given)
+    except subprocess.TimeoutExpired:
+        return WgmmaVerdict(None, texts.WGMMA_UNTRIED(why=texts.WGMMA_LATE(seconds=limit_s)))
+    except OSError as error:
+        return WgmmaVerdict(None, texts.WGMMA_UNTRIED(why=error.strerror))
+    if done.returncode == 0:
+        return WgmmaVerdict(True)
+    ended = texts.BY_SIGNAL(signal=-done.returncode) if done.returncode < 0 else f"exit code {done.returncode}"
+    why = (done.stderr.strip().splitlines() or [ended])[-1]
+    if done.returncode == NO_VERDICT or -done.returncode in OUTSIDE:
+        return WgmmaVerdict(None, texts.WGMMA_UNTRIED(why=why))
+    return WgmmaVerdict(False, texts.WGMMA_FAILED(why=why))
+
+
+# ── the child ─────────────────────────────────────────────────────────────────────────────────────────────────────
+class Beside:
+    """In the place of a Choice: takes the first way, and compares those by wgmma with it. ``compared``: how many."""
+
+    def __init__(self):
+        self.compared = 0
+
+    def __call__(self, device, work, ways, trial, flops=0, factors=None):
+        first, *others = ways()
+        result, most = trial(first), TOLERANCE[device.numbers(factors)]
+        wanted = sample_of(device, result)
+        for way in others:
+            if WGMMA in way.name:
+                device.runtime.clear(result, device.stream)
+                if not distance(sample_of(device, trial(way)), wanted) <= most:
+                    raise Unable(texts.WGMMA_DIFFERS(name=way.name, work=work[0], first=first.name, most=most))
+                self.compared += 1
+        return first
+
+
+def compare(runtime, precision: str) -> int:
+    """Compare every product and convolution with the usual kernels. Returns their number. Raises: DeviceError for one
+    that differs, or that the device cannot do.
+    """
+    choice, random = Beside(), np.random.default_rng(0)
+    plain = CudaOps(runtime, "float32", precision)
+    ops = CudaOps(runtime, "float32", precision, Device(runtime, "float32", plain.active, choice=choice))
+
+    def normal(*shape, dtype=plain.active):
+        return ops.from_host(random.standard_normal(shape).astype(dtype))
+
+    for turns in product((False, True), repeat=2):
+        a, b = ((DEPTH, ROWS), (ROWS, DEPTH)), ((COLUMNS, DEPTH), (DEPTH, COLUMNS))
+        factors = [normal(*shapes[not turned]) for shapes, turned in zip((a, b), turns, strict=True)]
+        for dtype in (ops.active, ops.dtype):  # tiles that are rounded, and sums of parts
+            ops.product(*factors, ops.empty((ROWS, COLUMNS), dtype), *turns)
+    image, out = (IMAGES, HEIGHT, WIDTH, CHANNELS), (IMAGES, HEIGHT, WIDTH, FEATURES)
+    weights = GEOMETRY.kernel, GEOMETRY.kernel, CHANNELS, FEATURES
+    x, w, y, dy = normal(*image), normal(*weights, dtype=ops.dtype), ops.empty(out, ops.active), normal(*out)
+    ops.conv2d(x, w, None, y, GEOMETRY)
+    ops.conv2d_back(x, w, y, dy, ops.empty(weights), None, ops.empty(image, ops.active), GEOMETRY)
+    ops.synchronize()
+    return choice.compared
+
+
+def main(index: str, precision: str) -> int:
+    try:
+        runtime = make_runtime(int(index))
+    except RingtrainError as error:
+        print(error, file=sys.stderr)
+        return NO_VERDICT
+    try:
+        compare(runtime, precision)
+    except DeviceError as error:
+        print(error, file=sys.stderr)
+        return NO_VERDICT if isinstance(error, DeviceFullError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""wgmma is offered where a child process has passed it: verdicts, and what is compared. The child is a stand-in, as a
+trap needs a device; what it would compute is run on the host's device."""
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
+from ringtrain.ops.cuda import choice, gemm, wgmma, wgmma_trial
+from ringtrain.ops.cuda.runtime import Facts
+from ringtrain.ops.cuda.wgmma_trial import WgmmaVerdict, ask
+from tests.fakes.fake_cupy import FakeCupy
+from tests.ops.cuda_support import device_runtime, needs_compiler
+
+FACTS = Facts("H100", (9, 0), 132, 232448, (13, 0), (13, 0), "GPU-1")
+TRAP = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch):
+    monkeypatch.setattr(wgmma_trial, "import_cupy", FakeCupy)
+
+
+def python(program):
+    return [sys.executable, "-c", program]
+
+
+def said(why):
+    return texts.WGMMA_UNTRIED(why=why)
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        ("pass", WgmmaVerdict(True)),
+        (TRAP, WgmmaVerdict(False, texts.WGMMA_FAILED(why="ended by signal 4"))),
+        ("raise SystemExit('at: differs')", WgmmaVerdict(False, texts.WGMMA_FAILED(why="at: differs"))),
+        ("import sys; print('in use', file=sys.stderr); sys.exit(2)", WgmmaVerdict(None, said("in use"))),
+        ("import os; os.kill(os.getpid(), 15)", WgmmaVerdict(None, said("ended by signal 15"))),
+        ("import signal; signal.pause()", WgmmaVerdict(None, said(texts.WGMMA_LATE(seconds=2)))),
+    ],
+)
+def test_a_verdict_is_kept_and_its_absence_is_not(tmp_path, program, verdict):
+    assert ask(tmp_path, FACTS, "bfloat16", python(program), limit_s=2 if "pause" in program else 60) == verdict
+    again = ask(tmp_path, FACTS, "bfloat16", python("raise SystemExit('asked again')"))
+    assert again == (WgmmaVerdict(False, texts.WGMMA_FAILED(why="asked again")) if verdict.passed is None else verdict)
+
+
+def test_a_verdict_is_of_one_gpu_driver_compiler_type_and_source(tmp_path, monkeypatch):
+    def names():
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    cases = [(FACTS, "bfloat16"), (replace(FACTS, uuid="GPU-2"), "bfloat16"), (FACTS, "float16")]
+    cases += [(replace(FACTS, driver=(13, 1)), "bfloat16")]
+    for facts, precision in cases * 2:
+        ask(tmp_path, facts, precision, python("pass"))
+    assert len(names()) == len(cases)
+    version = tmp_path / "version"
+    version.write_text("580.1")
+    monkeypatch.setattr(wgmma_trial, "DRIVER", version)
+    ask(tmp_path, FACTS, "bfloat16", python("pass"))
+    assert len(names()) == len(cases) + 2
+
+
+def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch):
+    """The child runs until both ranks have asked for the lock."""
+    answers, children, asked, both, flock = [], [], [], threading.Event(), wgmma_trial.fcntl.flock
+
+    def locked(file, how):
+        asked.append(file)
+        if len(asked) == 2:
+            both.set()
+        flock(file, how)
+
+    def run(child, limit_s):
+        children.append(child)
+        assert both.wait(60)
+        return WgmmaVerdict(True)
+
+    monkeypatch.setattr(wgmma_trial.fcntl, "flock", locked)
+    monkeypatch.setattr(wgmma_trial, "run", run)
+    ranks = [threading.Thread(target=lambda: answers.append(ask(tmp_path, FACTS, "bfloat16", []))) for _ in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert answers == [WgmmaVerdict(True)] * 2 and len(children) == 1
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    for program, passed in (("pass", True), ("raise SystemExit(1)", False)):
+        assert ask(tmp_path / "file", FACTS, "bfloat16", python(program)).passed == passed
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "setting", "wanted"),
+    [
+        ("bfloat16", (9, 0), "", {"wgmma": "why"}),
+        ("float16", (9, 0), "cudnn", {"wgmma": "why"}),
+        ("float32", (9, 0), "", {}),
+        ("bfloat16", (8, 0), "", {}),
+        ("bfloat16", (10, 0), "", {}),
+        ("bfloat16", (9, 0), "cublas, WGMMA", {}),
+    ],
+)
+def test_a_trial_is_made_where_wgmma_would_be_offered(monkeypatch, precision, capability, setting, wanted):
+    monkeypatch.setattr(wgmma_trial, "facts_of", lambda index: replace(FACTS, capability=capability))
+    monkeypatch.setattr(wgmma_trial, "ask", lambda *_: WgmmaVerdict(False, "why"))
+    monkeypatch.setenv(choice.SETTING, setting)
+    assert wgmma_trial.left_out(0, precision) == wanted
+
+
+def test_the_child_without_a_device_gives_no_verdict():
+    command = [sys.executable, "-m", "ringtrain.ops.cuda.wgmma_trial", "0", "bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == wgmma_trial.NO_VERDICT and "--device cuda" in done.stderr
+
+
+# ── what the child compares ───────────────────────────────────────────────────────────────────────────────────────
+@needs_compiler
+@pytest.mark.device
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_products_of_each_layout_and_convolutions_of_each_pass_are_compared(precision):
+    layouts, results, passes = 4, 2, 3
+    wanted = (layouts * results + passes) * len(wgmma.TILES)
+    assert wgmma_trial.compare(device_runtime(), precision) == wanted
+
+
+@needs_compiler
+@pytest.mark.device
+@pytest.mark.usefixtures("hopper")
+def test_a_product_that_differs_fails_the_trial(monkeypatch):
+    monkeypatch.setattr(gemm.WgmmaProduct, "__call__", lambda self, *_: None)
+    with pytest.raises(DeviceError, match=r"product by wgmma 128x256 differs from own by more than 0\.03 of the norm"):
+        wgmma_trial.compare(device_runtime(), "bfloat16")
+
+
+def test_the_child_ends_by_what_it_saw(monkeypatch, capsys):
+    def fails(runtime, precision):
+        raise DeviceError("a trap")
+
+    monkeypatch.setattr(wgmma_trial, "make_runtime", lambda index: None)
+    for compare, code in ((lambda *_: 33, 0), (fails, 1)):
+        monkeypatch.setattr(wgmma_trial, "compare", compare)
+        assert wgmma_trial.main("0", "bfloat16") == code
+    assert capsys.readouterr().err == "a trap\n"
