@@ -238,7 +238,7 @@ struct ShimProducts {
     static const int MOST = 64;
     ShimProduct products[MOST];
     int ends[MOST], count, done, groups, first_group;
-    bool begun;
+    bool begun, unsettled;
 };
 static ShimProducts shim_products[shim::MOST_THREADS];
 
@@ -269,6 +269,7 @@ static inline void multiply(const T *type, float (&d)[COUNT], unsigned long long
     ShimProducts &own = shim_products[shim::self()];
     if (!own.begun) return shim::fail("products of sums that were not fenced");
     if (own.count == ShimProducts::MOST) return shim::fail("more products than are waited for");
+    own.unsettled = true;
     own.products[own.count++] = {d, 2 * COUNT, a, b, A_FLAT, B_FLAT, shim_value_of(type)};
 }
 
@@ -290,11 +291,20 @@ template <int PENDING> static inline void products_wait() {
     shim::exchange(~0u, 0, 0, __LINE__);
 }
 
+// Here it checks that sums are settled at all, and after their products.
+template <int COUNT> static inline void products_settle(float (&)[COUNT]) {
+    ShimProducts &own = shim_products[shim::self()];
+    if (own.count) return shim::fail("sums are settled before their products are done");
+    own.unsettled = false;
+}
+
 // ── the end of a block ───────────────────────────────────────────────────────────────────────────────────────────
 static void shim_end() {
     if (shim_box_count) shim::fail("a block ended before %d copies were there", shim_box_count);
     for (int t = 0; t < shim::count; t++) {
         if (shim_products[t].count) shim::fail("a block ended before products of thread %d were done", t);
+        else if (shim_products[t].unsettled) shim::fail("a block ended before sums of thread %d were settled", t);
+        shim_products[t].unsettled = false;
         shim_products[t].count = shim_products[t].done = shim_products[t].groups = shim_products[t].first_group = 0;
     }
     shim_box_count = 0;

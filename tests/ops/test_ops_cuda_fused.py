@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.normalised import Normalised, NormStatistics
@@ -22,6 +23,7 @@ SHAPES = {
     "several tiles a ghost batch": (4, 12, 11, 24, 72, ConvGeometry(3, 1, 1)),
     "1x1": (5, 6, 7, 32, 8, ConvGeometry(1)),
     "1x1, stride 2": (4, 8, 8, 16, 136, ConvGeometry(1, 2)),
+    "several ghost batches a step": (14, 2, 2, 16, 24, ConvGeometry(1)),
     "features that fill no vector": (5, 6, 7, 6, 9, ConvGeometry(3, 1, 1)),
 }
 GHOST = 3
@@ -129,7 +131,7 @@ def test_moments_of_a_ghost_batch_are_the_same_wherever_it_is():
 
 
 @pytest.mark.parametrize("precision", SMALLEST)
-@pytest.mark.parametrize("name", list(SHAPES)[:4])
+@pytest.mark.parametrize("name", list(SHAPES)[:-1])
 def test_tensor_cores_of_a_normalised_image(precision, name):
     """Against the reference in float64 on the image as it is rounded after its normalisation."""
     ops, exact = cuda_ops("float32", precision, choice=Named("implicit")), ReferenceOps("float64")
@@ -157,6 +159,22 @@ def test_tensor_cores_of_a_normalised_image(precision, name):
             roundings = 2 if output == "dx_NHWC" else 1  # of the gradient, and of the sum
             limit = 1e-5 if exactly else roundings * SMALLEST[precision]
             assert_alike({output: got[output]}, {output: right}, limit, name)
+
+
+# What the rows that a thread normalises in a step are normalised by, where they are of one ghost batch and of several.
+MUTANTS = {
+    "the first ghost batch": ("chunk(input, group, channel);", "chunk(input, 0, channel);"),
+    "that of the first row": ("if (next != group) chunk", "if (false) chunk"),
+}
+
+
+@pytest.mark.parametrize("text, other", MUTANTS.values(), ids=MUTANTS)
+def test_the_parameters_of_another_ghost_batch_are_seen(text, other, monkeypatch):
+    right = kernels_of.whole_source
+    assert right("convolution_normalised").count(text) == 1
+    monkeypatch.setattr(kernels_of, "whole_source", lambda name: right(name).replace(text, other))
+    with pytest.raises(AssertionError, match="'dw_RSCK'"):
+        test_tensor_cores_of_a_normalised_image("bfloat16", "tiles of one ghost batch each")
 
 
 def test_trials_add_nothing():

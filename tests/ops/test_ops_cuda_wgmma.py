@@ -159,7 +159,8 @@ MUTANTS = {
     "parity stays": ("stage = 0, parity ^= 1;", "stage = 0;", NEVER),
     "one warp says that a stage is empty": ("CONSUMERS * TILE_THREADS / WARP);", "1);", NEVER),
     "a stage is released while it is multiplied": ("            products_wait<1>();", "", NUMBERS),
-    "sums are read while they are computed": ("        products_wait<0>();\n", "", "a block ended before products"),
+    "sums are read while they are computed": ("        products_wait<0>();\n", "", "before their products are done"),
+    "sums may be read before the wait": ("        sums.settle();\n", "", "before sums of thread 0 were settled"),
     "sums are not fenced": ("        products_begin();\n", "", "sums that were not fenced"),
     "fewer bytes are expected": (
         "StageMemory::A + StageMemory::B);",

@@ -68,12 +68,17 @@ struct Normalised::LoaderOf : Loader<T, EXTENT, DEEP, View> {
                 chunk.apply(to + i * P::STEP * P::STRIDE, input.relu);
     }
 
+    // The rows of a thread are nearly always of one group: parameters are loaded again only where another one begins.
     __device__ void settle_flat(T *to, int depth, int depth_end) const {
-        if (this->first + this->chunk >= this->end) return;
+        if (this->first + this->chunk >= this->end || depth >= depth_end) return;
+        int group = input.by_group(depth), channel = this->view.channel(this->inner);
+        NormalChunk<P::WIDE> chunk(input, group, channel);
+#pragma unroll
         for (int i = 0; i < P::EACH; i++) {
             int at = depth + i * P::STEP;
             if (at >= depth_end || !this->view.at(this->view.outer(at), this->inner)) continue;
-            NormalChunk<P::WIDE> chunk(input, input.by_group(at), this->view.channel(this->inner));
+            int next = input.by_group(at);
+            if (next != group) chunk = NormalChunk<P::WIDE>(input, group = next, channel);
             chunk.apply(to + i * P::STEP * P::STRIDE, input.relu);
         }
     }

@@ -126,6 +126,8 @@ struct GroupSums {
         products_close();
     }
 
+    __device__ void settle() { products_settle(sums); }
+
     template <typename F> __device__ void each(F f) const {
         int thread = threadIdx.x % TILE_THREADS, row = thread / WARP * 16 + thread % WARP / 4, column = thread % 4 * 2;
 #pragma unroll
@@ -167,6 +169,7 @@ __device__ void consume(const StageMemory &memory, Share share, Finish finish) {
             if (step > 0) release();
         }
         products_wait<0>();
+        sums.settle();
         release();
         finish(share, sums, memory.rounded(GroupSums::group()));
     }
