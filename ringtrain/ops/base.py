@@ -43,7 +43,7 @@ from ringtrain.ops.normalised import Moments, Normalised, NormStatistics
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.update import UpdateRange, UpdateRule
 
-ACTIVATIONS = ("sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # kernels take the place in this list
+ACTIVATIONS = ("sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # of all operations; C++ takes the place
 VALUE_LOSSES = ("mse", "mae", "huber", "bce")
 # The kernel that prepares images of a type.
 PREPARE = {"uint8": "prepare_images", "float32": "prepare_floats", "float64": "prepare_doubles"}

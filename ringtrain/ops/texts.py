@@ -20,6 +20,10 @@ NO_LIBRARIES = Template(
     "scripts/quickstart, or pip install as you did"
 )
 NOT_LOADED = Template("the kernels of the CPU cannot be loaded: {path}: {error}; install ringtrain again")
+OTHER_ACTIVATIONS = Template(
+    "the kernels of the CPU have other activations than ringtrain.ops.base.ACTIVATIONS: {path} has {kinds}; wanted "
+    "{wanted}; complete ops/cpu/sources/activations.cpp, in this order, and install ringtrain again"
+)
 NO_FAMILY = Template("{setting}={wanted}: this machine can run {usable}; unset it, or name one of these")
 NO_KERNELS = Template("ringtrain has no kernels for this CPU ({machine}); use --ops reference")
 NOT_THE_ARRAY = Template("wanted an array of {wanted} without gaps, got {got} with strides {strides}")

@@ -338,6 +338,7 @@ static inline unsigned __ballot_sync(unsigned mask, int vote, int line = __built
 template <typename T, typename U> T atomicAdd(T *at, U v) { T old = *at; *at = old + (T)v; return old; }
 static inline unsigned atomicInc(unsigned *at, unsigned most) { unsigned old = *at; *at = old >= most ? 0 : old + 1; return old; }
 static inline void __threadfence() {}
+static inline void __trap() { shim::fail("a trap"); }
 template <typename T> T __ldcg(const T *at) { return *at; }
 
 // ── vectors ──────────────────────────────────────────────────────────────────────────────────────────────────

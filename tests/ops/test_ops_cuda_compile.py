@@ -36,7 +36,7 @@ needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_CO
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
 WAYS = {
     "strips": [{"UNIT": unit} for unit in UNITS.values()],
-    "activations": [{"KIND": kind} for kind in range(len(ACTIVATIONS))],
+    "activations": [{"KIND": kind} for kind in ACTIVATIONS],
     "norm_back": [{"MASKED_BY": mask} for mask in range(4)],
     "update": [{"KIND": kind} for kind in range(len(KINDS))],
     "cast": [{"FROM": a, "TO": b} for a, b in permutations(SIZES, 2)],

@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtrain.errors import ConfigError
 from ringtrain.ops import texts
+from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cpu.compile import FAMILIES, LIBRARIES, SOURCES, file_name, sources_digest
 
 FAMILY_SETTING = "RINGTRAIN_CPU_FAMILY"
@@ -167,7 +168,9 @@ def open_library() -> tuple[ctypes.CDLL, str]:
 
 
 def load_library(path: Path) -> ctypes.CDLL:
-    """Load a library, and say what its functions take that are not kernels. Raises ConfigError."""
+    """Load a library, and say what its functions take that are not kernels. Raises ConfigError, also for one with other
+    activations: kernels take their places in the list.
+    """
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -184,6 +187,10 @@ def load_library(path: Path) -> ctypes.CDLL:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, [ctypes.c_void_p]
+    library.activation_kinds_float.restype, library.activation_kinds_float.argtypes = ctypes.c_char_p, []
+    kinds = library.activation_kinds_float().decode().split()
+    if kinds != list(ACTIVATIONS):
+        raise ConfigError(texts.OTHER_ACTIVATIONS(path=path, kinds=", ".join(kinds), wanted=", ".join(ACTIVATIONS)))
     return library
 
 

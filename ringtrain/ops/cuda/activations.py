@@ -1,6 +1,5 @@
 """Activations: ``sources/activations.cu``, compiled for each kind."""
 
-from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cuda.device import Device
 
 
@@ -17,5 +16,5 @@ class Activations:
         self._each("activation_back", kind, x_N, y_N, dy_N, dx_N)
 
     def _each(self, function, kind, x, *others):
-        kernel = self._device.kernels.of(x.dtype)("activations", function, KIND=ACTIVATIONS.index(kind))
+        kernel = self._device.kernels.of(x.dtype)("activations", function, KIND=kind)
         self._device.each(kernel, x.size, x, *others, x.size, per_thread=16 // x.dtype.itemsize)

@@ -37,18 +37,21 @@ struct GeluTanh {
     return s * fma(x * ROOT * fma(square, splat(3 * CUBE), splat(1)), 1 - s, splat(1));
   }
 };
+
+// In the order of ringtrain.ops.base.ACTIVATIONS, with which the names are compared when the library is loaded.
+#define EACH_KIND(DO) DO(sigmoid, Sigmoid) DO(tanh, Tanh) DO(silu, Silu) DO(gelu, Gelu) DO(gelu_tanh, GeluTanh)
+#define NUMBER(name, Curve) name,
+#define CASE(name, Curve) case Kind::name: return run(Curve());
+#define NAME(name, Curve) #name " "
+enum class Kind : Int { EACH_KIND(NUMBER) };
 }
 
-// The order is that of ringtrain.ops.base.ACTIVATIONS.
 template <class Run> INLINE void by_kind(Int kind, Run run) {
-  switch (kind) {
-    case 0: return run(Sigmoid());
-    case 1: return run(Tanh());
-    case 2: return run(Silu());
-    case 3: return run(Gelu());
-    case 4: return run(GeluTanh());
-  }
+  switch (Kind(kind)) { EACH_KIND(CASE) }
+  __builtin_trap();  // rather than leave the output unwritten
 }
+
+extern "C" const char* JOIN(activation_kinds, Real)() { return EACH_KIND(NAME); }
 
 // y may be x.
 KERNEL(activation)(Context* context, const Real* x, Real* y, Int count, Int kind) {

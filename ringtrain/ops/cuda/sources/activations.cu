@@ -1,36 +1,36 @@
-// Activations: a function of each element alone. KIND: its place in ringtrain.ops.base.ACTIVATIONS.
+// Activations: a function of each element alone. KIND: a name of ringtrain.ops.base.ACTIVATIONS. One that this source does
+// not list does not compile.
 #include "map.cuh"
 
 #define ACTS Wide<ACT>::COUNT
-#define SIGMOID 0
-#define TANH 1
-#define SILU 2
-#define GELU 3
-
 #define ROOT (REAL)1.59576912160573071176  // 2 sqrt(2/pi)
 #define CUBE (REAL)0.044715
+
+enum class Activation { sigmoid, tanh, silu, gelu, gelu_tanh };
+const Activation CHOSEN = Activation::KIND;
 
 __device__ inline REAL sigmoid_of(REAL x) { return (REAL)1 / ((REAL)1 + exp(-x)); }
 
 // The share of x that is y: of SiLU a sigmoid, of GELU the standard normal distribution, or its approximation by tanh.
 __device__ inline REAL share_of(REAL x) {
-    if (KIND == SILU) return sigmoid_of(x);
-    if (KIND == GELU) return (REAL)0.5 * erfc(x * (REAL)-0.70710678118654752440);
+    if (CHOSEN == Activation::silu) return sigmoid_of(x);
+    if (CHOSEN == Activation::gelu) return (REAL)0.5 * erfc(x * (REAL)-0.70710678118654752440);
+    if (CHOSEN != Activation::gelu_tanh) __trap();  // it is listed, and has no arithmetic
     return sigmoid_of(ROOT * x * ((REAL)1 + CUBE * x * x));
 }
 
 __device__ inline REAL value_of(REAL x) {
-    if (KIND == SIGMOID) return sigmoid_of(x);
-    if (KIND == TANH) return tanh(x);
+    if (CHOSEN == Activation::sigmoid) return sigmoid_of(x);
+    if (CHOSEN == Activation::tanh) return tanh(x);
     return x * share_of(x);
 }
 
 __device__ inline REAL slope_of(REAL x, REAL y) {
-    if (KIND == SIGMOID) return y * ((REAL)1 - y);
-    if (KIND == TANH) return ((REAL)1 - y) * ((REAL)1 + y);
+    if (CHOSEN == Activation::sigmoid) return y * ((REAL)1 - y);
+    if (CHOSEN == Activation::tanh) return ((REAL)1 - y) * ((REAL)1 + y);
     REAL share = share_of(x);
-    if (KIND == GELU) return share + x * exp((REAL)-0.5 * x * x) * (REAL)0.39894228040143267794;
-    REAL inner = KIND == SILU ? (REAL)1 : ROOT * ((REAL)1 + (REAL)3 * CUBE * x * x);
+    if (CHOSEN == Activation::gelu) return share + x * exp((REAL)-0.5 * x * x) * (REAL)0.39894228040143267794;
+    REAL inner = CHOSEN == Activation::silu ? (REAL)1 : ROOT * ((REAL)1 + (REAL)3 * CUBE * x * x);
     return share + x * share * ((REAL)1 - share) * inner;
 }
 
