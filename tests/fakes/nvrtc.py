@@ -13,8 +13,11 @@ USAGE = re.compile(
 )
 
 
-# What ptxas says of products by wgmma for which it waits of its own accord, and of setmaxnreg that it ignores.
-SLOWER = re.compile(r"^.*(?:wgmma.*(?:serialized|injected)|setmaxnreg.*ignored).*$", re.MULTILINE | re.IGNORECASE)
+# What ptxas says of products by wgmma for which it waits of its own accord, and of setmaxnreg that it ignores. It says
+# wgmma.wait_group of a wait that it injects, or warpgroup.wait (CUDA 13.0).
+SLOWER = re.compile(
+    r"^.*(?:(?:wgmma|warpgroup).*(?:serialized|injected)|setmaxnreg.*ignored).*$", re.MULTILINE | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
