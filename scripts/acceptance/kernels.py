@@ -30,7 +30,7 @@ from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision
 from ringtrain.transport.world import connect, on_device
 
-COPIED, EDGE, TIMES = 1 << 30, 8192, 10
+TIMES = 10  # that each ceiling is measured
 # Arguments of which a kernel reads a line for each group of rows, and no more: their bytes are not counted.
 TOUCHED = {"finish_moments": (0,), "finish_moments_float64": (0,)}
 
@@ -109,18 +109,18 @@ def timed(stream, work) -> float:
     return after.seconds_since(before) / TIMES
 
 
-def copy_rate(runtime, stream) -> float:
+def copy_rate(runtime, stream, nbytes: int) -> float:
     """Return bytes a second, read and written."""
-    a, b = (runtime.empty((COPIED,), "uint8") for _ in range(2))
-    return 2 * COPIED / timed(stream, lambda: runtime.copy(a, b, stream))
+    a, b = (runtime.empty((nbytes,), "uint8") for _ in range(2))
+    return 2 * nbytes / timed(stream, lambda: runtime.copy(a, b, stream))
 
 
-def product_rate(ops, runtime, stream) -> float:
+def product_rate(ops, runtime, stream, edge: int) -> float:
     """Return the FLOP/s of cuBLAS on random numbers: zeros would run faster."""
-    random = np.random.default_rng(0).standard_normal((EDGE, EDGE)).astype(ops.active)
-    a, b, c = (Matrix(ops.from_host(random), EDGE, EDGE, EDGE) for _ in range(3))
+    random = np.random.default_rng(0).standard_normal((edge, edge)).astype(ops.active)
+    a, b, c = (Matrix(ops.from_host(random), edge, edge, edge) for _ in range(3))
     precise = ops.precision == "float32"
-    return 2 * EDGE**3 / timed(stream, lambda: runtime.product(a, b, c, False, precise, stream))
+    return 2 * edge**3 / timed(stream, lambda: runtime.product(a, b, c, False, precise, stream))
 
 
 # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,12 +170,14 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--ceilings", action="store_true", help="these alone: of a copy, and of a product")
+    parser.add_argument("--copied", type=int, default=1 << 30, help="bytes of the copy")
+    parser.add_argument("--edge", type=int, default=8192, help="rows and columns of the product")
     options = parser.parse_args()
     profile = Profiled(make_runtime(0))
     ops = CudaOps(profile, "float32", options.precision)
     stream = profile.stream()
-    ceilings = {"copy, TB/s": copy_rate(profile, stream) / 1e12}
-    ceilings["product, TFLOP/s"] = product_rate(ops, make_runtime(0), stream) / 1e12
+    ceilings = {"copy, TB/s": copy_rate(profile, stream, options.copied) / 1e12}
+    ceilings["product, TFLOP/s"] = product_rate(ops, make_runtime(0), stream, options.edge) / 1e12
     write_rows(options.folder, ceilings, "ceilings.json")
     print(json.dumps(ceilings), flush=True)
     if not options.ceilings:

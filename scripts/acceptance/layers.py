@@ -1,15 +1,19 @@
 """The convolutions of a net beside PyTorch: every shape, each of three passes, every implementation.
 
 Shapes are the model file's. A way's result is held against PyTorch's in float32, of the same numbers; its time is that
-of replays of a recording, beside PyTorch's own of the same type.
+of replays of a recording, beside PyTorch's own of the same type. Each kind of way, PyTorch's among them, has a process
+of its own: a fault ends all work of its process on a device.
 """
 
 import argparse
+import importlib
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from files import write_rows
+from files import read_json, write_rows
+from processes import ended, ending
 
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
@@ -19,9 +23,14 @@ from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 
-PRECISIONS = ("bfloat16", "float32")
-LIBRARIES = ("cuDNN", "cuBLAS")
+OWN, WGMMA, CUBLAS, CUDNN, PYTORCH = KINDS = "own", "wgmma", "cuBLAS", "cuDNN", "PyTorch"
+LIBRARIES = (CUDNN, CUBLAS)
 REPLAYS = 10
+
+
+def kind_of(way: str) -> str:
+    """Return the kind of a way: part of its name, or ringtrain's own kernels."""
+    return next((kind for kind in (WGMMA, CUBLAS, CUDNN) if kind in way), OWN)
 
 
 class Every:
@@ -62,7 +71,7 @@ class Bench:
         self._ops = CudaOps(runtime, "float32", precision, self._device)
         self._precision, self._peer = precision, make_peer(runtime)
 
-    def rows(self, plan: ConvolutionPlan) -> Iterator[dict]:
+    def rows(self, plan: ConvolutionPlan, kinds=KINDS) -> Iterator[dict]:
         arrays = self._arrays(plan)
         self._peer.fill(plan, arrays)
         x, w, dy, y, dx, dw = (arrays[name] for name in ("x", "w", "dy", "y", "dx", "dw"))
@@ -76,11 +85,13 @@ class Bench:
         }
         for what, wanted in self._peer.results(plan, arrays):
             arguments, result = given[what]
-            theirs = 1e6 * self._peer.seconds(plan, arrays, what)
-            about = {"pass": what, "shape": words(plan), "precision": self._precision, "torch us": theirs}
+            about = {"pass": what, "shape": words(plan), "precision": self._precision}
+            if PYTORCH in kinds:
+                yield about | {"way": PYTORCH, "library": True, "us": 1e6 * self._peer.seconds(plan, arrays, what)}
             for way in self._every.ways[what]:
-                told = {**about, "way": way.name, "library": way.name.endswith(LIBRARIES)}
-                yield told | self._tried(plan, way, arguments, result, wanted)
+                if kind_of(way.name) in kinds:
+                    told = {**about, "way": way.name, "library": way.name.endswith(LIBRARIES)}
+                    yield told | self._tried(plan, way, arguments, result, wanted)
 
     def _arrays(self, plan: ConvolutionPlan) -> dict:
         ops = self._ops
@@ -114,24 +125,54 @@ class Bench:
         return after.seconds_since(before) / REPLAYS
 
 
+def measure(options) -> None:
+    """Write the rows of one kind, after each shape."""
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime
+
+    bench = Bench(make_runtime(0), options.precision, importlib.import_module(options.peer).Torch)
+    rows = []
+    for plan in plans_of(options.model, options.batch)[: options.shapes]:
+        rows += bench.rows(plan, [options.kind])
+        write_rows(options.folder, rows)
+    if not any("us" in row for row in rows):
+        why = rows[0]["said"] if rows else "there are no such ways"
+        sys.exit(f"layers: {options.kind} did none of {len(rows)}: {why}")
+
+
+def measure_each(options, kinds: list[str]) -> int:
+    """Have a process measure each kind, and put their rows together, after each. Returns how many failed."""
+    rows, failed = [], []
+    for kind in kinds:
+        folder = options.folder / kind
+        folder.mkdir(exist_ok=True)
+        words = [sys.executable, __file__, folder, "--kind", kind, "--model", options.model, "--batch", options.batch]
+        words += ["--precision", options.precision, "--shapes", options.shapes, "--peer", options.peer]
+        with open(folder / "output.txt", "w+") as output:
+            code = ended(list(map(str, words)), options.seconds / len(kinds), stdout=output, stderr=output)
+            output.seek(0)
+            last = output.read().strip().rpartition("\n")[2]
+        rows += read_json(folder / "rows.json") or []
+        failed += [{"kind": kind, "said": f"{ending(code)}: {last}"[:300]}] if code != 0 else []
+        write_rows(options.folder, rows)
+        write_rows(options.folder, failed, "failed.json")
+        print(f"{kind:8} {ending(code) if code != 0 else 'done'} {last}", flush=True)
+    return len(failed)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--shapes", type=int, default=1000, help="the first of them alone")
+    parser.add_argument("--seconds", type=float, default=95, help="of all kinds together")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="with commas")
+    parser.add_argument("--kind", help="measure this kind in this process")
+    parser.add_argument("--peer", default="layers_torch", help="the module of PyTorch's side")
     options = parser.parse_args()
-    from ringtrain.ops.cuda.cupy_runtime import make_runtime
-
-    runtime, rows = make_runtime(0), []
-    from layers_torch import Torch
-
-    benches = [Bench(runtime, precision, Torch) for precision in PRECISIONS]
-    for plan in plans_of(options.model, options.batch):
-        for bench in benches:
-            rows += bench.rows(plan)
-        write_rows(options.folder, rows)
-        print(words(plan), flush=True)
-    return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends its children too
+    return measure(options) if options.kind else int(measure_each(options, options.kinds.split(",")) > 0)
 
 
 if __name__ == "__main__":

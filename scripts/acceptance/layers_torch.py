@@ -35,29 +35,42 @@ class Torch:
 
     def results(self, plan, arrays):
         """Yield (pass, its result in float32)."""
-        x, w, dy = self._given(arrays, torch.float32)
-        moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
-        yield FORWARD, torch.nn.functional.conv2d(x, w, None, *moves, plan.groups).permute(0, 2, 3, 1)
-        dx, dw, _ = _back(plan, dy, x, w, [True, True, False])
-        yield INPUT_BACK, dx.permute(0, 2, 3, 1)
-        yield WEIGHTS_BACK, dw.permute(2, 3, 1, 0)
+        yield from results_of(plan, *self._operands(arrays, torch.float32))
 
     def apart(self, array, wanted) -> float:
         return float((self.tensor(array).float() - wanted).norm() / wanted.norm())
 
     def seconds(self, plan, arrays, what: str) -> float:
         """Return PyTorch's seconds, in the arrays' type, by replays of a CUDA graph."""
-        x, w, dy = self._given(arrays, self.tensor(arrays["x"]).dtype)
-        moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
-        if what == FORWARD:
-            return _replayed(lambda: torch.nn.functional.conv2d(x, w, None, *moves, plan.groups))
-        return _replayed(lambda: _back(plan, dy, x, w, MASKS[what]))
+        return _replayed(pass_of(plan, what, *self._operands(arrays, self.tensor(arrays["x"]).dtype)))
 
-    def _given(self, arrays, kind):
-        """Return x, w and dy in torch's order of dimensions, channels last."""
-        turns = {"x": (0, 3, 1, 2), "w": (3, 2, 0, 1), "dy": (0, 3, 1, 2)}
-        found = (self.tensor(arrays[name]).to(kind).permute(turn) for name, turn in turns.items())
-        return [each.contiguous(memory_format=torch.channels_last) for each in found]
+    def _operands(self, arrays, kind):
+        return operands_of({name: self.tensor(arrays[name]).to(kind) for name in TURNS})
+
+
+TURNS = {"x": (0, 3, 1, 2), "w": (3, 2, 0, 1), "dy": (0, 3, 1, 2)}
+
+
+def operands_of(tensors: dict) -> list:
+    """Return x, w and dy in torch's order of dimensions, channels last."""
+    turned = (tensors[name].permute(turn) for name, turn in TURNS.items())
+    return [each.contiguous(memory_format=torch.channels_last) for each in turned]
+
+
+def results_of(plan, x, w, dy):
+    """Yield (pass, its result in ringtrain's layout)."""
+    yield FORWARD, pass_of(plan, FORWARD, x, w, dy)().permute(0, 2, 3, 1)
+    dx, dw, _ = _back(plan, dy, x, w, [True, True, False])
+    yield INPUT_BACK, dx.permute(0, 2, 3, 1)
+    yield WEIGHTS_BACK, dw.permute(2, 3, 1, 0)
+
+
+def pass_of(plan, what: str, x, w, dy):
+    """Return the function of no arguments that computes a pass."""
+    if what == FORWARD:
+        moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
+        return lambda: torch.nn.functional.conv2d(x, w, None, *moves, plan.groups)
+    return lambda: _back(plan, dy, x, w, MASKS[what])
 
 
 def _back(plan, dy, x, w, wanted):

@@ -6,70 +6,89 @@ stages want is missing here, and nothing was run.
 
 import argparse
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import bars
-from preflight import lacking
-from processes import end, ended
+from files import put, read_json, sources_digest
+from preflight import COMPILER, lacking, lacking_kernels
+from processes import ended, ending
 from report import markdown
-from stages import CALLS, HERE, ROOT, SECONDS, STAGES, Stage, facts
+from stages import CALLS, FIRST_CALLS, ROOT, SECONDS, STAGES, Stage, facts
 
 PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "not done"
 COUNTED = (PASSED, SHORT)  # stages that ended: figures of others are of a part, neither judged nor a bar
 LEAST_S = 15.0  # the least time of a stage
-WARMERS = 4  # processes that compile, beside the first stage
 ARCHIVED = (".json", ".jsonl", ".txt", ".toml")  # reports and logs, and no weights
+PROBE = "probe.json"
 
 
 @dataclass(slots=True)
 class Outcome:
     """Of one stage. rows: what was measured, one table; judged: figures and their bars; said: why it did not pass, or
-    what else is to be known"""
+    what else is to be known; played: by what, in a rehearsal"""
 
     name: str
     title: str
     wanted: str
-    status: str
+    status: str = LEFT_OUT
     seconds: float = 0.0
+    limit: float = 0.0
     command: str = ""
     rows: list[dict] = field(default_factory=list)
     judged: list[dict] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     said: str = ""
+    played: str = ""
 
 
 def main() -> int:
     options = parse()
-    stages = chosen(options.stages)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # ends the stage, and writes what it had
+    if options.rehearse:
+        return rehearse(options)
+    stages = chosen(options)
     missing = lacking([need for stage in stages for need in stage.needs], options.wheels)
+    missing += lacking_kernels(options.kernels)
     if missing:
-        print("\n  ".join(["gpu-acceptance: nothing was run, as these are missing here:", *missing]), file=sys.stderr)
-        return 2
+        return refuse(missing)
     if options.look:
         return 0
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    outcomes = run_all(stages, folder, options.seconds)
-    return conclude(outcomes)
+    os.environ["CUPY_CACHE_DIR"] = str(options.kernels.resolve())
+    return conclude(run_all(stages, options))
+
+
+def refuse(missing: list[str]) -> int:
+    print("\n  ".join(["gpu-acceptance: nothing was run, as these are missing here:", *missing]), file=sys.stderr)
+    return 2
 
 
 def parse():
-    calls = "; ".join(" ".join(call) for call in CALLS)
+    calls = "; ".join(f"{number}: {' '.join(call)}" for number, call in enumerate(CALLS, 1))
     parser = argparse.ArgumentParser(
         prog="scripts/gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stages", nargs="*", help=f"those that fit into one call: {calls} [the first of these]")
-    parser.add_argument("--out", default="acceptance", help="folder of report.md, report.json, bars.json, report.tar")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all stages together")
+    parser.add_argument("stages", nargs="*", help="[those of --call]")
+    parser.add_argument("--call", type=int, default=1, choices=range(1, 1 + len(CALLS)), help=f"{calls} [1]")
+    parser.add_argument(
+        "--out", type=Path, default=Path("acceptance"), help=f"folder of the report: report.md, report.tar, {PROBE} …"
+    )
+    parser.add_argument("--seconds", type=float, help=f"for all stages together [their limits, at most {SECONDS:g}]")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install, in an environment of their own")
+    parser.add_argument("--kernels", type=Path, help="folder of kernels that scripts/gpu-kernels has compiled")
+    parser.add_argument("--home", type=Path, help=f"folder of this machine's environment, where {PROBE} stays, too")
     parser.add_argument("--look", action="store_true", help="only say what is missing")
+    parser.add_argument("--rehearse", action="store_true", help="play the first three calls on a machine without a GPU")
     options = parser.parse_args()
     unknown = set(options.stages) - {stage.name for stage in STAGES}
     if unknown:
@@ -77,8 +96,9 @@ def parse():
     return options
 
 
-def chosen(names: list[str]) -> list[Stage]:
-    return [stage for stage in STAGES if stage.name in (names or CALLS[0])]
+def chosen(options) -> list[Stage]:
+    names = options.stages or CALLS[options.call - 1]
+    return sorted((stage for stage in STAGES if stage.name in names), key=lambda stage: names.index(stage.name))
 
 
 def conclude(outcomes: list[Outcome]) -> int:
@@ -89,53 +109,84 @@ def conclude(outcomes: list[Outcome]) -> int:
     return 1 if any(outcome.status != PASSED for outcome in outcomes) else 0
 
 
-def run_all(stages: list[Stage], folder: Path, seconds: float) -> list[Outcome]:
-    began, outcomes, found = time.monotonic(), [], facts()
-    kept = bars.read()
-    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-") as work, warming():
+def run_all(stages: list[Stage], options) -> list[Outcome]:
+    """Run the stages one after another. The report is written every few seconds: one that is cut leaves what it had."""
+    began, outcomes, machine = time.monotonic(), [], facts()
+    seconds = options.seconds or min(SECONDS, sum(stage.seconds for stage in stages))
+    own_bars = bars.read().get(machine.get("gpu"), {})
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-") as folder:
+        work = Path(folder)
         for stage in stages:
-            outcome = run(stage, Path(work), seconds - (time.monotonic() - began))
-            judge(outcome, kept.get(found.get("gpu"), {}).get(stage.name, {}))
+            outcome = Outcome(stage.name, stage.title, stage.wanted, said="it was under way")
             outcomes.append(outcome)
-            write(folder, Path(work), found, outcomes)  # after each stage: a killed run keeps its report
+            try:
+                left = seconds - (time.monotonic() - began)
+                run(stage, outcome, work, left, options, lambda: write(options, work, machine, outcomes))
+                judge(outcome, own_bars.get(stage.name, {}))
+            finally:
+                write(options, work, machine, outcomes)
             print(f"{outcome.status:10} {stage.title} ({outcome.seconds:.0f} s) {outcome.said}", flush=True)
     return outcomes
 
 
-@contextmanager
-def warming():
-    """Compile kernels into CuPy's cache in processes that end with the context."""
-    command = [sys.executable, str(HERE / "warm.py")]
-    given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT, "start_new_session": True}
-    processes = [subprocess.Popen([*command, str(part), str(WARMERS)], **given) for part in range(WARMERS)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            end(process)
-
-
-def run(stage: Stage, work: Path, left: float) -> Outcome:
-    outcome = Outcome(stage.name, stage.title, stage.wanted, LEFT_OUT)
+def run(stage: Stage, outcome: Outcome, work: Path, left: float, options, beat: Callable = lambda: None) -> None:
     if left < LEAST_S:
         outcome.said = "no time was left for it: name it as a stage of another call"
-        return outcome
+        return
     own = (work / stage.name).resolve()
     own.mkdir(exist_ok=True)
-    command = stage.command(own)
+    probe = last_probe(options, own)
+    command = (stage.small if options.rehearse else stage.command)(own)
+    environment = stage.environment(probe.get("leave_out", []), options.rehearse)
     outcome.command, began = " ".join(map(str, command)), time.monotonic()
-    limit = min(stage.seconds, left)
-    with open(own / "output.txt", "w") as output:
-        code = status(command, stage.environment(), output, limit)
-    outcome.seconds = time.monotonic() - began
-    reading = stage.read(own)
-    outcome.rows, outcome.figures = reading.rows, reading.figures
+    outcome.limit = min(stage.seconds, left)
+    outcome.played = stage.played if options.rehearse else ""
+    code = None
+    try:
+        with open(own / "output.txt", "w") as output:
+            shown = None if stage.live else output
+            code = status(command, environment, shown, outcome.limit, beat)
+    finally:
+        outcome.seconds = time.monotonic() - began
+        reading = stage.read(own)
+        outcome.rows, outcome.figures = reading.rows, reading.figures
+        outcome.said = reading.short
     outcome.status = PASSED if code == 0 and not reading.short else SHORT if code == 0 else FAILED
     if code and stage.unable and stage.unable in (own / "output.txt").read_text(errors="replace"):
         outcome.status = LEFT_OUT
-    ended = "" if code == 0 else f"not done after {limit:.0f} s. " if code is None else f"exit code {code}. "
-    outcome.said = ended + reading.short + (f" The end of its output: {tail(own / 'output.txt')}" if code != 0 else "")
-    return outcome
+    if code != 0:
+        how = f"not done after {outcome.limit:.0f} s" if code is None else ending(code)
+        outcome.said = f"{how}. {reading.short} The end of its output: {tail(own / 'output.txt')}"
+
+
+def last_probe(options, folder: Path) -> dict:
+    """Return the verdicts of the probe on these sources, and put them into a stage's folder; nothing without any."""
+    for place in filter(None, (options.out, options.home)):
+        probe = read_json(place / PROBE)
+        if probe.get("sources") == sources_digest():
+            if not (folder / PROBE).exists():
+                shutil.copy(place / PROBE, folder / PROBE)
+            return probe
+    return {}
+
+
+def rehearse(options) -> int:
+    """Play the first calls, each with a report of its own."""
+    stages = [stage for stage in STAGES if stage.small]
+    missing = lacking([*(need for stage in stages for need in stage.needs if need.host), COMPILER], None)
+    if missing:
+        return refuse(missing)
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="gpu-kernels-") as kernels:
+        os.environ["CUPY_CACHE_DIR"] = kernels
+        for number in range(1, 1 + FIRST_CALLS):
+            options.call = number
+            outcomes += run_all(chosen(options), options)
+    for outcome in outcomes:
+        seconds = f"{outcome.seconds:5.0f} s of {outcome.limit:4.0f}"
+        print(f"{outcome.name:10} {outcome.status:10} {seconds}  {outcome.played}")
+    return conclude(outcomes)
 
 
 def judge(outcome: Outcome, own_bars: dict[str, float]) -> None:
@@ -145,12 +196,13 @@ def judge(outcome: Outcome, own_bars: dict[str, float]) -> None:
         outcome.status, outcome.said = SHORT, "; ".join(filter(None, [outcome.said, short]))
 
 
-def status(command: list, environment: dict, output, limit: float) -> int | None:
-    """Return the exit code of a command; None if it took longer."""
+def status(command: list, environment: dict, output, limit: float, beat: Callable) -> int | None:
+    """Return the exit code of a command; None if it took longer. ``output``: a file; None: this program's."""
     try:
-        return ended(list(map(str, command)), limit, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
+        words = list(map(str, command))
+        return ended(words, limit, beat=beat, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
     except OSError as error:
-        output.write(f"{command[0]}: {error.strerror}\n")
+        print(f"{command[0]}: {error.strerror}", file=output)
         return 127
 
 
@@ -158,20 +210,27 @@ def tail(path: Path, most: int = 600) -> str:
     return " / ".join(path.read_text(errors="replace").strip().splitlines())[-most:]
 
 
-def write(folder: Path, work: Path, found: dict, outcomes: list[Outcome]) -> None:
-    """Write report.md and report.json, bars.json with the new figures, and report.tar with the files of all stages."""
-    told = {"facts": found, "stages": [asdict(outcome) for outcome in outcomes]}
-    (folder / "report.json").write_text(json.dumps(told, indent=1) + "\n")
-    (folder / "report.md").write_text(markdown(told))
+def write(options, work: Path, machine: dict, outcomes: list[Outcome]) -> None:
+    """Write report.md and report.json, bars.json with the new figures, probe.json, and report.tar with the files of all
+    stages."""
+    name = f"-{options.call}" if options.rehearse else ""
+    told = {"facts": machine, "stages": [asdict(outcome) for outcome in outcomes]}
     measured = bars.read()
     for outcome in outcomes:
         if outcome.status in COUNTED:
-            measured = bars.merged(measured, found.get("gpu", "unknown"), outcome.name, outcome.figures)
-    (folder / "bars.json").write_text(json.dumps(measured, indent=1) + "\n")
-    with tarfile.open(folder / "report.tar", "w") as archive:
+            measured = bars.merged(measured, machine.get("gpu", "unknown"), outcome.name, outcome.figures)
+    put(options.out / f"report{name}.json", json.dumps(told, indent=1) + "\n")
+    put(options.out / f"report{name}.md", markdown(told))
+    put(options.out / "bars.json", json.dumps(measured, indent=1) + "\n")
+    if (work / "probe" / PROBE).exists():
+        for place in filter(None, (options.out, options.home)):
+            put(place / PROBE, (work / "probe" / PROBE).read_text())
+    aside = options.out / ".report.tar.part"
+    with tarfile.open(aside, "w") as archive:
         for path in sorted(work.rglob("*")):
             if path.is_file() and path.suffix in ARCHIVED:
                 archive.add(path, path.relative_to(work))
+    os.replace(aside, options.out / "report.tar")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,20 @@
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 GRACE_S = 5.0  # for a process to end after SIGTERM
+BEAT_S = 5.0
 
 
-def ended(command: list[str], limit: float, grace: float = GRACE_S, **given) -> int | None:
+def ended(
+    command: list[str], limit: float, grace: float = GRACE_S, beat: Callable[[], None] = lambda: None, **given
+) -> int | None:
     """Return its exit code; None if it took longer: ranks that are left would keep the GPU from the next stage.
-    ``given``: to Popen. Raises: OSError where it cannot be started."""
+    ``beat()`` is called every few seconds meanwhile. ``given``: to Popen. Raises: OSError where it cannot be
+    started."""
     process, due = None, list[int]()
     # An exception of the handler would leave a program that has just begun, and that nothing here knows yet.
     handler = signal.signal(signal.SIGTERM, lambda number, _: due.append(number))
@@ -19,8 +25,11 @@ def ended(command: list[str], limit: float, grace: float = GRACE_S, **given) -> 
         signal.signal(signal.SIGTERM, handler)
         for number in due:
             signal.raise_signal(number)
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
+        end_at = time.monotonic() + limit
+        while (left := end_at - time.monotonic()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(BEAT_S, left))
+            beat()
         return None
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -33,3 +42,10 @@ def end(process, grace: float = GRACE_S) -> None:
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)
             process.wait(grace)
+
+
+def ending(code: int | None) -> str:
+    """Return how a program ended, in words; None: it was ended by its limit."""
+    if code is None:
+        return "not done"
+    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"

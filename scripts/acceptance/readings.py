@@ -7,7 +7,7 @@ from pathlib import Path
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}  # of a convolution against PyTorch's in float32; rounding alone: 2e-3
 SAID_OF_NETS = ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart", "worst_share_off")
-CUDNN_WAY = "cuDNN"  # its name among the ways of a convolution
+CUDNN_WAY, PYTORCH = "cuDNN", "PyTorch"  # their names among the ways of a convolution
 WGMMA = "wgmma"  # in the names of ways
 EXACT = "exact.json"  # rows of nets that were compared and not timed
 COPIED_BYTES = 1 << 26  # buffers from here on are read from memory, and not from a cache
@@ -31,11 +31,23 @@ def rows_alone(folder: Path) -> Reading:
     return Reading(content_of(folder))
 
 
-def sanitizer(folder: Path) -> Reading:
-    """A stage that left out a file has not passed."""
-    rows = content_of(folder)
-    late = [f"{row['tool']} of {row['file']}" for row in rows if row["status"] in ("not reached", "not done")]
-    return Reading(rows, f"no time was left for {len(late)}: {', '.join(late[:4])}" if late else "")
+def warm(folder: Path) -> Reading:
+    counts = content_of(folder)
+    missing = counts["missing"] if counts else 0
+    return Reading([counts] if counts else [], f"{missing} of {counts['kernels']} were missing" if missing else "")
+
+
+def probe(folder: Path) -> Reading:
+    """A family that did not pass has ended the stage with 1."""
+    families = content_of(folder, "probe.json")
+    rows = families["families"].items() if families else ()
+    return Reading([{"family": name, **{key: row[key] for key in row if key != "files"}} for name, row in rows])
+
+
+def exact(folder: Path) -> Reading:
+    """Nets that were compared, and not timed."""
+    rows = content_of(folder, EXACT)
+    return Reading([{key: row[key] for key in SAID_OF_NETS} for row in rows], "" if rows else "nothing was compared")
 
 
 def losses(folder: Path) -> Reading:
@@ -47,7 +59,7 @@ def losses(folder: Path) -> Reading:
 def ratios(folder: Path) -> Reading:
     """Return training beside PyTorch. Refused nets end the program, so the nets of each row compute the same."""
     rows, figures = [], {}
-    for row in content_of(folder, EXACT) + content_of(folder):
+    for row in content_of(folder):
         told = {key: row[key] for key in SAID_OF_NETS}
         told |= {f"{side}, images/s": rate for side, rate in row.get("images_per_s", {}).items()}
         told |= {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()}
@@ -60,16 +72,15 @@ def ratios(folder: Path) -> Reading:
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def layers(folder: Path) -> Reading:
     """Return the fastest way of each pass and shape beside PyTorch's time, and the fastest by wgmma beside cuDNN's;
-    rows.json has every way. cuDNN may be unable to do some; where it did none, it was not there."""
+    rows.json has every way, and failed.json the kinds whose process did not end well."""
     kept, groups = content_of(folder), defaultdict(list)
     for row in kept:
         groups[row["precision"], row["pass"], row["shape"]].append(row)
     wrong = [_name(row) for row in kept if _is_wrong(row)]
     rows = [_fastest(key, ways) for key, ways in groups.items()]
     short = [f"{len(wrong)} ways are wrong: {', '.join(wrong[:5])}"] if wrong else []
-    if not any(row["way"] == CUDNN_WAY and "us" in row for row in kept):
-        short.append("cuDNN did none" if rows else "nothing was measured")
-    return Reading(rows, "; ".join(short), _speeds(rows))
+    short += [f"{row['kind']}: {row['said']}" for row in content_of(folder, "failed.json")]
+    return Reading(rows, "; ".join(short if kept else [*short, "nothing was measured"]), _speeds(rows))
 
 
 def _name(row: dict) -> str:
@@ -80,19 +91,22 @@ def _is_wrong(row: dict) -> bool:
     """A library may say that it cannot; ringtrain's own kernels may not."""
     if row.get("said"):
         return not row["library"]
-    return not row["error"] <= TOLERANCES[row["precision"]]
+    return row["way"] != PYTORCH and not row["error"] <= TOLERANCES[row["precision"]]
 
 
 def _fastest(key: tuple, ways: list[dict]) -> dict:
     precision, what, shape = key
     timed = sorted((way for way in ways if "us" in way), key=lambda way: way["us"])
+    theirs = next((way["us"] for way in timed if way["way"] == PYTORCH), None)
+    timed = [way for way in timed if way["way"] != PYTORCH]
     told = {"precision": precision, "pass": what, "shape": shape, "ways": len(ways)}
     told["worst error"] = max((way["error"] for way in ways if "error" in way), default=None)
     told["libraries that cannot"] = "; ".join(sorted({way["said"] for way in ways if way["library"] and "said" in way}))
+    told |= {"torch us": theirs} if theirs else {}
     if not timed:
         return told
-    best = {key: timed[0][key] for key in ("way", "us", "TF/s", "torch us")}
-    return told | best | {"× torch": best["torch us"] / best["us"]} | _by_wgmma(timed)
+    told |= {key: timed[0][key] for key in ("way", "us", "TF/s")}
+    return told | ({"× torch": theirs / timed[0]["us"]} if theirs else {}) | _by_wgmma(timed)
 
 
 def _by_wgmma(timed: list[dict]) -> dict:

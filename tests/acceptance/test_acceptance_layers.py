@@ -1,7 +1,7 @@
 """The acceptance's stage of convolutions, on a device that is not there: every way is tried, a wrong one is seen."""
 
 import json
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ import pytest
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.plan import make_convolution_plan
-from ringtrain.ops.cuda.kernels import ARCHITECTURES, whole_source
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import needs_compiler
@@ -59,19 +58,19 @@ def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precis
     ways = {row["way"] for row in rows if row["pass"] == "forward"}
     assert {"implicit", "implicit 64x64"} <= ways
     assert ("wgmma 128x64" in ways) == (precision == "bfloat16")
-    assert all(row["us"] > 0 and row["torch us"] == 1e6 for row in rows), rows
+    assert all(row["us"] > 0 and (row["us"] == 1e6) == (row["way"] == "PyTorch") for row in rows), rows
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     reading = acceptance("readings").layers(tmp_path)
-    assert reading.short == "cuDNN did none" and len(reading.rows) == 3
+    assert reading.short == "" and len(reading.rows) == 3
     assert set(reading.figures) == {
         f"{precision} {what}, × torch" for what in ("forward", "input_back", "weights_back")
     }
-    (tmp_path / "rows.json").write_text(json.dumps([*rows, {**rows[0], "way": "cuDNN", "library": True}]))
-    assert acceptance("readings").layers(tmp_path).short == ""
+    (tmp_path / "failed.json").write_text(json.dumps([{"kind": "wgmma", "said": "ended by signal 6"}]))
+    assert acceptance("readings").layers(tmp_path).short == "wgmma: ended by signal 6"
 
 
 def row(way, us, shape="a", **more):
-    told = {"pass": "forward", "shape": shape, "precision": "bfloat16", "torch us": 30.0, "library": way == "cuDNN"}
+    told = {"pass": "forward", "shape": shape, "precision": "bfloat16", "library": way in ("cuDNN", "PyTorch")}
     return {**told, "way": way, "us": us, "recorded": True, "error": 0.001, "TF/s": 1.0, **more}
 
 
@@ -81,6 +80,7 @@ def test_the_fastest_way_by_wgmma_is_beside_cudnn(acceptance, tmp_path):
     rows = [*(row(*each) for each in ways), row("wgmma 128x64", 5.0, "b"), row("cuDNN", 1.0, "c")]
     rows[-1] = {**rows[-1], "shape": "b", "said": "no engine"}
     del rows[-1]["us"]
+    rows += [row("PyTorch", 30.0), row("PyTorch", 30.0, "b")]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     reading = acceptance("readings").layers(tmp_path)
     first, second = reading.rows
@@ -113,19 +113,58 @@ def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch
         "6 ways are wrong: idle of forward 5x6x8 → 3x3x16, 3x3/2 in float32 (1.0), broken of forward"
     )
     assert "RuntimeError: EXECUTION_FAILED" in short and "cuDNN of" not in short  # a library may say that it cannot
-    assert short.endswith("; cuDNN did none")
     assert {"RuntimeError: EXECUTION_FAILED"} <= {row["libraries that cannot"] for row in reading.rows}
 
 
-@pytest.mark.parametrize("capability, wanted", [((9, 0), 9), ((8, 0), 0)])
-def test_kernels_that_take_long_to_compile_are_compiled_ahead(acceptance, monkeypatch, capability, wanted):
-    """Each is one of its source."""
-    runtime = HostRuntime()
-    runtime.facts = replace(runtime.facts, capability=capability)
-    jobs = list(acceptance("warm").jobs(runtime))
-    assert all(f" {function}(" in whole_source(source) for _, source, function, _ in jobs)
-    found = [(kernels.act.name, source) for kernels, source, *_ in jobs]
-    assert sum(source in ARCHITECTURES for _, source in found) == wanted and ("float32", "gemm") in found
+STAND_IN = """
+import json, os, sys
+from pathlib import Path
+folder, kind = Path(sys.argv[1]), sys.argv[sys.argv.index("--kind") + 1]
+row = {"pass": "forward", "shape": "a", "precision": "bfloat16", "library": False, "way": kind, "us": 1.0, "TF/s": 1.0}
+(folder / "rows.json").write_text(json.dumps([{**row, "error": 0.0}]))
+if kind == "wgmma":
+    os.abort()
+"""
+
+
+def test_a_kind_that_ends_its_process_leaves_the_others(acceptance, monkeypatch, tmp_path):
+    layers, program = acceptance("layers"), tmp_path / "stand_in.py"
+    program.write_text(STAND_IN)
+    monkeypatch.setattr(layers, "__file__", str(program))
+    options = SimpleNamespace(
+        folder=tmp_path, model="a", batch=1, precision="bfloat16", shapes=1, peer="b", seconds=120
+    )
+    assert layers.measure_each(options, ["own", "wgmma", "PyTorch"]) == 1
+    reading = acceptance("readings").layers(tmp_path)
+    assert reading.short == "wgmma: ended by signal 6: " and reading.rows[0]["ways"] == 3
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        ("implicit 64x64", "own"),
+        ("columns, own", "own"),
+        ("columns, wgmma 128x64", "wgmma"),
+        ("columns, cuBLAS", "cuBLAS"),
+        ("normalised, cuDNN", "cuDNN"),
+    ],
+)
+def test_kinds_of_ways(acceptance, way, kind):
+    assert acceptance("layers").kind_of(way) == kind
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_all_that_convolutions_compile_is_compiled_ahead(acceptance, monkeypatch, precision):
+    asked, compile = [], HostRuntime.compile
+
+    def record(self, source, name, options, architecture=None):
+        asked.append((name.removesuffix(".cu"), frozenset(options), architecture or "sm_90"))
+        return compile(self, source, name, options, architecture)
+
+    monkeypatch.setattr(HostRuntime, "compile", record)
+    list(acceptance("layers").Bench(HostRuntime(), precision, Numpy).rows(PLAN))
+    ahead = {(name, frozenset(options), each) for name, options, each in acceptance("warm").jobs("sm_90", None)}
+    assert ("convolution" in {name for name, *_ in asked}) and set(asked) <= ahead
 
 
 def test_shapes_are_those_of_the_model_file(acceptance):

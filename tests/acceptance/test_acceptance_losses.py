@@ -5,49 +5,52 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.ops.cpu.library import open_library
+
 
 @pytest.fixture
 def losses(acceptance):
     return acceptance("losses")
 
 
-def make_runs(losses, folder, answers, notes=()):
-    """Runs that answer by device, and say notes; each command is kept."""
+KEPT = {"lenet 1": [2.0, 1.0], "lenet 2 --sync delayed": [2.0, 1.0]}
+
+
+def make_runs(losses, folder, answer, notes=()):
+    """Runs that answer, and say notes; each command is kept."""
     commands = []
 
     def run(command):
         commands.append(command)
-        device, out = (command[command.index(flag) + 1] for flag in ("--device", "--out"))
-        answer = answers[device]
+        out = Path(command[command.index("--out") + 1])
         if isinstance(answer, str):
             return 1, answer
-        Path(out).mkdir(exist_ok=True)
+        out.mkdir(exist_ok=True)
         records = [{"event": "iteration", "loss": loss} for loss in answer]
         records += [{"event": "note", "text": text} for text in notes]
-        (Path(out) / "log.jsonl").write_text("\n".join(map(json.dumps, records)))
+        (out / "log.jsonl").write_text("\n".join(map(json.dumps, records)))
         return 0, ""
 
-    return losses.Runs(folder, run), commands
+    return losses.Runs(folder, run, KEPT), commands
 
 
-def test_the_cpu_is_asked_once_and_its_failure_is_told_in_every_row(losses, tmp_path):
-    runs, commands = make_runs(losses, tmp_path, {"cpu": "no tomli_w here", "cuda": [1.0]})
-    rows = list(losses.compared(runs, ["lenet"], False))
-    assert [row["ranks"] for row in rows] == [1, 2, 4] and len(commands) == 1
-    assert all(row["apart"] == float("inf") and "no tomli_w here" in row["said"] for row in rows)
-
-
-def test_a_run_on_the_gpu_that_fails_leaves_the_others(losses, tmp_path):
-    runs, _ = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": "out of memory"})
-    (row,) = (row for row in losses.compared(runs, ["lenet"], False) if row["ranks"] == 1)
-    assert row["apart"] == float("inf") and "out of memory" in row["said"]
+def test_a_run_that_fails_leaves_the_others(losses, tmp_path):
+    runs, commands = make_runs(losses, tmp_path, "out of memory")
+    rows = [runs.row(*each) for each in losses.by_ranks(["lenet"])]
+    assert [row["ranks"] for row in rows] == [1, 2, 4] and len(commands) == 3
+    assert all(row["apart"] == float("inf") and "out of memory" in row["said"] for row in rows)
 
 
 def test_what_was_done_otherwise_on_the_gpu_is_told(losses, tmp_path):
     notes = ["cuDNN is left out 3×: no engine", "mapped cannot run here", "2 ranks"]
-    runs, _ = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": [2.0, 1.0]}, notes)
-    row = next(losses.compared(runs, ["lenet"], False))
-    assert row["said"] == "cuDNN is left out 3×: no engine; mapped cannot run here"
+    runs, _ = make_runs(losses, tmp_path, [2.0, 1.0], notes)
+    row = runs.row(*next(losses.by_ranks(["lenet"])))
+    assert row["said"] == "cuDNN is left out 3×: no engine; mapped cannot run here" and row["apart"] == 0
+
+
+def test_losses_that_are_not_kept_are_infinitely_apart(losses, tmp_path):
+    runs, _ = make_runs(losses, tmp_path, [2.0, 1.0])
+    assert runs.row("mlp", "mlp", 1, losses.Strategy((), losses.ONE))["apart"] == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -63,12 +66,30 @@ def test_what_was_done_otherwise_on_the_gpu_is_told(losses, tmp_path):
     ],
 )
 def test_a_strategy_is_held_against_what_it_should_give(losses, tmp_path, strategy, found, apart):
-    runs, commands = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": found})
-    row = runs.row(strategy, "lenet", 2, losses.STRATEGIES[strategy])
-    assert row["apart"] == apart
-    on_cpu = [command for command in commands if "cpu" in command]
-    ranks = {"sharded": ["1"], "delayed": ["2"], "staleness 2": []}[strategy]
-    assert [command[command.index("-np") + 1] for command in on_cpu] == ranks
+    runs, _ = make_runs(losses, tmp_path, found)
+    assert runs.row(strategy, "lenet", 2, losses.STRATEGIES[strategy])["apart"] == apart
+
+
+def test_all_that_runs_are_held_against_is_kept(losses, acceptance):
+    kept = acceptance("files").read_json(losses.KEPT)
+    runs = losses.Runs(None, None, kept)
+    every = [*losses.FIRST, *losses.by_ranks(["lenet", "resnet20"]), *losses.by_strategy()]
+    wanted = {runs.wanted(*rest) for _, *rest in every} - {None}
+    small = losses.Runs(None, None, kept, *losses.SMALL)
+    assert set(kept) == wanted | {small.wanted(losses.TINY, *rest) for _, _, *rest in losses.FIRST}
+    assert {len(each) for each in kept.values()} == {losses.ITERATIONS, losses.SMALL[0]}
+
+
+@pytest.mark.mpi
+def test_the_losses_that_are_kept_are_those_of_any_cpu_to_the_bit(losses, acceptance, tmp_path):
+    """That has fused multiply-adds."""
+    if open_library()[1] == "x86-64-v2":
+        pytest.skip("this CPU has no fused multiply-adds")
+    kept = acceptance("files").read_json(losses.KEPT)
+    for size, model in ((losses.SMALL, losses.TINY), ((), "lenet")):
+        runs = losses.Runs(tmp_path / model.replace("/", "-"), losses.run, kept, *size)
+        name = runs.wanted(model, 1, losses.Strategy((), losses.ONE))
+        assert runs.losses("cpu", model, 1, ())[0] == kept[name]
 
 
 def test_every_strategy_of_the_catalogue_is_run(losses):

@@ -1,10 +1,13 @@
 """What is missing on a machine is named before anything is run, and a stage without its device ends with a reason."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +21,20 @@ WHEELS = {
 }
 
 
-# All but `tests`, which would start a pytest of everything here.
-WALKED = "layers", "resnet50", "losses", "doctor", "own", "nets", "allreduce", "strategies", "kernels", "sanitizer"
+# Those that reach for the device by themselves; the others start tests, or the compiler.
+WALKED = (
+    "doctor",
+    "first",
+    "resnet50",
+    "layers",
+    "kernels",
+    "losses",
+    "own",
+    "nets",
+    "allreduce",
+    "strategies",
+    "compile",
+)
 
 
 @pytest.fixture
@@ -34,9 +49,20 @@ def make_wheels(folder, minor=sys.version_info.minor):
     return folder
 
 
+@pytest.fixture
+def kernels(acceptance, preflight, tmp_path):
+    """A folder of compiled kernels: one, of these sources."""
+    folder, files = tmp_path / "kernels", acceptance("files")
+    folder.mkdir()
+    (folder / "a.cubin").touch()
+    manifest = {"sources": files.sources_digest(), "packages": {"numpy": version("numpy")}, "files": ["a.cubin"]}
+    files.write_rows(folder, manifest, preflight.MANIFEST)
+    return folder
+
+
 def test_wheels_count_as_the_packages_that_they_bring(preflight, tmp_path):
     needs = [preflight.Need("module", "not_there", "a test", "get it", wheel) for wheel in WHEELS.values()]
-    assert preflight.lacking(needs, make_wheels(tmp_path)) == []
+    assert preflight.lacking(needs, make_wheels(tmp_path / "wheels")) == []
     need = needs[0]
     assert preflight.lacking([need], None) == ["the Python package not_there (a test): get it"]
 
@@ -56,6 +82,35 @@ def test_each_missing_thing_is_named_once_with_what_to_do(preflight, monkeypatch
     ]
 
 
+def test_kernels_that_did_not_travel_or_are_of_something_else_are_told(acceptance, preflight, kernels, monkeypatch):
+    def told():
+        (line,) = preflight.lacking_kernels(kernels)
+        return line
+
+    assert preflight.lacking_kernels(kernels) == []
+    assert "scripts/gpu-kernels DIR" in preflight.lacking_kernels(None)[0]
+    monkeypatch.setattr(preflight, "version_of", lambda package: "0.1")
+    assert f"this machine has numpy==0.1, which {kernels} is not of: scripts/gpu-kernels {kernels} numpy==0.1" in told()
+    monkeypatch.setattr(
+        preflight, "version_of", lambda package: None
+    )  # of no package: what it compiles by is not known
+    assert preflight.lacking_kernels(kernels) == []
+    monkeypatch.setattr(preflight, "sources_digest", lambda: "of other sources")
+    assert f"those of {kernels} are of other sources: scripts/gpu-kernels {kernels}" in told()
+    (kernels / "a.cubin").unlink()
+    assert f"{kernels} does not have them: scripts/gpu-kernels {kernels}" in told()
+
+
+def test_kernels_of_the_cpu_that_did_not_travel_are_told(preflight, monkeypatch, tmp_path):
+    (libraries,) = (need for need in preflight.TRAINING if need.kind == "libraries")
+    assert preflight.lacking([libraries], None) == []
+    shutil.copy(preflight.CPU / "compile.py", tmp_path)
+    (tmp_path / "sources").mkdir()
+    monkeypatch.setattr(preflight, "CPU", tmp_path)
+    (line,) = preflight.lacking([libraries], None)
+    assert line.startswith("ringtrain/ops/cpu/libraries (the kernels of the CPU") and "scripts/quickstart" in line
+
+
 @pytest.mark.timing
 def test_without_a_gpu_all_that_is_missing_is_named_at_once(tmp_path):
     """A Python without any package, and no program: what is looked for is never imported."""
@@ -66,7 +121,7 @@ def test_without_a_gpu_all_that_is_missing_is_named_at_once(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     first, *lines = done.stderr.splitlines()
     assert first == "gpu-acceptance: nothing was run, as these are missing here:"
-    for name in ("an NVIDIA GPU", "cupy", "torch", "mpi4py", "mpirun", "cudnn", "tomli_w"):
+    for name in ("an NVIDIA GPU", "cupy", "mpi4py", "mpirun", "tomli_w", "compiled kernels: scripts/gpu-kernels"):
         assert any(name in line for line in lines), name
     assert not (tmp_path / "out").exists()
 
@@ -78,7 +133,15 @@ def test_the_script_looks_before_it_installs(tmp_path):
     given = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, env=given)
     assert done.returncode == 2 and "an NVIDIA GPU" in done.stderr and "mpi4py" not in done.stderr
+    assert "compiled kernels: scripts/gpu-kernels DIR" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["wheels"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["a", "--architecture", "hopper"], ["a", "--size", "1"]])
+def test_the_script_of_kernels_says_how_it_is_used(arguments, tmp_path):
+    command = ["bash", ROOT / "scripts" / "gpu-kernels", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "usage: scripts/gpu-kernels FOLDER" in done.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [[], ["--python", "2.7", "wheels"], ["--size", "wheels"]])
@@ -92,15 +155,14 @@ def test_the_script_of_wheels_says_how_it_is_used(arguments, tmp_path):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", WALKED)
 def test_a_stage_without_its_device_ends_with_a_reason(acceptance, monkeypatch, tmp_path, name):
-    """All that a stage starts is here, but for the device, or the sanitizer: a line, and no traceback. A device that is
-    here is hidden."""
+    """All that a stage starts is here, but for the device: a line, and no traceback. A device that is here is
+    hidden."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    if name == "sanitizer":
-        monkeypatch.setenv("PATH", "/nowhere")
     stages, main = acceptance("stages"), acceptance("main")
     (stage,) = (stage for stage in stages.STAGES if stage.name == name)
-    outcome = main.run(stage, tmp_path, 120)
+    outcome = main.Outcome(stage.name, stage.title, stage.wanted)
+    options = SimpleNamespace(out=tmp_path, home=None, rehearse=False)
+    main.run(stage, outcome, tmp_path, 120, options)
     assert outcome.status == "failed", outcome
     assert "Traceback" not in outcome.said
-    wanted = "compute-sanitizer cannot be started" if name == "sanitizer" else "CUDA|CuPy|GPU|cupy"
-    assert any(word in outcome.said for word in wanted.split("|")), outcome.said
+    assert any(word in outcome.said for word in ("CUDA", "CuPy", "GPU", "cupy")), outcome.said

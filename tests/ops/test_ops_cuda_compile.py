@@ -2,8 +2,6 @@
 
 import ast
 import os
-import re
-from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,74 +9,19 @@ import numpy as np
 import pytest
 
 from ringtrain.ops import cuda
-from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cuda import cupy_maps, wgmma
 from ringtrain.ops.cuda.cupy_compiler import compiled_file
-from ringtrain.ops.cuda.kernels import ARCHITECTURES as SPECIFIC
-from ringtrain.ops.cuda.kernels import SOURCES, whole_source
+from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
-from ringtrain.ops.cuda.strips import UNITS
-from ringtrain.ops.cuda.tiles import TILES, able
-from ringtrain.ops.update import KINDS
+from ringtrain.ops.cuda.tiles import TILES
 from tests.fakes import nvrtc
+from tests.ops.cuda_modules import ARCHITECTURES, BY_WGMMA, NAMES, TILED, cases
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-NAMES = sorted(path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu"))
-ARCHITECTURES = "sm_80", "sm_90", "sm_100"  # A100, H100 and H200, B200
-REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float", "__nv_bfloat16")
-SIZES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
 # Products by tiles: a case takes seconds, all of them several minutes. That of the smallest tile, bfloat16 and sm_90 is
 # compiled always; of those for sm_90a alone the largest one, which has the most registers.
-TILED = "gemm", "convolution", "convolution_normalised"
-BY_WGMMA = tuple(SPECIFIC)  # by tiles of their own, for one architecture
 ALL = os.environ.get("RINGTRAIN_TEST_COMPILE") == "all"
 needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_COMPILE=all, as scripts/check-full has")
-# What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
-WAYS = {
-    "strips": [{"UNIT": unit} for unit in UNITS.values()],
-    "activations": [{"KIND": kind} for kind in ACTIVATIONS],
-    "norm_back": [{"MASKED_BY": mask} for mask in range(4)],
-    "update": [{"KIND": kind} for kind in range(len(KINDS))],
-    "cast": [{"FROM": a, "TO": b} for a, b in permutations(SIZES, 2)],
-}
-
-
-def types(name):
-    """Those that make a difference to a source."""
-    text = (SOURCES / f"{name}.cu").read_text()
-    if re.search(r"\bACT\b|to_act", text):
-        return REALS
-    return REALS[:2] if re.search(r"\bREAL\b|to_real", text) else REALS[:1]
-
-
-def simple_cases(name):
-    """(defines, architecture) of a source whose every way is compiled for every architecture."""
-    for way in WAYS.get(name, [{}]):
-        for real, act in types(name):
-            yield from (({"REAL": real, "ACT": act, **way}, architecture) for architecture in ARCHITECTURES)
-
-
-def tiled_cases():
-    """Of products by tiles: every tile of every type, for every architecture. Tensor cores are for all but float64,
-    and float32 that is wanted whole."""
-    for real, act in REALS:
-        for tile in able(SIZES[act]):
-            for cores in {"float": (0, 1), "double": (0,)}.get(act, (1,)):
-                defines = {"REAL": real, "ACT": act, "CORES": cores, **tile.defines}
-                yield from ((defines, architecture) for architecture in ARCHITECTURES)
-
-
-def wgmma_cases(name):
-    """Of products by wgmma: every tile of both types of 2 bytes."""
-    for real, act in REALS:
-        for tile in wgmma.TILES if SIZES[act] == 2 else ():
-            yield {"REAL": real, "ACT": act, **tile.defines}, SPECIFIC[name]
-
-
-def cases(name):
-    if name in BY_WGMMA:
-        return wgmma_cases(name)
-    return tiled_cases() if name in TILED else simple_cases(name)
 
 
 def case(name, defines, architecture):

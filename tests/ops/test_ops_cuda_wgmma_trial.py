@@ -12,7 +12,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda import choice, gemm, wgmma, wgmma_trial
 from ringtrain.ops.cuda.runtime import Facts
-from ringtrain.ops.cuda.wgmma_trial import WgmmaVerdict, ask
+from ringtrain.ops.cuda.wgmma_trial import ask
 from tests.fakes.fake_cupy import FakeCupy
 from tests.ops.cuda_support import device_runtime, needs_compiler
 
@@ -29,41 +29,49 @@ def python(program):
     return [sys.executable, "-c", program]
 
 
-def said(why):
+def untried(why):
     return texts.WGMMA_UNTRIED(why=why)
 
 
+def failed(why):
+    return texts.WGMMA_FAILED(why=why)
+
+
 @pytest.mark.parametrize(
-    ("program", "verdict"),
+    ("program", "why", "is_kept"),
     [
-        ("pass", WgmmaVerdict(True)),
-        (TRAP, WgmmaVerdict(False, texts.WGMMA_FAILED(why="ended by signal 4"))),
-        ("raise SystemExit('at: differs')", WgmmaVerdict(False, texts.WGMMA_FAILED(why="at: differs"))),
-        ("import sys; print('in use', file=sys.stderr); sys.exit(2)", WgmmaVerdict(None, said("in use"))),
-        ("import os; os.kill(os.getpid(), 15)", WgmmaVerdict(None, said("ended by signal 15"))),
-        ("import signal; signal.pause()", WgmmaVerdict(None, said(texts.WGMMA_LATE(seconds=2)))),
+        ("pass", "", True),
+        (TRAP, failed("ended by signal 4"), True),
+        ("raise SystemExit('at: differs')", failed("at: differs"), True),
+        ("import sys; print('in use', file=sys.stderr); sys.exit(2)", untried("in use"), False),
+        ("import os; os.kill(os.getpid(), 15)", untried("ended by signal 15"), False),
+        ("import signal; signal.pause()", untried(texts.WGMMA_LATE(seconds=2)), False),
     ],
 )
-def test_a_verdict_is_kept_and_its_absence_is_not(tmp_path, program, verdict):
-    assert ask(tmp_path, FACTS, "bfloat16", python(program), limit_s=2 if "pause" in program else 60) == verdict
-    again = ask(tmp_path, FACTS, "bfloat16", python("raise SystemExit('asked again')"))
-    assert again == (WgmmaVerdict(False, texts.WGMMA_FAILED(why="asked again")) if verdict.passed is None else verdict)
+def test_a_verdict_is_kept_and_its_absence_is_not(tmp_path, program, why, is_kept):
+    path = tmp_path / "folder" / "verdict.json"
+    assert ask(path, python(program), limit_s=2 if "pause" in program else 60) == why
+    assert ask(path, python("raise SystemExit('asked again')")) == (why if is_kept else failed("asked again"))
+
+
+def test_a_verdict_that_was_cut_is_asked_for_again(tmp_path):
+    path = tmp_path / "verdict.json"
+    path.write_text('{"wh')
+    assert ask(path, python("pass")) == "" and ask(path, python(TRAP)) == ""
 
 
 def test_a_verdict_is_of_one_gpu_driver_compiler_type_and_source(tmp_path, monkeypatch):
-    def names():
-        return sorted(path.name for path in tmp_path.iterdir())
-
     cases = [(FACTS, "bfloat16"), (replace(FACTS, uuid="GPU-2"), "bfloat16"), (FACTS, "float16")]
     cases += [(replace(FACTS, driver=(13, 1)), "bfloat16")]
-    for facts, precision in cases * 2:
-        ask(tmp_path, facts, precision, python("pass"))
-    assert len(names()) == len(cases)
+    names = [wgmma_trial._digest(*case) for case in cases]
+    assert names == [wgmma_trial._digest(*case) for case in cases]
     version = tmp_path / "version"
     version.write_text("580.1")
     monkeypatch.setattr(wgmma_trial, "DRIVER", version)
-    ask(tmp_path, FACTS, "bfloat16", python("pass"))
-    assert len(names()) == len(cases) + 2
+    names.append(wgmma_trial._digest(*cases[0]))
+    monkeypatch.setattr(wgmma_trial, "__file__", str(tmp_path / "another.py"))
+    names.append(wgmma_trial._digest(*cases[0]))
+    assert len(set(names)) == 6
 
 
 def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch):
@@ -79,22 +87,22 @@ def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch):
     def run(child, limit_s):
         children.append(child)
         assert both.wait(60)
-        return WgmmaVerdict(True)
+        return "a trap", True
 
     monkeypatch.setattr(wgmma_trial.fcntl, "flock", locked)
     monkeypatch.setattr(wgmma_trial, "run", run)
-    ranks = [threading.Thread(target=lambda: answers.append(ask(tmp_path, FACTS, "bfloat16", []))) for _ in range(2)]
+    ranks = [threading.Thread(target=lambda: answers.append(ask(tmp_path / "verdict.json", []))) for _ in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join()
-    assert answers == [WgmmaVerdict(True)] * 2 and len(children) == 1
+    assert answers == ["a trap"] * 2 and len(children) == 1
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path):
     (tmp_path / "file").touch()
-    for program, passed in (("pass", True), ("raise SystemExit(1)", False)):
-        assert ask(tmp_path / "file", FACTS, "bfloat16", python(program)).passed == passed
+    for program, why in (("pass", ""), ("raise SystemExit('differs')", failed("differs"))):
+        assert ask(tmp_path / "file" / "verdict.json", python(program)) == why
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path):
 )
 def test_a_trial_is_made_where_wgmma_would_be_offered(monkeypatch, precision, capability, setting, wanted):
     monkeypatch.setattr(wgmma_trial, "facts_of", lambda index: replace(FACTS, capability=capability))
-    monkeypatch.setattr(wgmma_trial, "ask", lambda *_: WgmmaVerdict(False, "why"))
+    monkeypatch.setattr(wgmma_trial, "ask", lambda *_: "why")
     monkeypatch.setenv(choice.SETTING, setting)
     assert wgmma_trial.left_out(0, precision) == wanted
 

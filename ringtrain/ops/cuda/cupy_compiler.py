@@ -30,7 +30,7 @@ def compiled_file(cupy, source: str, name: str, options: tuple[str, ...], archit
     CuPy's CompileException with the compiler's output.
     """
     folder, digest = _headers(cupy)
-    options = *OPTIONS, *options, f"-arch={architecture}"
+    options = *OPTIONS, *sorted(options), f"-arch={architecture}"
     key = "\0".join((*map(str, cupy.cuda.nvrtc.getVersion()), *options, digest, source))
     path = cache_folder() / f"ringtrain-{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     if path.exists():

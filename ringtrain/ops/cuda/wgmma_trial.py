@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -44,14 +44,6 @@ ROWS, COLUMNS, DEPTH = 192, 264, 200  # of the products: each tile is worth its 
 IMAGES, HEIGHT, WIDTH, CHANNELS, FEATURES, GEOMETRY = 4, 9, 8, 136, 144, ConvGeometry(3, 1, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class WgmmaVerdict:
-    """``passed``: None where there is no verdict. ``why``: it is not offered."""
-
-    passed: bool | None
-    why: str = ""
-
-
 # ── the process that asks ─────────────────────────────────────────────────────────────────────────────────────────
 def left_out(index: int, precision: str) -> dict[str, str]:
     """Return {WGMMA: why} where a device with wgmma has not passed the trial, else nothing. Before the first use of
@@ -61,20 +53,9 @@ def left_out(index: int, precision: str) -> dict[str, str]:
     offered = precision in HALVES and facts.capability == wgmma.CAPABILITY
     if not offered or WGMMA in kinds_left_out(os.environ.get(SETTING, "")):
         return {}
-    child = [sys.executable, "-m", __name__, str(index), precision]
-    verdict = ask(cache_folder(), facts, precision, child)
-    return {} if verdict.passed else {WGMMA: verdict.why}
-
-
-def ask(folder: Path, facts: Facts, precision: str, child: Sequence[str], limit_s: float = LIMIT_S) -> WgmmaVerdict:
-    """Return the verdict that is kept in a folder, or that of a child."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"ringtrain-wgmma-{_digest(facts, precision)}.json", "a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            return _kept(file) or _keep(file, run(child, limit_s))
-    except OSError:  # nothing can be kept, or locked: each process makes a trial of its own
-        return run(child, limit_s)
+    path = cache_folder() / f"ringtrain-wgmma-{_digest(facts, precision)}.json"
+    why = ask(path, [sys.executable, "-m", __name__, str(index), precision])
+    return {WGMMA: why} if why else {}
 
 
 def _digest(facts: Facts, precision: str) -> str:
@@ -87,37 +68,37 @@ def _digest(facts: Facts, precision: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _kept(file) -> WgmmaVerdict | None:
-    file.seek(0)
+def ask(path: Path, child: Sequence[str], limit_s: float = LIMIT_S) -> str:
+    """Return why wgmma is not offered: nothing where it is. By the verdict in a file, or by that of a child."""
     try:
-        return WgmmaVerdict(**json.load(file))
-    except (ValueError, TypeError):  # nothing yet, or a writer that was killed
-        return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            file.seek(0)
+            with suppress(ValueError):  # nothing yet, or its writer was killed
+                return json.load(file)["why"]
+            why, is_verdict = run(child, limit_s)
+            if is_verdict:
+                file.truncate(0)
+                json.dump({"why": why}, file)
+            return why
+    except OSError:  # nothing can be kept, or locked: each process makes a trial of its own
+        return run(child, limit_s)[0]
 
 
-def _keep(file, verdict: WgmmaVerdict) -> WgmmaVerdict:
-    if verdict.passed is not None:
-        file.truncate(0)
-        json.dump(asdict(verdict), file)
-    return verdict
-
-
-def run(child: Sequence[str], limit_s: float) -> WgmmaVerdict:
-    """Return the verdict of a child, which ends after ``limit_s``."""
+def run(child: Sequence[str], limit_s: float) -> tuple[str, bool]:
+    """Return (why wgmma is not offered, whether that is a verdict), of a child that ends after ``limit_s``."""
     given = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:
         done = subprocess.run(child, timeout=limit_s, **given)
     except subprocess.TimeoutExpired:
-        return WgmmaVerdict(None, texts.WGMMA_UNTRIED(why=texts.WGMMA_LATE(seconds=limit_s)))
-    except OSError as error:
-        return WgmmaVerdict(None, texts.WGMMA_UNTRIED(why=error.strerror))
-    if done.returncode == 0:
-        return WgmmaVerdict(True)
-    ended = texts.BY_SIGNAL(signal=-done.returncode) if done.returncode < 0 else f"exit code {done.returncode}"
-    why = (done.stderr.strip().splitlines() or [ended])[-1]
-    if done.returncode == NO_VERDICT or -done.returncode in OUTSIDE:
-        return WgmmaVerdict(None, texts.WGMMA_UNTRIED(why=why))
-    return WgmmaVerdict(False, texts.WGMMA_FAILED(why=why))
+        return texts.WGMMA_UNTRIED(why=texts.WGMMA_LATE(seconds=limit_s)), False
+    code = done.returncode
+    if code == 0:
+        return "", True
+    why = (done.stderr.strip().splitlines() or [texts.BY_SIGNAL(signal=-code) if code < 0 else f"exit code {code}"])[-1]
+    is_verdict = code != NO_VERDICT and -code not in OUTSIDE
+    return (texts.WGMMA_FAILED if is_verdict else texts.WGMMA_UNTRIED)(why=why), is_verdict
 
 
 # ── the child ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,21 @@
+"""In a rehearsal every Python imports this file: the device is the host's, which the tests have."""
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+if importlib.util.find_spec("cupy") is None:
+    from tests.fakes.fake_cupy import FakeCupy
+
+    sys.modules["cupy"] = FakeCupy()
+
+from ringtrain.ops.cuda import cupy_compiler, cupy_runtime, trials
+from tests.fakes.host_cuda import HostRuntime
+
+cupy_runtime.make_runtime = cache(lambda index: HostRuntime(quick=True))
+cupy_runtime.visible_devices = lambda: 1
+cupy_runtime.facts_of = lambda index: HostRuntime().facts
+cupy_compiler._headers = lambda cupy: ((), "")
+trials.REPEATS = trials.MOST_RUNS = 1  # the host's times say nothing
