@@ -90,7 +90,8 @@ CUDNN_RAISED = Template("cuDNN: {kind}: {error}")
 # cuda/wgmma_trial
 WGMMA_UNTRIED = Template("a child process could not try it on this GPU ({why})")
 WGMMA_LATE = Template("it was not done after {seconds:g} s")
-WGMMA_FAILED = Template("a child process tried it on this GPU, and failed: {why}")
+WGMMA_NEIGHBOUR = "another process tried, and has no verdict"
+WGMMA_FAILED = Template("a child process tried it on this GPU, and failed: {why}; to try again, remove {path}")
 WGMMA_DIFFERS = Template("{work} by {name} differs from {first} by more than {most:g} of the norm")
 BY_SIGNAL = Template("ended by signal {signal}")
 

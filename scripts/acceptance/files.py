@@ -1,4 +1,4 @@
-"""Files that another process may read at any time, and the digest that tells for which sources they were made."""
+"""Files that another process may read at any time, and a digest of what runs on a device."""
 
 import hashlib
 import json

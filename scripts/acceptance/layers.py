@@ -9,6 +9,7 @@ import argparse
 import importlib
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from processes import ended, ending
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
-from ringtrain.ops.cuda.choice import Unable
+from ringtrain.ops.cuda.choice import CUBLAS, CUDNN, WGMMA, Unable
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 
-OWN, WGMMA, CUBLAS, CUDNN, PYTORCH = KINDS = "own", "wgmma", "cuBLAS", "cuDNN", "PyTorch"
+KINDS = OWN, *_, PYTORCH = "own", WGMMA, CUBLAS, CUDNN, "PyTorch"
 LIBRARIES = (CUDNN, CUBLAS)
 REPLAYS = 10
 
@@ -141,14 +142,16 @@ def measure(options) -> None:
 
 def measure_each(options, kinds: list[str]) -> int:
     """Have a process measure each kind, and put their rows together, after each. Returns how many failed."""
-    rows, failed = [], []
-    for kind in kinds:
+    rows, failed, end_at = [], [], time.monotonic() + options.seconds
+    for number, kind in enumerate(kinds):
         folder = options.folder / kind
         folder.mkdir(exist_ok=True)
         words = [sys.executable, __file__, folder, "--kind", kind, "--model", options.model, "--batch", options.batch]
         words += ["--precision", options.precision, "--shapes", options.shapes, "--peer", options.peer]
         with open(folder / "output.txt", "w+") as output:
-            code = ended(list(map(str, words)), options.seconds / len(kinds), stdout=output, stderr=output)
+            code = ended(
+                list(map(str, words)), (end_at - time.monotonic()) / (len(kinds) - number), stdout=output, stderr=output
+            )
             output.seek(0)
             last = output.read().strip().rpartition("\n")[2]
         rows += read_json(folder / "rows.json") or []

@@ -15,7 +15,6 @@ class Torch:
     def __init__(self, runtime):
         self._runtime = runtime
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = True
 
     def tensor(self, array):
         """Return a tensor of the array's memory."""
@@ -42,6 +41,7 @@ class Torch:
 
     def seconds(self, plan, arrays, what: str) -> float:
         """Return PyTorch's seconds, in the arrays' type, by replays of a CUDA graph."""
+        torch.backends.cudnn.benchmark = True
         return _replayed(pass_of(plan, what, *self._operands(arrays, self.tensor(arrays["x"]).dtype)))
 
     def _operands(self, arrays, kind):

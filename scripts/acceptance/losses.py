@@ -95,24 +95,13 @@ class Runs:
     def losses(self, device: str, model: str, ranks: int, flags: tuple[str, ...]) -> tuple[list[float], list[str]]:
         """Return (losses, notes with words of :data:`TOLD`). Raises Failed."""
         out = self._folder / "-".join([Path(model).stem, str(ranks), device, *flags]).replace("/", "")
-        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", ranks, sys.executable, "-m", "ringtrain"]
-        command += ["train", "--model", model, "--synthetic", "--iterations", self._iterations]
-        command += [
-            "--batch",
-            self._batch,
-            "--lr",
-            RATE,
-            "--lr-policy",
-            "constant",
-            "--device",
-            device,
-            "--out",
-            out,
-            *flags,
-        ]
-        code, said = self._run(list(map(str, command)))
+        command = f"mpirun --oversubscribe --bind-to none -np {ranks}".split()
+        command += [sys.executable, *f"-m ringtrain train --model {model} --synthetic --device {device}".split()]
+        command += f"--iterations {self._iterations} --batch {self._batch} --lr {RATE} --lr-policy constant".split()
+        command += ["--out", str(out), *flags]
+        code, said = self._run(command)
         if code:
-            raise Failed(f"{device}: {' '.join(map(str, command))}: {said[-1500:]}")
+            raise Failed(f"{device}: {' '.join(command)}: {said[-1500:]}")
         records = list(map(json.loads, (out / "log.jsonl").read_text().splitlines()))
         notes = [record["text"] for record in records if record["event"] == "note"]
         kept = [text for text in notes if any(words in text for words in TOLD)]

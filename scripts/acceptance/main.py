@@ -7,7 +7,6 @@ stages want is missing here, and nothing was run.
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,14 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import bars
 from files import put, read_json, sources_digest
-from preflight import COMPILER, lacking, lacking_kernels
+from preflight import COMPILER, SANITIZER, lacking, lacking_kernels
 from processes import ended, ending
 from report import markdown
-from stages import CALLS, FIRST_CALLS, ROOT, SECONDS, STAGES, Stage, facts
+from stages import BEFORE, CALLS, FIRST_CALLS, ROOT, SECONDS, STAGES, Stage, facts
 
 PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "not done"
 COUNTED = (PASSED, SHORT)  # stages that ended: figures of others are of a part, neither judged nor a bar
@@ -63,6 +63,15 @@ def main() -> int:
     if missing:
         return refuse(missing)
     if options.look:
+        later = [
+            need
+            for name in chain(*CALLS[:FIRST_CALLS])
+            for stage in STAGES
+            if stage.name == name
+            for need in stage.needs
+        ]
+        for line in lacking([*later, SANITIZER], options.wheels):
+            print(f"gpu-acceptance: another stage of the first calls lacks {line}", file=sys.stderr)
         return 0
     os.environ["CUPY_CACHE_DIR"] = str(options.kernels.resolve())
     return conclude(run_all(stages, options))
@@ -136,7 +145,8 @@ def run(stage: Stage, outcome: Outcome, work: Path, left: float, options, beat: 
         return
     own = (work / stage.name).resolve()
     own.mkdir(exist_ok=True)
-    probe = last_probe(options, own)
+    probe = last_probe(options)
+    put(own / BEFORE, json.dumps(probe))
     command = (stage.small if options.rehearse else stage.command)(own)
     environment = stage.environment(probe.get("leave_out", []), options.rehearse)
     outcome.command, began = " ".join(map(str, command)), time.monotonic()
@@ -160,13 +170,11 @@ def run(stage: Stage, outcome: Outcome, work: Path, left: float, options, beat: 
         outcome.said = f"{how}. {reading.short} The end of its output: {tail(own / 'output.txt')}"
 
 
-def last_probe(options, folder: Path) -> dict:
-    """Return the verdicts of the probe on these sources, and put them into a stage's folder; nothing without any."""
-    for place in filter(None, (options.out, options.home)):
-        probe = read_json(place / PROBE)
+def last_probe(options) -> dict:
+    """Return the content of the last probe.json of these sources: nothing without any."""
+    for folder in filter(None, (options.out, options.home, options.kernels)):
+        probe = read_json(folder / PROBE)
         if probe.get("sources") == sources_digest():
-            if not (folder / PROBE).exists():
-                shutil.copy(place / PROBE, folder / PROBE)
             return probe
     return {}
 

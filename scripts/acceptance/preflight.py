@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from files import read_json, sources_digest
+from files import read_json
 
 ROOT = Path(__file__).parents[2]
 CPU = ROOT / "ringtrain" / "ops" / "cpu"
 CARRIED = "scripts/gpu-wheels DIR, where there is a network, downloads it; give --wheels DIR here"
 BESIDE = "pip install it into this Python, beside what it has"
-MANIFEST = "kernels.json"  # of scripts/gpu-kernels: {"sources": digest, "packages": {name: version}, "files": [names]}
+MANIFEST = "kernels.json"  # of scripts/gpu-kernels: {"packages": {name: version}, "files": [names]}
 MOST_S = 20  # for nvidia-smi; a GPU that sleeps takes a few seconds
 
 
@@ -91,8 +91,6 @@ def lacking_kernels(folder: Path | None) -> list[str]:
     command = f"scripts/gpu-kernels {folder}"
     if not manifest or not all((folder / name).exists() for name in manifest["files"]):
         return [f"compiled kernels: {folder} does not have them: {command}, where there is a network"]
-    if manifest["sources"] != sources_digest():
-        return [f"compiled kernels: those of {folder} are of other sources: {command}, where there is a network"]
     here = {name: version for name in manifest["packages"] if (version := version_of(name))}
     other = [f"{name}=={here[name]}" for name in here if here[name] != manifest["packages"][name]]
     if other:

@@ -3,19 +3,21 @@ on a device, and so its family alone. A line tells of each as it ends. With --to
 
 probe.json in FOLDER, written anew each time: {"sources": digest, "leave_out": [kinds of ways that did not pass],
 "families": {name: {"status": passed | failed | errors found | ended by signal N | not done, "files", "seconds",
-"passed", "failed", "first": its first error}}}. --failed takes the families that did not pass in the one that is there.
+"passed", "failed", "first": its first error}}}. --failed takes the families that did not pass in a former one.
 """
 
 import argparse
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from files import read_json, sources_digest, write_rows
-from processes import end, ending
+from processes import NOT_DONE, end, ending
 
 ROOT = Path(__file__).parents[2]
 OPS, TRAIN = "tests/ops/test_ops_cuda", "tests/train/test_train"
@@ -39,31 +41,29 @@ KINDS = {"maps of the TMA unit": "wgmma", "wgmma, products": "wgmma", "wgmma, co
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
 # Of the sanitizer, and of pytest.
 ERROR = re.compile(r"^(?:E +|={9} (?!COMPUTE-))(\S.*)$|^((?:ERROR|FAILED) .*)$", re.MULTILINE)
-FOUND, MOST_ERRORS, PROBE = 9, 3, "probe.json"  # the exit code of the sanitizer's finding
+FOUND, PROBE = 9, "probe.json"  # the exit code of the sanitizer's finding
 
 
 def chosen(options) -> dict[str, tuple[list[str], str]]:
     """Return {name: (files, tool of the sanitizer)}."""
     families = FAMILIES
     if options.failed:
-        rows = read_json(options.folder / PROBE).get("families")
+        rows = read_json(options.failed).get("families")
         if rows is None:
-            sys.exit(f"no {PROBE}: run the stage probe before")
+            sys.exit("no probe was made on this machine, of these sources: run the stage probe before")
         families = {name: rows[name]["files"] for name in rows if rows[name]["status"] != "passed"}
-    elif options.each_file:
-        families = {Path(file).stem: [file] for files in FAMILIES.values() for file in files}
     if options.families:
         families = {name.strip(): families[name.strip()] for name in options.families.split(";")}
     tools = options.tool or [""]
     return {f"{tool} {name}".strip(): (files, tool) for tool in tools for name, files in families.items()}
 
 
-def start(name: str, files: list[str], tool: str, folder: Path):
+def start(name: str, files: list[str], tool: str, folder: Path, maxfail: int):
     """Return (its process, the file of its output, when it began)."""
     path = folder / (re.sub(r"\W+", "-", name) + ".txt")
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)] if tool else []
     command += [sys.executable, "-m", "pytest", "--tb=short", "-W", "default", "-p", "no:cacheprovider"]
-    command += ["--maxfail", str(MOST_ERRORS), "-m", "device", *files]
+    command += ["--maxfail", str(maxfail), "-m", "device", *files]
     with open(path, "w") as output:
         given = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT, "start_new_session": True}
         return subprocess.Popen(command, **given), path, time.monotonic()
@@ -77,21 +77,23 @@ def row_of(code: int | None, text: str) -> dict:
     return {"status": status, **{what: int(number) for number, what in COUNTS.findall(last)}, "first": first}
 
 
-def run(families: dict[str, tuple[list[str], str]], folder: Path, seconds: float, at_once: int) -> dict[str, dict]:
+def run(
+    families: dict[str, tuple[list[str], str]], folder: Path, seconds: float, at_once: int = 8, maxfail: int = 3
+) -> dict[str, dict]:
     """Run them for a time. Returns their rows, by name."""
     waiting, running, rows, end_at = list(families), {}, {}, time.monotonic() + seconds
 
     def take(name: str) -> None:
         process, path, began = running.pop(name)
         code = process.poll()
-        end(process, 0.5)  # and whatever it has started
+        end(process, 0)  # and whatever it has started
         tell(name, row_of(code, path.read_text(errors="replace")) | {"seconds": round(time.monotonic() - began, 1)})
 
     def tell(name: str, row: dict) -> None:
         rows[name] = row | {"files": families[name][0]}
         counts = ", ".join(f"{row[what]} {what}" for what in ("passed", "failed", "skipped", "error") if what in row)
         print(f"{name:28} {row['status']:18} {row.get('seconds', 0):6} s  {counts}  {row['first']}", flush=True)
-        kinds = {KINDS[each] for each in rows if each in KINDS and rows[each]["status"] != "passed"}
+        kinds = {KINDS[each] for each in rows if each in KINDS and rows[each]["status"] not in ("passed", NOT_DONE)}
         report = {"sources": sources_digest(), "leave_out": sorted(kinds), "families": rows}
         write_rows(folder, report, PROBE)
 
@@ -99,11 +101,15 @@ def run(families: dict[str, tuple[list[str], str]], folder: Path, seconds: float
         while (waiting or running) and time.monotonic() < end_at:
             while waiting and len(running) < at_once:
                 name = waiting.pop(0)
-                running[name] = start(name, *families[name], folder)
+                running[name] = start(name, *families[name], folder, maxfail)
             time.sleep(0.1)
             for name in [each for each in running if running[each][0].poll() is not None]:
                 take(name)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends this program has a second for what follows
+        for process, *_ in running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         for name in list(running):
             take(name)
         for name in waiting:
@@ -114,15 +120,15 @@ def run(families: dict[str, tuple[list[str], str]], folder: Path, seconds: float
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=88)
+    parser.add_argument("--seconds", type=float, default=85)
     parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--maxfail", type=int, default=3, help="failures after which a family ends")
     parser.add_argument("--families", help=f"some of them, with semicolons: {'; '.join(FAMILIES)}")
-    parser.add_argument("--each-file", action="store_true", help="a family for each file of tests")
-    parser.add_argument("--failed", action="store_true", help=f"those that did not pass in FOLDER/{PROBE}")
+    parser.add_argument("--failed", type=Path, metavar=PROBE, help="those that did not pass in this one")
     parser.add_argument("--tool", action="append", help="of compute-sanitizer, as memcheck; may be repeated")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends its children, and tells of them
-    rows = run(chosen(options), options.folder, options.seconds, options.at_once)
+    rows = run(chosen(options), options.folder, options.seconds, options.at_once, options.maxfail)
     return int(any(row["status"] != "passed" for row in rows.values()))
 
 

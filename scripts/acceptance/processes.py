@@ -9,6 +9,7 @@ from contextlib import suppress
 
 GRACE_S = 5.0  # for a process to end after SIGTERM
 BEAT_S = 5.0
+NOT_DONE = "not done"
 
 
 def ended(
@@ -47,5 +48,5 @@ def end(process, grace: float = GRACE_S) -> None:
 def ending(code: int | None) -> str:
     """Return how a program ended, in words; None: it was ended by its limit."""
     if code is None:
-        return "not done"
+        return NOT_DONE
     return f"ended by signal {-code}" if code < 0 else f"exit code {code}"

@@ -22,7 +22,7 @@ RINGTRAIN = [*PYTHON, "-m", "ringtrain"]
 WITHOUT_CURVES, WITHOUT_CUDNN = HERE / "without" / "curves", HERE / "without" / "cudnn"
 REHEARSAL = ROOT / "tests" / "fakes" / "rehearsal"  # what Python, and PATH, have in a rehearsal
 SECONDS = 540.0  # of one call, at most: with its start less than ten minutes
-START_S = 90.0  # of a machine and of the environment, before the first call's stages
+BEFORE = "before.json"  # in a stage's folder: the probe that was made before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Stage:
     ``small(folder)``: what a rehearsal runs, and ``played``: what that is; None where it is left out.
     ``read(folder)``: what its files say. ``needs``: of the machine. ``without``: a folder that hides a package.
     ``unable``: what its output says where the machine cannot do it at all. ``live``: its output is shown as it comes.
-    ``obeys``: whether kinds of ways are left out that failed in the probe."""
+    ``leaves_out``: whether kinds of ways are left out that failed in the probe."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Stage:
     without: Path | None = None
     unable: str = ""
     live: bool = False
-    obeys: bool = True
+    leaves_out: bool = True
     small: Callable[[Path], list] | None = None
     played: str = ""
 
@@ -56,7 +56,7 @@ class Stage:
             told["PATH"] = f"{REHEARSAL}{os.pathsep}{told['PATH']}"
         else:
             told["RINGTRAIN_TEST_DEVICE"] = "cuda"
-        if self.obeys and left_out:
+        if self.leaves_out and left_out:
             told["RINGTRAIN_LEAVE_OUT"] = ",".join(left_out)
         return told
 
@@ -107,20 +107,16 @@ def doctor(folder: Path) -> list:
     return [*RINGTRAIN, "doctor", "--device", "cuda"]
 
 
-def twice(command: Callable[[Path], list]) -> Callable[[Path], list]:
-    return lambda folder: ["bash", "-ec", '"$@"; "$@"', "bash", *command(folder)]
-
-
 LARGE, EXACT = ("resnet50", "--precision", "bfloat16", "--batch", "128"), ("resnet50", "--batch", "32", "--check")
 SMALL_NETS = ("lenet", "cifar10_full", "resnet18", "mlp")
 MEASURED = "the same work as PyTorch's; no slower than this GPU was before"
 SAME = "those of the CPU, to what rounding makes of them"
 BESIDE_TORCH, TESTING = (*TRAINING, TORCH), (*TRAINING, PYTEST, HYPOTHESIS)
-MEMCHECK, RACECHECK = ("--tool", "memcheck"), ("--tool", "racecheck")
+TOOLS = ("--tool", "memcheck", "--tool", "racecheck")
 NO_SANITIZER = "Device not supported"
-BESIDE_CUDNN, SANITIZED = (*BESIDE_TORCH, CUDNN), (*TESTING, SANITIZER)
+BESIDE_CUDNN = (*BESIDE_TORCH, CUDNN)
 # ── of a rehearsal ────────────────────────────────────────────────────────────────────────────────────────────────
-FEW, FEW_FILES = "16 bits; the rest", "test_ops_cuda_pool; test_ops_cuda_kernels"
+FEW = "16 bits; the rest"
 TINY = str(REHEARSAL / "tiny.toml")
 FEW_ITERATIONS = ("--warm-up", "1", "--iterations", "1", "--copied", "1000000", "--edge", "256")
 HOST_TORCH = ("--peer", "torch_on_cpu", "--kinds", "own,wgmma,PyTorch")
@@ -134,12 +130,12 @@ def nothing(folder: Path) -> readings.Reading:
 STAGES = (
     Stage(
         "warm", "Kernels that were compiled elsewhere", "none is missing", 20, program("warm.py"), readings.warm,
-        small=twice(program("warm.py", "--only", "fill")),
+        small=lambda folder: ["bash", "-ec", '"$@"; "$@"', "bash", *program("warm.py", "--only", "fill")(folder)],
         played="one source, twice; without CuPy by a compiler that does nothing",
     ),
     Stage(
         "probe", "Tests of the device by family", "all pass", 90,
-        program("probe.py", "--seconds", "88"), readings.probe, TESTING, live=True, obeys=False,
+        program("probe.py"), readings.probe, TESTING, live=True, leaves_out=False,
         small=program("probe.py", "--families", FEW, "--at-once", "2"), played=f"the families {FEW}",
     ),
     Stage("doctor", "What the machine offers", "no line fails", 20, doctor, nothing, small=doctor, played="all of it"),
@@ -157,7 +153,7 @@ STAGES = (
     Stage(
         "layers", "Convolutions of resnet50: each shape, pass and kind of way beside PyTorch",
         "errors of at most 1e-2; no slower than this GPU was before", 100,
-        program("layers.py"), readings.layers, BESIDE_CUDNN, obeys=False,
+        program("layers.py"), readings.layers, BESIDE_CUDNN, leaves_out=False,
         small=program("layers.py", "--model", TINY, "--batch", "8", *HOST_TORCH),
         played="the convolution of a tiny net beside PyTorch on the CPU, without cuDNN and cuBLAS",
     ),
@@ -168,8 +164,9 @@ STAGES = (
     ),
     Stage(
         "failed", "memcheck and racecheck of what failed in the probe", "clean", 60,
-        program("probe.py", "--failed", *MEMCHECK, *RACECHECK, "--seconds", "58"), readings.probe, SANITIZED,
-        obeys=False, unable=NO_SANITIZER, small=program("probe.py", "--families", "the rest", *MEMCHECK),
+        lambda folder: [*program("probe.py", *TOOLS, "--seconds", "55", "--failed")(folder), str(folder / BEFORE)],
+        readings.probe, TESTING, leaves_out=False, unable=NO_SANITIZER,
+        small=program("probe.py", "--families", "the rest", *TOOLS[:2]),
         played="a family, without checks: compute-sanitizer is a program that passes its arguments on",
     ),
     Stage(
@@ -179,8 +176,8 @@ STAGES = (
     ),
     Stage(
         "tests", "All tests on the device", "all pass", 80,
-        program("probe.py", "--each-file", "--seconds", "78"), readings.probe, TESTING, obeys=False,
-        small=program("probe.py", "--each-file", "--families", FEW_FILES, "--at-once", "2"), played="two files",
+        program("probe.py", "--maxfail", "1000", "--seconds", "75"), readings.probe, TESTING, leaves_out=False,
+        small=program("probe.py", "--families", FEW, "--at-once", "2"), played=f"the families {FEW}",
     ),
     # ── later ──
     Stage(
@@ -209,11 +206,10 @@ STAGES = (
     ),
     Stage(
         "sanitizer", "memcheck and racecheck of kernels", "clean", 320,
-        program("probe.py", *MEMCHECK, *RACECHECK, "--seconds", "318"), readings.probe, SANITIZED, obeys=False,
+        program("probe.py", *TOOLS, "--seconds", "315"), readings.probe, (*TESTING, SANITIZER), leaves_out=False,
         unable=NO_SANITIZER,
     ),
 )  # fmt: skip
-# The first three are the first look at a device: with the start, their limits add up to at most FIRST_S.
 CALLS = (
     ("warm", "probe", "doctor", "first"),
     ("resnet50", "layers", "kernels"),
@@ -222,4 +218,5 @@ CALLS = (
     ("strategies",),
     ("compile", "sanitizer"),
 )
-FIRST_CALLS, FIRST_S = 3, 720.0
+# The first calls are the first look at a device. With its start, and the environment, their limits add up to FIRST_S.
+FIRST_CALLS, START_S, FIRST_S = 3, 90.0, 720.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from files import sources_digest, write_rows
+from files import write_rows
 from preflight import MANIFEST, version_of
 
 from ringtrain.errors import RingtrainError
@@ -26,7 +26,7 @@ PACKAGES = "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"
 
 def jobs(architecture: str, only: str | None) -> Iterator[tuple]:
     """Yield (source, its definitions, the architecture that it is compiled for), large ones first: of float32 without
-    tensor cores, and of bfloat16. Tests of the device want a few of other types."""
+    tensor cores, and of bfloat16: all of training. Tests of the device want others, too."""
     for source in sorted(NAMES, key=lambda name: -len(whole_source(name))):
         for act, cores in (("float", 0), ("__nv_bfloat16", 1)) if only in (None, source) else ():
             for defines in definitions(source, "float", act):
@@ -56,8 +56,11 @@ def main() -> int:
     write_rows(options.folder, counts)
     if options.manifest:
         packages = {name: version for name in PACKAGES if (version := version_of(name))}
-        content = {"sources": sources_digest(), "packages": packages, "files": [name for name, _ in compiled]}
-        write_rows(cache_folder(), content, MANIFEST)
+        files = [name for name, _ in compiled]
+        write_rows(cache_folder(), {"packages": packages, "files": files}, MANIFEST)
+        for path in cache_folder().glob("*.cubin"):  # of former sources
+            if path.name not in files:
+                path.unlink()
     return 0
 
 

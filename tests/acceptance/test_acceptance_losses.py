@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.ops.cpu.library import open_library
+from tests.tiers import thorough
 
 
 @pytest.fixture
@@ -81,23 +82,12 @@ def test_all_that_runs_are_held_against_is_kept(losses, acceptance):
 
 
 @pytest.mark.mpi
-def test_the_losses_that_are_kept_are_those_of_any_cpu_to_the_bit(losses, acceptance, tmp_path):
+@pytest.mark.parametrize("name", ["tiny", *thorough("lenet", "resnet20")])
+def test_the_losses_that_are_kept_are_those_of_any_cpu_to_the_bit(losses, acceptance, tmp_path, name):
     """That has fused multiply-adds."""
     if open_library()[1] == "x86-64-v2":
         pytest.skip("this CPU has no fused multiply-adds")
     kept = acceptance("files").read_json(losses.KEPT)
-    for size, model in ((losses.SMALL, losses.TINY), ((), "lenet")):
-        runs = losses.Runs(tmp_path / model.replace("/", "-"), losses.run, kept, *size)
-        name = runs.wanted(model, 1, losses.Strategy((), losses.ONE))
-        assert runs.losses("cpu", model, 1, ())[0] == kept[name]
-
-
-def test_every_strategy_of_the_catalogue_is_run(losses):
-    from ringtrain.exchange.catalogue import AROUND
-    from ringtrain.exchange.catalogue import STRATEGIES as KNOWN
-
-    flags = [" ".join(strategy.flags) for strategy in losses.STRATEGIES.values()]
-    for name in KNOWN:
-        assert name == "allreduce" or any(f"--sync {name}" in each for each in flags), name
-    for name in AROUND:
-        assert any(f"--fc {name}" in each for each in flags), name
+    size, model = (losses.SMALL, losses.TINY) if name == "tiny" else ((), name)
+    runs = losses.Runs(tmp_path, losses.run, kept, *size)
+    assert runs.losses("cpu", model, 1, ())[0] == kept[runs.wanted(model, 1, losses.Strategy((), losses.ONE))]

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
 
@@ -70,23 +70,36 @@ def _digest(facts: Facts, precision: str) -> str:
 
 def ask(path: Path, child: Sequence[str], limit_s: float = LIMIT_S) -> str:
     """Return why wgmma is not offered: nothing where it is. By the verdict in a file, or by that of a child."""
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a+"))
+            waited = _lock(file)
+        except OSError:  # nothing can be kept, or locked: each process makes a trial of its own
+            return run(child, limit_s, path)[0]
+        file.seek(0)
+        with suppress(ValueError, KeyError, TypeError):  # nothing yet, or its writer was killed
+            return json.load(file)["why"]
+        if waited:
+            return texts.WGMMA_UNTRIED(why=texts.WGMMA_NEIGHBOUR)
+        why, is_verdict = run(child, limit_s, path)
+        if is_verdict:
+            file.truncate(0)
+            json.dump({"why": why}, file)
+        return why
+
+
+def _lock(file) -> bool:
+    """Lock a file until it is closed. Returns whether another process had it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            file.seek(0)
-            with suppress(ValueError):  # nothing yet, or its writer was killed
-                return json.load(file)["why"]
-            why, is_verdict = run(child, limit_s)
-            if is_verdict:
-                file.truncate(0)
-                json.dump({"why": why}, file)
-            return why
-    except OSError:  # nothing can be kept, or locked: each process makes a trial of its own
-        return run(child, limit_s)[0]
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return True
+    return False
 
 
-def run(child: Sequence[str], limit_s: float) -> tuple[str, bool]:
+def run(child: Sequence[str], limit_s: float, path: Path) -> tuple[str, bool]:
     """Return (why wgmma is not offered, whether that is a verdict), of a child that ends after ``limit_s``."""
     given = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:
@@ -97,8 +110,9 @@ def run(child: Sequence[str], limit_s: float) -> tuple[str, bool]:
     if code == 0:
         return "", True
     why = (done.stderr.strip().splitlines() or [texts.BY_SIGNAL(signal=-code) if code < 0 else f"exit code {code}"])[-1]
-    is_verdict = code != NO_VERDICT and -code not in OUTSIDE
-    return (texts.WGMMA_FAILED if is_verdict else texts.WGMMA_UNTRIED)(why=why), is_verdict
+    if code == NO_VERDICT or -code in OUTSIDE:
+        return texts.WGMMA_UNTRIED(why=why), False
+    return texts.WGMMA_FAILED(why=why, path=path), True
 
 
 # ── the child ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,4 +175,6 @@ def main(index: str, precision: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    code = main(*sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)  # after a trap, what frees memory on the device fails too, and would have the last word

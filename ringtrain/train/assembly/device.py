@@ -91,6 +91,6 @@ def cuda_devices() -> CudaDevices:
 
     def wrap(transport: Transport, mpi_cuda: str, index: int):
         choice = choose_way(transport, mpi_cuda, index, "ringtrain.ops.cuda.cupy_runtime:make_runtime")
-        return (lambda runtime: on_device(transport, runtime, choice)), tuple(filter(None, [choice.words]))
+        return (lambda runtime: on_device(transport, runtime, choice)), (choice.words,) if choice.words else ()
 
     return CudaDevices(visible_devices, make_runtime, CudaOps, wrap, left_out)

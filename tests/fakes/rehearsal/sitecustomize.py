@@ -11,7 +11,7 @@ if importlib.util.find_spec("cupy") is None:
 
     sys.modules["cupy"] = FakeCupy()
 
-from ringtrain.ops.cuda import cupy_compiler, cupy_runtime, trials
+from ringtrain.ops.cuda import cupy_compiler, cupy_runtime, trials, wgmma
 from tests.fakes.host_cuda import HostRuntime
 
 cupy_runtime.make_runtime = cache(lambda index: HostRuntime(quick=True))
@@ -19,3 +19,4 @@ cupy_runtime.visible_devices = lambda: 1
 cupy_runtime.facts_of = lambda index: HostRuntime().facts
 cupy_compiler._headers = lambda cupy: ((), "")
 trials.REPEATS = trials.MOST_RUNS = 1  # the host's times say nothing
+wgmma.TILES = wgmma.TILES[-1:]  # each takes seconds
