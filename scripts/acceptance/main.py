@@ -143,31 +143,31 @@ def run(stage: Stage, outcome: Outcome, work: Path, left: float, options, beat: 
     if left < LEAST_S:
         outcome.said = "no time was left for it: name it as a stage of another call"
         return
-    own = (work / stage.name).resolve()
-    own.mkdir(exist_ok=True)
+    folder = (work / stage.name).resolve()
+    folder.mkdir(exist_ok=True)
     probe = last_probe(options)
-    put(own / BEFORE, json.dumps(probe))
-    command = (stage.small if options.rehearse else stage.command)(own)
+    put(folder / BEFORE, json.dumps(probe))
+    command = (stage.small if options.rehearse else stage.command)(folder)
     environment = stage.environment(probe.get("leave_out", []), options.rehearse)
     outcome.command, began = " ".join(map(str, command)), time.monotonic()
     outcome.limit = min(stage.seconds, left)
     outcome.played = stage.played if options.rehearse else ""
     code = None
     try:
-        with open(own / "output.txt", "w") as output:
+        with open(folder / "output.txt", "w") as output:
             shown = None if stage.live else output
             code = status(command, environment, shown, outcome.limit, beat)
     finally:
         outcome.seconds = time.monotonic() - began
-        reading = stage.read(own)
+        reading = stage.read(folder)
         outcome.rows, outcome.figures = reading.rows, reading.figures
         outcome.said = reading.short
     outcome.status = PASSED if code == 0 and not reading.short else SHORT if code == 0 else FAILED
-    if code and stage.unable and stage.unable in (own / "output.txt").read_text(errors="replace"):
+    if code and stage.unable and stage.unable in (folder / "output.txt").read_text(errors="replace"):
         outcome.status = LEFT_OUT
     if code != 0:
         how = f"not done after {outcome.limit:.0f} s" if code is None else ending(code)
-        outcome.said = f"{how}. {reading.short} The end of its output: {tail(own / 'output.txt')}"
+        outcome.said = f"{how}. {reading.short} The end of its output: {tail(folder / 'output.txt')}"
 
 
 def last_probe(options) -> dict:
@@ -222,13 +222,13 @@ def write(options, work: Path, machine: dict, outcomes: list[Outcome]) -> None:
     """Write report.md and report.json, bars.json with the new figures, probe.json, and report.tar with the files of all
     stages."""
     name = f"-{options.call}" if options.rehearse else ""
-    told = {"facts": machine, "stages": [asdict(outcome) for outcome in outcomes]}
+    content = {"facts": machine, "stages": [asdict(outcome) for outcome in outcomes]}
     measured = bars.read()
     for outcome in outcomes:
         if outcome.status in COUNTED:
             measured = bars.merged(measured, machine.get("gpu", "unknown"), outcome.name, outcome.figures)
-    put(options.out / f"report{name}.json", json.dumps(told, indent=1) + "\n")
-    put(options.out / f"report{name}.md", markdown(told))
+    put(options.out / f"report{name}.json", json.dumps(content, indent=1) + "\n")
+    put(options.out / f"report{name}.md", markdown(content))
     put(options.out / "bars.json", json.dumps(measured, indent=1) + "\n")
     if (work / "probe" / PROBE).exists():
         for place in filter(None, (options.out, options.home)):

@@ -91,11 +91,12 @@ def lacking_kernels(folder: Path | None) -> list[str]:
     command = f"scripts/gpu-kernels {folder}"
     if not manifest or not all((folder / name).exists() for name in manifest["files"]):
         return [f"compiled kernels: {folder} does not have them: {command}, where there is a network"]
-    here = {name: version for name in manifest["packages"] if (version := version_of(name))}
-    other = [f"{name}=={here[name]}" for name in here if here[name] != manifest["packages"][name]]
+    installed = {name: version for name in manifest["packages"] if (version := version_of(name))}
+    other = " ".join(
+        f"{name}=={installed[name]}" for name in installed if installed[name] != manifest["packages"][name]
+    )
     if other:
-        here = " ".join(other)
-        return [f"compiled kernels: this machine has {here}, which {folder} is not of: {command} {here}"]
+        return [f"compiled kernels: this machine has {other}, which {folder} is not of: {command} {other}"]
     return []
 
 

@@ -65,8 +65,8 @@ def start(name: str, files: list[str], tool: str, folder: Path, maxfail: int):
     command += [sys.executable, "-m", "pytest", "--tb=short", "-W", "default", "-p", "no:cacheprovider"]
     command += ["--maxfail", str(maxfail), "-m", "device", *files]
     with open(path, "w") as output:
-        given = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT, "start_new_session": True}
-        return subprocess.Popen(command, **given), path, time.monotonic()
+        settings = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": ROOT, "start_new_session": True}
+        return subprocess.Popen(command, **settings), path, time.monotonic()
 
 
 def row_of(code: int | None, text: str) -> dict:

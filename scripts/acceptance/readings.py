@@ -41,8 +41,8 @@ def probe(folder: Path) -> Reading:
     families = content_of(folder, "probe.json")
     rows = families["families"] if families else {}
     short = [name for name in rows if rows[name]["status"] != "passed"]
-    told = [{"family": name, **{key: row[key] for key in row if key != "files"}} for name, row in rows.items()]
-    return Reading(told, f"did not pass: {', '.join(short)}" if short else "")
+    table = [{"family": name, **{key: row[key] for key in row if key != "files"}} for name, row in rows.items()]
+    return Reading(table, f"did not pass: {', '.join(short)}" if short else "")
 
 
 def exact(folder: Path) -> Reading:

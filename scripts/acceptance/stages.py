@@ -51,14 +51,14 @@ class Stage:
         """``left_out``: kinds of ways that failed in the probe."""
         hidden = [WITHOUT_CURVES, *filter(None, [self.without]), *([REHEARSAL] if is_rehearsal else [])]
         path = os.pathsep.join([*map(str, hidden), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        told = {**os.environ, "PYTHONPATH": path}
+        variables = {**os.environ, "PYTHONPATH": path}
         if is_rehearsal:
-            told["PATH"] = f"{REHEARSAL}{os.pathsep}{told['PATH']}"
+            variables["PATH"] = f"{REHEARSAL}{os.pathsep}{variables['PATH']}"
         else:
-            told["RINGTRAIN_TEST_DEVICE"] = "cuda"
+            variables["RINGTRAIN_TEST_DEVICE"] = "cuda"
         if self.leaves_out and left_out:
-            told["RINGTRAIN_LEAVE_OUT"] = ",".join(left_out)
-        return told
+            variables["RINGTRAIN_LEAVE_OUT"] = ",".join(left_out)
+        return variables
 
 
 def facts() -> dict:

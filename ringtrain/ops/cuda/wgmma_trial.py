@@ -101,9 +101,9 @@ def _lock(file) -> bool:
 
 def run(child: Sequence[str], limit_s: float, path: Path) -> tuple[str, bool]:
     """Return (why wgmma is not offered, whether that is a verdict), of a child that ends after ``limit_s``."""
-    given = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run(child, timeout=limit_s, **given)
+        done = subprocess.run(child, timeout=limit_s, **streams)
     except subprocess.TimeoutExpired:
         return texts.WGMMA_UNTRIED(why=texts.WGMMA_LATE(seconds=limit_s)), False
     code = done.returncode
