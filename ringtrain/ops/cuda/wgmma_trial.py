@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.runtime import Facts
 from ringtrain.ops.cuda.trials import distance, sample_of
 from ringtrain.ops.geometry import ConvGeometry
-from ringtrain.ops.precision import HALVES
+from ringtrain.ops.precision import HALVES, active_dtype
 
 LIMIT_S = 120.0  # where nothing is compiled yet, a slow machine takes most of it
 NO_VERDICT = 2  # the exit code of a child without a context
@@ -101,9 +102,10 @@ def _lock(file) -> bool:
 
 def run(child: Sequence[str], limit_s: float, path: Path) -> tuple[str, bool]:
     """Return (why wgmma is not offered, whether that is a verdict), of a child that ends after ``limit_s``."""
-    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run(child, timeout=limit_s, **streams)
+        done = subprocess.run(
+            child, timeout=limit_s, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         return texts.WGMMA_UNTRIED(why=texts.WGMMA_LATE(seconds=limit_s)), False
     code = done.returncode
@@ -140,10 +142,11 @@ def compare(runtime, precision: str) -> int:
     that differs, or that the device cannot do.
     """
     choice, random = Beside(), np.random.default_rng(0)
-    plain = CudaOps(runtime, "float32", precision)
-    ops = CudaOps(runtime, "float32", precision, Device(runtime, "float32", plain.active, choice=choice))
+    make_ops: Any = CudaOps  # it is composed of its parts, which a checker of types does not see
+    active = active_dtype(precision, "float32")
+    ops = make_ops(runtime, "float32", precision, Device(runtime, "float32", active, choice=choice))
 
-    def normal(*shape, dtype=plain.active):
+    def normal(*shape, dtype=active):
         return ops.from_host(random.standard_normal(shape).astype(dtype))
 
     for turns in product((False, True), repeat=2):
