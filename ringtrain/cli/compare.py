@@ -182,11 +182,12 @@ def _read(ran: list) -> list:
 def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     """Write the table of the finished variants, which a later failure leaves intact."""
     from ringtrain.errors import RingtrainError
+    from ringtrain.storage.files import Folder
 
     if ran[-1].problem is not None:
         click.echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
     try:
-        write_text(path, _json(*_figures(_read(ran), variant_of)))
+        Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
     except RingtrainError as error:
         click.echo(texts.FROM(text=error), err=True)
 
@@ -258,16 +259,18 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
     from ringtrain.report.comparison.logs import RunLog
     from ringtrain.report.comparison.plot import draw_comparison
     from ringtrain.report.figure import check_picture
+    from ringtrain.storage.files import Folder
 
     whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
     path = asked_for or usual
+    folder = None if asked_for or usual is None else Folder(usual.parent)
     try:
         check_picture(path)
         logs = [run for run, _ in whole]
         if variants:
-            draw_variants(logs, variants, {row["name"]: row["variant"] for row in rows}, path)
+            draw_variants(logs, variants, {row["name"]: row["variant"] for row in rows}, path, folder)
         else:
-            draw_comparison(logs, [row for _, row in whole], path)
+            draw_comparison(logs, [row for _, row in whole], path, folder)
     except RingtrainError as error:
         if asked_for:
             raise

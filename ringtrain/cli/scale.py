@@ -72,6 +72,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
     the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
     """
     from ringtrain.launch.mpirun import find_launcher
+    from ringtrain.storage.files import Folder
 
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
     counts, flags = _checked_counts(counts), _checked_words(words)
@@ -89,7 +90,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
                     where = folder / f"{run.name}-round-{number}"
                     click.echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
                     _take(run, number, start(run.ranks), flags, where, runs, failed)
-                    write_text(folder / "scale.json", _json(words, runs, failed, rows_of))
+                    Folder(folder).write("scale.json", _json(words, runs, failed, rows_of).encode())
     return _tell(words, runs, failed, paths, rows_of)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError
 from ringtrain.launch import texts
+from ringtrain.storage.files import open_nofollow
 from ringtrain.transport.launch_environment import read_launch
 
 PLACE = "{ranks}"
@@ -61,9 +62,9 @@ def _is_open_mpi(mpirun: str) -> bool:
 
 
 def run_to_file(words: Sequence[str], output: Path) -> int:
-    """Run a command with its output in a file, and return its exit status. An error while it runs, as of a signal, ends
-    the command too."""
-    with open(output, "wb") as file:
+    """Run a command with its output in a file, which is no link, and return its exit status. An error while it runs, as
+    of a signal, ends the command too."""
+    with open(output, "wb", opener=open_nofollow) as file:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
     try:
         return process.wait()

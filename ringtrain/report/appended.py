@@ -6,18 +6,20 @@ from contextlib import suppress
 
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.report import texts
+from ringtrain.storage import files
 
 CLOSED = -1  # in place of a file's number
 
 
 class AppendedFile:
-    """A file opened for appending. ``flags``: further ones of :func:`os.open`, such as O_TRUNC.
+    """A file of a run folder, opened for appending; no link is followed. ``flags``: further ones of :func:`os.open`,
+    such as O_TRUNC.
 
     Raises: OSError.
     """
 
     def __init__(self, path: str, flags: int = 0):
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | flags, 0o666)
+        self._file = files.open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags)
 
     def append(self, piece: bytes) -> str | None:
         """Write all of it, or nothing, as on a full disk. Returns None, or the reason."""

@@ -89,12 +89,13 @@ def drawn(make: "Callable[[], Figure]", kind: str, style: dict | None = None) ->
     return file.getvalue()
 
 
-def write_picture(make: "Callable[[], Figure]", path) -> None:
-    """Write a figure as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all.
+def write_picture(make: "Callable[[], Figure]", path, folder: files.Folder | None = None) -> None:
+    """Write a figure as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. ``folder``: of
+    the file, if it is one of a run, in which no link is followed.
 
     Raises: UsageError, RingtrainError as ``files.write``.
     """
-    files.write(Path(path), drawn(make, kind_of(path)))
+    (folder.write if folder else files.write)(Path(path), drawn(make, kind_of(path)))
 
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,7 @@ from ringtrain.report.figure import (
     write_picture,
 )
 from ringtrain.report.screen.words import accuracy_percent
+from ringtrain.storage import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def draw_curves(folder, path) -> str | None:
         run = read_run(folder, Path(folder).name)
         if not run.train:
             return texts.NOTHING_TO_DRAW(path=folder)
-        write_picture(partial(curves_figure, run), path)
+        write_picture(partial(curves_figure, run), path, files.Folder(Path(path).parent))
     except ImportError:
         return texts.NO_MATPLOTLIB()
     except RingtrainError as error:
@@ -53,7 +54,7 @@ def draw_curves(folder, path) -> str | None:
 def has_iterations(log_path) -> bool:
     """Return whether the log has iterations to draw; False if it cannot be read."""
     try:
-        with open(log_path, "rb") as log:
+        with open(log_path, "rb", opener=files.open_nofollow) as log:
             return any(b'"event": "iteration"' in line for line in log)
     except OSError:
         return False

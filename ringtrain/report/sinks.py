@@ -10,6 +10,7 @@ from ringtrain.report import texts
 from ringtrain.report.appended import AppendedFile, unwritable
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
 from ringtrain.report.records import parse_record
+from ringtrain.storage import files
 
 
 class Sink(ABC):
@@ -70,7 +71,7 @@ class JsonLines(Sink):
     ):
         self._path, self._warn, self._lost = os.fspath(path), warn, 0
         try:
-            if resumed_at is not None and os.path.exists(self._path):
+            if resumed_at is not None and os.path.lexists(self._path):
                 truncate_log(self._path, resumed_at, again)
             self._file = AppendedFile(self._path, os.O_TRUNC if resumed_at is None else 0)
         except OSError as error:
@@ -110,14 +111,14 @@ def truncate_log(path, iteration: int, again: bool = False) -> None:
     records on the wrong side of it. Malformed lines in between stay, and every reader passes over them; the last line
     that stays is whole. A file is shortened in one step or not at all, so a crash here loses nothing more.
     """
-    with open(path, "rb") as log:
+    with open(path, "r+b", opener=files.open_nofollow) as log:
         kept = least = balance = end = 0
         for line in log:
             side, begin, end = _side(line, iteration, again), end, end + len(line)
             balance += side or 0
             if side is not None and (balance < least or (side == 0 and begin == kept)):
                 kept, least = end, balance
-    os.truncate(path, kept)
+        log.truncate(kept)
 
 
 def _side(line: bytes, iteration: int, again: bool) -> int | None:
@@ -136,7 +137,7 @@ def _side(line: bytes, iteration: int, again: bool) -> int | None:
 
 def last_iteration(path) -> int:
     """Return the last iteration in a log; 0 if it has none. Raises OSError."""
-    with open(path, "rb") as log:
+    with open(path, "rb", opener=files.open_nofollow) as log:
         records = (parse_record(line) for line in log if b'"iteration"' in line)
         return max((found["iteration"] for found in records if found and found["event"] == "iteration"), default=0)
 
@@ -144,7 +145,7 @@ def last_iteration(path) -> int:
 def is_log(path) -> bool:
     """Return whether a file has a record within its first lines, is empty, or does not exist."""
     try:
-        with open(path, "rb") as log:
+        with open(path, "rb", opener=files.open_nofollow) as log:
             lines = [log.readline(1 << 16) for _ in range(100)]
     except FileNotFoundError:
         return True

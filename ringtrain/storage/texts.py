@@ -85,6 +85,11 @@ NO_SCALAR = Template("checkpoint {source} has no finite number {name}: it was ch
 
 # files.py
 NO_REGULAR_FILE = Template("Not a regular file")
+IS_A_LINK = Template("A link, and none is followed in the folder of a run")
+LINKED_FOLDER = Template(
+    "{path} is a link to {target}: a run writes in its own folder alone, and follows no link there; "
+    "put a folder in its place, or name another run folder than {folder}"
+)
 
 
 WRITING_REFUSED = Template("{path}: writing is not allowed ({reason}); name another with --out")

@@ -232,14 +232,15 @@ def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_roo
     assert len(told) == 1
 
 
-def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration):
-    told = []
-    log = JsonLines("/dev/full", warn=told.append)
+def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration, tmp_path, monkeypatch):
+    told, path = [], tmp_path / "log"
+    log = JsonLines(path, warn=told.append)
+    monkeypatch.setattr(os, "write", lambda file, piece: 0)  # there is room for nothing
     log.handle(iteration())
     log.handle(iteration())
     log.close()
     log.close()
-    assert told[1:] == [texts.LOG_MISSING(path="/dev/full", missing=texts.MISSING(records="2 records"))]
+    assert told[1:] == [texts.LOG_MISSING(path=path, missing=texts.MISSING(records="2 records"))]
 
 
 def test_a_log_that_cannot_be_opened(tmp_path):

@@ -72,8 +72,8 @@ def test_a_rename_that_was_done_and_is_said_not_to_be(folder, make, equal, monke
     """NFS: the answer is lost, and the second try finds nothing of the old name."""
     real = os.replace
 
-    def replace(old, new):
-        real(old, new)
+    def replace(old, new, **handles):
+        real(old, new, **handles)
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
@@ -84,8 +84,8 @@ def test_a_rename_that_was_done_and_is_said_not_to_be(folder, make, equal, monke
 
 
 def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
-    def replace(old, new):
-        os.unlink(old)
+    def replace(old, new, src_dir_fd, **handles):
+        os.unlink(old, dir_fd=src_dir_fd)
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
@@ -98,9 +98,9 @@ def test_a_link_that_was_made_and_is_said_not_to_be(folder, make, equal, monkeyp
     """NFS likewise. The copy that is made in its place must not be written into the file itself."""
     real, opened = os.link, []
 
-    def link(old, new):
-        real(old, new)
-        opened.append(os.stat(new).st_ino)
+    def link(old, new, dst_dir_fd, **handles):
+        real(old, new, dst_dir_fd=dst_dir_fd, **handles)
+        opened.append(os.stat(new, dir_fd=dst_dir_fd).st_ino)
         failing(errno.EEXIST)()
 
     monkeypatch.setattr(os, "link", link)

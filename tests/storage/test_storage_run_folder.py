@@ -135,7 +135,7 @@ def test_a_later_best_one_leaves_numbered_ones_as_they_are(folder, make, equal):
 
 
 def test_a_copy_serves_where_a_file_can_have_one_name(folder, make, equal, monkeypatch):
-    def refuse(old, new):
+    def refuse(old, new, **handles):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)

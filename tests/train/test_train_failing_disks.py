@@ -58,11 +58,11 @@ def full(monkeypatch, when):
     """No room for checkpoints of these iterations; how many of them were tried is in the list that is returned."""
     real, tried = store.save_checkpoint, []
 
-    def save(path, checkpoint):
+    def save(path, checkpoint, folder):
         if checkpoint.iteration in when:
             tried.append(checkpoint.iteration)
             raise files.unwritable(OSError(28, "No space left on device"), path, 1234)
-        real(path, checkpoint)
+        real(path, checkpoint, folder)
 
     monkeypatch.setattr(store, "save_checkpoint", save)
     return tried
@@ -106,19 +106,19 @@ def test_the_last_one_must_be_saved(train, monkeypatch, tmp_path):
 @pytest.mark.parametrize("linking", [False, True])
 def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, linking):
     """Of two ranks, of which one has the disk; or the best one is written, but gets no second name."""
-    real, accuracies = files.link, {}
+    real, accuracies = files.Folder.link, {}
 
     def score(evaluator, *_):
         told = accuracies.setdefault(evaluator, iter([0.3, 0.9, 0.5, 0.4]))  # of each rank's own
         return Score(1.0, next(told), 10)
 
-    def link(old, new):
+    def link(folder, old, new):
         if new.name.endswith("4.h5"):
             raise files.unwritable(OSError(28, "No space left on device"), new, 1234)
-        real(old, new)
+        real(folder, old, new)
 
     if linking:
-        monkeypatch.setattr(files, "link", link)
+        monkeypatch.setattr(files.Folder, "link", link)
     else:
         full(monkeypatch, {4})
 
@@ -131,7 +131,7 @@ def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, lin
 
 
 def test_a_folder_that_may_not_be_written_in_the_middle_of_a_run_is_a_failure(train, monkeypatch):
-    def refuse(path, checkpoint):
+    def refuse(path, checkpoint, folder):
         raise files.unwritable(OSError(30, "Read-only file system"), path, 1)
 
     monkeypatch.setattr(store, "save_checkpoint", refuse)
@@ -163,10 +163,10 @@ def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
     (tmp_path / "t").mkdir()
     real = os.replace
 
-    def replace(old, new):
+    def replace(old, new, **handles):
         if str(new).endswith("u.json") and len(list((tmp_path / "t").iterdir())) == 2:
             raise OSError(28, "No space left on device")
-        real(old, new)
+        real(old, new, **handles)
 
     monkeypatch.setattr(os, "replace", replace)
     folder = train(out="other", iterations=9, trace="t/u.json", trace_iterations="2:3")

@@ -22,6 +22,7 @@ from ringtrain.report.comparison.plot import (
 )
 from ringtrain.report.comparison.scores import LOSS, DrawnScore, Of, second_score
 from ringtrain.report.figure import GREY, say, write_picture
+from ringtrain.storage.files import Folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,11 +36,18 @@ FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
 OPACITY = 0.18  # of a band
 
 
-def draw_variants(runs: Sequence[RunLog], variants: Sequence[dict], variant_of: Mapping[str, str], path) -> None:
+def draw_variants(
+    runs: Sequence[RunLog],
+    variants: Sequence[dict],
+    variant_of: Mapping[str, str],
+    path,
+    folder: Folder | None = None,
+) -> None:
     """Draw variants over seeds as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all.
-    Needs matplotlib. The rest as :func:`variants_figure`. Raises: UsageError, RingtrainError as ``files.write``.
+    Needs matplotlib. ``folder``: as of :func:`write_picture`; the rest as :func:`variants_figure`. Raises: UsageError,
+    RingtrainError as ``files.write``.
     """
-    write_picture(partial(variants_figure, runs, variants, variant_of), path)
+    write_picture(partial(variants_figure, runs, variants, variant_of), path, folder)
 
 
 def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of: Mapping[str, str]) -> "Figure":

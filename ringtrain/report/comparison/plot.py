@@ -26,6 +26,7 @@ from ringtrain.report.figure import (
     thin_out,
     write_picture,
 )
+from ringtrain.storage.files import Folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,11 +45,12 @@ NAME_WIDTH = 20  # characters of a line
 LEGEND_COLUMNS = 4
 
 
-def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
+def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path, folder: Folder | None = None) -> None:
     """Draw runs as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. ``rows``: of these
-    runs, in their order. Needs matplotlib. Raises: UsageError, RingtrainError as ``files.write``.
+    runs, in their order; ``folder``: as of :func:`write_picture`. Needs matplotlib. Raises: UsageError, RingtrainError
+    as ``files.write``.
     """
-    write_picture(partial(comparison_figure, runs, rows), path)
+    write_picture(partial(comparison_figure, runs, rows), path, folder)
 
 
 def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool = False) -> "Figure":

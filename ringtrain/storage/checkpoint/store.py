@@ -17,7 +17,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -91,28 +91,30 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint: the file then holds it whole; on failure the file keeps its former content.
+def save_checkpoint(path: Path, checkpoint: Checkpoint, folder: files.Folder | None = None) -> None:
+    """Write a checkpoint: the file then holds it whole; on failure the file keeps its former content. ``folder``: the
+    file's, if it must not be a link.
 
-    Raises: RingtrainError, UsageError as :func:`ringtrain.storage.files.write`.
+    Raises: RingtrainError, UsageError as :meth:`ringtrain.storage.files.Folder.write`.
     """
+    folder = folder or files.Folder(Path(path).parent)
     image = io.BytesIO()
     with h5py.File(image, "w", userblock_size=seal.BLOCK, **_OPEN) as file:
         _write(file, checkpoint)
     with image.getbuffer() as content:
         content[: seal.BLOCK] = seal.make_seal(content[seal.BLOCK :])
-        files.write(Path(path), content)
+        folder.write(path, content)
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint, and check every byte of it.
+def load_checkpoint(path: Path, opener: Callable[[str, int], int] = files.open_regular) -> Checkpoint:
+    """Read a checkpoint, and check every byte of it. ``opener``: that of the folder whose links are not followed.
 
     Raises: CheckpointError, naming the file, if it is missing, unreadable, damaged, or not a checkpoint.
     """
     path = Path(path)
     try:
         # One opening for both, so that the checked file is the one that is read, even if the name changes.
-        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as raw:
+        with open(path, "rb", opener=opener) as raw:
             seal.check_seal(path, raw)
             with open_file(raw) as file:
                 found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size).fields())

@@ -112,9 +112,10 @@ def _taken(folder: Path, owner: Owner | None) -> UsageError:
 
 
 def _opened(path: Path) -> int:
-    if not files.is_plain(path):
-        files.put_aside(path)
+    folder = files.Folder(path.parent)
     try:
+        if not folder.is_plain(path):
+            folder.put_aside(path)
         return files.open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
         raise files.unwritable(error, path, 0) from error

@@ -57,7 +57,7 @@ class RunOutcome:
 
 def write_outcome(folder: Path, outcome: RunOutcome) -> None:
     """Write the outcome of a run into its folder. Raises: RingtrainError, UsageError as ``files.write``."""
-    files.write(folder / NAME, (json.dumps(asdict(outcome)) + "\n").encode())
+    files.Folder(folder).write(NAME, (json.dumps(asdict(outcome)) + "\n").encode())
 
 
 def read_outcome(folder) -> RunOutcome:

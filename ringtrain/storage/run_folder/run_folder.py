@@ -22,6 +22,7 @@ from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage import files, texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.checkpoint.store import Checkpoint
+from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder import lock, outcome
 
 RUNS = Path("runs")
@@ -40,6 +41,7 @@ class FoundCheckpoint:
 class RunFolder:
     """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create_run_folder`.
 
+    ``root``, ``checkpoint_folder``: the folder and that of its checkpoints, to write in
     ``lock``: keeps other runs out; None before :meth:`claim`
     """
 
@@ -51,6 +53,8 @@ class RunFolder:
         self.outcome = self.path / outcome.NAME
         self.checkpoints = self.path / "checkpoints"
         self.best = self.checkpoints / "best.h5"
+        self.root = Folder(self.path)
+        self.checkpoint_folder = Folder(self.checkpoints, self.root)
         self.lock: lock.Lock | None = None
 
     def claim(self, resume: bool, patience_s: float = lock.PATIENCE_S) -> list[str]:
@@ -62,8 +66,8 @@ class RunFolder:
         """
         self.lock = lock.take_lock(self.path, patience_s)
         _refuse(self, resume)
-        files.remove_partials(self.path)
-        files.remove_partials(self.checkpoints)
+        self.root.remove_partials()
+        self.checkpoint_folder.remove_partials()
         return [*filter(None, [self.lock.warning]), *self._clear_obstacles()]
 
     def release(self) -> None:
@@ -79,13 +83,14 @@ class RunFolder:
     def _clear_obstacles(self) -> list[str]:
         """Rename links, folders and pipes at the paths of files: a link would redirect writes to another file, the
         others prevent them."""
-        own = (self.config, self.log, self.curves, self.outcome, self.best)
-        stray = [path for path in own if not files.is_plain(path)]
-        return [texts.MOVED_ASIDE(path=path, name=files.put_aside(path).name) for path in stray]
+        own = [(self.root, path) for path in (self.config, self.log, self.curves, self.outcome)]
+        own.append((self.checkpoint_folder, self.best))
+        stray = [(folder, path) for folder, path in own if not folder.is_plain(path)]
+        return [texts.MOVED_ASIDE(path=path, name=folder.put_aside(path).name) for folder, path in stray]
 
     def write_text(self, path: Path, text: str) -> None:
         """Replace a file of the folder whole. Raises: RingtrainError, UsageError as ``files.write``."""
-        files.write(path, text.encode())
+        self.root.write(path, text.encode())
 
     def save(self, checkpoint: Checkpoint, keep: int, is_best: bool) -> Path:
         """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and those of later
@@ -100,10 +105,10 @@ class RunFolder:
             raise UsageError(texts.KEEP_TOO_FEW(keep=keep))
         path = self.numbered(checkpoint.iteration)
         if is_best:
-            store.save_checkpoint(self.best, checkpoint)
-            files.link(self.best, path)
+            store.save_checkpoint(self.best, checkpoint, self.checkpoint_folder)
+            self.checkpoint_folder.link(self.best, path)
         else:
-            store.save_checkpoint(path, checkpoint)
+            store.save_checkpoint(path, checkpoint, self.checkpoint_folder)
         self._prune(checkpoint.iteration, keep)
         return path
 
@@ -134,22 +139,22 @@ class RunFolder:
         Raises: RingtrainError, UsageError as ``files.write``.
         """
         later = [path for path in self._newest_first() if _iteration(path) > iteration]
-        if os.path.lexists(self.best) and not _is_until(self.best, iteration):
+        if os.path.lexists(self.best) and not _is_until(self, iteration):
             later.append(self.best)
-        return [files.put_aside(path) for path in later]
+        return [self.checkpoint_folder.put_aside(path) for path in later]
 
     def best_so_far(self) -> float | None:
         """Return the test accuracy that the best checkpoint holds; None if there is no good one."""
         try:
-            return store.load_checkpoint(self.best).best
-        except CheckpointError:
+            return store.load_checkpoint(self.best, self.checkpoint_folder.open).best
+        except UsageError:
             return None
 
     def _newest_first(self) -> list[Path]:
         """Return the numbered checkpoints. Raises OSError if the folder cannot be read: that does not
-        mean it is empty."""
+        mean it is empty; UsageError if it is a link."""
         try:
-            named = [name for name in os.listdir(self.checkpoints) if _NUMBERED.fullmatch(name)]
+            named = [name for name in self.checkpoint_folder.names() if _NUMBERED.fullmatch(name)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted((self.checkpoints / name for name in named), key=_iteration, reverse=True)
@@ -159,7 +164,7 @@ class RunFolder:
         until = [path for path in self._newest_first() if _iteration(path) <= iteration]
         for path in until[keep:]:
             with contextlib.suppress(OSError):
-                path.unlink()
+                self.checkpoint_folder.remove(path)
 
 
 def create_run_folder(
@@ -175,7 +180,7 @@ def create_run_folder(
     try:
         folder = RunFolder(out if out is not None else make_unused_folder(runs, model_name, now))
         _refuse(folder, resume)
-        folder.checkpoints.mkdir(parents=True, exist_ok=True)
+        folder.checkpoint_folder.make()
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
             texts.FILE_IN_THE_WAY(folder=out or runs, file=_file_in_the_way(Path(out or runs) / "checkpoints"))
@@ -223,17 +228,18 @@ def _made(path: Path) -> bool:
 
 def _refuse(folder: RunFolder, resume: bool) -> None:
     held = [path.name for path in (folder.config, folder.log) if path.exists()]
-    held += [path.name for path in folder.checkpoints.glob("*.h5")][:1]
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        held += [name for name in folder.checkpoint_folder.names() if name.endswith(".h5")][:1]
     if held and not resume:
         raise UsageError(texts.HOLDS_A_RUN(folder=folder.path, held=", ".join(held)))
 
 
 def _try_writing(folder: RunFolder) -> None:
     """Check that the folder is writable, before hours of training; an existing folder may not be."""
-    for place in (folder.path, folder.checkpoints):
-        probe = place / f"writable.{os.getpid()}{files.PARTIAL}"
-        files.write(probe, b"?")
-        probe.unlink()
+    for place in (folder.root, folder.checkpoint_folder):
+        probe = f"writable.{os.getpid()}{files.PARTIAL}"
+        place.write(probe, b"?")
+        place.remove(probe)
 
 
 def _file_in_the_way(path: Path) -> Path:
@@ -245,7 +251,7 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
     skipped: list[str] = []
     for path in filter(os.path.lexists, paths):
         try:
-            return FoundCheckpoint(path, _loaded(path), tuple(skipped))
+            return FoundCheckpoint(path, _loaded(folder, path), tuple(skipped))
         except CheckpointError as error:
             skipped.append(str(error))
     if skipped:
@@ -253,8 +259,8 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
     raise CheckpointError(texts.NO_CHECKPOINT(folder=folder.path, beside=_beside(folder.path)))
 
 
-def _loaded(path: Path) -> Checkpoint:
-    found, numbered = store.load_checkpoint(path), _NUMBERED.fullmatch(path.name)
+def _loaded(folder: RunFolder, path: Path) -> Checkpoint:
+    found, numbered = store.load_checkpoint(path, folder.checkpoint_folder.open), _NUMBERED.fullmatch(path.name)
     if numbered and int(numbered[1]) != found.iteration:
         raise CheckpointError(texts.RENAMED(path=path, iteration=found.iteration))
     return found
@@ -272,9 +278,10 @@ def _beside(path: Path) -> str:
     return texts.BESIDE(runs=", ".join(runs[-5:])) if runs else ""
 
 
-def _is_until(path: Path, iteration: int) -> bool:
+def _is_until(folder: RunFolder, iteration: int) -> bool:
+    """Return whether the best checkpoint is a good one of this iteration or an earlier one."""
     try:
-        return store.load_checkpoint(path).iteration <= iteration
+        return store.load_checkpoint(folder.best, folder.checkpoint_folder.open).iteration <= iteration
     except CheckpointError:
         return False
 

@@ -13,7 +13,6 @@ from ringtrain.report.events import Event, Note
 from ringtrain.report.screen.terminal import terminal
 from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
 from ringtrain.report.tensorboard import TensorBoard
-from ringtrain.storage import files
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
@@ -90,9 +89,9 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
         remarks.append(texts.PUT_ASIDE(names=", ".join(path.name for path in aside)))
     if wrong := config_of(folder)[1]:
         alone = "" if origin.config else texts.STARTS_ALONE()
-        remarks.append(texts.NO_CONFIG(problem=wrong, alone=alone, name=files.put_aside(folder.config).name))
+        remarks.append(texts.NO_CONFIG(problem=wrong, alone=alone, name=folder.root.put_aside(folder.config).name))
     if not is_log(folder.log):
-        remarks.append(texts.NO_LOG(path=folder.log, name=files.put_aside(folder.log).name))
+        remarks.append(texts.NO_LOG(path=folder.log, name=folder.root.put_aside(folder.log).name))
 
 
 def make_sinks(
