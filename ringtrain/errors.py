@@ -25,6 +25,7 @@ made plain (:func:`plain`).
 """
 
 import difflib
+import errno
 from contextlib import contextmanager
 
 from ringtrain.template import Template
@@ -36,9 +37,11 @@ NO_PACKAGE = Template(
 SHORTENED = Template("{start}… ({characters:,} characters are left out here) …{end}")
 NEAREST = Template("did you mean {name!r}? ")
 KNOWN = Template("known: {names}")
+NO_PATH = Template("{path}: {reason}; give the path of a file or a folder that can be opened")
 
 LONGEST = 8000  # characters of a message
 LONGEST_NAME = 200
+NO_PATHS = (errno.ENAMETOOLONG, errno.EACCES)  # of these even `exists` raises
 CLOSE = 0.55  # of difflib's ratio: "mean" is near "min", and "Attention" is not near "Flatten"
 
 
@@ -154,6 +157,17 @@ def naming_packages():
         if package in ("", "ringtrain"):
             raise  # a defect of ringtrain
         raise UsageError(NO_PACKAGE(package=package)) from error
+
+
+@contextmanager
+def naming_paths():
+    """Turn an OSError of the block into a UsageError if it is of a path that cannot be looked up."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_PATHS or error.filename is None:
+            raise
+        raise UsageError(NO_PATH(path=error.filename, reason=error.strerror)) from error
 
 
 def plain(text: str) -> str:

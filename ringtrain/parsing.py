@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from fractions import Fraction
 
 from ringtrain.template import Template
@@ -18,12 +19,11 @@ NUMBER_TOO_LARGE = Template("the number {digits:.20}… has more than 63 bits")
 NUMBER_OF_BITS = Template("it has an integer of {bits} bits; at most 63 are allowed")
 
 
-def read_text(path, largest: int = LARGEST_BYTES) -> str:
-    """Return the whole of a file in UTF-8. Raises OSError; ValueError if it is not text, or has more than ``largest``
-    bytes.
-    """
+def read_text(path, largest: int = LARGEST_BYTES, opener: Callable[[str, int], int] | None = None) -> str:
+    """Return the whole of a file in UTF-8. ``opener``: as of :func:`open`. Raises OSError; ValueError if it is not
+    text, or has more than ``largest`` bytes."""
     data = bytearray()
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=opener) as file:
         while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # a read allocates its whole size at once
             data += piece
     if len(data) > largest:

@@ -12,7 +12,7 @@ from ringtrain import __version__
 from ringtrain.cli import texts
 from ringtrain.cli.hints import in_words
 from ringtrain.cli.world import end_with
-from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
+from ringtrain.errors import RingtrainError, UsageError, naming_packages, naming_paths, nearest
 from ringtrain.parsing import UNSET
 from ringtrain.transport.launch_environment import read_launch
 
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
     alone = once or arguments[0] in BY_ITSELF
     try:
         _check_given(arguments)
-        with naming_packages():
+        with naming_packages(), naming_paths():
             return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
         return exit.exit_code

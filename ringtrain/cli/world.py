@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
-from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages
+from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages, naming_paths
 from ringtrain.transport.launch_environment import read_launch
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
 
     world = session.world
     try:
-        with naming_packages():
+        with naming_packages(), naming_paths():
             yield
     except RingtrainError as error:
         session.code = error.exit_code

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict
 
 from ringtrain import parsing
@@ -43,10 +44,10 @@ def renamed(table: dict) -> dict:
     return {key: FORMER_VALUES.get((key, str(value)), value) for key, value in named.items()}
 
 
-def read_run_file(path: str) -> dict:
-    """Return the flat table of a TOML run file."""
+def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) -> dict:
+    """Return the flat table of a TOML run file. ``opener``: as of :func:`open`."""
     try:
-        text = parsing.read_text(path)
+        text = parsing.read_text(path, opener=opener)
     except (OSError, ValueError) as error:
         raise ConfigError(texts.UNREADABLE(path=path, error=error)) from None
     try:

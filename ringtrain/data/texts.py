@@ -121,6 +121,8 @@ FRACTION_LEAVES_NONE = Template(
 OUT_OF_MEMORY = Template("it takes more memory than there is")
 IN_FILE = Template("{path}: {problem}")
 DAMAGED = Template("{path} is damaged: {problem}; " + MAKE_OR_COPY)
+TEXTS_DAMAGED = Template("the texts at byte {place} are damaged")
+TEXTS_ENDLESS = Template("reading its texts, as the names of classes, has no end within {seconds} s")
 TOO_LARGE = Template("{path} could not be read: " + OUT_OF_MEMORY)
 FOLDER_NO_DATA_SET = Template(
     "{path} is a folder, not a data set: name its files by a pattern in quotes, as in '{path}/*.h5', or " + MAKE

@@ -23,6 +23,7 @@ from ringtrain.report.figure import (
     title_of,
     write_picture,
 )
+from ringtrain.report.records import lines_of
 from ringtrain.report.screen.words import accuracy_percent
 from ringtrain.storage import files
 
@@ -55,7 +56,7 @@ def has_iterations(log_path) -> bool:
     """Return whether the log has iterations to draw; False if it cannot be read."""
     try:
         with open(log_path, "rb", opener=files.open_nofollow) as log:
-            return any(b'"event": "iteration"' in line for line in log)
+            return any(b'"event": "iteration"' in line for line in lines_of(log))
     except OSError:
         return False
 

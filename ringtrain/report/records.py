@@ -3,16 +3,24 @@ record whose fields do not have the types of the event is dropped.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from types import UnionType
-from typing import get_args, get_origin
+from typing import BinaryIO, get_args, get_origin
 
 from ringtrain.errors import plain
 from ringtrain.report.events import KINDS, RunStarted
 
 MOST, MOST_WHOLE = 1e100, 1 << 62  # so that results are finite, too
 EVENTS = {name: kind for kind, name in KINDS.items()}
+LINE_BYTES = 1 << 22  # a longer line is no record
 LATER = ("exposed_share", "peak_bytes")  # missing in logs of earlier versions
+
+
+def lines_of(log: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a log; of a line longer than ``LINE_BYTES``, which may be as long as the file, its pieces."""
+    return iter(partial(log.readline, LINE_BYTES), b"")
 
 
 def parse_record(line: bytes) -> dict | None:

@@ -9,7 +9,7 @@ from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.appended import AppendedFile, unwritable
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
-from ringtrain.report.records import parse_record
+from ringtrain.report.records import lines_of, parse_record
 from ringtrain.storage import files
 
 
@@ -113,7 +113,7 @@ def truncate_log(path, iteration: int, again: bool = False) -> None:
     """
     with open(path, "r+b", opener=files.open_nofollow) as log:
         kept = least = balance = end = 0
-        for line in log:
+        for line in lines_of(log):
             side, begin, end = _side(line, iteration, again), end, end + len(line)
             balance += side or 0
             if side is not None and (balance < least or (side == 0 and begin == kept)):
@@ -138,7 +138,7 @@ def _side(line: bytes, iteration: int, again: bool) -> int | None:
 def last_iteration(path) -> int:
     """Return the last iteration in a log; 0 if it has none. Raises OSError."""
     with open(path, "rb", opener=files.open_nofollow) as log:
-        records = (parse_record(line) for line in log if b'"iteration"' in line)
+        records = (parse_record(line) for line in lines_of(log) if b'"iteration"' in line)
         return max((found["iteration"] for found in records if found and found["event"] == "iteration"), default=0)
 
 

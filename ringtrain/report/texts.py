@@ -133,6 +133,9 @@ NO_START = Template("its {log} has no start of a run")
 NO_LOG = Template("it has no {log}")
 NOT_THERE = Template("it is not there")
 UNREADABLE = Template("{path} cannot be read: {error}")
+LOG_TOO_LARGE = Template(
+    "{path} has {size:,} bytes; a log that is read as a whole has at most {most:,}: give a run folder with a part of it"
+)
 
 # comparison: notes
 DIFFERENT = Template("different {what}: {usual}, but {others}")

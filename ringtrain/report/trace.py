@@ -16,6 +16,7 @@ from pathlib import Path
 from ringtrain.errors import UsageError
 from ringtrain.parsing import parse_json, read_text
 from ringtrain.report import texts
+from ringtrain.storage import files
 
 LOOP, DEVICE = "loop", "device"
 LEAST_NS = 1000  # shorter slices are left out
@@ -103,7 +104,7 @@ def read_trace(path) -> dict[int, list[Slice]]:
     """Return the slices of each rank, in the order of time. Raises UsageError for a file that cannot be read or is no
     trace of ringtrain."""
     try:
-        document = parse_json(read_text(path))
+        document = parse_json(read_text(path, opener=files.open_nofollow))
         events = document["traceEvents"]
         tracks = {(e["pid"], e["tid"]): str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
         ranks: dict[int, list[Slice]] = {}

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice, takewhile
 from pathlib import Path
 from types import UnionType
 from typing import BinaryIO
@@ -20,12 +21,12 @@ from ringtrain.errors import ConfigError, UsageError, plain
 from ringtrain.report.comparison.logs import CUT_SHORT, outcome_of
 from ringtrain.report.comparison.rows import METRICS
 from ringtrain.report.events import OF_THE_END
-from ringtrain.report.records import read_record
+from ringtrain.report.records import LINE_BYTES, lines_of, read_record
 from ringtrain.runs import texts
 from ringtrain.runs.search import CONFIG, LOG, find_runs
 from ringtrain.storage import files
 from ringtrain.storage.run_folder import lock
-from ringtrain.storage.run_folder.outcome import NAME, RUNNING, RunOutcome, read_outcome
+from ringtrain.storage.run_folder.outcome import RUNNING, RunOutcome, read_outcome
 
 # The results of a run, by their names in JSON, CSV and conditions: iteration and epoch are the finished ones.
 RESULTS: dict[str, type] = {
@@ -33,7 +34,7 @@ RESULTS: dict[str, type] = {
     "test_accuracy": float, **dict.fromkeys(METRICS, float), "images_per_s": float, "ranks": int,
 }  # fmt: skip
 FIRST_LINES = 100  # among which the start of a run is looked for
-BLOCK_BYTES, MOST_BYTES = 1 << 14, 1 << 22  # read at once, from the end of a log; the longest line
+BLOCK_BYTES = 1 << 14  # read at once, from the end of a log
 KEPT = ("start", "iteration", "end", "failed")  # kinds of records that tell the state of a run
 ITERATION = b'"event": "iteration"'
 
@@ -91,7 +92,7 @@ def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
 
 def _outcome_of(folder: Path) -> RunOutcome | None:
     try:
-        return read_outcome(folder) if (folder / NAME).is_file() else None  # reading a pipe would wait
+        return read_outcome(folder)
     except UsageError:
         return None
 
@@ -144,7 +145,7 @@ def _local(date: str | None) -> str | None:
 def _read_log(path: Path) -> tuple[dict, dict, str]:
     """Return the first start of a run, its last records, and why there are none."""
     try:
-        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as log:
+        with open(path, "rb", opener=files.open_nofollow) as log:
             start = _start(log)
             if not start:
                 return {}, {}, texts.NO_START(log=LOG)
@@ -156,7 +157,7 @@ def _read_log(path: Path) -> tuple[dict, dict, str]:
 
 
 def _start(log: BinaryIO) -> dict:
-    lines = (log.readline(MOST_BYTES) for _ in range(FIRST_LINES))
+    lines = takewhile(lambda line: line.endswith(b"\n"), islice(lines_of(log), FIRST_LINES))
     records = (read_record(line) for line in lines if b'"start"' in line)
     return next((found for found in records if found is not None and found["event"] == "start"), {})
 
@@ -189,15 +190,15 @@ def _is_enough(last: Mapping, tested: bool) -> bool:
 
 
 def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file, the last one first, each with its newline; up to a line longer than ``MOST_BYTES``."""
+    """Yield the lines of a file, the last one first, each with its newline; up to a line longer than ``LINE_BYTES``."""
     place, size, rest = file.seek(0, os.SEEK_END), BLOCK_BYTES, b""
-    while place and len(rest) <= MOST_BYTES:
+    while place and len(rest) <= LINE_BYTES:
         begin = max(0, place - size)
         file.seek(begin)
         lines = (file.read(place - begin) + rest).splitlines(keepends=True)
         yield from reversed(lines[1:])
         rest = lines[0] if lines else b""  # its beginning may lie before
-        place, size = begin, min(2 * size, MOST_BYTES)
+        place, size = begin, min(2 * size, LINE_BYTES)
     if place == 0:
         yield rest
 
@@ -209,9 +210,9 @@ def _options_of(path: Path) -> tuple[dict, str | None]:
     The file has no options that are None. Others that it lacks are of later versions of ringtrain: their defaults.
     """
     try:
-        if not path.is_file():
-            return {}, texts.NO_FILE(name=path.name)
-        held = parse_run_file(parsing.read_text(path), path.name)
+        held = parse_run_file(parsing.read_text(path, opener=files.open_nofollow), path.name)
+    except FileNotFoundError:
+        return {}, texts.NO_FILE(name=path.name)
     except OSError as error:
         return {}, texts.UNREADABLE(path=path.name, problem=error.strerror)
     except (ConfigError, ValueError) as error:

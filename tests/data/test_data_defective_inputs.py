@@ -24,6 +24,7 @@ from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import no_progress
 from ringtrain.data.decoding import decoding
+from ringtrain.data.file import heaps
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import DIGITS, open_dataset
 from ringtrain.data.file.heaps import SIGNATURE, heap_problem
@@ -199,6 +200,37 @@ def test_a_heap_of_texts_with_a_wrong_length_is_no_hang(tmp_path):
     with pytest.raises(DataError, match=data_texts.DAMAGED.pattern(path="a.h5")):
         open_dataset(tmp_path / "a.h5")
     assert re.search(data_texts.DAMAGED.pattern(), check_file(tmp_path / "a.h5")[0])
+
+
+def spoiled_heap(damage):
+    """The bytes of a data set whose texts the library would read for ever."""
+    data = bytearray(DIGITS.read_bytes())
+    first = place = data.index(SIGNATURE) + 16
+    while data[place : place + 2] != b"\0\0":  # the free space is the last object, of index 0
+        place += 16 + -(-int.from_bytes(data[place + 8 : place + 16], "little") // 8) * 8
+    at, size = {"first length": (first + 8, 2**64 - 16), "free space": (place + 8, 0)}[damage]
+    data[at : at + 8] = size.to_bytes(8, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "read"),
+    [("first length", open_dataset), ("free space", open_dataset), ("first length", read_source)],
+)
+def test_a_heap_in_the_middle_of_a_long_file_is_no_hang(tmp_path, monkeypatch, damage, read):
+    """Texts that are not near an end of the file, where a heap would be found: a process with a limit reads them."""
+    monkeypatch.setattr(heaps, "SEARCHED_BYTES", 8)
+    assert heap_problem(DIGITS) is None
+    monkeypatch.setattr(heaps, "CPU_S", 1)
+    (tmp_path / "a.h5").write_bytes(spoiled_heap(damage))
+    with pytest.raises(DataError, match=data_texts.DAMAGED.pattern(problem=data_texts.TEXTS_ENDLESS(seconds=1))):
+        read(tmp_path / "a.h5")
+
+
+def test_what_is_wrong_otherwise_is_left_to_the_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr(heaps, "SEARCHED_BYTES", 8)
+    (tmp_path / "a.h5").write_bytes(DIGITS.read_bytes()[:5000])
+    assert heap_problem(tmp_path / "a.h5") is None
 
 
 def test_an_array_without_values_is_refused(data_set):

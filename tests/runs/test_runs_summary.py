@@ -117,7 +117,7 @@ def test_lines_backwards(tmp_path, monkeypatch, block, data):
 
 def test_a_line_without_end_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(summary, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(summary, "MOST_BYTES", 100)
+    monkeypatch.setattr(summary, "LINE_BYTES", 100)
     (tmp_path / "a").write_bytes(b"before\n" + b"x" * 1000 + b"\nafter\n")
     with open(tmp_path / "a", "rb") as file:
         assert list(lines_backwards(file)) == [b"after\n"]
@@ -207,7 +207,7 @@ LATE = texts.ENDED_WITH(text="it is late")
         (pipe("log.jsonl"), False, texts.UNREADABLE.pattern(path="log.jsonl")),
         (begun, False, texts.NO_FILE(name="log.jsonl")),
         (spoil_config, True, texts.IN_CONFIG.pattern(config="config.toml")),
-        (pipe("config.toml"), True, texts.NO_FILE(name="config.toml")),
+        (pipe("config.toml"), True, texts.UNREADABLE.pattern(path="config.toml")),
         (pipe("outcome.json"), True, ""),
     ],
 )

@@ -1,6 +1,9 @@
 """Check of the HDF5 heaps that keep texts of free length, before the library opens the file: a damaged length sends the
 library's C code into an endless loop that no signal interrupts.
 
+HDF5 puts texts near the ends of a file and arrays between them, so the ends are searched for heaps. Of a longer file a
+process with a limit reads the texts first (:mod:`ringtrain.data.file.read_texts`): it ends where this one would loop.
+
 A global heap collection is
     "GCOL" 1 0 0 0, its size (8 bytes), then objects:
     index (2), references (2), 0 (4), size (8), content to a multiple of 8
@@ -10,12 +13,20 @@ Source: HDF5 File Format Specification, version 3, section III.E
 """
 
 import mmap
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
+
+from ringtrain.data import texts
 
 SIGNATURE = b"GCOL\1\0\0\0"  # no image has all eight bytes by chance, at a multiple of 8
 HEAD = 16
-SEARCHED_BYTES = 64 << 20  # at either end: HDF5 puts arrays in the middle
+SEARCHED_BYTES = 64 << 20  # at either end
+PROGRAM = Path(__file__).with_name("read_texts.py")
+CPU_S = 10  # a thousand times what it takes
+KEPT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")  # of the environment: the process is no rank
 
 
 def heap_problem(path: Path) -> str | None:
@@ -26,9 +37,20 @@ def heap_problem(path: Path) -> str | None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             ends = ((0, SEARCHED_BYTES), (max(SEARCHED_BYTES, len(data) - SEARCHED_BYTES), len(data)))
             found = (place for start, stop in ends for place in _places(data, start, stop))
-            return next(
-                (f"the texts at byte {place} are damaged" for place in found if not _is_whole(data, place)), None
-            )
+            damaged = next((place for place in found if not _is_whole(data, place)), None)
+            searched = len(data) <= 2 * SEARCHED_BYTES
+    if damaged is not None:
+        return texts.TEXTS_DAMAGED(place=damaged)
+    return None if searched else _reading_problem(path)
+
+
+def _reading_problem(path: Path) -> str | None:
+    """Describe how reading the texts of the file ends a process, if it does."""
+    command = [sys.executable, "-P", str(PROGRAM), str(path.absolute()), str(CPU_S)]
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
+    nowhere = subprocess.DEVNULL
+    status = subprocess.run(command, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere).returncode
+    return texts.TEXTS_ENDLESS(seconds=CPU_S) if status < 0 else None
 
 
 def _places(data, start: int, stop: int):

@@ -7,6 +7,7 @@ Each process of a resumed run starts its time stamps and bytes at zero; here the
 between.
 """
 
+import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,11 +16,13 @@ from pathlib import Path
 from ringtrain.errors import DivergedError, UsageError, plain
 from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RanksLost
-from ringtrain.report.records import read_record
+from ringtrain.report.records import lines_of, read_record
 from ringtrain.report.screen.words import ranks_lost
+from ringtrain.storage.files import open_nofollow
 
 LOG = "log.jsonl"
 CUT_SHORT = "cut short"
+LARGEST_BYTES = 1 << 30  # of a log: four million iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,11 @@ def _read_processes(folder) -> list["_Process"]:
 
 def _records(path: Path) -> list[dict]:
     try:
-        with open(path, "rb") as log:
-            return [found for found in map(read_record, log) if found is not None]
+        with open(path, "rb", opener=open_nofollow) as log:
+            size = os.fstat(log.fileno()).st_size
+            if size > LARGEST_BYTES:
+                raise UsageError(texts.LOG_TOO_LARGE(path=path, size=size, most=LARGEST_BYTES))
+            return [found for found in map(read_record, lines_of(log)) if found is not None]
     except (FileNotFoundError, NotADirectoryError):
         why = texts.NO_LOG(log=LOG) if path.parent.exists() else texts.NOT_THERE()
         raise UsageError(texts.NO_RUN(folder=path.parent, why=why)) from None

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ringtrain.config.resolve import read_run_file
@@ -11,6 +12,7 @@ from ringtrain.report.comparison.logs import RunLog, read_run
 from ringtrain.report.page import metrics, texts
 from ringtrain.report.page.metrics import EvaluationFile
 from ringtrain.report.trace import TRACE, Slice, path_of, read_trace
+from ringtrain.storage.files import open_nofollow
 
 CONFIG = "config.toml"
 
@@ -35,14 +37,19 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
     """
     log = read_run(folder, name)
     left_out: list[str] = []
-    config = _optional(folder / CONFIG, read_run_file, texts.NO_CONFIG(), left_out) or {}
+    config = _optional(folder / CONFIG, partial(read_run_file, opener=open_nofollow), texts.NO_CONFIG(), left_out) or {}
     named = config.get("trace")
     trace_path = path_of(named if isinstance(named, str) else TRACE, folder)
     trace = _trace(trace_path, left_out)
     found = (
         metrics.read_metrics(metrics_path)
         if metrics_path is not None
-        else _optional(folder / metrics.NAME, metrics.read_metrics, texts.NO_METRICS_HERE(folder=folder), left_out)
+        else _optional(
+            folder / metrics.NAME,
+            partial(metrics.read_metrics, opener=open_nofollow),
+            texts.NO_METRICS_HERE(folder=folder),
+            left_out,
+        )
     )
     if found is not None and found.confusion is None:
         left_out.append(texts.NO_CONFUSION(path=found.path))
@@ -60,7 +67,7 @@ def _trace(path: Path, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
 
 def _optional(path: Path, read, absent: str, left_out: list[str]):
     """Return what a file holds; None if it is not there or cannot be read, and a line that says so."""
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         left_out.append(absent)
         return None
     try:

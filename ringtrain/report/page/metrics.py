@@ -1,6 +1,6 @@
 """The metrics that ``ringtrain evaluate -o metrics.json`` has written, read again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringtrain.errors import UsageError, plain
@@ -32,10 +32,11 @@ class EvaluationFile:
     confusion: Sequence[Sequence[int]] | None
 
 
-def read_metrics(path) -> EvaluationFile:
-    """Read the file of an evaluation. Raises UsageError if it cannot be read or holds something else."""
+def read_metrics(path, opener: Callable[[str, int], int] | None = None) -> EvaluationFile:
+    """Read the file of an evaluation. ``opener``: as of :func:`open`. Raises UsageError if it cannot be read or holds
+    something else."""
     try:
-        held = parse_json(read_text(path))
+        held = parse_json(read_text(path, opener=opener))
         classes = [_class(each) for each in held["classes"]]
         confusion = held.get("confusion")
         if confusion is not None:

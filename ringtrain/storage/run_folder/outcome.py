@@ -12,11 +12,13 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
+from ringtrain.parsing import parse_json, read_text
 from ringtrain.storage import files, texts
 
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
 WORDS = {0: DONE, 1: FAILED, 2: "usage", 3: "diverged", 4: "stalled", 75: "interrupted", 130: "interrupted"}
+LARGEST_BYTES = 1 << 20
 KILLED = 1  # the exit code of a run that was killed
 
 
@@ -64,10 +66,10 @@ def read_outcome(folder) -> RunOutcome:
     """Read the outcome in the folder of a run. Raises UsageError if it is missing or malformed."""
     path = Path(folder) / NAME
     try:
-        return _of(json.loads(path.read_bytes()))
+        return _of(parse_json(read_text(path, LARGEST_BYTES, files.open_nofollow)))
     except OSError as error:
         raise UsageError(texts.NO_OUTCOME(path=path, reason=error.strerror)) from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise UsageError(texts.OUTCOME_MALFORMED(path=path, error=error)) from error
 
 

@@ -1,12 +1,12 @@
 """Finds the start of a run: anew, or at a checkpoint. Rank 0 looks; its answer decides for all ranks."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import tomli_w
 
+from ringtrain import parsing
 from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
 from ringtrain.config.resolve import for_continuation, parse_run_file, recipe_layer, resolve
 from ringtrain.data.batches.order import FULL
@@ -160,12 +160,11 @@ def config_of(folder: RunFolder) -> tuple[str | None, str]:
     """(the configuration of the folder's run or None, the problem of a file that is none). Not an error: this start
     has its own options."""
     try:
-        with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
-            text = file.read()
+        text = parsing.read_text(folder.config, opener=files.open_nofollow)
         resolve(("it", parse_run_file(text, "it")))
     except FileNotFoundError:
         return None, ""
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
+    except (OSError, ValueError, ConfigError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         return None, texts.NOT_A_CONFIG(path=folder.config, why=why)
     return text, ""
