@@ -100,32 +100,29 @@ def row_blocks(count: int, row_bytes: int, multiple: int = 1):
 
 class Checksum:
     """sha256 over a line "uint8 N H W C" (type and shape), the inputs and the labels, little-endian, in file order.
-    Labels other than class numbers, int32 [N], have a line of their type and shape too."""
+    Labels other than class numbers, int32 [N], have a line of their type and shape too. :meth:`.file.source.SourcePart`
+    makes it for whoever writes, checks or reads a part."""
 
-    def __init__(self, shape, dtype="uint8"):
-        self._hash = hashlib.sha256(_line(shape, dtype))
-        self._labelled = False
+    def __init__(self, inputs, label_shape, label_dtype):
+        """``inputs``: any with the shape and type of the stored inputs; ``label_shape``: without N"""
+        self._hash = hashlib.sha256(_line(inputs.shape, inputs.dtype))
+        lined = len(label_shape) > 0 or label_dtype.kind == "f"
+        self._label_line = _line((inputs.shape[0], *label_shape), label_dtype) if lined else b""
 
     def add(self, images) -> None:
         """Add a block of inputs."""
-        self._add(images)
-
-    def add_labels(self, labels, shape) -> None:
-        """Add a block of labels, of which all have this ``shape``. The first block follows the last inputs."""
-        if (len(shape) > 1 or labels.dtype.kind == "f") and not self._labelled:
-            self._hash.update(_line(shape, labels.dtype))
-        self._labelled = True
-        self._add(labels)
-
-    def _add(self, values) -> None:
-        if values.size:
-            little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        if images.size:
+            little = np.ascontiguousarray(images, images.dtype.newbyteorder("<"))
             self._hash.update(little.reshape(-1).view(np.uint8).data)
 
-    def finish(self, labels=None) -> str:
-        """Return the checksum, after the labels if they are given whole."""
-        if labels is not None:
-            self.add_labels(labels, labels.shape)
+    def add_labels(self, labels) -> None:
+        """Add a block of labels. The first block follows the last inputs."""
+        self._hash.update(self._label_line)
+        self._label_line = b""
+        self.add(labels)
+
+    def finish(self) -> str:
+        """Return the checksum."""
         return self._hash.hexdigest()
 
 
@@ -135,9 +132,10 @@ def _line(shape, dtype) -> bytes:
 
 def checksum(part: Part) -> str:
     """Return the checksum of a part in memory."""
-    running = Checksum(part.images.shape, part.images.dtype)
+    running = Checksum(part.images, part.labels.shape[1:], part.labels.dtype)
     running.add(part.images)
-    return running.finish(part.labels)
+    running.add_labels(part.labels)
+    return running.finish()
 
 
 def difference(held: str, given: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Checksum, Progress, no_progress, row_blocks
+from ringtrain.data.content import Progress, no_progress, row_blocks
 from ringtrain.data.file.contents import (
     arrays_of,
     checksum_problems,
@@ -64,7 +64,7 @@ def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
 
 
 def _part_problems(name: str, part: SourcePart, metadata: DatasetMetadata | None, progress: Progress) -> Iterator[str]:
-    running = Checksum(part.inputs.shape, part.inputs.dtype)
+    running = part.running_checksum()
     statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
     for rows in row_blocks(part.inputs.count, part.inputs.row_bytes):
         block = part.inputs.rows(rows.start, rows.stop)
@@ -75,7 +75,7 @@ def _part_problems(name: str, part: SourcePart, metadata: DatasetMetadata | None
         return
     for _, block in label_blocks(part):
         yield from label_problems(name, block, len(metadata.classes))
-        running.add_labels(block, (part.inputs.count, *part.label_shape))
+        running.add_labels(block)
     yield from checksum_problems(name, part.checksum, running.finish())
     if name == "train":
         yield from statistic_problems(metadata, statistics.finish())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import IGNORE, MOST_CLASSES, Checksum, Progress, no_progress, row_blocks
+from ringtrain.data.content import IGNORE, MOST_CLASSES, Progress, no_progress, row_blocks
 from ringtrain.data.file.metadata import DatasetMetadata, statistic_problems
 from ringtrain.data.file.source import OpenSource, SourcePart
 from ringtrain.data.file.statistics import running_statistics
@@ -125,16 +125,15 @@ def _fill_inputs(
 ) -> None:
     exact = part.nbytes <= VERIFY_BYTES
     wanted = part.checksum is None or verify
-    running = Checksum(part.inputs.shape, part.inputs.dtype) if wanted and exact else None
+    running = part.running_checksum() if wanted and exact else None
     statistics = None
     if name == "train" and ((source.metadata is None and exact) or (verify and not source.sealed)):
         statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
     kept = arrays.get((name, "images"))
     if kept is not None or running is not None or statistics is not None:
         read_inputs(part, kept, [each for each in (running, statistics) if each is not None], progress)
-    if running is not None and part.labels is not None:
-        for _, block in label_blocks(part):
-            running.add_labels(block, part.labels.shape)
+    for _, block in label_blocks(part) if running is not None else ():
+        running.add_labels(block)
     if part.checksum is None:
         digest = running.finish() if running is not None else sampled_checksum(part)
         arrays[FOUND, name][:] = np.frombuffer(digest.encode(), np.uint8)
@@ -184,12 +183,11 @@ def _sampled_blocks(array) -> Iterator[np.ndarray]:
 
 def sampled_checksum(part: SourcePart) -> str:
     """Return a checksum of types, shapes and the sample's bytes."""
-    running = Checksum(part.inputs.shape, part.inputs.dtype)
+    running = part.running_checksum()
     for block in _sampled_blocks(part.inputs):
         running.add(block)
-    if part.labels is not None:
-        for block in _sampled_blocks(part.labels):
-            running.add_labels(block.astype(part.label_dtype), part.labels.shape)
+    for block in _sampled_blocks(part.labels) if part.labels is not None else ():
+        running.add_labels(block.astype(part.label_dtype))
     return running.finish()
 
 

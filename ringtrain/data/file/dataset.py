@@ -30,9 +30,11 @@ from ringtrain.data.file.contents import (
 )
 from ringtrain.data.file.grammar import DIGITS
 from ringtrain.data.file.metadata import metadata_checksum
-from ringtrain.data.file.source import OpenSource, SourcePart, hdf5_errors, open_hdf5, open_source
+from ringtrain.data.file.source import OpenSource, SourcePart, hdf5_errors, input_shape, open_hdf5, open_source
+from ringtrain.data.file.statistics import statistics_for
 from ringtrain.data.file.streamed import StreamedSplit
-from ringtrain.data.split import ArraySplit, Split
+from ringtrain.data.split import ArraySplit, Shape, Split
+from ringtrain.data.stored.base import ReshapedRows
 from ringtrain.errors import DataError
 
 __all__ = ["DIGITS", "DataSet", "NodeMemory", "hdf5_errors", "open_dataset", "open_hdf5"]
@@ -117,7 +119,7 @@ def open_dataset(
         memory = window
         _fill_for_node(source, arrays_of(planned, memory), memory, node, progress)
     held = STREAMED if streamed else "private" if window is None else "node window"
-    return _assemble(source, arrays_of(planned, memory), held)
+    return _assemble(source, arrays_of(planned, memory), held, extents)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,33 +159,34 @@ def _read_header(memory) -> str:
     return bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
 
 
-def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str) -> DataSet:
+def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, extents: int | None) -> DataSet:
     for array in arrays.values():
         array.flags.writeable = False
-    metadata = metadata_of(source, arrays)
+    shape = input_shape(source.parts["train"].inputs.shape[1:], extents)
+    mean, std, mean_image = statistics_for(shape, metadata_of(source, arrays))
     classes = class_names(source, int(arrays[FOUND, "highest"][0]))
-    splits = {name: _split(name, part, arrays, len(classes)) for name, part in source.parts.items()}
+    splits = {name: _split(name, part, arrays, len(classes), shape) for name, part in source.parts.items()}
     return DataSet(
         name=source.name,
         train=splits["train"],
         test=splits.get("test"),
         classes=classes,
-        mean=metadata.mean,
-        std=metadata.std,
-        mean_image=metadata.mean_image,
+        mean=mean,
+        std=std,
+        mean_image=mean_image,
         source=source.source,
         licence=source.licence,
         held=held,
     )
 
 
-def _split(name: str, part: SourcePart, arrays: dict[Key, np.ndarray], classes: int) -> Split:
+def _split(name: str, part: SourcePart, arrays: dict[Key, np.ndarray], classes: int, shape: Shape) -> Split:
     checksum = part.checksum or arrays[FOUND, name].tobytes().decode()
     if (name, "images") in arrays:
-        return ArraySplit(arrays[name, "images"], arrays[name, "labels"], checksum)
+        return ArraySplit(arrays[name, "images"].reshape(-1, *shape), arrays[name, "labels"], checksum)
     labels = arrays.get((name, "labels"))
     return StreamedSplit(
-        inputs=part.inputs,
+        inputs=ReshapedRows(part.inputs, shape) if part.inputs.shape[1:] != shape else part.inputs,
         checksum=checksum,
         label_shape=part.label_shape,
         label_dtype=part.label_dtype,

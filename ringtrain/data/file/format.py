@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Checksum, Content, Part, Progress, no_progress, row_blocks
+from ringtrain.data.content import Content, Part, Progress, no_progress, row_blocks
 from ringtrain.data.file.contents import label_blocks, label_problems
 from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
 from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_problems
@@ -126,7 +126,7 @@ def _write_part(group, part: SourcePart, compress: bool, training: bool, progres
     if compress:
         layout = {"chunks": (min(CHUNK_ROWS, shape[0]), *shape[1:]), "compression": "gzip", "compression_opts": 9}
     images = group.create_dataset("images", shape, dtype, **layout)
-    running = Checksum(shape, dtype)
+    running = part.running_checksum()
     statistics = running_statistics(shape[1:], dtype, part.inputs.where) if training else None
     for rows in row_blocks(shape[0], part.inputs.row_bytes, CHUNK_ROWS if compress else 1):
         block = part.inputs.rows(rows.start, rows.stop)
@@ -138,6 +138,6 @@ def _write_part(group, part: SourcePart, compress: bool, training: bool, progres
     labels = group.create_dataset("labels", (shape[0], *part.label_shape), part.label_dtype)
     for rows, block in label_blocks(part):
         labels[rows] = block
-        running.add_labels(block, labels.shape)
+        running.add_labels(block)
     group.attrs["checksum"] = running.finish()
     return statistics.finish() if statistics is not None else None

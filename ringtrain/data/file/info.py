@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.file.contents import class_names
-from ringtrain.data.file.source import open_source
+from ringtrain.data.file.source import input_shape, open_source
 
 CLASS_NUMBERS = np.dtype(np.int32)
 
@@ -38,5 +38,5 @@ def read_form(path, test=None, extents: int | None = None) -> DatasetForm:
     source = open_source(path, test, extents)
     part = source.parts["train"]
     count, *shape = part.inputs.shape
-    train = SplitShape(count, tuple(shape), part.label_shape, part.label_dtype)
+    train = SplitShape(count, input_shape(tuple(shape), extents), part.label_shape, part.label_dtype)
     return DatasetForm(source.name, class_names(source), train)

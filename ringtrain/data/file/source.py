@@ -10,6 +10,7 @@ import numpy as np
 from h5py.h5t import STRING
 
 from ringtrain.data import texts
+from ringtrain.data.content import Checksum
 from ringtrain.data.file.grammar import PAIRS, Named, existing, parse_data
 from ringtrain.data.file.heaps import heap_problem
 from ringtrain.data.file.layout import is_data_set, layout_problems, named_array
@@ -28,7 +29,8 @@ MOST_EXTENTS = 4  # of an input, without N
 
 @dataclass(frozen=True, slots=True)
 class SourcePart:
-    """One part's arrays. ``labels``: None if there are none; ``checksum``: as a file of `data make` notes it."""
+    """One part's arrays, as they are stored. ``labels``: None if there are none; ``checksum``: as a file of `data make`
+    notes it."""
 
     inputs: StoredArray
     labels: StoredArray | None
@@ -57,6 +59,11 @@ class SourcePart:
     def nbytes(self) -> int:
         return self.inputs.nbytes + (self.labels.nbytes if self.labels is not None else 0)
 
+    def running_checksum(self) -> Checksum:
+        """Return the checksum of this part before its first block: whoever writes, checks or reads it takes this one,
+        of the stored shape, whatever network is to read it."""
+        return Checksum(self.inputs, self.label_shape, self.label_dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
@@ -84,7 +91,8 @@ class OpenSource:
 def open_source(text, test=None, extents: int | None = None) -> OpenSource:
     """Open what ``--data`` names, and ``--test-data`` as its test part.
 
-    extents: of the network's input; images [N, H, W] get an axis of one channel where it has three, or is not known
+    extents: of the network's input; images [N, H, W] get an axis of one channel where it has three, or is not known,
+             as `data make` stores them. :func:`input_shape` has the shape of other inputs for the network
     Raises: DataError naming the file and its problem
     """
     found = _open(parse_data(text))
@@ -93,25 +101,34 @@ def open_source(text, test=None, extents: int | None = None) -> OpenSource:
         chosen = other.parts.get("test", other.parts["train"])
         parts = {"train": found.parts["train"], "test": chosen}
         found = replace(found, parts=parts, where=f"{found.where}, {other.where}")
-    parts = {name: replace(part, inputs=_with_channel(part.inputs, extents)) for name, part in found.parts.items()}
-    _check_parts(found.where, parts)
+    parts = {name: _with_channel(part, extents) for name, part in found.parts.items()}
+    _check_parts(found.where, parts, extents)
     return replace(found, parts=parts)
 
 
-def _with_channel(inputs: StoredArray, extents: int | None) -> StoredArray:
-    held = len(inputs.shape) - 1
-    if held == 0 or held > MOST_EXTENTS:
+def input_shape(stored: Shape, extents: int | None) -> Shape:
+    """Return the shape of an input, without N, for a network with this many extents: an axis of one channel more where
+    the network has one more; without a network for images [H, W]."""
+    held = len(stored)
+    return (*stored, 1) if held == (extents or (3 if held == 2 else 0)) - 1 else stored
+
+
+def _with_channel(part: SourcePart, extents: int | None) -> SourcePart:
+    inputs = part.inputs
+    stored = inputs.shape[1:]
+    if not 0 < len(stored) <= MOST_EXTENTS:
         raise DataError(texts.INPUTS_SHAPE(where=inputs.where, shape=inputs.shape))
-    if held == (extents or (3 if held == 2 else 0)) - 1:
-        return ReshapedRows(inputs, (*inputs.shape[1:], 1))
-    return inputs
+    if part.checksum is None and len(stored) == 2:
+        return replace(part, inputs=ReshapedRows(inputs, input_shape(stored, extents)))
+    return part
 
 
-def _check_parts(where: str, parts: dict[str, SourcePart]) -> None:
+def _check_parts(where: str, parts: dict[str, SourcePart], extents: int | None) -> None:
     train, test = parts["train"], parts.get("test")
     if test is None:
         return
-    if test.inputs.shape[1:] != train.inputs.shape[1:] or test.inputs.dtype != train.inputs.dtype:
+    read = [input_shape(part.inputs.shape[1:], extents) for part in (train, test)]
+    if read[0] != read[1] or test.inputs.dtype != train.inputs.dtype:
         shown = (f"{part.inputs.dtype} {part.inputs.shape[1:]}" for part in (test, train))
         raise DataError(texts.SHAPES_DIFFER(name=where, **dict(zip(("test", "train"), shown, strict=True))))
     forms = [(part.label_shape, part.label_dtype.name) for part in (train, test)]

@@ -1,0 +1,98 @@
+"""Arrays of every shape and type that are read, through `data make`, `data check` and opening: one checksum, the same
+values, in memory and streamed."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ringtrain.data.content import Content
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.info import read_form
+from ringtrain.data.file.source import memory_part
+from ringtrain.data.readers.make import make_dataset
+from ringtrain.train.start import start
+from ringtrain.transport.threads.loopback import LoopbackWorld
+
+COUNT = 6
+TYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+SHAPES = ((3,), (4, 3), (2, 4, 3), (2, 3, 2, 2))
+LABELS = {
+    "classes": np.array([0, 1, 2, -1, 1, 0]),
+    "a column of classes": np.array([[0], [1], [2], [-1], [1], [0]], np.int16),
+    "dense": np.resize(np.arange(3), (COUNT, 2, 2)).astype(np.uint8),
+    "values": np.linspace(-1, 1, COUNT, dtype=np.float32),
+    "vectors": np.linspace(-1, 1, 3 * COUNT).reshape(COUNT, 3),
+}
+# Each type and shape with class numbers, each shape and form of labels with two types.
+FEW = list(itertools.product(("uint8", "float32"), SHAPES))
+CASES = [(each, "classes") for each in itertools.product(TYPES, SHAPES)]
+CASES += [(each, labels) for each, labels in itertools.product(FEW, LABELS) if labels != "classes"]
+
+
+def made(folder, dtype, shape, labels):
+    """(--data of an archive, its inputs)"""
+    values = np.random.default_rng(3).integers(0, 100, (COUNT, *shape)).astype(dtype)
+    np.savez(folder / "a.npz", x_train=values, y_train=LABELS[labels], x_test=values[::-1], y_test=LABELS[labels])
+    make_dataset(folder / "a.npz", folder / "a.h5")
+    return folder / "a.npz", values
+
+
+@pytest.mark.parametrize("channel", [False, True])
+@pytest.mark.parametrize(("inputs", "labels"), CASES, ids=str)
+def test_what_is_made_is_good_and_is_read_as_the_source_is(tmp_path, inputs, labels, channel):
+    """``channel``: the network has an axis of one channel beside those of the inputs."""
+    (dtype, shape), extents = inputs, min(4, len(inputs[1]) + channel)
+    source, values = made(tmp_path, dtype, shape, labels)
+    assert check_file(tmp_path / "a.h5") == []
+    wanted = open_dataset(source, extents=extents)
+    read = (*shape, 1) if len(shape) < extents else shape
+    assert wanted.train.shape == read
+    for most_bytes in (None, 0):
+        opened = open_dataset(tmp_path / "a.h5", extents=extents, most_bytes=most_bytes)
+        assert opened.train.shape == (*shape, 1) if len(shape) == 2 else read
+        for (_, split), (_, other) in zip(opened.splits(), wanted.splits(), strict=True):
+            for example in range(COUNT):
+                assert (split.image(example).reshape(read) == other.image(example)).all()
+        assert (opened.train.image(2).reshape(shape) == values[2]).all()
+        if len(shape) != 2 or channel:  # made of [N, H, W] are images of one channel; for a sequence W has the channels
+            assert opened.checksum == wanted.checksum
+            means = values.reshape(-1, *read).astype(np.float64).mean(axis=tuple(range(len(read))))
+            assert np.allclose(opened.mean, means, rtol=1e-12) and opened.mean_image.shape == read
+            std = values.reshape(-1, *read).astype(np.float64).std(axis=tuple(range(len(read))))
+            assert np.allclose(opened.std, std, rtol=1e-12)
+    assert read_form(tmp_path / "a.h5", None, extents).train.shape == opened.train.shape
+
+
+NET = """
+input = {{ shape = {shape}, mean = "{mean}", std = "channel" }}
+layers = [{{ name = "flat", kind = "Flatten" }}, {{ name = "out", kind = "Linear", units = 3 }}]
+"""
+
+
+@pytest.mark.parametrize("mean", ["channel", "image"])
+@pytest.mark.parametrize("shape", [(7,), (7, 1), (4, 5, 1), (2, 3, 4, 1)])
+def test_what_is_made_trains_as_its_source_does(tmp_path, monkeypatch, shape, mean):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "draw_curves", lambda log, picture: None)
+    (tmp_path / "net.toml").write_text(NET.format(shape=list(shape), mean=mean))
+    source, _ = made(tmp_path, "float32", shape[:-1] if shape[-1] == 1 else shape, "classes")
+    weights = []
+    for data in (source, tmp_path / "a.h5"):
+        run = tmp_path / data.suffix[1:]
+        flags = {"model": "net.toml", "data": str(data), "ops": "reference", "batch": 3, "iterations": 2}
+        start.start(LoopbackWorld(1).transport(0), None, {**flags, "out": str(run)})
+        weights.append((run / "log.jsonl").read_text().rpartition("weights_sha256")[2][:70])
+    assert weights[0] == weights[1]
+
+
+def test_a_file_of_images_without_an_axis_of_channels_is_summed_as_it_is_stored(tmp_path):
+    values = np.random.default_rng(3).integers(0, 100, (COUNT, 4, 5)).astype(np.uint8)
+    part = memory_part(values, LABELS["classes"].astype(np.int32))
+    write_dataset(tmp_path / "a.h5", Content("made", part, None, ("a", "b", "c"), "made"))
+    assert check_file(tmp_path / "a.h5") == []
+    for extents, shape in ((None, (4, 5, 1)), (3, (4, 5, 1)), (2, (4, 5))):
+        opened = open_dataset(tmp_path / "a.h5", extents=extents)
+        assert opened.train.shape == opened.mean_image.shape == shape and opened.mean.shape == shape[-1:]
