@@ -91,7 +91,7 @@ def info(file):
 def check(file):
     """Read all of a data set and verify everything: layout, labels, checksums, mean and std. Exit 2 if it is
     bad."""
-    from ringtrain.data.file.check import check_file
+    from ringtrain.data.file.check import check_file, unsummed_arrays
     from ringtrain.errors import DataError
 
     with _progress() as progress:
@@ -100,6 +100,8 @@ def check(file):
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise DataError(texts.PROBLEMS(file=file, count=count, problems="\n".join(f"  - {p}" for p in problems)))
     click.echo(texts.GOOD(file=file))
+    for array in unsummed_arrays(file):
+        click.echo(texts.NOTE(note=texts.NO_CHECKSUM(array=array)))
 
 
 def _table(header, rows):

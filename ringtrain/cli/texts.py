@@ -48,6 +48,9 @@ NO_SIZE = Template("{value!r} is not a height and a width: write it as in 32x48,
 MADE = Template("{out}: {name}, {parts} examples in {classes} classes")
 PROBLEMS = Template("{file} has {count}:\n{problems}")
 GOOD = Template("{file} is good")
+NO_CHECKSUM = Template(
+    "{array} holds no checksum: values that changed would not be seen; `ringtrain data make` writes a file that has one"
+)
 
 # devices.py
 DEVICE_LINE = Template("# {text}")

@@ -5,6 +5,7 @@ with more than 8 bits a channel are refused.
 """
 
 import warnings
+import zlib
 from abc import ABC, abstractmethod
 from io import BytesIO
 
@@ -24,6 +25,7 @@ GREY, COLOUR = (
     frozenset(("1", "L", "LA")),
     frozenset(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")),
 )
+PNG = b"\x89PNG\r\n\x1a\n"
 MODES = {1: "L", 3: "RGB"}
 ORIENTATION = 0x0112  # of EXIF
 TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
@@ -73,6 +75,7 @@ class FilePicture(Picture):
         if channels not in MODES:
             raise DataError(texts.CHANNELS_OF_FILES(channels=channels))
         self._where, self._mode, self._channels = where, MODES[channels], channels
+        _check_chunks(data, where)
         self._image = open_file(BytesIO(data), where)
         self._turn = _orientation(self._image)
         self.width, self.height = self._image.size if self._turn not in TURNED else self._image.size[::-1]
@@ -134,6 +137,17 @@ def open_file(file, where: str):
         image.close()
         raise DataError(texts.PIXEL_TYPE(file=where, mode=image.mode))
     return image
+
+
+def _check_chunks(data: bytes, where: str) -> None:
+    """Check the CRC-32 of a PNG's chunks: Pillow skips those of the pixels. Raises: DataError"""
+    at, view = len(PNG), memoryview(data)
+    while data.startswith(PNG) and at + 12 <= len(data):
+        end = at + 8 + int.from_bytes(view[at : at + 4])
+        noted, computed = view[end : end + 4], zlib.crc32(view[at + 4 : end])
+        if len(noted) == 4 and int.from_bytes(noted) != computed:
+            raise DataError(texts.CHUNK_DIFFERS(file=where, offset=at, computed=computed, noted=int.from_bytes(noted)))
+        at = end + 4
 
 
 def _silence() -> None:

@@ -21,6 +21,10 @@ COLUMNS_FIRST = Template(
 )
 MEMBER_SIZE = Template("{where} has {found} bytes of values, but its shape needs {claimed}: copy it again")
 
+CRC_DIFFERS = Template(
+    "{where} changed after it was written: its CRC-32 is {computed:08x}, the archive says {noted:08x}; copy it again"
+)
+
 # grammar.py, source.py
 NO_MATCH = Template("no file matches {pattern}: check the folder and the pattern")
 ARRAY_NAMES = Template("{text}: name one or two arrays after the colon, as in FILE.h5:images,labels")
@@ -198,6 +202,10 @@ NO_PILLOW = Template(
     "files of images need Pillow 11.3 or newer, which is not installed: pip install --upgrade 'ringtrain[images]'"
 )
 NO_IMAGE = Template("{file} could not be read as an image")
+CHUNK_DIFFERS = Template(
+    "{file} changed after it was written: the CRC-32 of its chunk at byte {offset} is {computed:08x}, the file says"
+    " {noted:08x}; copy it again"
+)
 PIXEL_TYPE = Template("{file} has pixels of type {mode}: convert it to 8 bits a channel first")
 CHANNELS_OF_FILES = Template("files of images have 1 channel or 3, not {channels}: use arrays, in an HDF5 file")
 

@@ -15,6 +15,7 @@ from ringtrain.data.file.contents import (
     label_problems,
     places_of,
     plan,
+    verify_parts,
 )
 from ringtrain.data.file.dataset import DataSet, hdf5_errors, open_hdf5
 from ringtrain.data.file.grammar import parse_data
@@ -38,12 +39,21 @@ def check_file(path, progress: Progress = no_progress) -> list[str]:
                 if is_data_set(file):
                     return _own_problems(named.files[0], file, progress)
         source = open_source(path)
+        verify_parts(source.joined, progress)
         planned = plan(source, streamed=True)
         fill(source, arrays_of(planned, np.empty(places_of(planned)[1], np.uint8)), progress)
         problems += _content_problems(source, progress)
     except DataError as error:
         problems.append(str(error))
     return problems
+
+
+def unsummed_arrays(path) -> list[str]:
+    """Return the names of those arrays of a data set, named as for ``--data``, of which no file holds a checksum:
+    bytes that changed in them are not seen. Raises: DataError"""
+    source = open_source(path)
+    parts = [] if source.joined else [part for part in source.parts.values() if part.checksum is None]
+    return [array.where for part in parts for array in part.arrays if not array.summed]
 
 
 def _own_problems(path: Path, file, progress: Progress) -> list[str]:

@@ -5,7 +5,7 @@ and checksums that no file notes are found in the same pass, exactly up to VERIF
 SAMPLED examples, chosen by a fixed key, so that every node and every start finds the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -69,9 +69,12 @@ def arrays_of(planned, memory: np.ndarray) -> dict[Key, np.ndarray]:
 
 def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress = no_progress) -> None:
     """Read everything into ``arrays``. Raises: DataError if labels, checksums or statistics are wrong."""
+    source.verify()
     highest = max(_fill_labels(source, name, part, arrays) for name, part in source.parts.items())
     arrays[FOUND, "highest"][0] = highest
     verify = source.nbytes <= VERIFY_BYTES
+    if verify:
+        verify_parts(source.joined, progress)
     for name, part in source.parts.items():
         _fill_inputs(source, name, part, arrays, verify, progress)
 
@@ -147,6 +150,19 @@ def _fill_inputs(
     elif statistics is not None and source.metadata is not None:
         for problem in statistic_problems(source.metadata, statistics.finish()):
             raise DataError(in_file(source, problem))
+
+
+def verify_parts(parts: Iterable[SourcePart], progress: Progress = no_progress) -> None:
+    """Compare parts with the checksums that their files note of them. Raises: DataError"""
+    for part in parts:
+        if part.checksum is None:
+            continue
+        running = part.running_checksum()
+        read_inputs(part, None, [running], progress)
+        for _, block in label_blocks(part):
+            running.add_labels(block)
+        for problem in checksum_problems(part.inputs.where, part.checksum, running.finish()):
+            raise DataError(problem)
 
 
 def read_inputs(part: SourcePart, kept: np.ndarray | None, takers: list, progress: Progress) -> None:

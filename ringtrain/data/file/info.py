@@ -36,6 +36,7 @@ def read_form(path, test=None, extents: int | None = None) -> DatasetForm:
     Raises: DataError if a file is missing, is no data set, or its layout is wrong.
     """
     source = open_source(path, test, extents)
+    source.verify()
     part = source.parts["train"]
     count, *shape = part.inputs.shape
     train = SplitShape(count, input_shape(tuple(shape), extents), part.label_shape, part.label_dtype)

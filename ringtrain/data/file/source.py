@@ -57,7 +57,11 @@ class SourcePart:
 
     @property
     def nbytes(self) -> int:
-        return self.inputs.nbytes + (self.labels.nbytes if self.labels is not None else 0)
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def arrays(self) -> list[StoredArray]:
+        return [array for array in (self.inputs, self.labels) if array is not None]
 
     def running_checksum(self) -> Checksum:
         """Return the checksum of this part before its first block: whoever writes, checks or reads it takes this one,
@@ -67,7 +71,8 @@ class SourcePart:
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """``metadata``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known."""
+    """``metadata``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known;
+    ``joined``: the parts of files of `data make` that ``parts`` join, with the checksums that these files note."""
 
     where: str
     name: str
@@ -77,6 +82,7 @@ class OpenSource:
     licence: str = "not stated"
     metadata: DatasetMetadata | None = None
     sealed: bool = False
+    joined: tuple[SourcePart, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -84,8 +90,16 @@ class OpenSource:
 
     @property
     def by_rows(self) -> bool:
-        arrays = [array for part in self.parts.values() for array in (part.inputs, part.labels) if array is not None]
-        return all(array.by_rows for array in arrays)
+        return all(array.by_rows for array in self.arrays)
+
+    @property
+    def arrays(self) -> list[StoredArray]:
+        return [array for part in self.parts.values() for array in part.arrays]
+
+    def verify(self) -> None:
+        """Compare all arrays with the checksums that their containers hold of them. Raises: DataError"""
+        for array in self.arrays:
+            array.verify()
 
 
 def open_source(text, test=None, extents: int | None = None) -> OpenSource:
@@ -100,7 +114,8 @@ def open_source(text, test=None, extents: int | None = None) -> OpenSource:
         other = _open(parse_data(test))
         chosen = other.parts.get("test", other.parts["train"])
         parts = {"train": found.parts["train"], "test": chosen}
-        found = replace(found, parts=parts, where=f"{found.where}, {other.where}")
+        joined = (*found.joined, *other.joined)
+        found = replace(found, parts=parts, where=f"{found.where}, {other.where}", joined=joined)
     parts = {name: _with_channel(part, extents) for name, part in found.parts.items()}
     _check_parts(found.where, parts, extents)
     return replace(found, parts=parts)
@@ -162,7 +177,8 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
             parts[name] = SourcePart(
                 JoinedArray([part.inputs for part in held]), JoinedArray(labels) if labels else None
             )
-    return replace(opened[0], where=text, parts=parts, metadata=None, sealed=False)
+    noted = tuple(part for one in opened for part in one.parts.values() if part.checksum is not None)
+    return replace(opened[0], where=text, parts=parts, metadata=None, sealed=False, joined=noted)
 
 
 def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:

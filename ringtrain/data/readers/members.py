@@ -1,5 +1,8 @@
 """The files of a folder, or of an archive, by name: read into memory, never extracted to disk."""
 
+import bz2
+import gzip
+import lzma
 import tarfile
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
@@ -10,6 +13,8 @@ from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+PACKED = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7zXZ\0": lzma}  # by their first bytes
+PIECE_BYTES = 1 << 20
 READS_AT_END = 1000  # of a whole archive: a few
 LARGEST_BYTES = 256 << 20  # of a member: an archive can expand to anything, and a batch of CIFAR has 148 MiB at most
 
@@ -43,14 +48,23 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     total = path.stat().st_size
     # As a stream: a compressed archive returns to an earlier member only by starting again.
     # The stub of tarfile wants a file that writes and seeks, but a stream is only read.
-    with open(path, "rb") as file, tarfile.open(fileobj=_Ending(file), mode="r|*") as archive:  # type: ignore[call-overload]
-        for member in archive:
-            name = PurePosixPath(member.name).name
-            if member.isfile() and name in wanted:
-                _check_member(path, member, name in found)
-                found[name] = archive.extractfile(member).read()
-                progress("reading", file.tell(), total)
+    with open(path, "rb") as file, _unpacked(file) as unpacked:
+        with tarfile.open(fileobj=_Ending(unpacked), mode="r|") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                if member.isfile() and name in wanted:
+                    _check_member(path, member, name in found)
+                    found[name] = archive.extractfile(member).read()
+                    progress("reading", file.tell(), total)
+        while unpacked.read(PIECE_BYTES):  # to its end, where the checksum is
+            pass
     return found
+
+
+def _unpacked(file):
+    """The bytes of an archive, decoded by a module that compares their checksum, as tarfile's own gzip does not."""
+    head = file.peek(6)
+    return next((module.open(file) for magic, module in PACKED.items() if head.startswith(magic)), file)
 
 
 class _Ending:

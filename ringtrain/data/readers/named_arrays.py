@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress
-from ringtrain.data.file.contents import class_names
+from ringtrain.data.file.contents import class_names, verify_parts
 from ringtrain.data.file.grammar import WILD
 from ringtrain.data.file.source import SourcePart, open_source
 from ringtrain.errors import DataError
@@ -21,6 +21,8 @@ def accepts(path: Path) -> bool:
 def read(path: Path, size, progress: Progress) -> Content:
     """Open the arrays; blocks of them are read as they are written. Raises: DataError"""
     source = open_source(path)
+    source.verify()
+    verify_parts((*source.joined, *source.parts.values()), progress)
     parts = {name: _checked(part) for name, part in source.parts.items()}
     return Content(
         name=source.name,

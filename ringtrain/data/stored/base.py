@@ -19,12 +19,14 @@ NUMBERS = "iuf"  # the kinds of NumPy's types that are read: whole numbers and f
 
 class StoredArray(ABC):
     """Rows of numbers. ``where`` names it in messages; ``shape``: (N, ...); ``dtype``: as stored, in the machine's
-    order of bytes; ``by_rows``: whether any row is read without those before it. Threads may read at the same time."""
+    order of bytes; ``by_rows``: whether any row is read without those before it; ``summed``: whether its container
+    holds a checksum of the values. Threads may read at the same time."""
 
     where: str
     shape: tuple[int, ...]
     dtype: np.dtype
     by_rows: bool = True
+    summed: bool = False
 
     @property
     def count(self) -> int:
@@ -64,6 +66,9 @@ class StoredArray(ABC):
         """Yield (slice, rows) of about 16 MiB each, which cover the array in order."""
         for rows in row_blocks(self.count, self.row_bytes):
             yield rows, self.rows(rows.start, rows.stop)
+
+    def verify(self) -> None:  # noqa: B027 (most containers hold no checksum, or one of each block that is read)
+        """Compare the values with a checksum of all of them, before their first use. Raises: DataError"""
 
     def ahead(self, start: int, stop: int) -> None:  # noqa: B027 (nothing to do in memory)
         """Bring rows nearer that are read soon. It may do nothing."""
@@ -124,6 +129,11 @@ class JoinedArray(StoredArray):
         self.where = texts.AND_OTHERS(first=first.where, others=len(self._parts) - 1) if parts[1:] else first.where
         self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
         self.by_rows = all(part.by_rows for part in self._parts)
+        self.summed = all(part.summed for part in self._parts)
+
+    def verify(self) -> None:
+        for part in self._parts:
+            part.verify()
 
     def _pieces(self, start: int, stop: int):
         """Yield (part, start, stop within it, place of its first row) of consecutive rows."""
@@ -172,8 +182,11 @@ class ReshapedRows(StoredArray):
 
     def __init__(self, array: StoredArray, shape: Sequence[int]):
         self._array = array
-        self.where, self.dtype, self.by_rows = array.where, array.dtype, array.by_rows
+        self.where, self.dtype, self.by_rows, self.summed = array.where, array.dtype, array.by_rows, array.summed
         self.shape = (array.count, *shape)
+
+    def verify(self) -> None:
+        self._array.verify()
 
     def _as_stored(self, out):
         return out.reshape(len(out), *self._array.shape[1:])

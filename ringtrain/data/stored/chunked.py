@@ -21,11 +21,13 @@ KEPT_BYTES = 288 << 20  # decoded blocks of a process: two windows of an order b
 
 
 class ChunkedArray(StoredArray):
-    """An array that HDF5's library has to decode. Blocks of rows stay decoded as long as there is room."""
+    """An array that HDF5's library has to decode. Blocks of rows stay decoded as long as there is room. The library
+    compares Fletcher's checksum, where the file has it, with each chunk that it reads."""
 
     def __init__(self, path: Path, name: str, array: h5py.Dataset, where: str):
         self._path, self._name, self.where = path, name, where
         self.shape, self.dtype = array.shape, check_type(where, array.dtype, array.shape)
+        self.summed = bool(array.fletcher32)
         self._rows = max(1, BLOCK_BYTES // self.row_bytes)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.RLock()

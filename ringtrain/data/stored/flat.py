@@ -6,7 +6,9 @@ ranks of a node; it is asked to read those of blocks ahead, and told which it ma
 
 import os
 import threading
+import zlib
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from ringtrain.data.stored.base import StoredArray, check_type
 from ringtrain.errors import DataError
 
 READAHEAD_BYTES = 128 << 10  # of one request: the system cuts larger ones to a device's own limit
+PIECE_BYTES = 1 << 20  # of which a checksum is computed at a time
 MOST_OPEN = 64  # files of this process at a time; data in many files would exceed its limit
 
 
@@ -50,11 +53,23 @@ class OpenFiles:
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Crc:
+    """The CRC-32 of a file's bytes from ``start`` on, as their container has it."""
+
+    start: int
+    nbytes: int
+    value: int
+
+
 class FlatArray(StoredArray):
     """An array at a place of a file. Raises: DataError if the type is none of numbers or the file is too short."""
 
-    def __init__(self, path: Path, offset: int, shape, dtype: np.dtype, where: str, files: OpenFiles):
-        self._path, self._offset, self._files = path, offset, files
+    def __init__(
+        self, path: Path, offset: int, shape, dtype: np.dtype, where: str, files: OpenFiles, crc: Crc | None = None
+    ):
+        self._path, self._offset, self._files, self._crc = path, offset, files, crc
+        self.summed = crc is not None
         self.where, self.shape, self.dtype = where, tuple(shape), check_type(where, dtype, shape)
         self._stored = dtype
         there = path.stat().st_size
@@ -66,6 +81,22 @@ class FlatArray(StoredArray):
         self._files.use(self._path, lambda file: self._fill(file, start, _bytes_of(rows)))
         if rows is not out:
             np.copyto(out, rows, casting="unsafe")
+
+    def verify(self) -> None:
+        if self._crc is not None:
+            self._files.use(self._path, self._verify)
+            self._crc = None
+
+    def _verify(self, file: int) -> None:
+        crc, value, piece = self._crc, 0, memoryview(bytearray(PIECE_BYTES))
+        at, end = crc.start, crc.start + crc.nbytes
+        while at < end:
+            read = os.preadv(file, [piece[: end - at]], at)
+            if not read:
+                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=at))
+            value, at = zlib.crc32(piece[:read], value), at + read
+        if value != crc.value:
+            raise DataError(texts.CRC_DIFFERS(where=self.where, computed=value, noted=crc.value))
 
     def take(self, examples, out) -> None:
         same = out.dtype == self._stored and out.flags.c_contiguous

@@ -11,7 +11,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.stored.base import StoredArray, check_type
-from ringtrain.data.stored.flat import FlatArray, OpenFiles
+from ringtrain.data.stored.flat import Crc, FlatArray, OpenFiles
 from ringtrain.errors import DataError, RingtrainError
 
 LOCAL_HEADER = 30  # bytes of a member's header before its name
@@ -78,7 +78,9 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, files: 
         file.seek(info.header_offset)
         local = file.read(LOCAL_HEADER)
     lengths = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-    return FlatArray(path, info.header_offset + LOCAL_HEADER + lengths + header, shape, dtype, where, files)
+    start = info.header_offset + LOCAL_HEADER + lengths
+    crc = Crc(start, info.file_size, info.CRC)  # which zipfile would compare, but rows are read past it
+    return FlatArray(path, start + header, shape, dtype, where, files, crc)
 
 
 def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype]:
@@ -94,9 +96,11 @@ def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype]:
 
 
 class InflatedArray(StoredArray):
-    """A compressed member of an archive: read from its start, so later rows only after the earlier ones."""
+    """A compressed member of an archive: read from its start, so later rows only after the earlier ones. The last ones
+    are read together with the CRC-32 of all."""
 
     by_rows = False
+    summed = True
 
     def __init__(self, path: Path, info: zipfile.ZipInfo, header: int, shape, dtype: np.dtype, where: str):
         self._path, self._info, self._header = path, info, header
