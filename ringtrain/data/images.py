@@ -1,7 +1,8 @@
 """Images: decoded from files in memory by Pillow, cut out and resized by a kernel.
 
-Results depend on the bytes alone. A file's EXIF orientation is applied, its alpha dropped, its palette looked up. Files
-with more than 8 bits a channel are refused.
+Results depend on the bytes alone. A file's EXIF orientation is applied, its alpha dropped, its palette looked up; of
+several frames or pages the first is taken, profiles of colour are not looked at. Files with more than 8 bits a channel
+are refused. What Pillow does of that by itself differs by format: it turns TIFF, and cuts 16 bits of colour to 8.
 """
 
 import warnings
@@ -17,7 +18,7 @@ from ringtrain.data.pixels import pillow, pixels_of
 from ringtrain.errors import DataError
 from ringtrain.ops.cpu.resize import Box, Part, fits, resize_image
 
-__all__ = ["Box", "FilePicture", "Part", "Picture", "StoredPicture", "decode_image", "open_file", "resize"]
+__all__ = ["Box", "FilePicture", "Part", "Picture", "StoredPicture", "decode_image", "resize"]
 
 # By a file's bytes, not its name: other formats of Pillow start programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -27,7 +28,8 @@ GREY, COLOUR = (
 )
 PNG = b"\x89PNG\r\n\x1a\n"
 MODES = {1: "L", 3: "RGB"}
-ORIENTATION = 0x0112  # of EXIF
+ORIENTATION, BITS_PER_SAMPLE, XMP = 0x0112, 0x0102, 0x02BC  # tags of TIFF and EXIF
+EXIF_CHUNKS = {b"eXIf", b"iTXt", b"tEXt", b"zTXt"}  # of a PNG, which may lie behind the pixels
 TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
 
 
@@ -69,15 +71,16 @@ class StoredPicture(Picture):
 
 class FilePicture(Picture):
     """An image in the bytes of a file, of which only the header is read at first. ``where``: its name in errors;
-    ``channels``: 1, grey, or 3, RGB. Raises: DataError"""
+    ``channels``: 1, grey, or 3, RGB; ``grey``: whether the file has no colour. Raises: DataError"""
 
     def __init__(self, data: bytes, where: str, channels: int):
         if channels not in MODES:
             raise DataError(texts.CHANNELS_OF_FILES(channels=channels))
         self._where, self._mode, self._channels = where, MODES[channels], channels
-        _check_chunks(data, where)
-        self._image = open_file(BytesIO(data), where)
-        self._turn = _orientation(self._image)
+        chunks = _chunks(data, where)
+        self._image = _opened(data, where)
+        self._turn = _orientation(self._image, chunks)
+        self.grey = self._image.mode in GREY
         self.width, self.height = self._image.size if self._turn not in TURNED else self._image.size[::-1]
 
     def pixels(self) -> np.ndarray:
@@ -127,27 +130,42 @@ class FilePicture(Picture):
         )
 
 
-def open_file(file, where: str):
-    """Open an image (a path, or a file of bytes) and read its header, not its pixels. Raises: DataError"""
+def _opened(data: bytes, where: str):
+    """Pillow's image, of which the header is read, not the pixels. Raises: DataError"""
     module = pillow()
     _silence()
     with decoder_errors(texts.NO_IMAGE(file=where)):
-        image = module.open(file, formats=FORMATS)
-    if image.mode not in GREY | COLOUR:
+        image = module.open(BytesIO(data), formats=FORMATS)
+        bits = _bits(image)
+    known = image.mode in GREY | COLOUR
+    if not known or bits > 8:
         image.close()
-        raise DataError(texts.PIXEL_TYPE(file=where, mode=image.mode))
+        mode = f"{image.mode} with {bits} bits a channel" if known else image.mode
+        raise DataError(texts.PIXEL_TYPE(file=where, mode=mode))
     return image
 
 
-def _check_chunks(data: bytes, where: str) -> None:
-    """Check the CRC-32 of a PNG's chunks: Pillow skips those of the pixels. Raises: DataError"""
-    at, view = len(PNG), memoryview(data)
+def _bits(image) -> int:
+    """The bits of a channel in the file, as far as Pillow takes more than 8: of colour its mode does not tell."""
+    if image.format == "TIFF":
+        return max(image.tag_v2.get(BITS_PER_SAMPLE, (1,)))
+    if image.format not in ("PNG", "PPM"):
+        return 8
+    form = image.tile[0][3]  # for the decoder; of a PPM with the largest value
+    return form[1].bit_length() if isinstance(form, tuple) else 16 if "16" in form else 8
+
+
+def _chunks(data: bytes, where: str) -> set[bytes]:
+    """The types of a PNG's chunks, whose CRC-32 is right: Pillow skips that of the pixels. Raises: DataError"""
+    at, view, types = len(PNG), memoryview(data), set()
     while data.startswith(PNG) and at + 12 <= len(data):
         end = at + 8 + int.from_bytes(view[at : at + 4])
         noted, computed = view[end : end + 4], zlib.crc32(view[at + 4 : end])
         if len(noted) == 4 and int.from_bytes(noted) != computed:
             raise DataError(texts.CHUNK_DIFFERS(file=where, offset=at, computed=computed, noted=int.from_bytes(noted)))
+        types.add(bytes(view[at + 4 : at + 8]))
         at = end + 4
+    return types
 
 
 def _silence() -> None:
@@ -156,11 +174,16 @@ def _silence() -> None:
         warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-def _orientation(image) -> int:
-    """The EXIF orientation, 1 to 8; 1, upright, where there is none to be read."""
-    if image.format not in ("JPEG", "TIFF", "WEBP") and "exif" not in image.info:
-        return 1  # a PNG would be decoded to look for it
+def _orientation(image, chunks: set[bytes]) -> int:
+    """The EXIF orientation that is to be applied, 1 to 8; 1, upright, where there is none to be read. ``chunks``: the
+    types of those of a PNG"""
+    if image.format == "PNG" and not chunks & EXIF_CHUNKS:
+        return 1  # it would be decoded to look for it
     try:
+        if image.format == "TIFF":
+            if XMP in image.tag_v2:
+                image.load()  # which may turn it, and only then is its size known
+            return 1
         found = image.getexif().get(ORIENTATION, 1)
     except Exception:  # malformed bytes raise exceptions of any type; the pixels may be good
         return 1

@@ -15,7 +15,7 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress
 from ringtrain.data.file.source import SourcePart
-from ringtrain.data.images import GREY, decode_image, open_file, resize
+from ringtrain.data.images import FilePicture, decode_image, resize
 from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError, nearest
 
@@ -108,21 +108,20 @@ def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     sizes: dict[tuple[int, int], Path] = {}
     grey = 0
     for file in files:
-        with open_file(file, str(file)) as image:
-            sizes.setdefault(image.size, file)
-            grey += image.mode in GREY
+        image = FilePicture(file.read_bytes(), str(file), 3)
+        sizes.setdefault((image.height, image.width), file)
+        grey += image.grey
     if len(sizes) > 1 and size is None:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise DataError(
             texts.SIZES_DIFFER(
-                first=first, first_size=f"{one[1]}x{one[0]}", second=second, second_size=f"{two[1]}x{two[0]}"
+                first=first, first_size=f"{one[0]}x{one[1]}", second=second, second_size=f"{two[0]}x{two[1]}"
             )
         )
-    height, width = size or next(iter(sizes))[::-1]
+    height, width = size or next(iter(sizes))
     colour = grey < len(files)
     notes = [texts.GREY_AMONG_COLOUR(grey=grey, count=len(files))] if colour and grey else []
-    resized = [found for found in sizes if found != (width, height)]
-    if resized:
+    if set(sizes) != {(height, width)}:
         notes.append(texts.RESIZED(height=height, width=width))
     return (height, width, 3 if colour else 1), notes
 
