@@ -9,6 +9,8 @@ from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.parsing import whole_number
 
+SEEN = 224, 224  # of image files, for mean and standard deviation
+
 
 class DataGroup(CommandGroup):
     def get_command(self, ctx, name):
@@ -63,17 +65,25 @@ def make(source, out, **options):
 @data.command()
 @click.argument("file", metavar="F.h5", type=click.Path())
 def info(file):
-    """Show the contents of a data set: F.h5, or anything that `train --data` takes. `show` is the same."""
+    """Show the contents of a data set: F.h5, or anything that `train --data` takes, with mean and standard deviation of
+    image files as at 224 x 224. `show` is the same."""
     from rich.console import Console
     from rich.markup import escape
 
+    from ringtrain.data.batches.pictures import View
     from ringtrain.data.file import check
     from ringtrain.data.file.contents import VERIFY_BYTES
     from ringtrain.data.file.dataset import open_dataset
     from ringtrain.data.file.metadata import metadata_checksum
+    from ringtrain.data.image_files import open as images
 
     with _progress() as progress:
-        opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
+        if file != "digits" and images.accepts(file):
+            opened = images.open_images(file, View(SEEN), 3)
+        else:
+            opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
+    for note in opened.notes:
+        click.echo(texts.NOTE(note=note))
     console = Console()
     for what, value in check.dataset_rows(opened):
         console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
@@ -83,7 +93,8 @@ def info(file):
         console.print(_table(("", "class", *names), check.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
-    console.print(f"sha256 file  {metadata_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
+    if opened.held != "files":
+        console.print(f"sha256 file  {metadata_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
 
 
 @data.command()
@@ -92,16 +103,19 @@ def check(file):
     """Read all of a data set and verify everything: layout, labels, checksums, mean and std. Exit 2 if it is
     bad."""
     from ringtrain.data.file.check import check_file, unsummed_arrays
+    from ringtrain.data.image_files import open as images
     from ringtrain.errors import DataError
 
+    of_images = file != "digits" and images.accepts(file)
     with _progress() as progress:
-        problems = check_file(file, progress)
+        problems, notes = images.check_images(file, progress) if of_images else (check_file(file, progress), ())
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise DataError(texts.PROBLEMS(file=file, count=count, problems="\n".join(f"  - {p}" for p in problems)))
     click.echo(texts.GOOD(file=file))
-    for array in unsummed_arrays(file):
-        click.echo(texts.NOTE(note=texts.NO_CHECKSUM(array=array)))
+    unsummed = [] if of_images else unsummed_arrays(file)
+    for note in (*notes, *(texts.NO_CHECKSUM(array=array) for array in unsummed)):
+        click.echo(texts.NOTE(note=note))
 
 
 def _table(header, rows):

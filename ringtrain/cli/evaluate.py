@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def evaluate(target, split, best, raw, per_class, confusion, output, force, as_json, **given):
     """Compute loss and metrics of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
     from ringtrain.cli.options import given as only_given
-    from ringtrain.cli.world import in_world, tell_skipped
+    from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 
     def action(transport: "Transport") -> None:
         from ringtrain.train.agree import agree, on_root, together
@@ -54,6 +54,7 @@ def evaluate(target, split, best, raw, per_class, confusion, output, force, as_j
 
         def report() -> None:
             tell_skipped(trained.skipped)
+            tell_notes(trained.data.notes)
             _report(trained, split, score, per_class, confusion, output, as_json)
 
         on_root(transport, report)

@@ -45,7 +45,7 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
     with an error, and the exit code is 1.
     """
     from ringtrain.cli.options import given as only_given
-    from ringtrain.cli.world import in_world, tell_skipped
+    from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 
     if inputs and given["data"]:
         raise UsageError(texts.INPUT_AND_DATA(data=given["data"]))
@@ -63,6 +63,7 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
         predicted = write_predictions(transport, trained, sources, out, layer, force, top, named=bool(inputs))
         if transport.rank == 0:
             tell_skipped(trained.skipped)
+            tell_notes(note for source in sources for note in source.notes)
             _tell(out, predicted, texts.AVERAGED if trained.averaged else "")
         return 1 if predicted.bad else 0
 

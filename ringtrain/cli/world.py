@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -179,6 +179,12 @@ def tell_skipped(skipped) -> None:
     """Print a note for each checkpoint that was passed over for an older one."""
     for text in skipped:
         _tell(texts.SKIPPED(reason=text))
+
+
+def tell_notes(notes: Iterable[str]) -> None:
+    """Print notes, on standard error: results may be on standard output."""
+    for note in notes:
+        _tell(texts.NOTE(note=note))
 
 
 def _tell_error(error: RingtrainError, message: str) -> None:

@@ -16,9 +16,9 @@ from ringtrain.data.batches.pictures import PictureSplit, View
 from ringtrain.data.content import IGNORE
 from ringtrain.data.decoding import decoding
 from ringtrain.data.images import Box, FilePicture, Picture
-from ringtrain.data.readers.folder import SUFFIXES
+from ringtrain.data.readers.image_walk import OTHER, SUFFIXES, walk
 from ringtrain.data.split import ArraySplit, Shape
-from ringtrain.errors import DataError
+from ringtrain.errors import DataError, plain
 from ringtrain.storage import files
 
 IMAGES, ARRAY, DATA_SET = "images", "array", "data set"
@@ -29,47 +29,39 @@ LABEL_NAMES = {"x_test": "y_test", "x": "y", "images": "labels", "x_train": "y_t
 
 
 # ── which they are ────────────────────────────────────────────────────────────────────────────────────────────
-def list_inputs(given: Sequence[str]) -> list[tuple[str, list[str]]]:
+def list_inputs(given: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list[str]]:
     """Sort inputs into (kind, paths), in their order: neighbouring images are one entry. A folder stands for all images
-    in it and its folders, in the order of their names; what is neither image nor array is a data set.
+    in it and its folders, in the order of their names; what is neither image nor array is a data set. Then notes, on
+    what in folders is no image.
 
     Raises: DataError for a file that is missing, and for a folder without images.
     """
     listed: list[tuple[str, list[str]]] = []
+    others: list[str] = []
     for path in given:
-        kind, paths = _look(path)
+        kind, paths = _look(path, others)
         if kind == IMAGES and listed and listed[-1][0] == IMAGES:
             listed[-1][1].extend(paths)
         else:
             listed.append((kind, paths))
-    return listed
+    return listed, [texts.NOT_PREDICTED(count=len(others), first=plain(others[0]))] if others else []
 
 
-def _look(path: str) -> tuple[str, list[str]]:
+def _look(path: str, others: list[str]) -> tuple[str, list[str]]:
     ending = os.path.splitext(path)[1].lower()
     if os.path.isdir(path):
-        return IMAGES, _images_in(path)
+        found = list(walk(path))
+        images = [each for each, kind in found if kind != OTHER]
+        if not images:
+            raise DataError(texts.NO_IMAGES_BELOW(folder=path, suffixes=", ".join(sorted(SUFFIXES))))
+        others += [each for each, kind in found if kind == OTHER]
+        return IMAGES, images
     for kind, endings in ((IMAGES, SUFFIXES), (ARRAY, ARRAY_ENDINGS)):
         if ending in endings and not os.path.exists(path):
             raise DataError(texts.NO_INPUT(path=path))
         if ending in endings:
             return kind, [path]
     return DATA_SET, [path]
-
-
-def _images_in(folder: str) -> list[str]:
-    found: list[str] = []
-    for place, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images = (name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
-        found += [os.path.join(place, name) for name in images if not name.startswith(".")]
-    if not found:
-        raise DataError(texts.NO_IMAGES_BELOW(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
-    return sorted(found, key=lambda path: path.split(os.sep))
-
-
-def _refuse(error: OSError) -> None:
-    raise error
 
 
 # ── their examples ────────────────────────────────────────────────────────────────────────────────────────────

@@ -46,6 +46,11 @@ NOT_BY_ROWS = Template(
     " `ringtrain data make`, or give --stream no"
 )
 
+ARRAYS_LEFT_OUT = Template(
+    "{where}: {count} arrays or groups beside inputs and labels were left out: {first}, …; to take others, name them"
+    " after a colon"
+)
+
 # layout.py
 MAKE = Template("make the file with `ringtrain data make`")
 MAKE_OR_COPY = Template(MAKE + " or copy it again")
@@ -136,8 +141,7 @@ NO_REGULAR_FILE = Template("{path} is not a regular file: " + MAKE)
 TRUNCATED = Template("{path} is truncated: it ends after {nbytes} bytes; " + MAKE_OR_COPY)
 NO_HDF5 = Template("{path} is not an HDF5 file: " + MAKE)
 TAR_AS_IT_IS = Template(
-    "{path} is a tar file, which `ringtrain train`, `evaluate` and `predict` read as it is, but `ringtrain data` does "
-    "not: unpack it first"
+    "{path} is a tar file, which training reads as it is, but this command does not: unpack it first"
 )
 NOT_OPENED = Template("{path} could not be opened: {error}")
 NEEDS_MEMORY = Template("{path} needs {gigabytes:.1f} GB of memory, which this host does not have")
@@ -164,8 +168,16 @@ FACTS_CHANGED = Template(
 STATISTIC_OFF = Template("{key} differs by up to {off:.3g} from that of the training images: " + MAKE_OR_COPY)
 
 # folder.py
-FOLDER_SOURCE = Template("a folder of images: one subfolder a class, under train/ and test/ (or val/) or directly")
-TWO_TEST_FOLDERS = Template("{path} has both test/ and val/: only one can be the test part; move the other away")
+FOLDER_SOURCE = Template(
+    "a folder of images: one subfolder a class, under train/ and test/ (or val/, valid/, validation/) or directly"
+)
+TWO_FOLDERS = Template("{path} has both {one}/ and {other}/: only one can be the {part} part; move the other away")
+TEST_ALONE = Template("{path} has {name}/ with folders of classes, but no train/: name {path}/{name}, or add a train/")
+BROKEN_LINK = Template(
+    "{folder} has broken links to images ({count}), the first is {first}: bring their files back (`git annex get`), or"
+    " remove the links"
+)
+NOT_PREDICTED = Template("{count} files or folders are no images and were left out: {first}, …")
 LEFT_OUT = Template("{count} files or folders are not images of a class and were left out: {first}, …")
 UNKNOWN_CLASS = Template("{folder}: the training part has no class of this name; {hint}")
 NO_IMAGES = Template("{folder} has no images: remove it, or add some (of {suffixes})")
@@ -254,6 +266,9 @@ CLASSES_UNREADABLE = Template("{file} could not be read as the names of classes:
 CLASS_TWICE = Template("{file} has the class {name!r} twice: keep one")
 CLASS_NOT_GIVEN = Template("{shard} has the class {name!r}, which {source} does not have: add it there")
 LABEL_NOT_GIVEN = Template("{shard} has the label {label}, but {source} has {count} classes: add the others there")
+IMAGES_UNSUMMED = Template(
+    "{unsummed} of {count} images hold no checksum (PNG alone does): one that changed and still decodes is not seen"
+)
 SOURCE_SHARDS = Template("tar shards {path}")
 SOURCE_FOLDER = Template("folder of images {path}")
 IMAGE_UNREADABLE = Template("{file} could not be read: {error}")

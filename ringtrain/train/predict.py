@@ -56,26 +56,29 @@ class Source:
 
     name:     name(example) → the input, and the example's number in it, None for the only one
     problems: see :class:`ringtrain.data.inputs.ImageFiles`
+    notes:    on what its files have and it leaves out
     """
 
     split: Split
     feed: DeviceInput
     name: Callable[[int], tuple[str, int | None]]
     problems: dict[int, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 # ── what there is to predict on ───────────────────────────────────────────────────────────────────────────────
 def of_data(trained: TrainedOnData) -> list[Source]:
     """The examples of the opened data set."""
     name = "synthetic" if trained.config.synthetic else trained.config.data or "digits"
-    return [Source(trained.split, trained.feed, lambda example: (name, example))]
+    return [Source(trained.split, trained.feed, lambda example: (name, example), notes=trained.data.notes)]
 
 
 def of_inputs(transport: Transport, trained: TrainedModel, given: Sequence[str], part: str | None) -> list[Source]:
     """The examples of image files, folders of them, arrays and data sets, in their order. ``part``: of a data set; test
     if it has one, unless given. Collective; raises DataError."""
-    listed = on_root(transport, lambda: inputs.list_inputs(given))
-    return [_source(transport, trained, kind, paths, part) for kind, paths in listed]
+    listed, notes = on_root(transport, lambda: inputs.list_inputs(given))
+    sources = [_source(transport, trained, kind, paths, part) for kind, paths in listed]
+    return [replace(sources[0], notes=(*notes, *sources[0].notes)), *sources[1:]]
 
 
 def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[str], part: str | None) -> Source:
@@ -84,21 +87,23 @@ def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[
         return Source(images, trained.feed_of(images), lambda example: (paths[example], None), images.problems)
     path = paths[0]
     opened = _array if kind == inputs.ARRAY else _data_set
-    split = opened(transport, trained, path, part)
-    return Source(split, trained.feed_of(split), lambda example: (path, example))
+    split, notes = opened(transport, trained, path, part)
+    return Source(split, trained.feed_of(split), lambda example: (path, example), notes=notes)
 
 
-def _data_set(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> Split:
+def _data_set(
+    transport: Transport, trained: TrainedModel, path: str, part: str | None
+) -> tuple[Split, tuple[str, ...]]:
     data = read_data(replace(trained.config, data=path, test_data=None, synthetic=False), trained.model, transport)
     chosen = part or ("train" if data.test is None else "test")
-    return together(transport, lambda: split_of(data, chosen, trained.model))
+    return together(transport, lambda: split_of(data, chosen, trained.model)), data.notes
 
 
-def _array(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> Split:
+def _array(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> tuple[Split, tuple[str, ...]]:
     split = together(transport, lambda: inputs.read_array(path, trained.facts.shape))
     together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, split)))
     agree(transport, {f"shape of {path}": [split.count, *split.shape]})
-    return split
+    return split, ()
 
 
 def _images(transport: Transport, trained: TrainedModel, paths: list[str]) -> inputs.ImageFiles:

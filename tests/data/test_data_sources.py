@@ -414,7 +414,7 @@ def test_folders_that_cannot_be_read(tmp_path):
     made.image(tmp_path / "test" / "rise" / "1.png", "L", 7)
     refused(data_texts.UNKNOWN_CLASS.pattern(folder="rise", hint=nearest("rise", ["rose"])), tmp_path)
     made.image(tmp_path / "val" / "rose" / "1.png", "L", 7)
-    refused(data_texts.TWO_TEST_FOLDERS.pattern(path=tmp_path), tmp_path)
+    refused(data_texts.TWO_FOLDERS.pattern(path=tmp_path, part="test", one="test", other="val"), tmp_path)
     (tmp_path / "train" / "tulip").mkdir()
     refused(data_texts.NO_IMAGES.pattern(folder="tulip"), tmp_path / "train")
     (tmp_path / "train" / "tulip").rmdir()

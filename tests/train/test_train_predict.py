@@ -179,6 +179,21 @@ def test_a_run_on_image_files_sees_new_files_as_its_evaluation_does(train, alone
     assert {each["name"] for line in lines("p.jsonl") for each in line["top"]} == {"class 0", "class 1", "class 2"}
 
 
+def test_what_is_left_out_of_a_folder_is_told_by_training_and_by_predictions(train, alone, digits):
+    for i in range(6):
+        path = Path("flowers", f"class {i % 3}", "in", f"{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.images[i, ..., 0]).save(path)
+    Path("flowers", "readme").write_text("left out")
+    Path("three.toml").write_text(DROPOUT_NET.replace("units = 10", "units = 3"))
+    train(out="run", model="three.toml", data="flowers", batch=6, iterations=1)
+    note = data_texts.LEFT_OUT(count=1, first="flowers/readme")
+    assert [line["text"] for line in lines("run/log.jsonl") if line["event"] == "note"].count(note) == 1
+    assert of_data(load(alone, "run", False, {}, "train"))[0].notes == (note,)
+    (source,) = of_inputs(alone, load_model(alone, "run", False, {}), ["flowers"], None)
+    assert source.split.count == 6 and source.notes == (data_texts.NOT_PREDICTED(count=1, first="flowers/readme"),)
+
+
 @pytest.mark.parametrize(("height", "width"), [(8, 24), (24, 8), (16, 16), (3, 3000)])
 def test_the_largest_square_at_the_centre_is_seen(height, width):
     image = np.zeros((height, width, 1), np.uint8)

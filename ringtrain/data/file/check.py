@@ -116,13 +116,19 @@ def split_rows(data: DataSet) -> list[tuple[str, ...]]:
         (
             name,
             f"{split.count:,}",
-            "x".join(map(str, split.shape)) + ("" if split.dtype == np.uint8 else f" {split.dtype}"),
+            _form(data, split),
             f"{split.count * split.row_bytes / 1e6:.1f}",
             f"{int((split.labels < 0).sum()):,}" if split.has_classes else "-",
             split.checksum,
         )
         for name, split in data.splits()
     ]
+
+
+def _form(data: DataSet, split: Split) -> str:
+    if data.held == "files":
+        return "files"
+    return "x".join(map(str, split.shape)) + ("" if split.dtype == np.uint8 else f" {split.dtype}")
 
 
 def class_rows(data: DataSet) -> list[tuple[str, ...]]:

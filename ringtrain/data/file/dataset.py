@@ -45,7 +45,7 @@ STREAMED = "streamed"
 @dataclass(frozen=True, slots=True)
 class DataSet:
     """An open data set. ``held``: where its examples lie: "node window" (once a node), "private" (in this process), or
-    "streamed" (in their files).
+    "streamed" (in their files). ``notes``: on what the files have and the set leaves out.
 
     ``classes`` is empty where labels are values. Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all
     of the training inputs.
@@ -61,6 +61,7 @@ class DataSet:
     source: str
     licence: str
     held: str = "private"
+    notes: tuple[str, ...] = ()
 
     @property
     def checksum(self) -> str:
@@ -177,6 +178,7 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, exte
         source=source.source,
         licence=source.licence,
         held=held,
+        notes=source.notes,
     )
 
 

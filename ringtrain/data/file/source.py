@@ -72,7 +72,8 @@ class SourcePart:
 @dataclass(frozen=True, slots=True)
 class OpenSource:
     """``metadata``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known;
-    ``joined``: the parts of files of `data make` that ``parts`` join, with the checksums that these files note."""
+    ``joined``: the parts of files of `data make` that ``parts`` join, with the checksums that these files note;
+    ``unused``: what lies beside the arrays, where these were taken by their usual names."""
 
     where: str
     name: str
@@ -83,6 +84,7 @@ class OpenSource:
     metadata: DatasetMetadata | None = None
     sealed: bool = False
     joined: tuple[SourcePart, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +97,12 @@ class OpenSource:
     @property
     def arrays(self) -> list[StoredArray]:
         return [array for part in self.parts.values() for array in part.arrays]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.unused:
+            return ()
+        return (texts.ARRAYS_LEFT_OUT(where=self.where, count=len(self.unused), first=plain(self.unused[0])),)
 
     def verify(self) -> None:
         """Compare all arrays with the checksums that their containers hold of them. Raises: DataError"""
@@ -178,7 +186,8 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
                 JoinedArray([part.inputs for part in held]), JoinedArray(labels) if labels else None
             )
     noted = tuple(part for one in opened for part in one.parts.values() if part.checksum is not None)
-    return replace(opened[0], where=text, parts=parts, metadata=None, sealed=False, joined=noted)
+    unused = tuple(dict.fromkeys(name for one in opened for name in one.unused))
+    return replace(opened[0], where=text, parts=parts, metadata=None, sealed=False, joined=noted, unused=unused)
 
 
 def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
@@ -207,8 +216,8 @@ def _open_npz(named: Named, path: Path, files: OpenFiles) -> OpenSource:
             raise DataError(texts.NO_SUCH_ARRAY(path=path, name=name, found=", ".join(archive.names) or "none"))
         return archive.array(name)
 
-    parts = _parts(path, archive.names, named.names, array)
-    return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}")
+    parts, unused = _parts(path, archive.names, named.names, array)
+    return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
 
 
 def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
@@ -220,8 +229,8 @@ def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) ->
             raise DataError(texts.ARRAY_PROBLEM(path=path, name=name, problem=found))
         return stored_array(path, name, found, files)
 
-    parts = _parts(path, tuple(file), named.names, array)
-    return OpenSource(named.text, path.stem, parts, _classes(path, file), f"HDF5 file {path.name}")
+    parts, unused = _parts(path, tuple(file), named.names, array)
+    return OpenSource(named.text, path.stem, parts, _classes(path, file), f"HDF5 file {path.name}", unused=unused)
 
 
 def _classes(path: Path, file: h5py.File) -> tuple[str, ...] | None:
@@ -238,20 +247,22 @@ def _known_names(names: Sequence[str]) -> bool:
     return any(x in names for x, *_ in PAIRS)
 
 
-def _parts(path: Path, there: Sequence[str], names, array) -> dict[str, SourcePart]:
+def _parts(path: Path, there: Sequence[str], names, array) -> tuple[dict[str, SourcePart], tuple[str, ...]]:
+    """The parts, and the names of what is left out; of arrays that were named none is."""
     if names is not None:
         x, y = names
-        return {"train": _part(array(x), array(y) if y else None)}
+        return {"train": _part(array(x), array(y) if y else None)}, ()
     for x, y, test_x, test_y in PAIRS:
         if x in there and y in there:
             parts = {"train": _part(array(x), array(y))}
             given = [name for name in (test_x, test_y) if name in there]
             if len(given) == 1:
                 raise DataError(texts.NPZ_PAIR(path=path, images=test_x, labels=test_y))
-            return parts | ({"test": _part(array(test_x), array(test_y))} if given else {})
+            parts |= {"test": _part(array(test_x), array(test_y))} if given else {}
+            return parts, tuple(name for name in there if name not in (x, y, *given))
     for x, *_ in PAIRS:
         if x in there:
-            return {"train": _part(array(x), None)}
+            return {"train": _part(array(x), None)}, tuple(name for name in there if name != x)
     raise DataError(texts.NPZ_ARRAYS(path=path, found=", ".join(there) or "none"))
 
 

@@ -29,6 +29,7 @@ class Listing:
     offsets: of their bytes in the shard; 0 in a folder
     labels:  class numbers; of ``folders`` where there are any
     folders: the classes that the members' folders name, in order; empty if labels are numbers
+    left_out: what is beside the images and no label
     """
 
     names: Sequence[str]
@@ -36,6 +37,7 @@ class Listing:
     sizes: Sequence[int]
     labels: Sequence[int]
     folders: Sequence[str] = ()
+    left_out: Sequence[str] = ()
 
     def tables(self) -> Tables:
         """Return it as arrays."""
@@ -43,6 +45,8 @@ class Listing:
             "spans": np.array([self.offsets, self.sizes, self.labels], np.int64).reshape(3, -1),
             "names": joined(self.names),
             "folders": joined(self.folders),
+            "left_out": np.array([len(self.left_out)], np.int64),
+            "first left out": joined(self.left_out[:1]),
         }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.pictures import View
+from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import PixelStatistics, statistics_of_sums
 from ringtrain.data.image_files.index import Divide, Index, Listing, Tables, alone, parted
@@ -63,6 +64,7 @@ def open_images(
         source=plain((texts.SOURCE_SHARDS if shards else texts.SOURCE_FOLDER)(path=path)),
         licence="not stated",
         held="files",
+        notes=splits["train"].notes,
     )
 
 
@@ -97,16 +99,26 @@ def _opened(
 ) -> tuple[dict[str, ImageFilesSplit], Sequence[str]]:
     """(the parts by name, the names of classes: those given, if any)"""
     shards = are_shards(path)
-    indices, classes = _of_shards(path, divide, classes) if shards else _of_folders(Path(path), divide, classes)
+    opened = _of_shards(path, divide, classes) if shards else _of_folders(Path(path), divide, classes)
+    indices, classes, notes = opened
     splits = {}
     for name, index in indices.items():
         files = OpenShards(index.places) if shards else None
         splits[name] = ImageFilesSplit(index=index, channels=channels, view=view, threads=threads, shards=files)
+    splits["train"].notes = notes
     return splits, classes
 
 
 # ── folders ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _of_folders(path: Path, divide: Divide, given: Sequence[str]) -> tuple[dict[str, Index], Sequence[str]]:
+Opened = tuple[dict[str, Index], Sequence[str], tuple[str, ...]]  # parts, classes, notes
+
+
+def _notes(tables: Sequence[Tables], beside: Sequence[str] = ()) -> tuple[str, ...]:
+    first = [*beside, *(name for table in tables for name in parted(table["first left out"]))]
+    return tuple(folder.left_out(first, len(beside) + sum(int(table["left_out"][0]) for table in tables)))
+
+
+def _of_folders(path: Path, divide: Divide, given: Sequence[str]) -> Opened:
     roots = folder.parts_of(path)
     classes, places = folder.labelled_folders(roots, given)
     tables = divide(len(places), lambda number: _scan_folder(*places[number][1:]).tables())
@@ -114,17 +126,18 @@ def _of_folders(path: Path, divide: Divide, given: Sequence[str]) -> tuple[dict[
     for name in roots:
         own = [number for number, (part, _, _) in enumerate(places) if part == name]
         indices[name] = Index.of([str(places[number][1]) for number in own], [tables[number] for number in own])
-    return indices, classes
+    return indices, classes, _notes(tables, folder.beside(path, roots))
 
 
 def _scan_folder(entry: Path, label: int) -> Listing:
-    files = folder.images_of(entry)
+    files, others = folder.images_of(entry)
     sizes = [os.stat(file).st_size for file in files]
-    return Listing([file.name for file in files], [0] * len(files), sizes, [label] * len(files))
+    names = [os.path.relpath(file, entry) for file in files]
+    return Listing(names, [0] * len(files), sizes, [label] * len(files), left_out=others)
 
 
 # ── shards ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> tuple[dict[str, Index], Sequence[str]]:
+def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> Opened:
     paths = shards_of(pattern)
     tables = divide(len(paths), lambda number: scan_shard(paths[number]).tables())
     folders = [parted(table["folders"]) for table in tables]
@@ -134,7 +147,7 @@ def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> tuple[dict
     source = TRAINING if given else CLASSES_FILE
     given = given or _given_classes(Path(paths[0]).parent / CLASSES_FILE)
     if not all(named):
-        return {"train": Index.of(paths, tables)}, _numbered(tables, paths, given, source)
+        return {"train": Index.of(paths, tables)}, _numbered(tables, paths, given, source), _notes(tables)
     classes = given or sorted({name for names in folders for name in names})
     numbers = {name: number for number, name in enumerate(classes)}
     for path, names in zip(paths, folders, strict=True):
@@ -142,7 +155,7 @@ def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> tuple[dict
             if name not in numbers:
                 raise DataError(texts.CLASS_NOT_GIVEN(shard=path, name=plain(name), source=source))
     renumbered = [_renumbered(table, names, numbers) for table, names in zip(tables, folders, strict=True)]
-    return {"train": Index.of(paths, renumbered)}, classes
+    return {"train": Index.of(paths, renumbered)}, classes, _notes(tables)
 
 
 def _renumbered(table: Tables, names: list[str], numbers: dict[str, int]) -> Tables:
@@ -191,3 +204,26 @@ def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
     found = divide(len(turns), sums)
     pixels, squares = (sum(each[name] for each in found) for name in ("pixels", "squares"))
     return statistics_of_sums(pixels, squares, int(sample.size))
+
+
+# ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────
+def check_images(path: str, progress: Progress = no_progress) -> tuple[list[str], tuple[str, ...]]:
+    """Decode all images of a folder or of tar shards. Return every problem, and notes: what is left out, and how many
+    images hold no checksum."""
+    try:
+        splits, _ = _opened(path, View((1, 1)), 3, 1, alone)
+    except DataError as error:
+        return [str(error)], ()
+    problems, unsummed, count = [], 0, sum(split.count for split in splits.values())
+    for split in splits.values():
+        for example in range(split.count):
+            try:
+                picture = split.picture(example)
+                unsummed += not picture.summed
+                picture.pixels()
+            except DataError as error:
+                problems.append(str(error))
+            progress("decoding", example + 1, split.count)
+        split.close()
+    notes = splits["train"].notes
+    return problems, (*notes, texts.IMAGES_UNSUMMED(unsummed=unsummed, count=count)) if unsummed else notes

@@ -11,12 +11,13 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ringtrain.data import texts
 from ringtrain.data.content import MOST_CLASSES
 from ringtrain.data.image_files.index import Listing
-from ringtrain.data.readers.folder import SUFFIXES
+from ringtrain.data.readers.image_walk import SUFFIXES
 from ringtrain.errors import DataError, plain
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.zst")
@@ -66,6 +67,10 @@ class _Shard:
     def __init__(self, path: str, file):
         self.path, self.file = path, file
         self.size = os.fstat(file.fileno()).st_size
+
+    def place(self, member) -> str:
+        """Name a member of it."""
+        return texts.MEMBER_AT(shard=self.path, member=plain(member.name), offset=member.offset)
 
     def error(self, text, member, **fields) -> DataError:
         return DataError(text(shard=self.path, member=plain(member.name), offset=member.offset, **fields))
@@ -136,7 +141,9 @@ def scan_shard(path: str) -> Listing:
                     others.append(member)
             if not images:
                 raise DataError(texts.SHARD_NO_IMAGES(shard=path, suffixes=", ".join(sorted(SUFFIXES))))
-            return _by_stem(shard, images, labels) if labels else _by_folder(shard, images, others)
+            if not labels:
+                return _by_folder(shard, images, others)
+            return replace(_by_stem(shard, images, labels), left_out=[shard.place(member) for member in others])
     except OSError as error:
         raise DataError(texts.SHARD_UNREADABLE(shard=path, error=error.strerror or error)) from error
 

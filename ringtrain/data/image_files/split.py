@@ -56,13 +56,14 @@ def _read(file: int, offset: int, size: int) -> bytes:
 @dataclass(eq=False)
 class ImageFilesSplit(PictureSplit):
     """Image files with a class number each, in tar shards or (``shards`` None) in folders. All take the shape of
-    ``view``, with ``channels``."""
+    ``view``, with ``channels``. ``notes``: on what lies beside them and is left out."""
 
     index: Index
     channels: int
     view: View
     threads: int
     shards: OpenShards | None
+    notes: tuple[str, ...] = ()
 
     label_shape = ()
     label_dtype = np.dtype(np.int32)

@@ -1,10 +1,10 @@
-"""Folders of images, one subfolder a class, under train/ and test/ (or val/), or without these two.
+"""Folders of images, one subfolder a class, under train/ and test/ (or val/, valid/, validation/), or without these.
 
     flowers/train/rose/1.jpg   flowers/train/tulip/7.png   flowers/val/rose/3.jpg
-    flowers/rose/1.jpg         flowers/tulip/7.png
+    flowers/rose/1.jpg         flowers/tulip/red/7.png
 
-Class numbers follow the order of the names; examples are ordered by class and name. If one image has colour, all
-become RGB; if none has, all stay grey.
+Images in folders inside a class folder are of that class. Class numbers follow the order of the names; examples are
+ordered by class and name. If one image has colour, all become RGB; if none has, all stay grey.
 """
 
 from collections.abc import Sequence
@@ -16,68 +16,80 @@ from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress
 from ringtrain.data.file.source import SourcePart
 from ringtrain.data.images import FilePicture, decode_image, resize
+from ringtrain.data.readers.image_walk import (
+    BROKEN,
+    IMAGE,
+    OTHER,
+    SUFFIXES,
+    entry_is_folder,
+    is_image,
+    leads_up,
+    listed,
+    walk,
+)
 from ringtrain.data.stored.base import MemoryArray, StoredArray
-from ringtrain.errors import DataError, nearest
+from ringtrain.errors import DataError, nearest, plain
 
-SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
-TESTS = ("test", "val")
+PARTS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}  # in any case
 
 
 def accepts(path: Path) -> bool:
     """Return whether the path is a folder of folders with images."""
-    return path.is_dir() and any(_images(folder) for root in parts_of(path).values() for folder in class_folders(root))
+    if not path.is_dir():
+        return False
+    folders = [folder for root in parts_of(path).values() for folder in class_folders(root)]
+    return any(kind != OTHER for folder in folders for _, kind in walk(str(folder)))
 
 
 def class_folders(path: Path) -> list[Path]:
-    """Return the folders in a folder, by name, without hidden ones."""
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-
-
-def _images(path: Path) -> list[Path]:
-    return [file for file in _files(path) if file.suffix.lower() in SUFFIXES]
+    """Return the folders in a folder, by name, without hidden ones, and those that lead back to it."""
+    return [Path(entry.path) for entry in listed(str(path)) if entry_is_folder(entry) and not leads_up(entry.path)]
 
 
 def parts_of(path: Path) -> dict[str, Path]:
     """Return {"train": folder, "test": folder}, or train alone if there is no division or no test part. Raises:
-    DataError if there are two test parts"""
+    DataError if there are two folders of one part, or a test part alone"""
+    folders = class_folders(path)
     # A folder train/ without subfolders is a class of that name.
-    if not (path / "train").is_dir() or not class_folders(path / "train"):
+    named = {part: [folder for folder in folders if folder.name.lower() in names] for part, names in PARTS.items()}
+    named["train"] = [folder for folder in named["train"] if class_folders(folder)]
+    if not named["train"]:
+        for folder in named["test"]:
+            if class_folders(folder) and not any(is_image(entry.name) for entry in listed(str(folder))):
+                raise DataError(texts.TEST_ALONE(path=path, name=folder.name))
         return {"train": path}
-    tests = [path / name for name in TESTS if (path / name).is_dir()]
-    if len(tests) > 1:
-        raise DataError(texts.TWO_TEST_FOLDERS(path=path))
-    return dict(zip(("train", "test"), (path / "train", *tests[:1]), strict=False))
+    for part, (first, *others) in ((part, each) for part, each in named.items() if each):
+        if others:
+            raise DataError(texts.TWO_FOLDERS(path=path, part=part, one=first.name, other=others[0].name))
+    return {part: each[0] for part, each in named.items() if each}
 
 
 def read(path: Path, size, progress: Progress) -> Content:
     """List the images; each is decoded when it is written. Raises: DataError"""
     roots = parts_of(path)
     classes, folders = labelled_folders(roots)
-    listed = {
-        name: [(file, label) for part, folder, label in folders if part == name for file in images_of(folder)]
-        for name in roots
-    }
-    shape, notes = _survey([file for files in listed.values() for file, _ in files], size)
-    parts = {name: _part(files, shape) for name, files in listed.items()}
-    notes += _left_out(path, roots)
+    found = [(name, label, *images_of(folder)) for name, folder, label in folders]
+    files = {name: [(Path(file), each[1]) for each in found if each[0] == name for file in each[2]] for name in roots}
+    shape, notes = _survey([file for part in files.values() for file, _ in part], size)
+    parts = {name: _part(part, shape) for name, part in files.items()}
+    notes += left_out([*beside(path, roots), *(other for each in found for other in each[3])])
     name = path.resolve().name
     return Content(name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes))
 
 
-def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
-    """Describe the files of the folder that the data set leaves out."""
-    classes = [folder for root in roots.values() for folder in class_folders(root)]
-    others = [file for folder in classes for file in _files(folder) if file.suffix.lower() not in SUFFIXES]
-    others += [file for root in {path, *roots.values()} for file in _files(root)]
-    if path not in roots.values():
-        others += [folder for folder in class_folders(path) if folder not in roots.values()]
-    if not others:
-        return []
-    return [texts.LEFT_OUT(count=len(others), first=others[0])]
+def beside(path: Path, roots: dict[str, Path]) -> list[str]:
+    """Return what lies beside the parts and the folders of classes, by name, without hidden entries."""
+    others = []
+    for place in {path: None, **dict.fromkeys(roots.values())}:
+        taken = class_folders(place) if place in roots.values() else roots.values()
+        others += [entry.path for entry in listed(str(place)) if Path(entry.path) not in taken]
+    return others
+
+
+def left_out(others: Sequence[str], count: int | None = None) -> list[str]:
+    """Return a note on files and folders that a data set leaves out; none if it leaves out none. ``count``: of them, if
+    ``others`` are only the first"""
+    return [texts.LEFT_OUT(count=count or len(others), first=plain(others[0]))] if others else []
 
 
 def labelled_folders(
@@ -94,12 +106,17 @@ def labelled_folders(
     return classes, [(part, folder, numbers[folder.name]) for part, folder in found]
 
 
-def images_of(folder: Path) -> list[Path]:
-    """Return the images of a class, by name. Raises: DataError if there is none"""
-    images = _images(folder)
-    if not images:
+def images_of(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the images of a class, in its folder and all folders in it, by name; and what is none. Raises: DataError
+    if there is no image, or for a broken link to one: the set is not whole"""
+    found: dict[str, list[str]] = {IMAGE: [], BROKEN: [], OTHER: []}
+    for path, kind in walk(str(folder)):
+        found[kind].append(path)
+    if found[BROKEN]:
+        raise DataError(texts.BROKEN_LINK(count=len(found[BROKEN]), folder=folder, first=plain(found[BROKEN][0])))
+    if not found[IMAGE]:
         raise DataError(texts.NO_IMAGES(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
-    return images
+    return found[IMAGE], found[OTHER]
 
 
 # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────

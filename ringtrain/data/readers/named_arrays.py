@@ -31,6 +31,7 @@ def read(path: Path, size, progress: Progress) -> Content:
         classes=class_names(source),
         source=source.source,
         licence=source.licence,
+        notes=source.notes,
     )
 
 

@@ -86,7 +86,8 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
     data = open_images(path, view, channels, threads, divide, touch)
     if config.test_data is None:
         return data
-    return replace(data, test=open_part(config.test_data, view, channels, data.classes, threads, divide, touch))
+    test = open_part(config.test_data, view, channels, data.classes, threads, divide, touch)
+    return replace(data, test=test, notes=(*data.notes, *test.notes))
 
 
 def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:

@@ -67,6 +67,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """Notes for the user on this run."""
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
+    notes += run.data.notes
     notes += [texts.PLUGIN(path=path, sha256=sha256) for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config, run.rate)
     notes += _frozen(run)
