@@ -2,6 +2,7 @@
 values, in memory and streamed."""
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -28,8 +29,8 @@ LABELS = {
 }
 # Each type and shape with class numbers, each shape and form of labels with two types.
 FEW = list(itertools.product(("uint8", "float32"), SHAPES))
-CASES = [(each, "classes") for each in itertools.product(TYPES, SHAPES)]
-CASES += [(each, labels) for each, labels in itertools.product(FEW, LABELS) if labels != "classes"]
+CASES = [(each, "classes", channel) for each in itertools.product(TYPES, SHAPES) for channel in (False, True)]
+CASES += [(each, labels, True) for each, labels in itertools.product(FEW, LABELS) if labels != "classes"]
 
 
 def made(folder, dtype, shape, labels):
@@ -40,18 +41,24 @@ def made(folder, dtype, shape, labels):
     return folder / "a.npz", values
 
 
-@pytest.mark.parametrize("channel", [False, True])
-@pytest.mark.parametrize(("inputs", "labels"), CASES, ids=str)
-def test_what_is_made_is_good_and_is_read_as_the_source_is(tmp_path, inputs, labels, channel):
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """made(), once for each case."""
+    return cache(lambda *case: made(tmp_path_factory.mktemp("set"), *case))
+
+
+@pytest.mark.parametrize(("inputs", "labels", "channel"), CASES, ids=str)
+def test_what_is_made_is_good_and_is_read_as_the_source_is(sets, inputs, labels, channel):
     """``channel``: the network has an axis of one channel beside those of the inputs."""
     (dtype, shape), extents = inputs, min(4, len(inputs[1]) + channel)
-    source, values = made(tmp_path, dtype, shape, labels)
-    assert check_file(tmp_path / "a.h5") == []
+    source, values = sets(dtype, shape, labels)
+    path = source.with_suffix(".h5")
+    assert check_file(path) == []
     wanted = open_dataset(source, extents=extents)
     read = (*shape, 1) if len(shape) < extents else shape
     assert wanted.train.shape == read
     for most_bytes in (None, 0):
-        opened = open_dataset(tmp_path / "a.h5", extents=extents, most_bytes=most_bytes)
+        opened = open_dataset(path, extents=extents, most_bytes=most_bytes)
         assert opened.train.shape == (*shape, 1) if len(shape) == 2 else read
         for (_, split), (_, other) in zip(opened.splits(), wanted.splits(), strict=True):
             for example in range(COUNT):
@@ -63,7 +70,7 @@ def test_what_is_made_is_good_and_is_read_as_the_source_is(tmp_path, inputs, lab
             assert np.allclose(opened.mean, means, rtol=1e-12) and opened.mean_image.shape == read
             std = values.reshape(-1, *read).astype(np.float64).std(axis=tuple(range(len(read))))
             assert np.allclose(opened.std, std, rtol=1e-12)
-    assert read_form(tmp_path / "a.h5", None, extents).train.shape == opened.train.shape
+    assert read_form(path, None, extents).train.shape == opened.train.shape
 
 
 NET = """
@@ -72,8 +79,9 @@ layers = [{{ name = "flat", kind = "Flatten" }}, {{ name = "out", kind = "Linear
 """
 
 
-@pytest.mark.parametrize("mean", ["channel", "image"])
-@pytest.mark.parametrize("shape", [(7,), (7, 1), (4, 5, 1), (2, 3, 4, 1)])
+@pytest.mark.parametrize(
+    ("shape", "mean"), [((7,), "image"), ((7, 1), "channel"), ((4, 5, 1), "image"), ((2, 3, 4, 1), "channel")]
+)
 def test_what_is_made_trains_as_its_source_does(tmp_path, monkeypatch, shape, mean):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "draw_curves", lambda log, picture: None)
