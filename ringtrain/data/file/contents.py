@@ -135,8 +135,9 @@ def _fill_inputs(
     kept = arrays.get((name, "images"))
     if kept is not None or running is not None or statistics is not None:
         read_inputs(part, kept, [each for each in (running, statistics) if each is not None], progress)
-    for _, block in label_blocks(part) if running is not None else ():
-        running.add_labels(block)
+    if running is not None:
+        for _, block in label_blocks(part):
+            running.add_labels(block)
     if part.checksum is None:
         digest = running.finish() if running is not None else sampled_checksum(part)
         arrays[FOUND, name][:] = np.frombuffer(digest.encode(), np.uint8)

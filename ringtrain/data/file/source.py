@@ -299,13 +299,16 @@ def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
         for name in ("train", "test")
         if is_own(file, name)
     }
+    name, source, licence = (plain(file.attrs[key]) for key in ("name", "source", "licence"))
     return OpenSource(
         where=str(path),
         parts=parts,
         classes=tuple(map(plain, metadata.classes)),
         metadata=metadata,
         sealed=is_sealed(file),
-        **{key: plain(file.attrs[key]) for key in ("name", "source", "licence")},
+        name=name,
+        source=source,
+        licence=licence,
     )
 
 

@@ -60,10 +60,11 @@ def _walk(folder: str, above: tuple[str, ...], behind: set[str] | None) -> Itera
             yield path, kind if is_image(entry.name) else OTHER
             continue
         real = os.path.realpath(path) if link else os.path.join(above[-1], entry.name)
-        met = behind if behind is not None or not link else set()
-        if len(above) > MOST_DEPTH or (link and (real in met or any(_holds(real, place) for place in above))):
+        met: set[str] | None = set() if link and behind is None else behind
+        is_ring = link and (real in (met or ()) or any(_holds(real, place) for place in above))
+        if len(above) > MOST_DEPTH or is_ring:
             yield path, OTHER
             continue
-        if link:
+        if link and met is not None:
             met.add(real)
         yield from _walk(path, (*above, real), met)

@@ -83,12 +83,13 @@ class FlatArray(StoredArray):
             np.copyto(out, rows, casting="unsafe")
 
     def verify(self) -> None:
-        if self._crc is not None:
-            self._files.use(self._path, self._verify)
+        crc = self._crc
+        if crc is not None:
+            self._files.use(self._path, lambda file: self._verify(file, crc))
             self._crc = None
 
-    def _verify(self, file: int) -> None:
-        crc, value, piece = self._crc, 0, memoryview(bytearray(PIECE_BYTES))
+    def _verify(self, file: int, crc: Crc) -> None:
+        value, piece = 0, memoryview(bytearray(PIECE_BYTES))
         at, end = crc.start, crc.start + crc.nbytes
         while at < end:
             read = os.preadv(file, [piece[: end - at]], at)
