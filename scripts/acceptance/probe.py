@@ -83,9 +83,8 @@ def run(
     """Run them for a time. Returns their rows, by name."""
     waiting, running, rows, end_at = list(families), {}, {}, time.monotonic() + seconds
 
-    def take(name: str) -> None:
+    def take(name: str, code: int | None) -> None:
         process, path, began = running.pop(name)
-        code = process.poll()
         end(process, 0)  # and whatever it has started
         tell(name, row_of(code, path.read_text(errors="replace")) | {"seconds": round(time.monotonic() - began, 1)})
 
@@ -104,14 +103,15 @@ def run(
                 running[name] = start(name, *families[name], folder, maxfail)
             time.sleep(0.1)
             for name in [each for each in running if running[each][0].poll() is not None]:
-                take(name)
+                take(name, running[name][0].returncode)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends this program has a second for what follows
+        codes = {name: process.poll() for name, (process, *_) in running.items()}
         for process, *_ in running.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        for name in list(running):
-            take(name)
+        for name, code in codes.items():
+            take(name, code)
         for name in waiting:
             tell(name, row_of(None, ""))
     return rows
