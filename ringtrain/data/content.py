@@ -100,8 +100,8 @@ def row_blocks(count: int, row_bytes: int, multiple: int = 1):
 
 class Checksum:
     """sha256 over a line "uint8 N H W C" (type and shape), the inputs and the labels, little-endian, in file order.
-    Labels other than class numbers, int32 [N], have a line of their type and shape too. :meth:`.file.source.SourcePart`
-    makes it for whoever writes, checks or reads a part."""
+    Labels other than class numbers, int32 [N], have a line of their type and shape too. The writer, the checker and the
+    reader of a part take it from :class:`.file.source.SourcePart`."""
 
     def __init__(self, inputs, label_shape, label_dtype):
         """``inputs``: any with the shape and type of the stored inputs; ``label_shape``: without N"""

@@ -206,7 +206,7 @@ def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
 
 # ── names in an open folder ───────────────────────────────────────────────────────────────────────────────────────────
 def _mode(at: int, name: str) -> int:
-    """Return the type and permissions of what has this name; 0 if nothing has."""
+    """Return the file type and permissions of a name in the folder; 0 if the name does not exist."""
     try:
         return os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
     except FileNotFoundError:

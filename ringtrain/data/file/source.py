@@ -64,8 +64,8 @@ class SourcePart:
         return [array for array in (self.inputs, self.labels) if array is not None]
 
     def running_checksum(self) -> Checksum:
-        """Return the checksum of this part before its first block: whoever writes, checks or reads it takes this one,
-        of the stored shape, whatever network is to read it."""
+        """Return a checksum of the stored shape, before the first block. The writer, the checker and the reader of a
+        part all take it, so it does not depend on the network."""
         return Checksum(self.inputs, self.label_shape, self.label_dtype)
 
 
@@ -248,7 +248,7 @@ def _known_names(names: Sequence[str]) -> bool:
 
 
 def _parts(path: Path, there: Sequence[str], names, array) -> tuple[dict[str, SourcePart], tuple[str, ...]]:
-    """The parts, and the names of what is left out; of arrays that were named none is."""
+    """Return (parts, names of the arrays that are left out). If the user named the arrays, no name is returned."""
     if names is not None:
         x, y = names
         return {"train": _part(array(x), array(y) if y else None)}, ()

@@ -45,7 +45,7 @@ def _holds(outer: str, inner: str) -> bool:
 
 
 def walk(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, kind) of what is in a folder and the folders in it, in the order of names. Raises: DataError"""
+    """Yield (path, kind) of each file below a folder, in the order of names. Raises: DataError"""
     return _walk(folder, (os.path.realpath(folder),), set() if os.path.islink(folder) else None)
 
 

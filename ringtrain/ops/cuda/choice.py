@@ -23,7 +23,7 @@ from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
 
 SETTING = "RINGTRAIN_LEAVE_OUT"
-WGMMA, CUDNN, CUBLAS = "wgmma", "cuDNN", "cuBLAS"  # kinds of ways besides the usual kernels: parts of the ways' names
+WGMMA, CUDNN, CUBLAS = "wgmma", "cuDNN", "cuBLAS"  # kinds that can be left out; a way's name holds its kind
 
 # Largest distance of a way's result from the first way's, relative to its norm: many times the effect of rounding.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "bfloat16": 3e-2}
