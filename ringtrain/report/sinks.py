@@ -135,11 +135,11 @@ def _side(line: bytes, iteration: int, again: bool) -> int | None:
     return 1 if found["iteration"] > last else -1
 
 
-def last_iteration(path) -> int:
-    """Return the last iteration in a log; 0 if it has none. Raises OSError."""
+def kinds_at(path, iteration: int) -> set[str]:
+    """Return the kinds of the records of an iteration that a log has. Raises OSError."""
     with open(path, "rb", opener=files.open_nofollow) as log:
         records = (parse_record(line) for line in lines_of(log) if b'"iteration"' in line)
-        return max((found["iteration"] for found in records if found and found["event"] == "iteration"), default=0)
+        return {record["event"] for record in records if record and record.get("iteration") == iteration}
 
 
 def is_log(path) -> bool:

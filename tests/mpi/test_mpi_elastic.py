@@ -1,6 +1,7 @@
 """`--elastic`: ranks die at every kind of moment, and the others go on, from memory or from a checkpoint."""
 
 import json
+import random
 import re
 import socket
 import sys
@@ -10,6 +11,7 @@ import pytest
 from ringtrain.report import texts as report_texts
 from ringtrain.train import texts as train_texts
 from ringtrain.transport import texts as transport_texts
+from tests.mpi.programs.cut_collectives import KINDS
 from tests.runs import FC_NET, records
 from tests.tiers import thorough
 
@@ -170,6 +172,38 @@ def test_survivors_that_are_told_to_stop_save_what_they_hold_first(train):
     assert (found["outcome"], found["exit_code"], found["iteration"]) == ("interrupted", 75, 20), told
     assert [record["iteration"] for record in events["checkpoint"]] == [12, 20]
     assert "stopped by SIGUSR1" in told and re.search(train_texts.STOPPED_AFTER.pattern(iteration=20), told)
+
+
+PLACES = {"opening": 1, "iteration": 60, "update": 60, "evaluation": 5, "saving": 5, "ending": 1}
+
+
+@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 50))])
+def test_two_deaths_at_random_moments(train, seed):
+    chance = random.Random(seed)
+    ranks = chance.choice([3, 4])
+    dead = chance.sample(range(ranks), 2)
+    spec = []
+    for place in chance.choices(list(PLACES), k=2):
+        nth, verb = chance.randint(1, PLACES[place]), chance.choice(["=", "soon"])
+        spec.append(f"{dead.pop()}{verb}{place}:{nth if verb == '=' else chance.randrange(300)}")
+    status, told, found, events = train(ranks, ",".join(spec), "--iterations", 60, "--elastic")
+    assert status == 0 and "Traceback" not in told, told
+    check_whole(found, events, 60, found["ranks"], found["lost"])
+
+
+@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 10))])
+@pytest.mark.parametrize("kinds", list(zip(*[iter(KINDS)] * 2, strict=True)))
+def test_what_a_collective_returns_beside_a_death_is_right(mpirun_command, kinds, seed):
+    """An MPI may return success to a survivor, and memory that was never written."""
+    from tests.mpi.conftest import run
+
+    order = kinds if seed % 2 else kinds[::-1]  # each dies among four ranks, and among three
+    command = mpirun_command(4, ["cut_collectives.py", seed, *order])
+    done = run([command[0], "--with-ft", "ulfm", *command[1:]], TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"(.+): \d+ right, (\d) ranks", done.stdout)) == sorted(
+        [(order[0], "3")] * 3 + [(order[1], "2")] * 2
+    )
 
 
 def test_an_error_of_one_rank_ends_all_and_is_no_death(train):

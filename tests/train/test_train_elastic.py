@@ -306,17 +306,21 @@ def iteration(number):
     )
 
 
-@pytest.mark.parametrize("written", [6, 7, 8])
+@pytest.mark.parametrize("written", [6, 7, 8, 9])
 def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path, written):
-    """Iteration 7 was finished by all, and is in the log once, whatever the dead one had come to."""
+    """Iteration 7 and its evaluation were finished by all, and are in the log once, whatever the dead one wrote."""
     transport = LoopbackWorld(1).transport(0)
     folder = RunFolder(tmp_path)
-    lines = [json.dumps(record(iteration(number))) + "\n" for number in range(1, written + 1)]
+    evaluation = Evaluated(iteration=7, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6)
+    events = [*map(iteration, range(1, 8)), evaluation, iteration(8)]
+    lines = [json.dumps(record(event)) + "\n" for event in events[:written]]
     folder.log.write_text("".join(lines))
-    state = RecoveryState(lost=(0,), recoverable=RecoverableState(7, False, lambda: None, iteration(7)))
+    finished = (iteration(7), evaluation)
+    state = RecoveryState(lost=(0,), recoverable=RecoverableState(7, False, lambda: None, finished))
     for sink in make_sinks(transport, folder, Origin(place={"iteration": 7}, continues=True), state):
         sink.close()
-    assert [json.loads(line)["iteration"] for line in folder.log.read_text().splitlines()] == [1, 2, 3, 4, 5, 6, 7]
+    logged = [json.loads(line) for line in folder.log.read_text().splitlines()]
+    assert [each["iteration"] for each in logged] == [1, 2, 3, 4, 5, 6, 7, 7] and logged[-1]["event"] == "evaluation"
 
 
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import plural
-from ringtrain.report.events import CheckpointSaved, Iteration, Note
+from ringtrain.report.events import CheckpointSaved, Event, Note
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -24,13 +24,13 @@ class RecoverableState:
 
     due:      whether evaluation and checkpoint of the iteration are still to be made
     capture:  () → the state. Not collective
-    finished: the iteration's record, which a dead rank 0 may not have logged; None before the first of this world
+    finished: the iteration's records, which a dead rank 0 may not have logged; none before the first of this world
     """
 
     iteration: int
     due: bool
     capture: Callable[[], Checkpoint]
-    finished: Iteration | None = None
+    finished: tuple[Event, ...] = ()
 
 
 class Checkpointing:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from ringtrain.humanize import plural
 from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
-from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note
+from ringtrain.report.events import EpochEnded, Evaluated, Event, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.train import texts
@@ -24,7 +24,7 @@ class RunRecords:
     """Measures a run, and sends its records to the sink. Rank 0's sink alone shows or keeps them.
 
     started:  the start of the process, by ``time.perf_counter``, from which time stamps count
-    finished: the record of the last iteration
+    finished: the records of the last iteration
     """
 
     def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
@@ -34,7 +34,7 @@ class RunRecords:
         self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self._exposed_s = self._statistics.exposed_s  # at the last record of an iteration
-        self.finished: Iteration | None = None
+        self.finished: tuple[Event, ...] = ()
 
     def tick(self, examples: int, seconds: float, waited_s: float) -> None:
         """Count examples of all ranks, their time, and the time for which this rank waited for its part."""
@@ -46,18 +46,20 @@ class RunRecords:
     def iteration(self, outcome: IterationLoss) -> None:
         """Record a finished iteration. Collective once, if the size of a rank's part is judged by the first ones."""
         self._note_skipped(outcome.iteration + 1)
-        self.finished = Iteration(
-            iteration=outcome.iteration + 1,
-            epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
-            loss=per(outcome.loss_sum, outcome.valid),
-            accuracy=per(outcome.correct, outcome.valid) if self._counts else None,
-            lr=self._of.rate.at(outcome.iteration),
-            examples=outcome.examples,
-            images_per_s=self._rates.recent(),
-            seconds=self._now(),
-            exposed_s=self._exposed(),
+        self.finished = ()
+        self._finish(
+            Iteration(
+                iteration=outcome.iteration + 1,
+                epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
+                loss=per(outcome.loss_sum, outcome.valid),
+                accuracy=per(outcome.correct, outcome.valid) if self._counts else None,
+                lr=self._of.rate.at(outcome.iteration),
+                examples=outcome.examples,
+                images_per_s=self._rates.recent(),
+                seconds=self._now(),
+                exposed_s=self._exposed(),
+            )
         )
-        self._sink.handle(self.finished)
         note = self._first.note()
         if note is not None:
             self.note(note)
@@ -80,12 +82,12 @@ class RunRecords:
 
     def evaluated(self, score: Score) -> None:
         """Record an evaluation within an epoch. Collective."""
-        self._sink.handle(Evaluated(**_test_fields(score), **self._met()))
+        self._finish(Evaluated(**_test_fields(score), **self._met()))
 
     def epoch(self, score: Score | None, weights_sha256: str | None) -> None:
         """Record the end of an epoch. Collective."""
         loss, accuracy = self._progress.close_epoch()
-        self._sink.handle(
+        self._finish(
             EpochEnded(
                 train_loss=loss,
                 train_accuracy=accuracy if self._counts else None,
@@ -94,6 +96,10 @@ class RunRecords:
                 **self._met(),
             )
         )
+
+    def _finish(self, event: Event) -> None:
+        self.finished += (event,)
+        self._sink.handle(event)
 
     def ended(self, reason: str, score: Score | None, weights_sha256: str) -> None:
         """Record the traffic, the ranks and the end of the run. Collective."""

@@ -150,7 +150,8 @@ class Run:
             return None
         progress, due = self._before or self._progress, self._before is not None
         capture = partial(self._saving.capture_alone, progress)
-        return RecoverableState(progress.iteration, due, capture, self._records.finished)
+        finished = self._records.finished[: 1 if due else None]
+        return RecoverableState(progress.iteration, due, capture, finished)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends

@@ -9,9 +9,9 @@ from pathlib import Path
 import tomli_w
 
 from ringtrain.config.resolve import to_table
-from ringtrain.report.events import Event, Note
+from ringtrain.report.events import KINDS, Event, Note
 from ringtrain.report.screen.terminal import terminal
-from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
+from ringtrain.report.sinks import JsonLines, Sink, is_log, kinds_at
 from ringtrain.report.tensorboard import TensorBoard
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -117,8 +117,11 @@ def make_sinks(
 
 
 def _complete(sinks: Sequence[Sink], folder: RunFolder, recoverable: RecoverableState | None) -> None:
-    """Record the last finished iteration if a dead rank 0 has not."""
-    finished = recoverable.finished if recoverable else None
-    if finished and last_iteration(folder.log) < finished.iteration:
-        for sink in sinks:
-            sink.handle(finished)
+    """Record what a dead rank 0 has not of the last finished iteration."""
+    if recoverable is None or not recoverable.finished:
+        return
+    logged = kinds_at(folder.log, recoverable.iteration)
+    for event in recoverable.finished:
+        if KINDS[type(event)] not in logged:
+            for sink in sinks:
+                sink.handle(event)

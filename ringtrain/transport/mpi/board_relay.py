@@ -13,6 +13,8 @@ from contextlib import suppress
 import numpy as np
 from mpi4py import MPI
 
+from ringtrain.transport.mpi.arrivals import check_arrivals
+
 EVERY_S = 0.2  # between two messages to one node; it receives four times as often
 END_S, LAST_S = 5.0, 2e-3
 
@@ -119,6 +121,7 @@ def relayed(comm, group: Sequence[int], rows: np.ndarray) -> RowRelay | None:
     leads = comm.rank == group[0]
     lead_of = np.zeros(comm.size, np.int64)
     comm.Allgather(np.array([group[0]], np.int64), lead_of)
+    check_arrivals(comm)
     leads_comm = comm.Split(0 if leads else MPI.UNDEFINED, comm.rank)
     if not leads:
         return None

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ringtrain.transport.buffers import MESSAGE_BYTES, as_bytes, message_bounds
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait_until_read, why_not_fault_tolerant
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
+from ringtrain.transport.mpi.arrivals import check_arrivals
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
 from ringtrain.transport.mpi.native import OPS, NativeHandle
 from ringtrain.transport.mpi.node import gather_text, has_too_few_cores, leaders, split_by_node
@@ -69,6 +71,7 @@ class Messages(Transport):
         self._node_comm = split_by_node(self._comm)
         self._memory = NodeSharedMemory(self._comm, self._node_comm, allocate)
         self._relays: list[RowRelay] = []
+        self._native_calls = count()
         self._reduces: deque[Handle] = deque(maxlen=REDUCES_KEPT)
         self._counters: list[RmaCounters] = []
         self._spaces: list[SingleMessages] = []
@@ -107,6 +110,7 @@ class Messages(Transport):
     def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
         with naming_peers(texts.ALLREDUCING, self._comm):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
+            check_arrivals(self._comm)
 
     def native_allreduce_start(self, span: Array) -> Handle:
         host = np.asarray(span)
@@ -115,7 +119,8 @@ class Messages(Transport):
         return handle
 
     def native_start(self, call: NativeCall) -> Handle:
-        handle = NativeHandle(self._comm, call, self._requests.limit, self.patience, self.world_ranks)
+        number = next(self._native_calls)
+        handle = NativeHandle(self._comm, call, self._requests.limit, self.patience, self.world_ranks, number)
         handle.start()
         return handle
 
@@ -145,6 +150,7 @@ class Messages(Transport):
         with naming_peers(texts.BROADCASTING(root=root), self._comm):
             for start, stop in message_bounds(data.size, self._requests.limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
+            check_arrivals(self._comm)
 
     def gather_json(self, value: Any) -> list:
         with naming_peers(texts.GATHERING, self._comm):
@@ -153,10 +159,12 @@ class Messages(Transport):
     def barrier(self) -> None:
         with naming_peers(texts.IN_BARRIER, self._comm):
             self._comm.Barrier()
+            check_arrivals(self._comm)
 
     def node_barrier(self) -> None:
         with naming_peers(texts.IN_NODE_BARRIER, self._comm):
             self._node_comm.Barrier()
+            check_arrivals(self._node_comm)
 
     def node_window(self, nbytes: int) -> np.ndarray | None:
         return self._memory.window(nbytes)

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from ringtrain.transport import native_call, texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.buffers import message_bounds
+from ringtrain.transport.mpi.arrivals import Arrivals
 from ringtrain.transport.mpi.requests import IN_FLIGHT, naming_peers
 from ringtrain.transport.native_call import NativeCall, starts
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -23,12 +24,14 @@ BLOCK_BYTES = 1 << 20  # of a long type, at most
 
 class NativeHandle(Handle):
     """One call, in flight once started. ``limit``: the most bytes that are counted one by one; ``names``: the ranks of
-    the peers for messages about them.
+    the peers for messages about them; ``number``: of the call, the same on all ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm, call: NativeCall, limit: int, patience: Patience, names: Sequence[int]):
+    def __init__(
+        self, comm: MPI.Intracomm, call: NativeCall, limit: int, patience: Patience, names: Sequence[int], number: int
+    ):
         self._comm, self._call, self._limit, self._patience = comm, call.flat(), limit, patience
-        self._names = names
+        self._names, self._arrivals = names, Arrivals(comm, number)
         self._requests: list[MPI.Request] = []
 
     def start(self) -> None:
@@ -38,7 +41,7 @@ class NativeHandle(Handle):
 
     def test(self) -> bool:
         with naming_peers(self._doing(), self._comm):
-            done = MPI.Request.Testall(self._requests)
+            done = MPI.Request.Testall(self._requests) and self._arrivals.test()
         if done:
             IN_FLIGHT.discard(self)
         return done

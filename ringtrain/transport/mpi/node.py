@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
+from ringtrain.transport.mpi.arrivals import check_arrivals
 from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
 from ringtrain.transport.mpi.openmpi import quiet_ucx
 
@@ -23,9 +24,11 @@ def gather_text(comm, text: str) -> list[str]:
     own = np.frombuffer(text.encode(), np.uint8)
     counts = np.zeros(comm.size, np.int64)
     comm.Allgather(np.array([own.size], np.int64), counts)
+    check_arrivals(comm)
     starts = np.concatenate([[0], np.cumsum(counts)])
     every = np.empty(starts[-1], np.uint8)
     comm.Allgatherv(own, [every, counts, starts[:-1], MPI.BYTE])
+    check_arrivals(comm)
     return [every[a:b].tobytes().decode() for a, b in pairwise(starts)]
 
 
@@ -51,6 +54,7 @@ def leaders(comm, node_comm) -> list[int]:
     node_comm.Bcast(leader, 0)
     every = np.zeros(comm.size, np.int64)
     comm.Allgather(leader, every)
+    check_arrivals(comm)
     return every.tolist()
 
 

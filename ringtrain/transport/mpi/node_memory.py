@@ -17,6 +17,7 @@ from ringtrain.arrays import Array
 from ringtrain.transport import texts
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
+from ringtrain.transport.mpi.arrivals import check_arrivals
 from ringtrain.transport.mpi.memfd import Fence, Memfd, create_memfd, open_bytes, open_memfd
 from ringtrain.transport.mpi.node import free, gather_text, shared_window, window_arrays
 from ringtrain.transport.mpi.requests import naming_peers
@@ -106,6 +107,7 @@ def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
     held = _mapped(node_comm, starts[-1])
     everyone = np.array([held is not None], np.int64)
     node_comm.Allreduce(MPI.IN_PLACE, everyone, MPI.MIN)  # no rank closes it before all have opened it
+    check_arrivals(node_comm)
     if held is None:
         return None
     held.close()
@@ -117,6 +119,7 @@ def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
     ]
     arrays[node_comm.rank][:] = 0  # touched first by its own rank, so that its pages lie where that one runs
     node_comm.Barrier()
+    check_arrivals(node_comm)
     return arrays
 
 
@@ -145,6 +148,7 @@ def mapped_arrays(
     sync()
     everywhere = np.array([[each[:TOKEN_BYTES].tobytes().hex() for each in maps] == tokens], np.int64)
     node_comm.Allreduce(MPI.IN_PLACE, everywhere, MPI.MIN)  # all have looked
+    check_arrivals(node_comm)
     own[:TOKEN_BYTES] = kept
     return [own if place == node_comm.rank else each for place, each in enumerate(maps)] if everywhere[0] else None
 

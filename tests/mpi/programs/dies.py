@@ -1,11 +1,15 @@
 """`ringtrain`, of which ranks kill themselves: dies.py RANK=PLACE:N[,…] ARGUMENTS…, where a rank comes to a place for
-the Nth time. ``stop`` in place of ``=`` has it stopped instead; ``fail``, raise an error; ``told``, told to stop."""
+the Nth time. ``stop`` in place of ``=`` has it stopped instead; ``fail``, raise an error; ``told``, told to stop.
+``soon`` has it die N milliseconds after it comes there first, wherever it is then."""
 
 import importlib
 import os
 import re
 import signal
 import sys
+import threading
+import time
+from functools import partial
 from unittest import mock
 
 from ringtrain.cli.main import run
@@ -32,6 +36,11 @@ PLACES = {
 SIGNALS = {"=": signal.SIGKILL, "stop": signal.SIGSTOP, "told": signal.SIGUSR1}
 
 
+def end_soon(milliseconds: int):
+    time.sleep(milliseconds / 1e3)
+    end("=")
+
+
 def end(verb: str):
     if verb == "fail":
         raise ZeroDivisionError("of one rank")
@@ -40,6 +49,10 @@ def end(verb: str):
 
 def wrapped(inside, verb, place, nth):
     """The function at that place, which ends this process when it is called for the nth time."""
+    if verb == "soon":
+        action, nth = threading.Thread(target=end_soon, args=[nth], daemon=True).start, 1
+    else:
+        action = partial(end, verb)
     owner, _, name = PLACES[place].rpartition(".")
     found = re.fullmatch(r"([a-z_.]+?)(?:\.([A-Z]\w+))?", owner)
     holder = importlib.import_module(found[1])
@@ -48,7 +61,7 @@ def wrapped(inside, verb, place, nth):
 
     def call(*arguments, **named):
         if next(calls) == nth:
-            end(verb)
+            action()
         return plain(*arguments, **named)
 
     inside.append(mock.patch.object(holder, name, call))
@@ -57,7 +70,7 @@ def wrapped(inside, verb, place, nth):
 if __name__ == "__main__":
     spec, sys.argv = sys.argv[1], ["ringtrain", *sys.argv[2:]]
     patches: list = []
-    for rank, verb, place, nth in re.findall(r"(\d+)(=|stop|fail|told)(\w+):(\d+)", spec):
+    for rank, verb, place, nth in re.findall(r"(\d+)(=|stop|fail|told|soon)(\w+):(\d+)", spec):
         if os.environ["OMPI_COMM_WORLD_RANK"] == rank:
             wrapped(patches, verb, place, int(nth))
     for patch in patches:
