@@ -17,7 +17,8 @@
     ├── ScheduleError                  1   a schedule that does not reach its goal
     ├── OutputError                    1   standard output cannot be written
     │   └── OutputClosed             141       its reader went away: nothing is printed
-    └── Interrupted                   75   stopped by a signal or its job's end: to be requeued
+    ├── Interrupted                   75   stopped by a signal or its job's end: to be requeued
+    └── HungUp                       129   its terminal was closed (SIGHUP)
 
 A message names the thing, its value, the wanted value and a remedy. The user sees these errors without a traceback;
 any other error is a defect of ringtrain and keeps its traceback. A message may quote any text, so every message is
@@ -139,6 +140,12 @@ class Interrupted(RingtrainError):
     """A signal or the end of the job stopped the run: it can be requeued."""
 
     exit_code = 75
+
+
+class HungUp(RingtrainError):
+    """The terminal of the run was closed."""
+
+    exit_code = 129
 
 
 def everywhere(error: RingtrainError) -> RingtrainError:

@@ -22,12 +22,13 @@ def train(run_file, **flags):
     from ringtrain.train.stopping.signals import watching
 
     with watching(last=True) as stop:  # first, so that a signal while modules load stops all ranks together
-        from ringtrain.cli.world import world_session
+        from ringtrain.cli.world import check_command, world_session
         from ringtrain.train.options import read_options
         from ringtrain.train.start.recover import ElasticRun, RecoveryState, end_all, failure_recorded
         from ringtrain.train.start.start import run_training
 
         with world_session() as session:
+            check_command(session.world, "train")
             world, options, state = session.world, read_options(run_file, given(flags)), RecoveryState()
             stop.end_all = partial(end_all, world)
             if options.elastic is not None:

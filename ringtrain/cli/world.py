@@ -31,8 +31,17 @@ def in_world(action) -> int:
     """Run ``action(transport)`` on every rank, and return its exit code. A guard checks its collectives; timings need
     :func:`ringtrain.monitor.guarded_transport.bare`."""
     with world_session() as session:
+        check_command(session.world, " ".join(sys.argv[1:2]))
         session.code = action(session.world.enter()) or 0
     return session.code
+
+
+def check_command(world: "World", command: str) -> None:
+    """Raise UsageError if ranks run different commands: their next collectives would differ. Collective."""
+    from ringtrain.train.agree import agree
+
+    if not world.joined:  # the survivors whom a replacement joins are past this
+        agree(world.transport, {"command": command})
 
 
 @contextmanager

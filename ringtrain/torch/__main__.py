@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ringtrain.cli.python_script import parse_script_command
-from ringtrain.cli.world import end_with, world_session
+from ringtrain.cli.world import check_command, end_with, world_session
 from ringtrain.errors import Interrupted, RingtrainError, StalledError, UsageError
 from ringtrain.launch.python_script import (
     DEADLINE,
@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> int:
         if command.deadline_s is not None:
             os.environ[DEADLINE] = str(command.deadline_s)
         with world_session() as session:
+            check_command(session.world, "python -m ringtrain.torch")
             session.code = _run(command, session.world.transport)
         return session.code
     except RingtrainError as error:

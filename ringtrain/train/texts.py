@@ -324,6 +324,7 @@ SLOW = Template("--inject-slowdown is {slow!r}; it wants RANK:TIMES, with 1 to 1
 NO_CURVES = Template("note: no curves: {problem}")
 CURVES = Template("curves {path}")
 SECOND_CTRL_C = Template("a second Ctrl-C")
+HUNG_UP = Template("SIGHUP: the terminal was closed")
 
 # agree
 FILE_PROBLEM = Template("{path}: {problem}")

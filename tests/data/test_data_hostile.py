@@ -64,6 +64,10 @@ HOSTILE = {
         images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)),
         storage_texts.STORED_LESS.pattern(stored=0),
     ),
+    "chunks that take more memory than all of it": (
+        images(data=np.ones((12, 4, 5, 3)), chunks=(300_000, 4, 5, 3), maxshape=(None, 4, 5, 3), compression="gzip"),
+        storage_texts.CHUNKS_TOO_LARGE.pattern(elements=18_000_000),
+    ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
     "references": (
         images(dtype=h5py.ref_dtype),

@@ -12,6 +12,7 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.nn.arena import Arena
@@ -459,3 +460,14 @@ def test_a_rank_that_does_not_exchange_is_named(make, options, awaited, where):
                 exchange.synchronize()
 
     LoopbackWorld(2).run(body)
+
+
+def test_a_rank_without_examples_counts_those_of_the_others():
+    share = ExampleShare()
+    assert not share
+    share.add(0, 10)
+    assert share and share.here == 0
+    share.add(5, 10)
+    assert share.take() == 0.25 and not share
+    share.add(0, 10)
+    assert share.take() == 0

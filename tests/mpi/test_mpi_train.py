@@ -194,6 +194,14 @@ def test_ranks_that_were_told_different_things_are_named(mpirun, net, tmp_path):
     assert texts.DISAGREE(differences=seed) in done.stderr
 
 
+def test_ranks_that_run_different_commands_are_named(mpirun, net, tmp_path):
+    training, command = arguments(net, tmp_path / "out"), ["-m", "ringtrain", "evaluate", str(tmp_path)]
+    done = mpirun(2, [*training, ":", "-np", "1", sys.executable, *command])
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stderr.count("ringtrain: ") == 1
+    other = texts.DIFFERENCE(key="command", values='"train" on ranks 0, 1; "evaluate" on rank 2')
+    assert texts.DISAGREE(differences=other) in done.stderr
+
+
 def test_a_wrong_flag_is_told_once(mpirun, net, tmp_path):
     done = mpirun(3, arguments(net, tmp_path / "out", "--batch", "many"))
     assert done.returncode == 2

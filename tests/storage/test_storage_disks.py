@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -58,6 +59,18 @@ def test_a_disk_that_refuses_keeps_what_was_there(folder, make, equal, monkeypat
     monkeypatch.undo()
     assert equal(folder.latest().checkpoint, make(1))
     assert not list(folder.checkpoints.glob(f"*{files.PARTIAL}"))
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_name_and_the_name_before_the_write_returns(tmp_path, monkeypatch):
+    deeds = []
+
+    def noted(name, real, kind):
+        monkeypatch.setattr(os, name, lambda *given, **named: (deeds.append(kind(*given)), real(*given, **named))[1])
+
+    noted("fsync", os.fsync, lambda number: "folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
+    noted("replace", os.replace, lambda *names: "name")
+    files.write(tmp_path / "a", b"content")
+    assert deeds == ["file", "name", "folder"]
 
 
 def test_a_file_system_that_cannot_sync_folders(folder, make, monkeypatch):

@@ -13,7 +13,7 @@ from small_runs import DROPOUT_NET, on_ranks, run_of
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.errors import Interrupted, UsageError
+from ringtrain.errors import HungUp, Interrupted, UsageError
 from ringtrain.train import evaluate, texts
 from ringtrain.train.evaluate import EvaluationStopped
 from ringtrain.train.start import open_run, start
@@ -81,10 +81,10 @@ def ended(program):
 def test_a_second_ctrl_c_ends_the_process_when_the_outcome_is_written(ends):
     with pytest.raises(Gone), watching() as stop:
         told = []
-        stop.before_end, stop.end_all = lambda: told.append("outcome"), lambda: told.append("others")
+        stop.before_end, stop.end_all = lambda error: told.append(type(error)), told.append
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
-    assert ends == [130] and told == ["outcome", "others"]
+    assert ends == [130] and told == [KeyboardInterrupt, 130]
 
 
 def test_a_second_ctrl_c_is_not_swallowed_by_what_passes_over_exceptions():
@@ -94,7 +94,7 @@ def test_a_second_ctrl_c_is_not_swallowed_by_what_passes_over_exceptions():
 
 
 def test_what_goes_wrong_in_the_second_ctrl_c_does_not_keep_it_from_ending():
-    program = "with watching() as stop:\n stop.before_end = lambda: 1 / 0\n again(); again(); print('went on')"
+    program = "with watching() as stop:\n stop.before_end = lambda error: 1 / 0\n again(); again(); print('went on')"
     assert ended(program) == (130, "")
 
 
@@ -102,6 +102,44 @@ def test_ctrl_c_changes_nothing_when_the_run_has_stopped():
     """There is a checkpoint, and the status says so: until the very end of the process."""
     program = "with watching(last=True) as stop:\n again(); stop.stopped(); again()\nagain(); sys.exit(75)"
     assert ended(program) == (75, "")
+
+
+def test_the_end_of_the_terminal_ends_the_process_when_the_outcome_is_written(ends):
+    with pytest.raises(Gone), watching() as stop:
+        told = []
+        stop.before_end, stop.end_all = lambda error: told.append(type(error)), told.append
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert ends == [129] and told == [HungUp, 129]
+
+
+def test_the_end_of_the_terminal_is_ignored_under_nohup_and_when_the_run_has_stopped():
+    hang_up = "os.kill(os.getpid(), signal.SIGHUP)"
+    ignored = f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\nwith watching(last=True):\n {hang_up}\n{hang_up}"
+    assert ended(ignored) == (0, "")
+    stopped = f"with watching(last=True) as stop:\n stop.stopped(); {hang_up}\n{hang_up}; sys.exit(75)"
+    assert ended(stopped) == (75, "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_run_without_a_launcher_ends_with_its_terminal(tmp_path, ignored):
+    """The MPI takes the signal for itself."""
+    flags = ["--out", str(tmp_path / "run"), "--iterations", "150" if ignored else "1000000000"]
+    command = [sys.executable, "-m", "ringtrain", "train", "--ops", "reference", *flags]
+    prepare = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=prepare)
+    for line in run.stdout:
+        if line.startswith("iteration "):
+            run.send_signal(signal.SIGHUP)
+            break
+    run.communicate()
+    outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
+    assert (run.returncode, outcome["exit_code"]) == ((0, 0) if ignored else (129, 129))
+    assert outcome["text"] == ("" if ignored else texts.HUNG_UP())
+
+
+def test_other_programs_end_with_their_terminal_too():
+    program = "from ringtrain.transport.world import connect; connect(); os.kill(os.getpid(), signal.SIGHUP)"
+    assert ended(program) == (-signal.SIGHUP, "")
 
 
 def test_the_next_run_of_the_same_process_is_stopped_as_the_first(heard):

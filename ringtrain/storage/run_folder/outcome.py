@@ -17,7 +17,7 @@ from ringtrain.storage import files, texts
 
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
-WORDS = {0: DONE, 1: FAILED, 2: "usage", 3: "diverged", 4: "stalled", 75: "interrupted", 130: "interrupted"}
+WORDS = {0: DONE, 1: FAILED, 2: "usage", 3: "diverged", 4: "stalled", **dict.fromkeys((75, 129, 130), "interrupted")}
 LARGEST_BYTES = 1 << 20
 KILLED = 1  # the exit code of a run that was killed
 

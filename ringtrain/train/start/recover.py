@@ -22,7 +22,7 @@ from ringtrain.train.checkpoints.state import place
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
 from ringtrain.train.start.start import run_training
-from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN, StopFlag
+from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.fault_tolerance import KILLED_S
 from ringtrain.transport.world import World, remove_segments
 
@@ -34,10 +34,10 @@ def newest_first(facts: dict) -> tuple:
     return -facts["done"], facts["rank"]
 
 
-def end_all(world: World) -> None:
-    """End all ranks at once, after a second Ctrl-C."""
+def end_all(world: World, code: int) -> None:
+    """End all ranks at once, after a second Ctrl-C or the end of the terminal."""
     if world.transport.size > 1:
-        world.transport.abort(INTERRUPTED_AGAIN)
+        world.transport.abort(code)
     else:
         remove_segments()
 

@@ -6,7 +6,6 @@ files before the first iteration (:mod:`ringtrain.train.agree`).
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from itertools import chain
 
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
@@ -103,7 +102,7 @@ def _recorded_end(
     """Yield the sink of a run. However the run ends: record the end, then close the sinks, the folder and the guard."""
     sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity  # drawn: the folder of the curves, or None
     activity.before_end = outcome.failed
-    stop.before_end = partial(outcome.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
+    stop.before_end = outcome.failed
     try:
         yield sink
     except RankLostError:
@@ -125,7 +124,7 @@ def _recorded_end(
             sink.close()
             _draw(drawn, sinks)
         finally:  # the process may make another run
-            stop.before_end, activity.before_end = lambda: None, tell_none
+            stop.before_end, activity.before_end = lambda error: None, tell_none
             if folder is not None:
                 folder.release()
             if run.guard is not None:

@@ -115,7 +115,7 @@ def run_variants(
     kept: list[tuple[Transport, RingtrainError]] = []  # of failed variants: an error refers to its run's memory
     stop = StopFlag().install()
     if transport.size == 1:
-        stop.end_all = remove_segments
+        stop.end_all = lambda code: remove_segments()
     try:
         for variant in variants:
             if any(transport.gather_json(stop())):

@@ -1,8 +1,10 @@
-"""Settings that suppress two messages of Open MPI that mean nothing to its user."""
+"""The start of Open MPI: without two messages that mean nothing to its user, and with SIGHUP left as it was."""
 
 import ctypes
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -40,6 +42,15 @@ def starting(prefix: Path | None = None) -> Iterator[None]:
     finally:
         for name in names:
             os.environ.pop(name, None)
+        _take_back(signal.SIGHUP)
+
+
+def _take_back(number: signal.Signals) -> None:
+    """Give a signal the handler that Python knows. Open MPI's start catches SIGHUP, and a process without a launcher
+    would go on for ever when its terminal is closed."""
+    handler = signal.getsignal(number)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
 
 
 def _loads_from(prefix: Path) -> bool:
