@@ -87,6 +87,12 @@ def test_a_second_ctrl_c_ends_the_process_when_the_outcome_is_written(ends):
     assert ends == [130] and told == [KeyboardInterrupt, 130]
 
 
+def test_a_third_ctrl_c_does_not_keep_the_outcome_from_being_written():
+    write = "def write(error):\n again(); print('written')"
+    program = f"{write}\nwith watching() as stop:\n stop.before_end = write\n again(); again(); print('went on')"
+    assert ended(program) == (130, "written\n")
+
+
 def test_a_second_ctrl_c_is_not_swallowed_by_what_passes_over_exceptions():
     """As callbacks of weak references do, and __del__: with a traceback, and the run went on."""
     program = "class Dying:\n def __del__(self): again()\nwith watching():\n again(); Dying(); print('went on')"

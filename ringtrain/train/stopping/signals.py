@@ -72,10 +72,11 @@ class StopFlag:
 
     def _end(self, number, frame) -> None:
         """End the process. An exception could be swallowed, as in a callback."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # for a third one, if this takes long
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third one must not keep the outcome from being written
         hung_up = number == signal.SIGHUP
         try:
             self.before_end(HungUp(texts.HUNG_UP()) if hung_up else KeyboardInterrupt(texts.SECOND_CTRL_C()))
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # for one more, if the rest takes long
             with suppress(RuntimeError, OSError):  # a RuntimeError if this interrupts a write
                 sys.stdout.flush()
             self.end_all(AT_ONCE[number])
