@@ -73,7 +73,9 @@ class Lag:
 
 
 class State(Protocol):
-    """The optimizer's state, to save, compare and restore; :class:`OwnedState` is the usual one."""
+    """The optimizer's state, to save without a change, compare and restore; :class:`OwnedState` is the usual one."""
+
+    rank_state: "RankState | None" = None  # what it has of each rank besides
 
     def state(self) -> dict: ...
 
@@ -100,6 +102,20 @@ class StatePart(Protocol):
     def restore(self, state: dict) -> None: ...
 
 
+class RankState(ABC):
+    """State in which ranks differ, if it ``differs`` now. A checkpoint keeps it for as many ranks of the same strategy,
+    beside the state that others begin from: :meth:`take` takes what :meth:`arrays` returned, this rank's, on the host.
+    """
+
+    differs: bool
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]: ...
+
+    @abstractmethod
+    def take(self, arrays: dict[str, np.ndarray]) -> None: ...
+
+
 class OwnedState:
     """The optimizer's state and the parts that a strategy adds: gathered for a checkpoint, compared between ranks,
     checked and restored.
@@ -110,6 +126,7 @@ class OwnedState:
     replicated:  whether every rank holds the same state now
     parts:       state in addition to the optimizer's
     arrays:      arrays of the parts, for the comparison of ranks
+    rank_state:  None: a part may be one
     """
 
     def __init__(
@@ -120,9 +137,11 @@ class OwnedState:
         replicated: Callable[[], bool] = lambda: False,
         parts: Sequence[StatePart] = (),
         arrays: Callable[[], list[OwnedArray]] = list,
+        rank_state: RankState | None = None,
     ):
         self._update, self._synchronize, self._gather = update, synchronize, gather or update.state
         self._replicated, self._parts, self._arrays = replicated, parts, arrays
+        self.rank_state = rank_state or next((part for part in parts if isinstance(part, RankState)), None)
 
     def state(self) -> dict:
         """Return the state, unsharded and independent of the number of ranks: name → flat array over the arena, plus
@@ -286,7 +305,7 @@ class Exchange(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Make the weights current on every rank that holds the whole network: before an evaluation, a checkpoint, the
-        end."""
+        end. Where ranks differ, their mean is in the place of the weights until :meth:`before`."""
 
     def own_part(self, flat: np.ndarray) -> np.ndarray:
         """Return this rank's part of a flat host array over the arena of the whole network."""

@@ -32,7 +32,7 @@ HYBRID_DELAYED = Template("updates columns in the same iteration; {other} applie
 HYBRID_APART = Template("needs all ranks in every pass with equal weights; with {other} each rank has its own")
 PIPELINE = Template("joins the layers of one network; with {other} each rank has a network of its own")
 REPRODUCIBLE = Template("updates every rank by one sum, added in one order over all shards; {other} does not")
-CHECK_REPLICAS = Template("compares the weights of ranks; with {other} they differ between evaluations")
+CHECK_REPLICAS = Template("compares the weights of ranks; with {other} they differ while ranks train")
 AVERAGE_APART = Template("averages the weights that all ranks share; with {other} each rank has its own")
 
 # ── reasons of other options ──────────────────────────────────────────────────────────────────────────────────────────

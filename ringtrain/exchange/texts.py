@@ -23,6 +23,7 @@ SUMS_APPLIED_LATE = Template(
     "--overlap forward is backward here: a sum already has one iteration to arrive before it is applied, and a later "
     "update would delay the next sum, too"
 )
+MEAN_ASIDE = Template("evaluations and checkpoints see the mean of all ranks' weights; each rank goes on with its own")
 EVERY_ITERATION = Template("every iteration")
 EVERY = Template("every {count}")
 MOMENTUM = Template("momentum: {momentum}")
@@ -142,6 +143,7 @@ OWN_STATE = Template(
     "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them after "
     "backward, since they need the learning rate and the whole gradient"
 )
+PERIODS_END = Template("evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights")
 ASYNCHRONOUS = Template("{servers}, asynchronous")
 STALENESS = Template("{servers}, staleness {staleness}")
 EVERY_MORE = Template("{terms}, every {count}")

@@ -310,6 +310,10 @@ OF_DEVICE = Template("of its device's memory")
 OF_HOST = Template("of memory on its host, for {ranks}")
 
 # saving
+FROM_THE_MEAN = Template(
+    "the checkpoint has {names} of each of its {before}, for as many of the same strategy and optimizer; here {now} "
+    "begin alike, from the mean (of residuals from the sum)"
+)
 NOT_SAVED = Template(
     "no checkpoint of iteration {iteration:,}: {error}. The run goes on; it ends if {left} more cannot be saved"
 )

@@ -207,7 +207,7 @@ def locked(units):
     return iter(take, None)
 
 
-def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
+def test_the_state_is_the_mean_of_the_workers_and_each_keeps_its_own():
     def body(t):
         exchange, arena = bound(pushing, t, staleness=2, dedicated=True)
         for iteration in range(3):
@@ -222,13 +222,13 @@ def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
         return own, state, again, exchange._push.update.slots["momentum"].copy(), exchange._push.update.step
 
     (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
-    assert none.size == 0 and step == first["step"] == 3
+    assert none.size == 0 and step == 0 and first["step"] == 3
     np.testing.assert_allclose(first["momentum"], sum(own for own, *_ in workers) / 3, rtol=1e-12)
     assert not np.allclose(first["momentum"], workers[0][0])
     np.testing.assert_array_equal(first["momentum"], again["momentum"])
-    for _, state, _, momentum, step in workers:
+    for own, state, _, momentum, step in workers:
         np.testing.assert_array_equal(state["momentum"], first["momentum"])
-        np.testing.assert_array_equal(momentum, first["momentum"])
+        np.testing.assert_array_equal(momentum, own)
         assert step == 3
 
 
@@ -267,10 +267,12 @@ def test_what_it_sends_and_says():
         exchange.facts.header == texts.STALENESS(servers=texts.ON_SERVERS(ranks="ranks 0, 1"), staleness=3)
         and exchange.denominator(3, 10) == 3
     )
-    assert exchange.facts.notes[1] == texts.OWN_STATE
+    assert exchange.facts.notes[1:] == [texts.OWN_STATE]
     alone = LoopbackWorld(1).transport(0)
     terms = texts.EVERY_MORE(terms=texts.ASYNCHRONOUS(servers=texts.ON_SERVERS(ranks="rank 0")), count=4)
     assert StaleParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
+    averaging, _ = bound(lambda *given, **more: StaleParameterServer("averaging", *given, **more), alone, every=4)
+    assert averaging.facts.notes[1:] == [texts.OWN_STATE, texts.PERIODS_END]
     assert Lag({}, {}, {0: 0}).largest == 0
 
 

@@ -50,20 +50,22 @@ def test_an_iteration_is_a_mean_with_the_partner_and_an_own_update(size, late):
         np.testing.assert_allclose(weights, arena.weights, rtol=1e-14, atol=1e-14)
 
 
-def test_settling_takes_the_mean_of_all_once_and_a_state_is_the_mean_of_states():
+def test_settling_shows_the_mean_of_all_once_and_a_state_is_the_mean_of_states():
     def body(t):
         exchange, arena = bound(Gossip, t)
         for iteration in range(5):
             iterate(exchange, arena, t.rank, iteration, 1, 3)
+        own, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
         exchange.synchronize()
         sent, weights = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
         exchange.synchronize()
         assert exchange.reducers.traffic().bytes_sent == sent
         state = exchange.owned_state.state()
         np.testing.assert_array_equal(arena.weights, weights)
-        sent = exchange.reducers.traffic().bytes_sent
-        exchange.owned_state.state()
-        assert exchange.reducers.traffic().bytes_sent == sent
+        exchange.before(5, 1, 3)
+        np.testing.assert_array_equal(arena.weights, own)
+        np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
+        exchange.finish(5, 0.0)
         return weights, state
 
     want = formula(3, 5)

@@ -346,20 +346,29 @@ def test_averaging_sends_nothing_between_averages():
     assert sent(4, "average") == 4 * nbytes and sent(1, "average") == 16 * nbytes
 
 
-def test_looking_in_the_middle_of_a_period_averages_once():
+@pytest.mark.parametrize("treat", ["keep", "average", "reset"])
+def test_looking_in_the_middle_of_a_period_averages_once_and_aside(treat):
     def body(t):
-        exchange, arena = bound(Averaging, t, every=4)
+        exchange, arena = bound(Averaging, t, every=4, momentum=treat)
         for iteration in range(2):
-            iterate(exchange, arena, t.rank, iteration, 1, 2)
+            iterate(exchange, arena, t.rank, iteration, t.rank + 1, 3)
+        before, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
         exchange.synchronize()
-        sent, weights = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
+        sent, mean = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
         exchange.synchronize()
-        exchange.owned_state.state()
         assert exchange.reducers.traffic().bytes_sent == sent
-        np.testing.assert_array_equal(arena.weights, weights)
-        return weights.tobytes()
+        state = exchange.owned_state.state()
+        np.testing.assert_array_equal(arena.weights, mean)
+        exchange.before(2, t.rank + 1, 3)
+        np.testing.assert_array_equal(arena.weights, before)
+        np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
+        return before, slot, mean, state["momentum"]
 
-    assert len(set(LoopbackWorld(2).run(body))) == 1
+    found = LoopbackWorld(2).run(body)
+    assert len({mean.tobytes() for *_, mean, _ in found}) == len({state.tobytes() for *_, state in found}) == 1
+    for own, seen in ((0, 2), (1, 3)):
+        shares = found[0][own] / 3 + 2 * found[1][own] / 3
+        np.testing.assert_allclose(found[0][seen], shares, rtol=1e-12, atol=1e-14)
 
 
 def test_what_a_mean_divides_by():

@@ -39,6 +39,7 @@ def make_checkpoint(iteration: int = 7, **changed) -> Checkpoint:
         "numerics": "kernels 1 (Größer)",
         "classes": ("größer", 'a "quoted" one'),
         "inputs": {"mean": np.float64([0.5]), "shape": np.int64([8, 8, 1])},
+        "ranks": {"weights": draw.normal(size=(2, 9)).astype(np.float32), "examples": np.int64([[1, 3], [2, 3]])},
     }
     return Checkpoint(**{**fields, **changed})
 

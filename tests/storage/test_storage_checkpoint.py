@@ -12,6 +12,7 @@ from ringtrain.errors import CheckpointError, RingtrainError, UsageError
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import seal, store
+from ringtrain.storage.checkpoint.reader import array_digest
 
 
 @pytest.fixture
@@ -240,6 +241,12 @@ def replace_bias(make_it):
     return change
 
 
+def one_row_of_ranks(file):
+    del file["ranks/examples"]
+    made = file["ranks"].create_dataset("examples", data=np.int64([1, 3]))
+    made.attrs["sha256"] = np.bytes_(array_digest(made.name, made[:]))
+
+
 FOREIGN = {
     "an external link": (
         replace_weights(lambda: h5py.ExternalLink("/etc/passwd", "/")),
@@ -281,6 +288,7 @@ FOREIGN = {
         lambda file: file.move("text/config", "text/confog"),
         "(" + checkpoint_texts.VALUES_CHANGED.pattern() + "|its contents are not those of a checkpoint)",
     ),
+    "no row for each rank": (one_row_of_ranks, checkpoint_texts.VALUE_WRONG.pattern(name="a shape of /ranks")),
     "a weight less": (lambda file: file.pop("weights/fc.bias"), checkpoint_texts.OTHER_FINGERPRINT.pattern()),
     "words for a number": (lambda file: file.attrs.create("iteration", "many"), checkpoint_texts.VALUE_WRONG.pattern()),
 }

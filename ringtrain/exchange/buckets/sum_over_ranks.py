@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.settings import ExchangeSettings
 
 
@@ -24,6 +25,6 @@ class SumOverRanks:
         squares = self(own)
         return squares if self._add_external is None else self._add_external(squares)
 
-    def add(self, numbers: np.ndarray) -> None:
+    def add(self, numbers: Array) -> None:
         """Add a flat array over the ranks, in place."""
         self._transport.native_allreduce_start(numbers).wait(self._deadline_s)

@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
+from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.method import CompressionContext, Compressor, least_bytes
@@ -15,15 +18,14 @@ from ringtrain.nn.base import Span
 RESIDUAL = "residual"
 
 
-class ErrorFeedback:
+class ErrorFeedback(RankState):
     """Sums compressed gradients; each rank adds its residual to its next gradient.
 
     method: a new one for each run
     begin:  the iteration from which sums are compressed
 
-    A checkpoint holds the sum of all ranks' residuals. Ranks divide it, each parameter in equal parts, each element to
-    one rank: in a run that resumes, at any number of ranks, and in the run that has written the checkpoint, so that
-    both continue alike.
+    A checkpoint holds each rank's residual, for as many ranks, and their sum, which others divide: each parameter in
+    equal parts, each element to one rank.
     """
 
     exact = False
@@ -32,6 +34,7 @@ class ErrorFeedback:
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops = settings.transport, settings.ops
+        self.differs = settings.transport.size > 1
         self._method, self._begin = method, begin
         self._summing = BucketedAllReduce(settings)
         self._phased: list[_PhasedSum] = []  # unless sums are compressed from the beginning
@@ -79,23 +82,26 @@ class ErrorFeedback:
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
     def state(self) -> dict:
-        """Return the residuals' sum and the method's state, and divide the residual anew. Collective, between
-        iterations."""
+        """Return the residuals' sum and the method's state. Collective, between iterations."""
+        kept = self.arrays()
         self._gathering.wait_all()
-        residual = self._ops.to_host(self._residual)
-        self._keep_own()
-        return {RESIDUAL: residual, **self._method.state(residual.size)}
+        total = self._ops.to_host(self._residual)
+        self.take(kept)
+        return {RESIDUAL: total, **self._method.state(total.size)}
 
     def restore(self, state: dict) -> None:
         """Take the arrays that this method can use, also of another strategy's or method's state."""
         if RESIDUAL in state:
-            self._ops.upload(state[RESIDUAL], self._residual)
-            self._keep_own()
+            self.take(state)
+            for start, stop in self._others:
+                self._ops.fill(self._residual[start:stop], 0)
         self._method.restore(state)
 
-    def _keep_own(self) -> None:
-        for start, stop in self._others:
-            self._ops.fill(self._residual[start:stop], 0)
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {RESIDUAL: self._ops.to_host(self._residual)}
+
+    def take(self, arrays: dict[str, np.ndarray]) -> None:
+        self._ops.upload(arrays[RESIDUAL], self._residual)
 
     def _not_own(self, span: Span) -> list[tuple[int, int]]:
         """Return the slices of a parameter's residual that are other ranks'."""

@@ -27,8 +27,7 @@ from ringtrain.exchange.servers.meetings import Meetings
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
-from ringtrain.exchange.update.mean_state import MeanState
-from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
@@ -39,17 +38,18 @@ class ChangePush:
 
     updates_at_owner = False
     ready_points = wait_points = frozenset[str]()
-    notes, state_bytes = (texts.OWN_STATE,), None
+    state_bytes = None
 
     def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
         config, transport, ops = settings.config, settings.transport, settings.ops
         self._ops, self._arena, self._forward = ops, arena, config.overlap == FORWARD
         self._every = config.average_every if config.sync == "averaging" else 1
+        self.notes = [texts.OWN_STATE, *([texts.PERIODS_END] if self._every > 1 else [])]
         self._is_worker = transport.rank in roles.trainers
         pieces = everything(arena) if self._is_worker else []
         self.update = OwnedUpdate(ops, arena, optimizer, arena.grads, pieces, config.clip_norm)
-        add = SumOverRanks(settings)
-        self._mean = MeanState(ops, self.update, transport.rank, roles.trainers, arena.grads, add.add)
+        self._add = add = SumOverRanks(settings)
+        self._first, self._workers = transport.rank == roles.trainers[0], len(roles.trainers)
         weights = shards.broadcasts(arena.weights, range(transport.size))
         self._endpoint = Endpoint(settings, roles, shards, arena)
         self.serving = Meetings(self._endpoint, weights, add, self._push_rest)
@@ -121,7 +121,14 @@ class ChangePush:
         self.serving.synchronize()
 
     def gather(self) -> dict:
-        """Return the mean of the workers' states. All workers continue with it, as a resumed run does."""
-        mean = self._mean.take(self.serving.states_differ)
-        self.serving.states_differ = False
-        return mean
+        """Return the mean of the workers' states on all ranks; each keeps its own. Where they do not differ it is the
+        first worker's, to the bit."""
+        share = self._is_worker / self._workers if self.serving.states_differ else float(self._first)
+        mean = self.update.gathered(self._arena.grads, lambda: self._add_shares(share))
+        return mean | {STEP: round(self._add(share * self.update.step))}
+
+    def _add_shares(self, share: float) -> None:
+        grads = self._arena.grads
+        self._ops.scale(grads, share) if share else self._ops.fill(grads, 0)
+        self._ops.synchronize()
+        self._add.add(grads)

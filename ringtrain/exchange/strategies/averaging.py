@@ -8,8 +8,7 @@ linear in gradients and state: the mean of the updates is the update by the mean
 Up to iteration ``--average-from`` every rank makes the same update, as all-reduce does (post-local). With an *outer
 step* the average is the direction of a step (:mod:`ringtrain.exchange.strategies.outer_optimizer`).
 
-An evaluation or a checkpoint within a period averages the weights of that moment, and ranks go on from the mean: the
-period ends as planned, and the outer step waits for its end.
+An evaluation or a checkpoint within a period sees the mean of that moment; each rank goes on with its own state.
 
 Bytes: those of an all-reduce every H iterations, for the weights and for each averaged array of state. Means are made
 in the memory of the gradients. Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
@@ -28,14 +27,11 @@ from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.outer_optimizer import OuterOptimizer
-from ringtrain.exchange.strategies.rank_averages import RankAverages
-from ringtrain.exchange.update.example_share import ExampleShare
+from ringtrain.exchange.strategies.rank_averages import AVERAGE, RankAverages
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
-
-AVERAGE, RESET = "average", "reset"
 
 
 class Averaging(Exchange):
@@ -54,7 +50,6 @@ class Averaging(Exchange):
             state_is_local=False,
         )
         self._together = True  # whether this iteration sums gradients
-        self._examples = ExampleShare()
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config = self._settings, self._settings.config
@@ -69,18 +64,20 @@ class Averaging(Exchange):
             self._update,
             self.synchronize,
             gather=averages.gather,
-            replicated=lambda: not averages.state_differs,
+            replicated=lambda: not averages.differs,
             parts=[self._outer] if self._outer else [],
+            rank_state=averages,
         )
         self.reducers = Reducers({"gradients and weights" if config.average_from else "weights": self._sums})
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and config.clip_norm is None and self._outer is None
         travels = config.average_from or config.overlap == BACKWARD
         note = self._updates.note if travels else texts.NO_OVERLAP(overlap=config.overlap)
+        of_mean = texts.MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
         self.facts = replace(
             self.facts,
             exact=self.facts.exact and linear,
-            notes=[*self._summing.notes, *filter(None, [note])],
+            notes=[*self._summing.notes, *filter(None, [note, of_mean])],
             state_bytes=self._update.nbytes + (self._outer.nbytes if self._outer else 0),
         )
 
@@ -93,14 +90,17 @@ class Averaging(Exchange):
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         config = self._settings.config
+        self._averages.go_on()
         self._together = iteration < config.average_from
         if not self._together or not examples:  # weights or gradients are about to be written
             self._updates.synchronize()
         if self._together:
+            if self._averages.differs:  # the run goes on with a later --average-from
+                self._end_period(AVERAGE)
             return
         if self._outer and (iteration - config.average_from) % config.average_every == 0:
             self._outer.begin()
-        self._examples.add(examples, total)
+        self._averages.examples.add(examples, total)
 
     def denominator(self, local: float, total: float) -> float:
         return total if self._together else local
@@ -116,29 +116,24 @@ class Averaging(Exchange):
         if self._together:
             self._updates.finish(lr)
             return
-        if self._examples.here:
+        if self._averages.examples.here:
             self._update.begin(lr)
             self._update.apply()
         else:
             self._update.count()
-        self._averages.state_differs = True
+        self._averages.diverge()
         config = self._settings.config
         if (iteration + 1 - config.average_from) % config.average_every == 0:
-            self.synchronize()
-            if self._outer:
-                self._outer.step()
+            self._end_period(config.average_momentum)
+
+    def _end_period(self, momentum: str) -> None:
+        self._averages.average(momentum)
+        if self._outer:
+            self._outer.step()
 
     def synchronize(self) -> None:
-        """Average the weights, unless no rank has seen an example since the last average."""
         self._updates.synchronize()
-        if not self._examples:
-            return
-        share, momentum = self._examples.take(), self._settings.config.average_momentum
-        self._averages.average_weights(share)
-        if momentum == AVERAGE:
-            self._averages.average_state(share)
-        elif momentum == RESET:
-            self._averages.reset_state()
+        self._averages.show_mean()
 
 
 def _header(config: TrainConfig, outer: bool) -> str:

@@ -9,7 +9,7 @@ Approximate.
 A rank waits only for its partner (:mod:`ringtrain.exchange.strategies.gossip_pairs`), which is in the same iteration:
 both hold the same bits before they update, a run can be repeated, and it cannot deadlock. The two halves weigh alike,
 so an average of a pair leaves the mean over all ranks as it is. A rank without examples makes no update, and averages
-all the same. An evaluation or a checkpoint sees the mean over all ranks, and ranks go on from it.
+all the same. An evaluation or a checkpoint sees the mean over all ranks; each goes on with its own weights and state.
 
 Bytes: a rank sends n an iteration, for any number of ranks. Memory: n for the partner's weights.
 
@@ -52,7 +52,6 @@ class Gossip(Exchange):
         self._summing = BucketedAllReduce(settings)
         self._partners = partners(transport.rank, config.seed, transport.size)
         self._here = 0  # examples of this iteration, on this rank
-        self._apart = False  # whether weights may differ from rank to rank
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ops, clip_norm = self._settings.ops, self._settings.config.clip_norm
@@ -62,9 +61,8 @@ class Gossip(Exchange):
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
         met = {partner for partner in self._partners if partner is not None}
         self._partner_weights = PartnerWeights(self._settings, arena, met)
-        self.owned_state = OwnedState(
-            self._update, self.synchronize, gather=averages.gather, replicated=lambda: not averages.state_differs
-        )
+        alike, gather = (lambda: not averages.differs), averages.gather
+        self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=averages)
         self.reducers = Reducers(
             {"means": sums},
             messages=[self._partner_weights],
@@ -72,7 +70,8 @@ class Gossip(Exchange):
             before_close=self._partner_weights.free,
         )
         state_bytes = self._update.nbytes + self._partner_weights.nbytes
-        self.facts = replace(self.facts, notes=self._summing.notes, state_bytes=state_bytes)
+        notes = [*self._summing.notes, *([texts.MEAN_ASIDE] if met else [])]
+        self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def rehearse(self) -> None:
         self._summing.rehearse(self._arena.grads[:0])
@@ -84,6 +83,7 @@ class Gossip(Exchange):
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._here = examples
+        self._averages.go_on()
         partner = self._partners[iteration % len(self._partners)]
         if partner is not None:
             self._partner_weights.start(partner)
@@ -101,13 +101,10 @@ class Gossip(Exchange):
             self._update.apply()
         else:
             self._update.count()
-        self._apart = self._averages.state_differs = self._settings.transport.size > 1
+        self._averages.diverge()
 
     def synchronize(self) -> None:
-        """Average the weights over all ranks, unless no rank has updated since the last average."""
-        if self._apart:
-            self._averages.average_weights()
-        self._apart = False
+        self._averages.show_mean()
 
 
 class PartnerWeights:

@@ -1,25 +1,34 @@
-"""Averages over ranks that update alone: of their weights, and of the optimizer's state."""
+"""Means over ranks that update alone: of their weights, and of the optimizer's state; for good, or for a look."""
+
+import numpy as np
 
 from ringtrain.arrays import Array
+from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.nn.arena import Arena
 
+WEIGHTS, EXAMPLES = "weights", "examples"
+AVERAGE, RESET = "average", "reset"
 
-class RankAverages:
-    """Replaces arrays by their mean over the ranks, in the memory of the gradients, which are free between iterations.
+
+class RankAverages(RankState):
+    """Makes means over the ranks in the memory of the gradients, which are free between iterations. For an evaluation
+    or a checkpoint :meth:`show_mean` puts one in the place of the weights; :meth:`go_on` puts this rank's own back.
 
     sums: of the gradients
 
-    ``state_differs``: whether the optimizer's state may differ from rank to rank. All methods but ``rehearse`` and
-    ``reset_state`` are collective.
+    ``examples``: by which ranks count in a mean; without any all count alike. ``differs``: whether the optimizer's
+    state, and with it weights, may differ from rank to rank. The means are collective.
     """
 
     def __init__(self, settings: ExchangeSettings, arena: Arena, update: OwnedUpdate, sums: Reducer):
         self._ops, self._size = settings.ops, settings.transport.size
-        self._arena, self._update, self._sums = arena, update, sums
-        self.state_differs = False
+        self._arena, self._update, self._sums, self.examples = arena, update, sums, ExampleShare()
+        self._weights_differ = self.differs = False
+        self._kept: Array | None = None  # this rank's weights, while the mean is in their place
 
     def rehearse(self) -> None:
         """Run every operation once, on no elements."""
@@ -28,32 +37,58 @@ class RankAverages:
         self._ops.scale(nothing, 1.0)
         self._ops.fill(nothing, 0)
 
-    def average_weights(self, share: float | None = None) -> None:
-        """Average the weights; this rank's weigh ``share``, or as much as any other's."""
-        self._average(self._arena.weights, share)
+    def diverge(self) -> None:
+        """Note that ranks have updated alone."""
+        self._weights_differ = self.differs = self._size > 1
 
-    def average_state(self, share: float | None = None) -> None:
-        """Average the optimizer's state in the same way."""
-        for slot in self._update.slots.values():
-            self._average(slot, share)
-        self.state_differs = False
+    def average(self, momentum: str) -> None:
+        """Replace the weights by their mean, and treat the optimizer's state as ``--average-momentum`` says: RESET
+        begins it anew, the count of updates included."""
+        self._average(self._arena.weights)
+        for slot in self._update.slots.values() if momentum in (AVERAGE, RESET) else ():
+            self._average(slot) if momentum == AVERAGE else self._ops.fill(slot, 0)
+        if momentum == RESET:
+            self._update.step = 0
+        self._weights_differ, self.differs = False, self.differs and momentum not in (AVERAGE, RESET)
+        self.examples = ExampleShare()
 
-    def reset_state(self) -> None:
-        """Begin the optimizer's state anew, the count of updates included."""
-        for slot in self._update.slots.values():
-            self._ops.fill(slot, 0)
-        self._update.step = 0
-        self.state_differs = False
+    def show_mean(self) -> None:
+        """Put the mean in the place of the weights until :meth:`go_on`, unless it is there, or ranks are alike."""
+        if self._weights_differ and self._kept is None:
+            self._kept = self._ops.empty(self._arena.weights.shape, self._arena.weights.dtype)
+            self._ops.copy(self._arena.weights, self._kept)
+            self._average(self._arena.weights)
+
+    def go_on(self) -> None:
+        """Put this rank's weights back."""
+        if self._kept is not None:
+            self._ops.copy(self._kept, self._arena.weights)
+            self._ops.synchronize()
+            self._kept = None
 
     def gather(self) -> dict:
-        """Return the mean of the ranks' states. All ranks continue with it, as a resumed run does."""
-        if self.state_differs:
-            self.average_state()
-        return self._update.state()
+        """Return the mean of the ranks' states; each rank keeps its own."""
+        return self._update.gathered(self._arena.grads, self._add_shares) if self.differs else self._update.state()
 
-    def _average(self, array: Array, share: float | None) -> None:
-        buffer = self._arena.grads
-        self._ops.copy(array, buffer)
-        self._ops.scale(buffer, 1 / self._size if share is None else share)
+    def _average(self, array: Array) -> None:
+        self._ops.copy(array, self._arena.grads)
+        self._add_shares()
+        self._ops.copy(self._arena.grads, array)
+
+    def _add_shares(self) -> None:
+        """Make the mean of what is in the memory of the gradients."""
+        self._ops.scale(self._arena.grads, self.examples.share if self.examples else 1 / self._size)
         self._sums.wait_all()
-        self._ops.copy(buffer, array)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        weights = self._arena.weights if self._kept is None else self._kept
+        held = {name: self._ops.to_host(array) for name, array in {WEIGHTS: weights, **self._update.slots}.items()}
+        return {**held, EXAMPLES: self.examples.counts}
+
+    def take(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take this rank's arrays. The mean stays in the place of the weights until :meth:`go_on`."""
+        self.diverge()
+        self.examples.counts = arrays[EXAMPLES]
+        self._kept = self._ops.empty(self._arena.weights.shape, self._arena.weights.dtype)
+        for name, array in {WEIGHTS: self._kept, **self._update.slots}.items():
+            self._ops.upload(arrays[name], array)

@@ -1,25 +1,30 @@
 """The weight of a rank in an average of weights."""
 
+import numpy as np
+
 
 class ExampleShare:
-    """Counts this rank's examples, and those of all ranks, since the last average. ``here``: examples of this
-    iteration on this rank."""
+    """Counts examples since the last average. ``here``: of this iteration on this rank; ``counts``: this rank's, and
+    those of all ranks."""
 
     def __init__(self) -> None:
-        self.here = self._own = self._total = 0
+        self.here, self.counts = 0, np.zeros(2, np.int64)
 
     def __bool__(self) -> bool:
         """Whether any rank has seen an example."""
-        return self._total > 0
+        return bool(self.counts[1] > 0)
 
     def add(self, here: int, total: int) -> None:
         """Count an iteration of ``total`` examples."""
         self.here = here
-        self._own += here
-        self._total += total
+        self.counts += here, total
+
+    @property
+    def share(self) -> float:
+        """This rank's share, where any rank has seen an example."""
+        return float(self.counts[0] / self.counts[1])
 
     def take(self) -> float:
         """Return this rank's share, and count from 0."""
-        share = self._own / self._total
-        self._own = self._total = 0
+        share, self.counts = self.share, np.zeros(2, np.int64)
         return share

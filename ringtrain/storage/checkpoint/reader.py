@@ -50,7 +50,7 @@ class CheckpointReader:
             "optimizer": self.slots(self.group(self.file, "optimizer")),
             "scalars": scalars,
             "best": self.best(),
-            "inputs": self.arrays(self.group(self.file, "inputs")) if "inputs" in self.file else {},
+            **{each: self.arrays(self.group(self.file, each)) for each in ("inputs", "ranks") if each in self.file},
         }
         for name in SHOWN:
             text = found.get(name, "")  # Checkpoint's constructor reports required fields that are missing

@@ -6,6 +6,7 @@
     /inputs          how inputs are prepared: mean, std, shape, mean_image, view
     /weights         one data set a parameter, in the model's order, "/" in a name written as %2F
     /optimizer/SLOT  likewise
+    /ranks           arrays in which the ranks differed, one row a rank
 
 Every data set carries the sha256 of its name, type, shape and values, made from the arrays in memory; the file as a
 whole carries a seal (see :mod:`ringtrain.storage.checkpoint.seal`). The file is composed in memory, so a plain write
@@ -59,6 +60,7 @@ class Checkpoint:
     inputs:        of the training data: mean and std float64 [C], shape int64 of one stored example, and mean_image
                    float32 where the network subtracts it, view int64 of images of any size; empty in checkpoints of
                    earlier versions
+    ranks:         where the ranks differed: name → [ranks, elements], flat as in the exchange
     """
 
     iteration: int
@@ -78,6 +80,7 @@ class Checkpoint:
     numerics: str = ""
     classes: tuple[str, ...] = ()
     inputs: Arrays = field(default_factory=dict)
+    ranks: Arrays = field(default_factory=dict)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -124,6 +127,8 @@ def load_checkpoint(path: Path, opener: Callable[[str, int], int] = files.open_r
         raise seal.damaged(path, texts.MALFORMED(error=error)) from error
     if found.fingerprint != fingerprint(found.shapes):
         raise seal.damaged(path, texts.OTHER_FINGERPRINT)
+    if shapes := [array.shape for array in found.ranks.values() if array.ndim != 2]:
+        raise seal.damaged(path, texts.VALUE_WRONG(name="a shape of /ranks", value=shapes[0]))
     return found
 
 
@@ -177,6 +182,8 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     _write_arrays(file, "scalars", checkpoint.scalars)
     _write_arrays(file, "weights", checkpoint.weights)
     _write_arrays(file, "inputs", checkpoint.inputs)
+    if checkpoint.ranks:
+        _write_arrays(file, "ranks", checkpoint.ranks)
     slots = file.create_group("optimizer", track_order=True)
     for slot, arrays in checkpoint.optimizer.items():
         _write_arrays(slots, slot, arrays)

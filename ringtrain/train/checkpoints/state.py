@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tomli_w
@@ -17,6 +17,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import EMA
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.checkpoints import rank_arrays
 from ringtrain.train.checkpoints.input_facts import inputs_of
 from ringtrain.transport.base import Transport
 
@@ -107,8 +108,8 @@ def averaged_weights(run: Assembly) -> Iterator[None]:
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may gather parts of it."""
     run.exchange.synchronize()
-    state = run.exchange.owned_state.state()
-    return checkpoint_of(run, ops, progress, state) if transport.rank == 0 else None
+    state, ranks = run.exchange.owned_state.state(), rank_arrays.gathered(run, transport)
+    return replace(checkpoint_of(run, ops, progress, state), ranks=ranks) if transport.rank == 0 else None
 
 
 def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> Checkpoint:
@@ -146,6 +147,7 @@ def place(checkpoint: Checkpoint) -> dict:
     return {name: getattr(checkpoint, name) for name in (*names, "numerics")} | {
         "scalars": dict(checkpoint.scalars),
         "slots": sorted(checkpoint.optimizer),
+        "ranks": {name: [array.dtype.str, *array.shape] for name, array in checkpoint.ranks.items()},
     }
 
 
@@ -161,6 +163,7 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
     ops.upload(run.exchange.own_part(weights), run.arena.weights)
     slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in found["slots"]}
     run.exchange.owned_state.restore({"step": int(found["scalars"]["step"]), **slots})
+    rank_arrays.restore(run, transport, found["ranks"], checkpoint)
     if run.scale is not None:
         run.scale.restore(found["scalars"])
     sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}

@@ -12,6 +12,7 @@ from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, hyper_of, schedule_notes, schedule_words
+from ringtrain.train.checkpoints import rank_arrays
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.start.provenance import provenance
 from ringtrain.transport.base import Transport
@@ -68,6 +69,7 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
     notes += run.data.notes
+    notes += rank_arrays.notes(run, transport, origin.place["ranks"] if origin.place else {})
     notes += [texts.PLUGIN(path=path, sha256=sha256) for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config, run.rate)
     notes += _frozen(run)
