@@ -29,6 +29,7 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.content import IGNORE
 from ringtrain.errors import DataError, RingtrainError
+from ringtrain.storage import hdf5
 
 STANDARD_OUTPUT = Path("-")
 PROBABILITY, VALUES, FEATURES = "probability", "values", "features"
@@ -136,9 +137,9 @@ class Hdf5Predictions(PredictionFile):
 
     def __init__(self, path: Path, form: PredictionForm, about: dict):
         super().__init__(path, form)
-        self._file = h5py.File(self._aside, "w")
-        self._file.attrs.update({key: value for key, value in about.items() if value})
-        self._file.attrs["classes"] = list(form.classes)
+        self._file = h5py.File(self._aside, "w", libver=hdf5.LIBVER)
+        self._file.attrs.update({key: hdf5.as_text(value) for key, value in about.items() if value})
+        self._file.attrs["classes"] = list(map(hdf5.as_text, form.classes))
         columns = {"label": "i4"} | ({"input": h5py.string_dtype(), "example": "i8"} if form.named else {})
         for name, dtype in columns.items():
             self._file.create_dataset(name, (form.count,), dtype)

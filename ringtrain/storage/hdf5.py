@@ -17,6 +17,7 @@ from ringtrain.storage import texts
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate expands a byte to 1032 at most; missing chunks would be read as any number of zeros
 ATTRIBUTE_BYTES = 16 << 20
+LIBVER = "v108", "v110"  # of files with an attribute over 64 KiB, as of many classes; HDF5 1.10 reads them
 
 
 # No plugins: a file names filters by number, and the library would load whatever lies in its folders to find one. Here,
@@ -96,3 +97,8 @@ def attribute(owner, name: str, kinds: Collection[int], default=None):
 def is_text(value) -> bool:
     """Return whether a value is text that a terminal shows as it is, without control characters."""
     return isinstance(value, str) and all(c.isprintable() or c in "\n\t" for c in value)
+
+
+def as_text(name: str) -> str:
+    """Return a name as HDF5 can store it: bytes that are no text are escaped."""
+    return name.encode(errors="backslashreplace").decode()

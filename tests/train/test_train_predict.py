@@ -319,6 +319,16 @@ def test_a_class_for_each_pixel_goes_to_hdf5(tmp_path):
         assert np.array_equal(file["class"], values.argmax(-1)) and np.array_equal(file["probability"], values)
 
 
+def test_many_classes_have_their_names_in_hdf5(tmp_path):
+    names = (*(f"class {k}" for k in range(6000)), "\udcff")
+    form = predictions.PredictionForm(predictions.PROBABILITY, 1, (len(names),), names, False)
+    file = predictions.open_predictions(tmp_path / "p.h5", form, {"data": "\udcff"}, False, None, None)
+    file.write(predictions.PredictionRows(0, [("a", 0)], np.int32([-1]), np.zeros((1, len(names)), np.float32)))
+    file.finish()
+    with h5py.File(tmp_path / "p.h5") as file:
+        assert file.attrs["classes"].tolist() == [*names[:-1], "\\udcff"]
+
+
 def test_numbers_that_json_does_not_have_are_null(tmp_path):
     form = predictions.PredictionForm(predictions.VALUES, 1, (3,), (), True)
     file = predictions.open_predictions(tmp_path / "p.jsonl", form, {}, False, None, None)

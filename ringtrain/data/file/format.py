@@ -28,9 +28,8 @@ from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_
 from ringtrain.data.file.source import SourcePart, hdf5_errors, memory_part, open_hdf5
 from ringtrain.data.file.statistics import running_statistics
 from ringtrain.errors import DataError
+from ringtrain.storage import hdf5
 
-# More classes than fit a 64 KiB attribute need HDF5 1.8; version 1.10 reads these files.
-LIBVER = ("v108", "v110")
 CHUNK_ROWS = 512
 
 
@@ -59,7 +58,7 @@ def write_dataset(
     check_target(path, force)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with h5py.File(aside, "x", libver=LIBVER) as file:
+        with h5py.File(aside, "x", libver=hdf5.LIBVER) as file:
             _write(file, content, compress, progress)
         _check_written(path, aside)
         _sync(aside)
