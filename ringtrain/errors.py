@@ -29,7 +29,7 @@ import difflib
 import errno
 from contextlib import contextmanager
 
-from ringtrain.template import Template
+from ringtrain.template import LINES, Template, escaped
 
 NO_PACKAGE = Template(
     "the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
@@ -55,7 +55,7 @@ class RingtrainError(Exception):
     everywhere = False
 
     def __init__(self, message: str = ""):
-        super().__init__(plain(message))
+        super().__init__(plain(message, LINES))
 
 
 class UsageError(RingtrainError):
@@ -177,22 +177,16 @@ def naming_paths():
         raise UsageError(NO_PATH(path=error.filename, reason=error.strerror)) from error
 
 
-def plain(text: str) -> str:
-    """Return a text that is safe for a terminal: characters that would move its cursor, or colour, reorder or hide
-    other text, are escaped; a very long text loses its middle. A plain text stays as it is.
-    """
-    text = _shortened(text)
-    if text.isprintable():
-        return text
-    shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-    return _shortened("".join(shown))  # an escape is longer than its character
+def plain(text: str, kept: str = "") -> str:
+    """Return a text of others as :func:`~ringtrain.template.escaped` does; a very long one loses its middle."""
+    return _shortened(escaped(_shortened(text), kept))  # an escape is longer than its character
 
 
 def _shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     ends = LONGEST // 2 - 50  # with the note about the middle no longer than LONGEST
-    return SHORTENED(start=text[:ends], characters=len(text) - 2 * ends, end=text[-ends:])
+    return SHORTENED.format(start=text[:ends], characters=len(text) - 2 * ends, end=text[-ends:])
 
 
 def nearest(name: str, known) -> str:

@@ -1,11 +1,16 @@
-"""Text tables, for a terminal or as plain lines: whole ones by rich, growing ones row by row."""
+"""Tables: as text, for a terminal or as plain lines, whole ones by rich, growing ones row by row; and as CSV."""
 
+import csv
 import io
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+
+from ringtrain.template import escaped
 
 if TYPE_CHECKING:  # rich takes 50 ms to load, and runs on many ranks print no whole table
     from rich.table import Table
+    from rich.text import Text
 
 GAP = 2
 ENDLESS = 10_000  # characters: no line is as long
@@ -18,15 +23,20 @@ def plain_table(**settings) -> "Table":
     return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), **settings)
 
 
-def text_lines(rows: Iterable[Iterable[str]], sides: str) -> list[str]:
-    """Return rows as plain lines without a head. ``sides``: a letter a column, "l" or "r", for its alignment."""
+def cell(text: str, style: str = "") -> "Text":
+    """Return the text of others as one cell: without markup, safe for a terminal, on one line."""
     from rich.text import Text
 
+    return Text(escaped(text), style)
+
+
+def text_lines(rows: Iterable[Iterable[str]], sides: str) -> list[str]:
+    """Return rows as plain lines without a head. ``sides``: a letter a column, "l" or "r", for its alignment."""
     table = plain_table(show_header=False)
     for side in sides:
         table.add_column(justify="left" if side == "l" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(cell, row))
     return plain_lines(table)
 
 
@@ -57,3 +67,11 @@ def print_whole(table: "Table") -> None:
 
     console = Console()
     Console(width=max(console.width, width_of(table))).print(table, soft_wrap=True)
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable]) -> str:
+    """Return rows as CSV under a head of names. Cells hold their values as they are; None is an empty cell."""
+    lines: list[str] = []
+    writer = csv.writer(SimpleNamespace(write=lines.append))  # its own ends of lines: it quotes cells that have them
+    writer.writerows([names, *rows])
+    return "".join(f"{line[:-2]}\n" for line in lines)

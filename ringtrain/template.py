@@ -1,18 +1,36 @@
-"""Texts with named fields: every error and note that a user sees is one, in the ``texts.py`` of its room."""
+"""Texts with named fields: every error and note that a user sees is one, in the ``texts.py`` of its room.
+
+Fields often hold text of others: names of files, classes, models, hosts. So they are escaped here (:func:`escaped`).
+"""
 
 import re
 from string import Formatter
+
+LINES = "\n\t"
+COMPOSED = ("text", "collective", "everyone")  # fields of texts that templates have made already
+
+
+def escaped(text: str, kept: str = "") -> str:
+    """Return a text that is safe for a terminal, on one line: characters that would move its cursor, or colour, reorder
+    or hide other text, are escaped, but those ``kept``. A plain text stays as it is."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
 
 
 class Template(str):
     """A text with named fields, written as for :meth:`str.format`: ``Template("rank {rank} is late")``.
 
-    Call it with the value of each field to get the text. Raises KeyError for a field without a value."""
+    Call it with the value of each field to get the text, in which values are escaped. Raises KeyError for a field
+    without a value."""
 
     __slots__ = ()
 
     def __call__(self, /, **values) -> str:
-        return self.format(**values)
+        text = self.format(**values)
+        if text.isprintable():
+            return text
+        return "".join(_escaped_part(part, values) for part in Formatter().parse(self))
 
     def pattern(self, /, **values) -> str:
         """A regular expression that matches this text with these values, and with any value in its other fields."""
@@ -26,11 +44,24 @@ class Template(str):
         return {name for _, name, _, _ in Formatter().parse(self) if name is not None}
 
 
+def _escaped_part(part, values: dict) -> str:
+    """Return a part of a template, filled. A field stays on its line, unless ringtrain has composed its lines: by the
+    field's name, by its place at the start of a line, or as it is an error of ringtrain."""
+    literal, name, *form = part
+    if name is None:
+        return literal
+    composed = name in COMPOSED or literal.endswith("\n") or type(values[name]).__module__.startswith("ringtrain.")
+    return literal + escaped(_field(name, *form).format(**values), LINES if composed else "")
+
+
 def _pattern_of(part, values: dict) -> str:
-    literal, name, spec, conversion = part
+    literal, name, *form = part
     if name is None:
         return re.escape(literal)
     if name not in values:
         return re.escape(literal) + r"[\s\S]*"
-    field = f"{{{name}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}"
-    return re.escape(literal + field.format(**values))
+    return re.escape(literal + _field(name, *form).format(**values))
+
+
+def _field(name: str, spec: str, conversion: str | None) -> str:
+    return f"{{{name}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}"

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ringtrain.errors import UsageError
 from ringtrain.template import Template
 
 LATE = Template("rank {rank} is {late_s:.1f} s late (at {place!r})")
@@ -33,3 +34,23 @@ def test_literal_text_is_no_regular_expression():
 def test_a_pattern_with_a_field_that_is_not_there_is_refused():
     with pytest.raises(KeyError, match="no field node"):
         LATE.pattern(node=1)
+
+
+HOSTILE = "a\x1b[2J\u202e\udcff\nringtrain: forged"
+SHOWN = r"a\x1b[2J\u202e\udcff\nringtrain: forged"
+
+
+def test_values_are_escaped_and_stay_on_their_line():
+    text = Template("{path}: {name!r}, {count:,}\n")(path=HOSTILE, name="\x1b", count=1000)
+    assert text == f"{SHOWN}: '\\x1b', 1,000\n"
+
+
+@pytest.mark.parametrize("template", ["all: {text}", "all:\n{what}", "all: {collective}"])
+def test_texts_of_several_lines_keep_them(template):
+    name = template.partition("{")[2][:-1]
+    assert Template(template)(**{name: "one\n\ttwo\x1b"}).endswith("one\n\ttwo\\x1b")
+
+
+def test_an_error_keeps_its_lines():
+    error = UsageError("one\ntwo\x1b")
+    assert Template("{error}")(error=error) == "one\ntwo\\x1b" and Template("{error}")(error=ValueError("\n")) == r"\n"

@@ -8,6 +8,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
+from ringtrain.cli.output import echo
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Fraction, OfRank, Size
 
@@ -103,7 +104,7 @@ def _bench(transport: "Transport", flags: dict) -> int:
     complaints = together(transport, lambda: _complaints(flags, old, result.rows))
     if transport.rank == 0:
         for complaint in complaints:
-            click.echo(texts.FROM(text=complaint), err=True)
+            echo(texts.FROM(text=complaint), err=True)
     close()
     return 1 if complaints else 0
 
@@ -145,7 +146,7 @@ def _tuned(transport: "Transport", flags: dict, asked):
         return asked
     found = find_tuning(transport, flags["tuning"])
     if transport.rank == 0 and found.remark:
-        click.echo(texts.FROM(text=found.remark), err=True)
+        echo(texts.FROM(text=found.remark), err=True)
     return replace(asked, tuning=found.table)
 
 
@@ -267,7 +268,7 @@ def _watcher(rank: int, flags: dict):
 
     def measured(rows: list[dict]) -> None:
         while unwritten:  # of earlier sizes; a failure at the end is an error
-            click.echo(texts.ROWS_NOT_WRITTEN(error=unwritten.pop()), err=True)
+            echo(texts.ROWS_NOT_WRITTEN(error=unwritten.pop()), err=True)
         so_far.rows += rows
         _say(tables.row_line(row, columns) for row in rows)
         try:
@@ -279,7 +280,7 @@ def _watcher(rank: int, flags: dict):
 
 
 def _say(lines) -> None:
-    click.echo("\n".join(lines))
+    echo("\n".join(lines))
 
 
 def _tell_end(result) -> None:

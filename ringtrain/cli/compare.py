@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import show_tables, write_text
+from ringtrain.cli.output import echo, show_tables, write_text
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _folder(out: str | None) -> str:
 
 def _tell_begin(variant, asked: list) -> None:
     number = [other.name for other in asked].index(variant.name) + 1
-    click.echo(texts.VARIANT(number=number, count=len(asked), name=variant.name))
+    echo(texts.VARIANT(number=number, count=len(asked), name=variant.name))
 
 
 def _read(ran: list) -> list:
@@ -185,11 +185,11 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     from ringtrain.storage.files import Folder
 
     if ran[-1].problem is not None:
-        click.echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
+        echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
     try:
         Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
     except RingtrainError as error:
-        click.echo(texts.FROM(text=error), err=True)
+        echo(texts.FROM(text=error), err=True)
 
 
 def _left_out(asked: list, ran: list) -> list[str]:
@@ -242,7 +242,7 @@ def _tell(
     tables, shown = (variant_tables, variants) if variants else (comparison_tables, rows)
     show_tables(lambda width, framed: tables(shown, width, framed))
     for note in notes:
-        click.echo(texts.NOTE(note=note))
+        echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
         write_text(paths["json_path"], _json(rows, variants, notes))
     if paths["csv_path"] is not None:
@@ -274,9 +274,9 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
     except RingtrainError as error:
         if asked_for:
             raise
-        click.echo(texts.NO_PICTURE(error=error))
+        echo(texts.NO_PICTURE(error=error))
     else:
-        click.echo(texts.PICTURE(path=path))
+        echo(texts.PICTURE(path=path))
 
 
 def _json(rows: list[dict], variants: list[dict], notes: list[str]) -> str:

@@ -7,6 +7,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
+from ringtrain.cli.output import echo
 from ringtrain.parsing import whole_number
 
 SEEN = 224, 224  # of image files, for mean and standard deviation
@@ -57,9 +58,9 @@ def make(source, out, **options):
     with _progress() as progress:
         content = make_dataset(source, out, progress=progress, **options)
     for note in content.notes:
-        click.echo(texts.NOTE(note=note))
+        echo(texts.NOTE(note=note))
     parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
-    click.echo(texts.MADE(out=out, name=content.name, parts=parts, classes=len(content.classes)))
+    echo(texts.MADE(out=out, name=content.name, parts=parts, classes=len(content.classes)))
 
 
 @data.command()
@@ -68,7 +69,7 @@ def info(file):
     """Show the contents of a data set: F.h5, or anything that `train --data` takes, with mean and standard deviation of
     image files as at 224 x 224. `show` is the same."""
     from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
     from ringtrain.data.batches.pictures import View
     from ringtrain.data.file import check
@@ -76,6 +77,7 @@ def info(file):
     from ringtrain.data.file.dataset import open_dataset
     from ringtrain.data.file.metadata import metadata_checksum
     from ringtrain.data.image_files import open as images
+    from ringtrain.tables import cell
 
     with _progress() as progress:
         if file != "digits" and images.accepts(file):
@@ -83,10 +85,10 @@ def info(file):
         else:
             opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
     for note in opened.notes:
-        click.echo(texts.NOTE(note=note))
+        echo(texts.NOTE(note=note))
     console = Console()
     for what, value in check.dataset_rows(opened):
-        console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
+        console.print(Text.assemble((f"{what:8} ", "bold"), cell(value)), soft_wrap=True)
     names = [name for name, _ in opened.splits()]
     console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in check.split_rows(opened)]))
     if opened.train.has_classes:
@@ -112,21 +114,22 @@ def check(file):
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise DataError(texts.PROBLEMS(file=file, count=count, problems="\n".join(f"  - {p}" for p in problems)))
-    click.echo(texts.GOOD(file=file))
+    echo(texts.GOOD(file=file))
     unsummed = [] if of_images else unsummed_arrays(file)
     for note in (*notes, *(texts.NO_CHECKSUM(array=array) for array in unsummed)):
-        click.echo(texts.NOTE(note=note))
+        echo(texts.NOTE(note=note))
 
 
 def _table(header, rows):
-    from rich.markup import escape
     from rich.table import Table
+
+    from ringtrain.tables import cell
 
     table = Table()
     for column, title in enumerate(header):
         table.add_column(title, justify="left" if title in ("split", "class", "image") else "right", no_wrap=column < 2)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(cell, row))
     return table
 
 

@@ -4,9 +4,8 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-import click
-
 from ringtrain.cli import texts
+from ringtrain.cli.output import echo
 from ringtrain.transport.base import Transport
 
 MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
@@ -38,7 +37,7 @@ def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Call
 
     buffers, told = device_buffers(transport, cuda)
     if transport.rank == 0:
-        click.echo(texts.DEVICE_LINE(text=told))
+        echo(texts.DEVICE_LINE(text=told))
     nccl = Nccl(buffers, load_nccl or load_from_cupy)
     return buffers.transport, replace(asked, baselines={NCCL: nccl}), buffers, nccl.close
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.output import echo, echo_file
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
@@ -61,7 +62,10 @@ def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: boo
     lines = examine(context, chosen, Limit(lambda words: _give_up(context, words)))
     hosts = transport.gather_json(context.host)
     if transport.rank == 0:
-        click.echo(_as_json(lines, hosts) if as_json else _as_text(lines, hosts))
+        if as_json:
+            echo_file(_as_json(lines, hosts))
+        else:
+            echo(_as_text(lines, hosts))
     return int(worst_status(lines) == FAIL or (strict and worst_status(lines) != OK))
 
 
@@ -86,7 +90,7 @@ def _give_up(context, words: str) -> None:
 
     from ringtrain.errors import StalledError
 
-    click.echo(texts.DOCTOR_STUCK(rank=context.transport.rank, host=context.host, words=words), err=True)
+    echo(texts.DOCTOR_STUCK(rank=context.transport.rank, host=context.host, words=words), err=True)
     if context.transport.size > 1:
         context.transport.abort(StalledError.exit_code)
     os._exit(StalledError.exit_code)

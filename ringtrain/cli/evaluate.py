@@ -12,6 +12,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
+from ringtrain.cli.output import echo, echo_file, write_text
 
 if TYPE_CHECKING:
     from ringtrain.train.evaluate import Score
@@ -93,25 +94,23 @@ def _report(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    from ringtrain.storage import files
-
     told, every = _facts(trained, split, score), _by_class(score, trained)
     matrix = score.classes.confusion.tolist() if score.classes and score.classes.confusion is not None else None
     if output is not None:
         whole = told | {"classes": every} | ({} if matrix is None else {"confusion": matrix})
         text = _csv(whole) if output.suffix == ".csv" else json.dumps(whole, indent=1) + "\n"
-        files.write(output, text.encode())
+        write_text(output, text)
     if as_json:
         more = ({"classes": every} if per_class else {}) | ({"confusion": matrix} if confusion else {})
-        click.echo(json.dumps(told | more))
+        echo_file(json.dumps(told | more))
         return
-    click.echo(_words(trained, split, score))
+    echo(_words(trained, split, score))
     if per_class:
-        _print(_class_lines(every))
+        echo("\n".join(_class_lines(every)))
     if confusion and matrix is not None:
-        _print(_matrix_lines(matrix, [each["class"] for each in every]))
+        echo("\n".join(_matrix_lines(matrix, [each["class"] for each in every])))
     if output is not None:
-        click.echo(texts.METRICS_WRITTEN(path=output))
+        echo(texts.METRICS_WRITTEN(path=output))
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,11 +136,6 @@ def _words(trained: "TrainedOnData", split: str, score: "Score") -> str:
         count=count,
         averaged=texts.AVERAGED if trained.averaged else "",
     )
-
-
-def _print(lines: list[str]) -> None:
-    for line in lines:
-        click.echo(line)
 
 
 def _class_lines(classes: list[dict]) -> list[str]:

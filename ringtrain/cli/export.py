@@ -6,6 +6,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
+from ringtrain.cli.output import echo
 
 
 @click.command()
@@ -24,4 +25,4 @@ def export(target, out, best, raw, force):
     done = export(target, out, best, force, raw)
     tell_skipped(done.skipped)
     of = {"path": done.path, "model": done.model, "iteration": done.iteration}
-    click.echo(texts.EXPORTED(out=out, tensors=done.tensors, averaged=texts.AVERAGED if done.averaged else "", **of))
+    echo(texts.EXPORTED(out=out, tensors=done.tensors, averaged=texts.AVERAGED if done.averaged else "", **of))

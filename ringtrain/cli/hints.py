@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from ringtrain.cli import texts
-from ringtrain.errors import nearest
+from ringtrain.errors import nearest, plain
 
 # ringtrain's option, and its names in torchrun, timm, Keras, Lightning, Horovod, nccl-tests and earlier versions of
 # ringtrain. The first option of the command with the other name is proposed.
@@ -96,8 +96,8 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
     """Return click's message, or ringtrain's name of the option; and the usage of the command."""
     context = getattr(error, "ctx", None)
     if context is None:
-        return error.format_message()
-    text = hint(error, arguments) or error.format_message()
+        return plain(error.format_message())
+    text = hint(error, arguments) or plain(error.format_message())
     return texts.USAGE(text=text, usage=context.get_usage(), command=context.command_path)
 
 

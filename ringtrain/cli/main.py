@@ -11,6 +11,7 @@ import click
 from ringtrain import __version__
 from ringtrain.cli import texts
 from ringtrain.cli.hints import in_words
+from ringtrain.cli.output import echo
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, naming_paths, nearest
 from ringtrain.parsing import UNSET
@@ -85,7 +86,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit:
         return exit.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help())
+        echo(error.ctx.get_help())
         return UsageError.exit_code
     except click.ClickException as error:
         return end_with(UsageError(in_words(error, arguments)), alone)

@@ -7,6 +7,7 @@ import click
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import plugin_option
+from ringtrain.cli.output import echo
 
 
 @click.group(cls=CommandGroup)
@@ -19,6 +20,7 @@ def list_models():
     """List the models that --model knows by name."""
     from ringtrain.nn import spec
     from ringtrain.nn.describe import total
+    from ringtrain.tables import cell
 
     table = _table("model", "input", "output", "parameters", "FLOPs", "summary")
     for name in sorted(spec.available()):
@@ -26,7 +28,7 @@ def list_models():
         graph = model.graph()
         sums = total(graph.describe())
         shapes = (_shape(graph.input_shape), _shape(sums.shape))
-        table.add_row(name, *shapes, f"{sums.parameters:,}", _scaled(sums.flops), model.summary)
+        table.add_row(*map(cell, (name, *shapes, f"{sums.parameters:,}", _scaled(sums.flops), model.summary)))
     _console().print(table)
 
 
@@ -74,17 +76,18 @@ def copy(name, out, classes, force):
     if path.exists() and not force:
         raise UsageError(texts.FILE_EXISTS(path=path))
     files.write(path, model.text.encode())
-    click.echo(texts.COPIED(path=path))
+    echo(texts.COPIED(path=path))
 
 
 def _layer_table(graph, batch: int):
     from ringtrain.nn.describe import total
+    from ringtrain.tables import cell
 
     rows = graph.describe(batch)
     table = _table("layer", "kind", "output", "parameters", "FLOPs", f"activations of {batch}", "gradients")
     table.add_row("input", "", _shape(graph.input_shape))
     for row in rows:
-        table.add_row(*_cells(row), end_section=row is rows[-1])
+        table.add_row(*map(cell, _cells(row)), end_section=row is rows[-1])
     table.add_row(*_cells(total(rows)))
     return table
 

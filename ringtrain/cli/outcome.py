@@ -2,6 +2,8 @@
 
 import click
 
+from ringtrain.cli.output import echo
+
 
 @click.command()
 @click.argument("run")
@@ -14,5 +16,5 @@ def outcome(run):
     from ringtrain.storage.run_folder.outcome import KILLED, read_outcome
 
     found = read_outcome(run)
-    click.echo(found.describe())
+    echo(found.describe())
     return KILLED if found.exit_code is None else found.exit_code

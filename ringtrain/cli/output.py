@@ -11,6 +11,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, OutputError
+from ringtrain.template import LINES, escaped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,6 +56,16 @@ def _nowhere() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.FileIO(os.devnull, "w"))
 
 
+def echo(text: str = "", err: bool = False, nl: bool = True) -> None:
+    """Print lines for people. All that commands say goes through here, whatever text of others it holds."""
+    click.echo(escaped(text, LINES), err=err, nl=nl)
+
+
+def echo_file(text: str) -> None:
+    """Print what else goes to a file: JSON, CSV, a script. It is plain already, for its reader's sake."""
+    click.echo(text, nl=not text.endswith("\n"))
+
+
 def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
     """Print tables that fit the terminal. ``make(width, framed)``: makes them; framed: for a terminal."""
     import shutil
@@ -64,20 +75,20 @@ def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
     from ringtrain.report.screen.terminal import is_live
     from ringtrain.tables import plain_lines
 
-    click.echo()
+    echo()
     if is_live(sys.stdout, os.environ):
         console = Console()
         for table in make(console.width, True):
             console.print(table)
         return
     for table in make(shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns, False):
-        click.echo("\n".join([*plain_lines(table), ""]))
+        echo("\n".join([*plain_lines(table), ""]))
 
 
 def write_text(path, text: str) -> None:
-    """Write a file whole or not at all. Raises RingtrainError."""
+    """Write a file whole or not at all; bytes of names that are no text are escaped. Raises RingtrainError."""
     from pathlib import Path
 
     from ringtrain.storage import files
 
-    files.write(Path(path), text.encode())
+    files.write(Path(path), text.encode(errors="backslashreplace"))

@@ -4,7 +4,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
-from ringtrain.cli.output import write_text
+from ringtrain.cli.output import echo, write_text
 from ringtrain.config.record import TrainConfig
 
 DEFAULTS = TrainConfig()
@@ -69,12 +69,12 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     if output:
         check_picture(output)
     layer_times, exchanges, settings, rows = _planned(model, layers, fabric, **asked)
-    click.echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
+    echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
     if json_path:
         write_text(json_path, json_text(layer_times, settings, rows))
     if output:
         plot_plan(layer_times.model, settings, rows, output)
-        click.echo(texts.PICTURE(path=output))
+        echo(texts.PICTURE(path=output))
 
 
 def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **given):

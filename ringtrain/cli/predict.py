@@ -7,6 +7,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
+from ringtrain.cli.output import echo
 from ringtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,12 +74,12 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
 def _tell(out: Path, predicted, averaged: str) -> None:
     right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)
     if out != STANDARD_OUTPUT:
-        click.echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right, averaged=averaged))
+        echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right, averaged=averaged))
     elif right:
-        click.echo(
+        echo(
             texts.PREDICTED(out=texts.ON_SCREEN(), examples=predicted.examples, accuracy=right, averaged=averaged),
             err=True,
         )
     if predicted.bad:
         told = texts.BAD_INPUTS(bad=predicted.bad, examples=predicted.examples, first=predicted.first)
-        click.echo(texts.FROM(text=told), err=True)
+        echo(texts.FROM(text=told), err=True)

@@ -2,9 +2,8 @@
 
 import time
 
-import click
-
 from ringtrain.cli import texts
+from ringtrain.cli.output import echo
 
 PROGRESS_EVERY_S = 5.0
 
@@ -18,4 +17,4 @@ class ProgressLine:
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._clock() - self._told > PROGRESS_EVERY_S:
             self._told = self._clock()
-            click.echo(texts.PROGRESS(what=what, done=done, total=total), err=True)
+            echo(texts.PROGRESS(what=what, done=done, total=total), err=True)

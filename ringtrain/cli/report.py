@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.output import echo
 
 PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
 
@@ -48,7 +49,7 @@ def report(runs, out, metrics, force):
     now = datetime.datetime.now(datetime.UTC)
     data = _page(found, now) if out.suffix == PAGE else _curves(found, out.suffix)
     files.write(out, data)
-    click.echo(texts.REPORTED(out=out, runs=", ".join(names), size=len(data) / 1e6))
+    echo(texts.REPORTED(out=out, runs=", ".join(names), size=len(data) / 1e6))
 
 
 def _check(out: Path, force: bool) -> None:

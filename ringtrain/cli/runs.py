@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import show_tables, write_text
+from ringtrain.cli.output import echo, echo_file, show_tables, write_text
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 
@@ -69,7 +69,7 @@ def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | N
     if not on_screen:
         show_tables(lambda width, framed: run_tables(runs, width, framed))
     for note in notes:
-        click.echo(texts.NOTE(note=note), err=on_screen)
+        echo(texts.NOTE(note=note), err=on_screen)
     if json_path is not None:
         _write(json_path, json_text(runs, notes))
     if csv_path is not None:
@@ -86,7 +86,7 @@ def _write_log(folder: Path, path: str, others: bool) -> None:
     rows = read_iterations(folder)
     _write(path, iterations_text(rows))
     if path != STANDARD_OUTPUT:
-        click.echo(texts.LOG_WRITTEN(path=path, iterations=plural(len(rows), "iteration")))
+        echo(texts.LOG_WRITTEN(path=path, iterations=plural(len(rows), "iteration")))
 
 
 def _check_files(*paths: str | None) -> None:
@@ -100,6 +100,6 @@ def _check_files(*paths: str | None) -> None:
 
 def _write(path: str, text: str) -> None:
     if path == STANDARD_OUTPUT:
-        click.echo(text, nl=False)
+        echo_file(text)
     else:
         write_text(path, text)

@@ -17,7 +17,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
-from ringtrain.cli.output import write_text
+from ringtrain.cli.output import echo, write_text
 
 if TYPE_CHECKING:
     from ringtrain.config.record import TrainConfig
@@ -88,7 +88,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
             for run in planned:
                 if run.name not in failed:
                     where = folder / f"{run.name}-round-{number}"
-                    click.echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
+                    echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
                     _take(run, number, start(run.ranks), flags, where, runs, failed)
                     Folder(folder).write("scale.json", _json(words, runs, failed, rows_of).encode())
     return _tell(words, runs, failed, paths, rows_of)
@@ -178,7 +178,7 @@ def _ended_by_signals(folder: Path) -> Iterator[None]:
     try:
         yield
     except (Interrupted, KeyboardInterrupt):
-        click.echo()  # ends the line of the run
+        echo()  # ends the line of the run
         raise
     finally:
         for number, handler in before.items():
@@ -201,13 +201,13 @@ def _take(
     if sample is None or sample["ranks"] != run.ranks:
         told = texts.SCALE_OTHER_RANKS(**sample) if sample else _last_words(output)
         failed[run.name] = texts.SCALE_FAILED(name=run.name, status=status, output=output, told=told)
-        click.echo(texts.SCALE_NOTHING)
-        click.echo(texts.FROM(text=failed[run.name]), err=True)
+        echo(texts.SCALE_NOTHING)
+        echo(texts.FROM(text=failed[run.name]), err=True)
         return
     facts = {name: log.start.get(name) for name in ("version", "model", "data", "device", "hosts", "mpi", "date")}
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
-    click.echo(texts.SCALE_RATE(images_per_s=sample["images_per_s"]))
+    echo(texts.SCALE_RATE(images_per_s=sample["images_per_s"]))
 
 
 def _log(folder: Path, name: str):
@@ -250,10 +250,10 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
 
     rows, notes = rows_of(runs)
     if rows:
-        click.echo()
+        echo()
         print_whole(scaling_table(rows))
         for note in (interval_note(rows), *notes):
-            click.echo(texts.NOTE(note=note))
+            echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
         write_text(paths["json_path"], _json(words, runs, failed, rows_of))
     if paths["csv_path"] is not None:
@@ -262,7 +262,7 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
         from ringtrain.report.scaling.plot import draw_measured
 
         draw_measured(rows, runs, paths["plot_path"])
-        click.echo(texts.PICTURE(path=paths["plot_path"]))
+        echo(texts.PICTURE(path=paths["plot_path"]))
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ import click
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Numbers, plugin_option
+from ringtrain.cli.output import echo
 from ringtrain.collectives.catalogue import GOALS
 
 CANONICAL, SHARDS = "canonical", 8
@@ -56,7 +57,7 @@ def list_schedules():
         proof = verify_schedule(made)
         rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / made.chunks:.4g} n"))
     _print_table(("schedule", "rounds", "messages a rank", "bytes a rank"), rows)
-    click.echo(texts.AT_MOST)
+    echo(texts.AT_MOST)
 
 
 @schedule.command()
@@ -73,12 +74,12 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
         _limit(topology, SHOWN, texts.SHOWING_ALL, texts.NAME_ONE)
     elif not 0 <= rank < topology.size:
         raise UsageError(texts.NO_RANK(rank=rank, last=topology.size - 1))
-    click.echo(texts.SHOWN(schedule=repr(made), goal=made.goal))
+    echo(texts.SHOWN(schedule=repr(made), goal=made.goal))
     for one in range(topology.size) if rank is None else [rank]:
-        click.echo(texts.SENDS(rank=one, sent=made.max_chunks_sent(one), chunks=made.chunks))
+        echo(texts.SENDS(rank=one, sent=made.max_chunks_sent(one), chunks=made.chunks))
         for number, step in enumerate(made.steps(one)):
-            click.echo(texts.STEP(number=number, step=step_text(step, one)))
-    click.echo(collectives_texts.LEGEND)
+            echo(texts.STEP(number=number, step=step_text(step, one)))
+    echo(collectives_texts.LEGEND)
 
 
 @schedule.command()
@@ -98,12 +99,12 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     in_tree = _shards_of(name, shards)
     proof = prove(made, rounds=rounded) if in_tree is None else _proved(addition_order, made, rounded, in_tree)
     over = texts.OVER_ROUNDED if rounded else ""
-    click.echo(texts.PROVED(schedule=repr(made), goal=made.goal, over=over))
+    echo(texts.PROVED(schedule=repr(made), goal=made.goal, over=over))
     if in_tree is not None:
         where = texts.BOTH_WAYS if name == CANONICAL else ""
-        click.echo(texts.PROVED_SHARDS(shards=in_tree, where=where))
+        echo(texts.PROVED_SHARDS(shards=in_tree, where=where))
     sent = _range([sent / made.chunks for sent in proof.sent])
-    click.echo(texts.PROVED_COUNTS(rounds=proof.rounds, messages=_range(proof.messages), sent=sent))
+    echo(texts.PROVED_COUNTS(rounds=proof.rounds, messages=_range(proof.messages), sent=sent))
 
 
 @schedule.command()
@@ -155,7 +156,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
         rows.append(
             (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
         )
-    click.echo(texts.ON_NODES(schedule=repr(made), counts=", ".join(map(str, topology.counts))))
+    echo(texts.ON_NODES(schedule=repr(made), counts=", ".join(map(str, topology.counts))))
     _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
 
 
@@ -171,12 +172,12 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     _limit(topology, MOST_RANKS, texts.A_DRAWING, texts.DRAW_FEWER)
     if output:
         picture(made, topology, output)
-        click.echo(texts.DRAWN(schedule=repr(made), output=output))
+        echo(texts.DRAWN(schedule=repr(made), output=output))
         return
-    click.echo(repr(made))
+    echo(repr(made))
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
     _print_table(titles, [(str(number), *row) for number, row in enumerate(schedule_table(made))], lines=True)
-    click.echo(collectives_texts.LEGEND)
+    echo(collectives_texts.LEGEND)
 
 
 def _make(name, ranks, nodes, goal, pieces, rounded, shards):

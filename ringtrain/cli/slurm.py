@@ -9,6 +9,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Sectioned
+from ringtrain.cli.output import echo, echo_file
 
 SECTIONS = {
     "The job": "nodes gpus ranks_per_node cpus_per_task memory time name",
@@ -71,12 +72,12 @@ def slurm(output, force, words, **given):
     job, remarks = _check_flags(job)
     text = script(job)
     for remark in remarks:
-        click.echo(texts.FROM(text=remark), err=True)
+        echo(texts.FROM(text=remark), err=True)
     if output is None:
-        click.echo(text, nl=False)
+        echo_file(text)
     else:
         _write(output, text, force)
-        click.echo(texts.SCRIPT_WRITTEN(output=output))
+        echo(texts.SCRIPT_WRITTEN(output=output))
 
 
 def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import write_text
+from ringtrain.cli.output import echo, write_text
 
 if TYPE_CHECKING:
     from ringtrain.data.batches.batches import Batches
@@ -68,7 +68,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     ops = device.ops
     header["device"] = ops.describe()
     if transport.rank == 0:
-        click.echo("\n".join(_header_lines(header)))
+        echo("\n".join(_header_lines(header)))
     alone = without_exchange(config, graph, transport.size, warm_up + iterations)
     with closing(_training(device, alone, model)) as training:
         whole = iteration_times(training)[warm_up:]
@@ -194,8 +194,8 @@ def _show(rows: list[dict], total: dict, header: dict) -> None:
     if is_live(sys.stdout, os.environ):
         print_whole(layer_table(rows, total, framed=True))
     else:
-        click.echo("\n".join(plain_lines(layer_table(rows, total))))
-    click.echo("\n".join(summary_lines(total, header)))
+        echo("\n".join(plain_lines(layer_table(rows, total))))
+    echo("\n".join(summary_lines(total, header)))
 
 
 def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.output import echo
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Size, Sizes
 
@@ -86,11 +87,11 @@ def _tune(transport: "Transport", flags: dict) -> int:
     for dtype, op in table.groups():
         here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
-            click.echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
+            echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
     if transport.rank == 0:
         for line in [*barred(table), *doubts(result)]:
-            click.echo(texts.FROM(text=line), err=True)
-        click.echo(texts.TUNED(path=kept[0][0].path))
+            echo(texts.FROM(text=line), err=True)
+        echo(texts.TUNED(path=kept[0][0].path))
     return 0
 
 
@@ -158,7 +159,7 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
         tuning = read_tuning(place)
         check_machine(tuning, place, machine)
     told = "; ".join(f"{name} {value}" for name, value in machine.items())
-    click.echo(texts.TUNING(layout=layout.words(), name=layout.name, machine=machine_digest(machine), facts=told))
+    echo(texts.TUNING(layout=layout.words(), name=layout.name, machine=machine_digest(machine), facts=told))
     return place, tuning
 
 
@@ -201,16 +202,16 @@ def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
 
     place = tuning_source(flags["tuning"], os.environ)
     tuning = read_tuning(place)
-    click.echo(
+    echo(
         texts.TUNING_FILE(
             path=place.path, machine=machine_digest(tuning.machine), facts="; ".join(tuning.machine.values())
         )
     )
     for name, table in tuning.tables.items():
-        click.echo(texts.TUNED_LAYOUT(name=name, at=table.at))
+        echo(texts.TUNED_LAYOUT(name=name, at=table.at))
         for dtype, op in pairs:
             here = static_candidates(table.layout, dtype)
-            click.echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
+            echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
 
 
 def _explain_here(transport: "Transport", flags: dict, pairs: list[tuple[str, str]]) -> None:
@@ -222,6 +223,6 @@ def _explain_here(transport: "Transport", flags: dict, pairs: list[tuple[str, st
     for dtype, op in pairs:
         here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
-            click.echo("\n".join(choice_lines(found.table, here, flags["explain"], dtype, op, whole=True)))
+            echo("\n".join(choice_lines(found.table, here, flags["explain"], dtype, op, whole=True)))
     if transport.rank == 0 and found.remark:
-        click.echo(texts.FROM(text=found.remark), err=True)
+        echo(texts.FROM(text=found.remark), err=True)

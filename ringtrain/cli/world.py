@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from ringtrain.cli import texts
+from ringtrain.cli.output import echo
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages, naming_paths
 from ringtrain.transport.launch_environment import read_launch
 
@@ -202,5 +201,5 @@ def _tell_error(error: RingtrainError, message: str) -> None:
 
 
 def _tell(message: str) -> None:
-    click.echo(message, err=True)
+    echo(message, err=True)
     sys.stderr.flush()

@@ -27,8 +27,8 @@ CRC_DIFFERS = Template(
 
 # grammar.py, source.py
 NO_MATCH = Template("no file matches {pattern}: check the folder and the pattern")
-ARRAY_NAMES = Template("{text}: name one or two arrays after the colon, as in FILE.h5:images,labels")
-NPY_PAIR = Template("{text}: inputs and labels are two .npy files: x.npy,y.npy")
+ARRAY_NAMES = Template("{source}: name one or two arrays after the colon, as in FILE.h5:images,labels")
+NPY_PAIR = Template("{source}: inputs and labels are two .npy files: x.npy,y.npy")
 NPY_NAMES = Template("{path} is one array without a name: leave out what stands after the colon")
 NO_SUCH_ARRAY = Template("{path} has no array {name}; it has {found}")
 ARRAY_PROBLEM = Template("{path}: {name} {problem}")
@@ -36,7 +36,7 @@ INPUTS_SHAPE = Template("{where} has the shape {shape}: inputs are [N, …] with
 LABELS_COUNT = Template("{where}: labels have the shape {shape} for {count} examples of {inputs}: each needs one label")
 LABELS_DIFFER = Template("{name}: labels of the training part are {train}, of the test part {test} (shape, type)")
 CLASSES_DIFFER = Template("{other} names other classes than {one}: files of one set have the same classes")
-SOME_UNLABELLED = Template("{text}: some of the files have labels and some have none")
+SOME_UNLABELLED = Template("{source}: some of the files have labels and some have none")
 NOT_FINITE = Template("{where} has values that are not finite (NaN or infinite): remove or replace these examples")
 LABELS_CLASSES = Template(
     "{where} has labels in {low} … {high}, but there are {classes} classes: the file was changed after it was opened"

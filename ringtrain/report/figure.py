@@ -15,6 +15,7 @@ from ringtrain.errors import UsageError, nearest, plain
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.storage import files
+from ringtrain.template import LINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +166,8 @@ def end_of_view(values: Sequence[float], times: float) -> float:
 def entitle(figure: "Figure", text: str) -> None:
     """Write the title of a figure, in two lines at most."""
     characters = round(10 * figure.get_figwidth())
-    figure.suptitle("\n".join(textwrap.wrap(plain(text), characters, max_lines=2, placeholder=" …")), fontsize=12)
+    lines = textwrap.wrap(plain(text, LINES), characters, max_lines=2, placeholder=" …")
+    figure.suptitle("\n".join(lines), fontsize=12)
 
 
 def print_small(figure: "Figure", text: str) -> None:

@@ -11,6 +11,7 @@ from typing import BinaryIO, get_args, get_origin
 
 from ringtrain.errors import plain
 from ringtrain.report.events import KINDS, RunStarted
+from ringtrain.template import LINES
 
 MOST, MOST_WHOLE = 1e100, 1 << 62  # so that results are finite, too
 EVENTS = {name: kind for kind, name in KINDS.items()}
@@ -39,7 +40,7 @@ def parse_record(line: bytes) -> dict | None:
 def read_record(line: bytes) -> dict | None:
     """Parse a record, and make its texts plain for display."""
     found = parse_record(line)
-    return found and {name: plain(value) if isinstance(value, str) else value for name, value in found.items()}
+    return found and {name: plain(value, LINES) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def _is_whole(found: dict, kind: type) -> bool:

@@ -101,7 +101,7 @@ def _with_end(why: str, became: RunOutcome | None) -> str:
     """Return why a folder is not listed, and how its run ended if it tells."""
     if became is None or became.outcome == RUNNING:
         return why
-    text = texts.ENDED_WITH(text=plain(became.text).split("\n")[0]) if became.text else ""
+    text = texts.ENDED_WITH(text=plain(became.text.split("\n")[0])) if became.text else ""
     return texts.ENDED(why=why, outcome=became.outcome, text=text)
 
 

@@ -1,14 +1,12 @@
 """The list of runs as tables that fit the terminal, as JSON and as CSV."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 
 from rich.table import Table
 
-from ringtrain import __version__
+from ringtrain import __version__, tables
 from ringtrain.config.record import config_fields, default_of, kind_of
 from ringtrain.errors import plain
 from ringtrain.report.comparison.rows import METRICS, NOTHING
@@ -16,6 +14,7 @@ from ringtrain.report.comparison.table import Column, comparison_tables
 from ringtrain.report.events import Iteration
 from ringtrain.runs.conditions import FRACTIONS, as_text, differing
 from ringtrain.runs.summary import RESULTS, RunSummary
+from ringtrain.template import escaped
 
 MINUTE = len("2026-01-31 23:59")  # characters of a date that are shown
 
@@ -89,9 +88,9 @@ def iterations_text(rows: Sequence[dict]) -> str:
 
 
 def _text(names: Collection[str], rows: Iterable[dict]) -> str:
-    """Return rows as CSV under a head of these names; None is an empty cell."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    """Return rows as CSV under a head of these names. It may go to a terminal, so texts are plain there too."""
+    return tables.csv_text(names, ([_cell(row.get(name)) for name in names] for row in rows))
+
+
+def _cell(value):
+    return escaped(value) if isinstance(value, str) else value

@@ -114,6 +114,19 @@ def test_flags_are_quoted_for_the_shell(capsys):
         assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
 
 
+def test_characters_that_a_terminal_acts_on_are_escapes_of_the_shell(capsys):
+    words = ["a\x1b[31m\n", "it's \u202e\\x", "é", "\udcff"]
+    text = written(capsys, "run", "--", "echo", *words)
+    (line,) = [line for line in text.splitlines() if line.startswith("flags=")]
+    assert line.isprintable()
+    if shutil.which("bash"):
+        told = subprocess.run(
+            ["bash", "-c", f"{line}; printf '%s\\0' \"${{flags[@]}}\""], stdout=subprocess.PIPE
+        ).stdout
+        assert told.split(b"\0")[1:-1] == list(map(os.fsencode, words))
+    assert run(["slurm", "--sbatch=--comment=\x1b[31m"]) == 2
+
+
 def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
     assert written(capsys, "-o", "job.sbatch") == "job.sbatch is written: submit it with sbatch job.sbatch\n"
     assert os.access("job.sbatch", os.X_OK)

@@ -280,7 +280,7 @@ def test_every_slow_iteration_is_shown(run, iteration):
 def test_no_control_characters(run, iteration, epoch, ended):
     lines = told([run(model="bad\x1b[31m\rname"), iteration(), Note(text="two\nlines\x07"), epoch(), ended()])
     assert "".join(lines).isprintable()
-    assert texts.NOTE(text="two lines ") in lines
+    assert texts.NOTE(text="two lines\\x07") in lines
 
 
 def test_an_encoding_that_lacks_a_letter(run):

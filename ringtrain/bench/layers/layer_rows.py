@@ -15,7 +15,7 @@ from ringtrain.humanize import format_bytes, format_rate, plural
 from ringtrain.nn import graph_checks, shapes, subgraphs
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
-from ringtrain.tables import plain_table
+from ringtrain.tables import cell, plain_table
 
 # Title, unit, and what a row shows there.
 COLUMNS = (
@@ -190,7 +190,7 @@ def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Tabl
     most = max(row["share"] for row in rows)
     for row in rows:
         bar = Text("█" * round(BAR * row["share"] / most) if most else "", style="cyan")
-        cells = [Text(show(row)) for _, _, show in COLUMNS] + [bar] * framed
+        cells = [cell(show(row)) for _, _, show in COLUMNS] + [bar] * framed
         table.add_row(*cells, style=None if row["kind"] else "dim", end_section=row is rows[-1])
     forward, backward = _milli(total["forward_s"]), _milli(total["backward_s"])
     sums = ["all layers", "", "", forward, backward, "", "", "", "", f"{total['exchange_bytes']:,}"]

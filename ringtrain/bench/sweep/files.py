@@ -1,7 +1,5 @@
 """Files of a sweep: JSON with everything, CSV with one tidy row a measurement."""
 
-import csv
-import io
 import json
 import math
 from pathlib import Path
@@ -12,6 +10,7 @@ from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
 from ringtrain.parsing import parse_json, read_text
 from ringtrain.storage import files
+from ringtrain.tables import csv_text
 
 LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
 LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many
@@ -25,11 +24,9 @@ def write_json(path, header: dict, rows: list[dict]) -> None:
 
 def write_csv(path, rows: list[dict]) -> None:
     """Write the rows as CSV, without the raw samples; reasons of doubt share one cell."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [name for name in COLUMNS if name != "samples_s"], extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
-    files.write(Path(path), text.getvalue().encode())
+    names = [name for name in COLUMNS if name != "samples_s"]
+    told = ({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
+    files.write(Path(path), csv_text(names, ([row.get(name) for name in names] for row in told)).encode())
 
 
 def read_json(path) -> dict:

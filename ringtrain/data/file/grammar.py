@@ -47,13 +47,13 @@ def parse_data(text) -> Named:
     head, comma, tail = text.partition(",")
     if comma and head.endswith(".npy"):
         if not tail.endswith(".npy"):
-            raise DataError(texts.NPY_PAIR(text=text))
+            raise DataError(texts.NPY_PAIR(source=text))
         return Named(text, _files(head), labels=_files(tail))
     head, colon, tail = text.rpartition(":")
     if colon and head:
         names = tail.split(",")
         if len(names) > 2 or not all(names):
-            raise DataError(texts.ARRAY_NAMES(text=text))
+            raise DataError(texts.ARRAY_NAMES(source=text))
         return Named(text, _files(head), (names[0], names[1] if names[1:] else None))
     return Named(text, _files(text))
 

@@ -181,7 +181,7 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
         if held:
             labels = [part.labels for part in held if part.labels is not None]
             if len(labels) not in (0, len(held)):
-                raise DataError(texts.SOME_UNLABELLED(text=text))
+                raise DataError(texts.SOME_UNLABELLED(source=text))
             parts[name] = SourcePart(
                 JoinedArray([part.inputs for part in held]), JoinedArray(labels) if labels else None
             )

@@ -4,6 +4,7 @@ A script is its #SBATCH lines, then site-specific settings as variables, then th
 line, the environment, or the site decide about unset options.
 """
 
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def check_job(job: BatchJob) -> None:
     if job.site.container is not None and job.site.venv is not None:
         raise ConfigError(texts.CONTAINER_AND_VENV)
     for line in job.site.sbatch:
-        if not line.startswith("-") or "\n" in line:
+        if not line.startswith("-") or not line.isprintable():
             raise ConfigError(texts.SBATCH_MALFORMED(line=line))
 
 
@@ -184,8 +185,17 @@ def _setting(name: str, value: str, comment: str) -> str:
 
 
 def _flags(job: BatchJob) -> list[str]:
-    words = shlex.join(job.flags)
+    words = " ".join(map(_quoted, job.flags))
     return [
         f"# {FLAGS[job.kind]}; those on sbatch's command line come after them{', and win' * (job.kind != 'run')}.",
         f'flags=({words + " " if words else ""}"$@")',
     ]
+
+
+def _quoted(word: str) -> str:
+    """Return a word as bash reads it, in characters that are safe on a terminal."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return (
+        "$'" + "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(word)) + "'"
+    )

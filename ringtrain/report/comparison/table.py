@@ -1,7 +1,5 @@
 """A comparison as tables that fit the terminal, each with the runs' names in front, and as CSV."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +8,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ringtrain import tables
 from ringtrain.report.comparison.over_seeds import COSTS
 from ringtrain.report.comparison.rows import FIELDS, NOTHING, least_median_most
 from ringtrain.report.screen.words import FRACTIONS, metric_name
-from ringtrain.tables import plain_table, width_of
+from ringtrain.tables import cell, plain_table, width_of
 
 MIB = 1 << 20
 LEAST_WORDS, MOST_WORDS = 16, 34  # width of names and strategies, which wrap
@@ -241,7 +240,7 @@ def _table(rows: Sequence[dict], columns: Sequence[Column], words: int, framed: 
     bold = {(i, column) for column in columns for i in _best(rows, column)}
     for i, row in enumerate(rows):
         cells = [(column.text(row), column) for column in columns]
-        table.add_row(*(Text(text, _style(text, column is columns[0], (i, column) in bold)) for text, column in cells))
+        table.add_row(*(cell(text, _style(text, column is columns[0], (i, column) in bold)) for text, column in cells))
     return table
 
 
@@ -267,11 +266,8 @@ def csv_text(rows: Sequence[dict], variants: Sequence[dict] = ()) -> str:
     if variants:
         flat = [{"kind": "run", **row} for row in flat]
         flat += [{"kind": "mean", **row, "seeds": " ".join(map(str, row["seeds"]))} for row in variants]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return file.getvalue()
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    return tables.csv_text(names, ([row.get(name) for name in names] for row in flat))
 
 
 def _flat(row: dict) -> dict:

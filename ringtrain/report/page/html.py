@@ -1,7 +1,9 @@
-"""HTML as values: a text is escaped once, where it becomes a part of a page."""
+"""HTML as values: a text is escaped once, where it becomes a part of a page; its control characters, too."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
+
+from ringtrain.template import LINES, escaped
 
 
 class Html(str):
@@ -12,7 +14,7 @@ class Html(str):
 
 def attribute(value: str) -> str:
     """Return a value in quotes."""
-    return f'"{escape(value)}"'
+    return f'"{escape(escaped(value))}"'
 
 
 def tag(name: str, *inner: str, **attributes: str) -> Html:
@@ -23,7 +25,9 @@ def tag(name: str, *inner: str, **attributes: str) -> Html:
 
 def joined(parts: Iterable[str]) -> Html:
     """Return parts one after another."""
-    return Html("".join(part if isinstance(part, Html) else escape(part, quote=False) for part in parts))
+    return Html(
+        "".join(part if isinstance(part, Html) else escape(escaped(part, LINES), quote=False) for part in parts)
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Html:

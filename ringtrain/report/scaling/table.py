@@ -1,14 +1,13 @@
 """Scaling as a table, and as CSV."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 from rich.table import Table
 
+from ringtrain import tables
 from ringtrain.report import texts
 from ringtrain.report.scaling.figures import BESIDE, FIELDS, interval
-from ringtrain.tables import plain_table
+from ringtrain.tables import cell, plain_table
 
 COLUMNS = (
     ("scaling", "", lambda row: row["scaling"]),
@@ -33,7 +32,7 @@ def scaling_table(rows: Sequence[dict]) -> Table:
     for title, unit, _ in columns:
         table.add_column(f"{title}\n{unit}", justify="left" if title == "scaling" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(text(row) for _, _, text in columns))
+        table.add_row(*(cell(text(row)) for _, _, text in columns))
     return table
 
 
@@ -57,9 +56,5 @@ def interval_note(rows: Sequence[dict]) -> str:
 
 def csv_text(rows: Sequence[dict]) -> str:
     """Return a line for each kind of scaling and number of ranks, beside a plan with its figures."""
-    file = io.StringIO()
     names = FIELDS + (BESIDE if _is_beside(rows) else ())
-    writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    return tables.csv_text(names, ([row.get(name) for name in names] for row in rows))

@@ -22,6 +22,7 @@ from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
 from ringtrain.report.screen.base import Screen
+from ringtrain.template import LINES
 
 REFRESHES_PER_S = 5
 
@@ -55,7 +56,7 @@ class LiveScreen(Screen):
         self._console.show_cursor(True)
 
     def line(self, text: str) -> None:
-        self._console.print(Text(plain(text)))
+        self._console.print(Text(plain(text, LINES)))
 
     def progress(self, event: Iteration) -> None:
         if self._status is not None:

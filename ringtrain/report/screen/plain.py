@@ -7,6 +7,7 @@ from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
 from ringtrain.report.screen.base import Screen
+from ringtrain.template import escaped
 
 
 class PlainScreen(Screen):
@@ -45,6 +46,5 @@ class PlainScreen(Screen):
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """Return the text without control characters and characters outside the encoding (a model's name may have any)."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return shown.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")
+    """Return the text on one line, without characters outside the encoding (a model's name may have any)."""
+    return escaped(text.replace("\n", " ")).encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")

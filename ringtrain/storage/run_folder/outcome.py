@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringtrain.errors import UsageError
+from ringtrain.errors import UsageError, plain
 from ringtrain.humanize import plural
 from ringtrain.parsing import parse_json, read_text
 from ringtrain.storage import files, texts
@@ -54,7 +54,7 @@ class RunOutcome:
         )
         if self.exit_code is not None:
             line += texts.EXIT_CODE(exit_code=self.exit_code)
-        return f"{line}: {_first_line(self.text)}" if self.text else line
+        return f"{line}: {plain(_first_line(self.text))}" if self.text else line
 
 
 def write_outcome(folder: Path, outcome: RunOutcome) -> None:
