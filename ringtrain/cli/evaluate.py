@@ -1,7 +1,5 @@
 """The command ``ringtrain evaluate``."""
 
-import csv
-import io
 import json
 import math
 import os
@@ -192,15 +190,11 @@ def _names(trained: "TrainedOnData", count: int) -> list[str]:
 
 
 def _csv(facts: dict) -> str:
-    """A row a class, with its row of the confusion matrix; of values a row of all metrics."""
-    matrix, classes = facts.get("confusion"), facts["classes"]
+    """A row a class, with its row of the confusion matrix; of values a row of all metrics. Classes may have the same
+    name: their columns stay apart, in the order of the rows."""
+    from ringtrain.tables import csv_text
+
+    classes, matrix = facts["classes"], facts.get("confusion")
     rows = classes or [{name: value for name, value in facts.items() if name != "classes"}]
-    if matrix is not None:
-        names = [each["class"] for each in classes]
-        pairs = zip(rows, matrix, strict=True)
-        rows = [each | {f"as {n}": c for n, c in zip(names, row, strict=True)} for each, row in pairs]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    names, counts = ([], [[]] * len(rows)) if matrix is None else ([f"as {each['class']}" for each in classes], matrix)
+    return csv_text([*rows[0], *names], ([*row.values(), *more] for row, more in zip(rows, counts, strict=True)))

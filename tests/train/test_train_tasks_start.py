@@ -121,6 +121,20 @@ def test_all_metrics_are_written_to_a_file(run_task, report, tmp_path, name):
         evaluate._check_output(tmp_path / "m.txt", force=False)
 
 
+def test_classes_of_the_same_name_keep_their_columns(run_task, report, tmp_path, monkeypatch):
+    run_task("dense ce")
+    monkeypatch.setattr(evaluate, "_names", lambda trained, count: ["cat", "cat", "dog", "=cat"])
+    _, score = report(output=tmp_path / "m.csv")
+    head, *rows = csv.reader((tmp_path / "m.csv").read_text().splitlines())
+    assert head[-4:] == ["as cat", "as cat", "as dog", "as =cat"] and [row[0] for row in rows] == [
+        "cat",
+        "cat",
+        "dog",
+        "=cat",
+    ]
+    assert [list(map(int, row[-4:])) for row in rows] == score.classes.confusion.tolist()
+
+
 def test_values_have_no_classes(run_task, report, tmp_path):
     run_task("huber of numbers")
     for flag in ("per_class", "confusion"):
