@@ -217,11 +217,19 @@ def test_metrics_that_are_named_must_be_there(whole, tmp_path):
         read_reported(whole, "a", tmp_path / "n.json")
 
 
-def test_the_trace_is_where_the_run_has_written_it(whole, tmp_path):
+def test_a_trace_is_read_in_the_run_folder_alone(whole, tmp_path):
+    """The configuration may be another's, and name any file of this machine."""
     (whole / "trace.json").rename(tmp_path / "t.json")
     with open(whole / "config.toml", "a") as file:
         file.write(f'trace = "{tmp_path}/t.json"\n')
+    found = read_reported(whole, "a")
+    assert not found.trace
+    assert texts.TRACE_ELSEWHERE(path=tmp_path / "t.json", here=whole / "t.json") in found.left_out
+    (tmp_path / "t.json").rename(whole / "t.json")
     assert list(read_reported(whole, "a").trace) == [0, 1]
+    (whole / "t.json").rename(tmp_path / "t.json")
+    (whole / "t.json").symlink_to(tmp_path / "t.json")
+    assert not read_reported(whole, "a").trace
 
 
 def test_several_runs_beside_one_another(whole, bare):

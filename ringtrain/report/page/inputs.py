@@ -11,7 +11,7 @@ from ringtrain.errors import RingtrainError
 from ringtrain.report.comparison.logs import RunLog, read_run
 from ringtrain.report.page import metrics, texts
 from ringtrain.report.page.metrics import EvaluationFile
-from ringtrain.report.trace import TRACE, Slice, path_of, read_trace
+from ringtrain.report.trace import TRACE, Slice, read_trace
 from ringtrain.storage.files import open_nofollow
 
 CONFIG = "config.toml"
@@ -38,9 +38,10 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
     log = read_run(folder, name)
     left_out: list[str] = []
     config = _optional(folder / CONFIG, partial(read_run_file, opener=open_nofollow), texts.NO_CONFIG(), left_out) or {}
-    named = config.get("trace")
-    trace_path = path_of(named if isinstance(named, str) else TRACE, folder)
-    trace = _trace(trace_path, left_out)
+    named = Path(config["trace"] if isinstance(config.get("trace"), str) else TRACE)
+    trace_path = folder / named.name  # the configuration may name any file of this machine: none elsewhere is opened
+    elsewhere = texts.TRACE_ELSEWHERE(path=named, here=trace_path) if named.parent != Path() else ""
+    trace = _trace(trace_path, elsewhere, left_out)
     found = (
         metrics.read_metrics(metrics_path)
         if metrics_path is not None
@@ -58,8 +59,8 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
     return ReportedRun(log, config, trace, trace_path, found, left_out)
 
 
-def _trace(path: Path, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
-    found = _optional(path, read_trace, texts.NO_TRACE_HERE(), left_out)
+def _trace(path: Path, elsewhere: str, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
+    found = _optional(path, read_trace, elsewhere or texts.NO_TRACE_HERE(), left_out)
     if found is not None and not any(found.values()):
         left_out.append(texts.EMPTY_TRACE(path=path))
     return found or {}

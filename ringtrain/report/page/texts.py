@@ -10,6 +10,9 @@ NOT_SQUARE = Template("the confusion matrix is not one of {size} classes")
 # inputs.py: what is left out
 NO_CONFIG = Template("configuration: the folder has no config.toml")
 NO_TRACE_HERE = Template("timeline: the run was not traced; `ringtrain train --trace` does")
+TRACE_ELSEWHERE = Template(
+    "timeline: the run's trace is {path}, and a report reads files of the run folder alone: copy it to {here}"
+)
 EMPTY_TRACE = Template("timeline: {path} holds no iteration")
 NO_METRICS_HERE = Template("results by class: `ringtrain evaluate {folder} -o {folder}/metrics.json` makes them")
 NO_CONFUSION = Template("confusion matrix: {path} has none, as of a loss without exclusive classes")
