@@ -156,12 +156,12 @@ def _folder(out: str | None) -> str:
     from ringtrain.errors import UsageError
     from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 
-    if out is None:
-        return str(make_unused_folder(RUNS, "scale", datetime.datetime.now()))
     try:
+        if out is None:
+            return str(make_unused_folder(RUNS, "scale", datetime.datetime.now()))
         Path(out).mkdir(parents=True)
     except OSError as error:
-        raise UsageError(texts.SCALE_FOLDER(out=out, error=error.strerror)) from None
+        raise UsageError(texts.SCALE_FOLDER(out=out or RUNS, error=error.strerror)) from None
     return out
 
 

@@ -157,6 +157,11 @@ def test_refusals(run, arguments, told):
     assert not Path("started").exists() and not Path("runs").exists()
 
 
+def test_a_file_in_place_of_the_folder_of_runs_is_a_line(run):
+    Path("runs").touch()
+    assert run("-n", "1,2", *TRAIN) == (2, cli_texts.SCALE_FOLDER(out="runs", error="File exists"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_end_is_an_interruption(number):
     before = signal.getsignal(number)
