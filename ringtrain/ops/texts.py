@@ -19,6 +19,10 @@ NO_LIBRARIES = Template(
     "{folder} has no kernels for this CPU that were compiled from the present sources; install ringtrain again: "
     "scripts/quickstart, or pip install as you did"
 )
+HIDES_INSTALLED = Template(
+    "{folder} has no kernels for this CPU, and hides the ringtrain that is installed in {installed}: start in another "
+    "folder, or install this one by `pip install -e {checkout}`"
+)
 NOT_LOADED = Template("the kernels of the CPU cannot be loaded: {path}: {error}; install ringtrain again")
 OTHER_ACTIVATIONS = Template(
     "the kernels of the CPU have other activations than ringtrain.ops.base.ACTIVATIONS: {path} has {kinds}; wanted "

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+from importlib.util import spec_from_file_location
 
 import numpy as np
 import pytest
@@ -70,9 +71,41 @@ def test_the_best_family_that_is_compiled_is_taken():
         ([V3], {V3}, "avx", texts.NO_FAMILY(setting="RINGTRAIN_CPU_FAMILY", wanted="avx", usable=V3)),
     ],
 )
-def test_a_family_that_cannot_be_had_is_refused(having, compiled, wanted, message):
+def test_a_family_that_cannot_be_had_is_refused(having, compiled, wanted, message, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])  # there is no other ringtrain that this one hides
+    monkeypatch.setattr(sys, "meta_path", [])
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         choose_family(having, compiled, wanted)
+
+
+def test_a_checkout_that_hides_an_installation_says_so(tmp_path, monkeypatch):
+    """As `python -m ringtrain.torch` does in a checkout, which is then Python's first place to look."""
+    checkout, installed = (tmp_path / name / "ringtrain" for name in ("checkout", "site-packages"))
+    for folder in (checkout, installed):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    monkeypatch.setattr(library, "LIBRARIES", checkout / "ops" / "cpu" / "libraries")
+    monkeypatch.setattr(sys, "path", [str(checkout.parent), str(installed.parent)])
+    monkeypatch.setattr(sys, "meta_path", [])
+    told = texts.HIDES_INSTALLED(folder=checkout, installed=installed, checkout=checkout.parent)
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}$"):
+        choose_family([V3], set())
+    monkeypatch.setattr(sys, "path", [str(checkout.parent)])
+    with pytest.raises(ConfigError, match=f"^{re.escape(texts.NO_LIBRARIES(folder=library.LIBRARIES))}$"):
+        choose_family([V3], set())
+    monkeypatch.setattr(sys, "meta_path", [Editable(installed)])
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}$"):
+        choose_family([V3], set())
+
+
+class Editable:
+    """The finder that `pip install -e` adds."""
+
+    def __init__(self, package):
+        self._package = package
+
+    def find_spec(self, name, path=None, target=None):
+        return spec_from_file_location(name, self._package / "__init__.py")
 
 
 def command(*given, **environment):

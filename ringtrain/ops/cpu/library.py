@@ -5,9 +5,11 @@ import hashlib
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,10 +206,21 @@ def choose_family(having: Sequence[str], compiled: Container[str], wanted: str =
     if not having:
         raise ConfigError(texts.NO_KERNELS(machine=platform.machine()))
     if not usable:
-        raise ConfigError(texts.NO_LIBRARIES(folder=LIBRARIES))
+        raise ConfigError(_none_compiled(LIBRARIES.resolve().parents[2]))
     if wanted and wanted not in usable:
         raise ConfigError(texts.NO_FAMILY(setting=FAMILY_SETTING, wanted=wanted, usable=", ".join(usable)))
     return wanted or usable[0]
+
+
+def _none_compiled(package: Path) -> str:
+    """Return the reason; another one where the working folder, as Python's first place, hides an installation."""
+    specs = [PathFinder.find_spec(package.name, [place]) for place in sys.path]
+    specs += [finder.find_spec(package.name, None) for finder in sys.meta_path]  # pip install -e adds one
+    for spec in specs:
+        installed = Path(spec.origin).resolve().parent if spec and spec.origin else package
+        if installed != package:
+            return texts.HIDES_INSTALLED(folder=package, installed=installed, checkout=package.parent)
+    return texts.NO_LIBRARIES(folder=LIBRARIES)
 
 
 def compiled_families() -> set[str]:
