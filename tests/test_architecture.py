@@ -12,10 +12,11 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"arrays", "errors", "parsing", "humanize", "template", "splitmix", "config"}
+LEAF = {"arrays", "child", "errors", "parsing", "humanize", "template", "splitmix", "config"}
 READERS = LEAF | {"storage"}
 ARROWS = {
     "arrays": set(),
+    "child": set(),
     "errors": {"template"},
     "parsing": {"template"},
     "humanize": set(),

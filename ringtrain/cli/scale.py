@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringtrain.child import child_command
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
 from ringtrain.cli.output import echo, write_text
@@ -194,7 +194,7 @@ def _take(
 
     output = folder.with_name(f"{folder.name}.txt")
     own = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
-    command = [*launcher, sys.executable, "-m", "ringtrain", *own]
+    command = [*launcher, *child_command("ringtrain", *own)]
     status = run_to_file(command, output)
     log = _log(folder, run.name)
     sample = sample_of(log) if log and status == 0 else None

@@ -5,6 +5,7 @@ from functools import partial
 
 import click
 
+from ringtrain.child import child_command
 from ringtrain.cli.options import SECTIONS, Sectioned, flags_of, given, plugin_option
 from ringtrain.config.record import TrainConfig
 
@@ -41,4 +42,4 @@ def train(run_file, **flags):
 
 def _replacement() -> list[str]:
     """Return the command that starts a rank in place of a lost one."""
-    return [sys.executable, "-m", "ringtrain.cli.replacement", *sys.argv[1:]]
+    return child_command("ringtrain.cli.replacement", *sys.argv[1:])

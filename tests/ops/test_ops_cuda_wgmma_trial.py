@@ -30,6 +30,10 @@ def python(program):
     return [sys.executable, "-c", program]
 
 
+def compared(why):
+    return f"import sys; print({why!r}, file=sys.stderr); sys.exit({wgmma_trial.FAILED})"
+
+
 def untried(why):
     return texts.WGMMA_UNTRIED(why=why)
 
@@ -43,7 +47,8 @@ def failed(why, path):
     [
         ("pass", "", True),
         (TRAP, "ended by signal 4", True),
-        ("raise SystemExit('at: differs')", "at: differs", True),
+        (compared("at: differs"), "at: differs", True),
+        ("import no_such_module", untried("ModuleNotFoundError: No module named 'no_such_module'"), False),
         ("import sys; print('in use', file=sys.stderr); sys.exit(2)", untried("in use"), False),
         ("import os; os.kill(os.getpid(), 15)", untried("ended by signal 15"), False),
         ("import signal; signal.pause()", untried(texts.WGMMA_LATE(seconds=2)), False),
@@ -53,7 +58,7 @@ def test_a_verdict_is_kept_and_its_absence_is_not(tmp_path, program, why, is_kep
     path = tmp_path / "folder" / "verdict.json"
     why = failed(why, path) if is_kept and why else why
     assert ask(path, python(program), limit_s=2 if "pause" in program else 60) == why
-    again = ask(path, python("raise SystemExit('asked again')"))
+    again = ask(path, python(compared("asked again")))
     assert again == (why if is_kept else failed("asked again", path))
 
 
@@ -109,7 +114,7 @@ def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch, outco
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path):
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "verdict.json"
-    for program, why in (("pass", ""), ("raise SystemExit('differs')", failed("differs", path))):
+    for program, why in (("pass", ""), (compared("differs"), failed("differs", path))):
         assert ask(path, python(program)) == why
 
 
@@ -163,7 +168,7 @@ def test_the_child_ends_by_what_it_saw(monkeypatch, capsys):
         raise DeviceError("a trap")
 
     monkeypatch.setattr(wgmma_trial, "make_runtime", lambda index: None)
-    for compare, code in ((lambda *_: 33, 0), (fails, 1)):
+    for compare, code in ((lambda *_: 33, 0), (fails, wgmma_trial.FAILED)):
         monkeypatch.setattr(wgmma_trial, "compare", compare)
         assert wgmma_trial.main("0", "bfloat16") == code
     assert capsys.readouterr().err == "a trap\n"

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ringtrain.child import child_command
 from ringtrain.errors import DeviceError, DeviceFullError, RingtrainError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda import CudaOps, wgmma
@@ -38,7 +39,7 @@ from ringtrain.ops.geometry import ConvGeometry
 from ringtrain.ops.precision import HALVES, active_dtype
 
 LIMIT_S = 120.0  # where nothing is compiled yet, a slow machine takes most of it
-NO_VERDICT = 2  # the exit code of a child without a context
+NO_VERDICT, FAILED = 2, 3  # exit codes of a child without a context, and of one that compared; a traceback has 1
 OUTSIDE = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP  # what ends a child that did nothing wrong
 DRIVER = Path("/proc/driver/nvidia/version")
 ROWS, COLUMNS, DEPTH = 192, 264, 200  # of the products: each tile is worth its columns, and has edges
@@ -55,7 +56,7 @@ def left_out(index: int, precision: str) -> dict[str, str]:
     if not offered or WGMMA in kinds_left_out(os.environ.get(SETTING, "")):
         return {}
     path = cache_folder() / f"ringtrain-wgmma-{_digest(facts, precision)}.json"
-    why = ask(path, [sys.executable, "-m", __name__, str(index), precision])
+    why = ask(path, child_command(__name__, str(index), precision))
     return {WGMMA: why} if why else {}
 
 
@@ -112,7 +113,7 @@ def run(child: Sequence[str], limit_s: float, path: Path) -> tuple[str, bool]:
     if code == 0:
         return "", True
     why = (done.stderr.strip().splitlines() or [texts.BY_SIGNAL(signal=-code) if code < 0 else f"exit code {code}"])[-1]
-    if code == NO_VERDICT or -code in OUTSIDE:
+    if code != FAILED and (code > 0 or -code in OUTSIDE):
         return texts.WGMMA_UNTRIED(why=why), False
     return texts.WGMMA_FAILED(why=why, path=path), True
 
@@ -173,7 +174,7 @@ def main(index: str, precision: str) -> int:
         compare(runtime, precision)
     except DeviceError as error:
         print(error, file=sys.stderr)
-        return NO_VERDICT if isinstance(error, DeviceFullError) else 1
+        return NO_VERDICT if isinstance(error, DeviceFullError) else FAILED
     return 0
 
 

@@ -8,13 +8,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from ringtrain.child import child_command
 from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
 
@@ -63,7 +63,7 @@ def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
 def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
     """Return the command line of the child: :mod:`ringtrain.transport.cuda_probe`."""
     numbers = ",".join(map(str, devices))
-    return [sys.executable, "-m", "ringtrain.transport.cuda_probe", maker, numbers, f"{seconds:g}"]
+    return child_command("ringtrain.transport.cuda_probe", maker, numbers, f"{seconds:g}")
 
 
 def attempt(
