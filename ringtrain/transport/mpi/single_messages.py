@@ -1,6 +1,11 @@
-"""Single messages of host memory over a communicator of their own: any tag, and from any rank if asked."""
+"""Single messages of host memory over a communicator of their own: any tag, and from any rank if asked.
+
+A receive takes a message whose length it has seen: Open MPI, where it copies from the sender's memory, writes all of a
+message that is too long, past the end of the array.
+"""
 
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 from mpi4py import MPI
@@ -19,13 +24,31 @@ class SingleMessages(TagSpace):
     """
 
     def __init__(self, comm: MPI.Intracomm, limit: int, patience: Patience, names: Sequence[int]):
-        self._comm, self._limit, self._patience, self._names = comm, limit, patience, names
+        self.comm, self._limit, self.patience, self.names = comm, limit, patience, names
+        self._receives: list[SingleMessage] = []  # whose messages have not come, in the order of their calls
+        self._matching = Lock()
 
     def send(self, span: np.ndarray, peer: int, tag: int) -> MessageHandle:
-        return SingleMessage(self._comm, self._parts(span), True, peer, tag, self._patience, self._names)
+        return SingleMessage(self, self._parts(span), True, peer, tag)
 
     def receive(self, span: np.ndarray, peer: int | None, tag: int) -> MessageHandle:
-        return SingleMessage(self._comm, self._parts(span), False, peer, tag, self._patience, self._names)
+        made = SingleMessage(self, self._parts(span), False, peer, tag)
+        with self._matching:
+            self._receives.append(made)
+        return made
+
+    def match(self) -> None:
+        """Let receives take what has come: of those that want the same message, the first call takes it. Any message's
+        test does so, as the MPI's own progress would.
+        """
+        if not self._receives:
+            return
+        with self._matching:
+            waiting: list[SingleMessage] = []
+            for each in self._receives:
+                if any(each.competes(other) for other in waiting) or not each.take():
+                    waiting.append(each)
+            self._receives = waiting
 
     def _parts(self, span: np.ndarray) -> list[np.ndarray]:
         """Return the parts of a message: one at least, since an empty message must arrive, too."""
@@ -33,7 +56,7 @@ class SingleMessages(TagSpace):
         return [data[a:b] for a, b in message_bounds(data.size, self._limit)] or [data]
 
     def free(self) -> None:
-        self._comm.Free()
+        self.comm.Free()
 
 
 class SingleMessage(MessageHandle):
@@ -41,57 +64,65 @@ class SingleMessage(MessageHandle):
     received from that rank.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        parts: list[np.ndarray],
-        sending: bool,
-        peer: int | None,
-        tag: int,
-        patience: Patience,
-        names: Sequence[int],
-    ):
-        self._comm, self._sending, self._peer, self._tag, self.patience = comm, sending, peer, tag, patience
-        self._waiting, self._parts, self._names = list(parts), parts, names
-        self._posted: list[tuple[MPI.Request, int]] = []  # with the bytes that are expected
-        self.start()
+    def __init__(self, space: SingleMessages, parts: list[np.ndarray], sending: bool, peer: int | None, tag: int):
+        self._space, self._comm, self._sending, self._peer, self._tag = space, space.comm, sending, peer, tag
+        self._waiting, self._parts, self.patience = list(parts), parts, space.patience
+        self._posted: list[tuple[MPI.Request, np.ndarray, int]] = []  # with the bytes that are expected
+        if sending:
+            self.start()
         IN_FLIGHT.add(self)
 
     def start(self) -> None:
-        """Post all parts whose peer is known."""
+        """Post all parts of a message that is sent."""
+        assert self._peer is not None  # a message goes to a rank
         with naming_peers(texts.IN_MESSAGE(awaited=self.awaited()), self._comm):
-            while self._waiting and not (self._posted and self._peer is None):
-                self._posted.append(self._post(self._waiting.pop(0)))
+            for part in self._waiting:
+                self._posted.append((self._comm.Isend([part, MPI.BYTE], self._peer, self._tag), part, part.size))
+        self._waiting = []
 
-    def _post(self, part: np.ndarray) -> tuple[MPI.Request, int]:
-        if self._sending:
-            assert self._peer is not None  # a message goes to a rank
-            return self._comm.Isend([part, MPI.BYTE], self._peer, self._tag), part.size
-        source = MPI.ANY_SOURCE if self._peer is None else self._peer
-        return self._comm.Irecv([part, MPI.BYTE], source, self._tag), part.size
+    def competes(self, other: "SingleMessage") -> bool:
+        """Whether two receives may want the same message."""
+        return self._tag == other._tag and (None in (self._peer, other._peer) or self._peer == other._peer)
+
+    def take(self) -> bool:
+        """Take the parts that have come. Returns whether all have, or one that differs."""
+        status = MPI.Status()
+        with naming_peers(texts.IN_MESSAGE(awaited=self.awaited()), self._comm):
+            while self._waiting:
+                source = MPI.ANY_SOURCE if self._peer is None else self._peer
+                message = self._comm.Improbe(source, self._tag, status)
+                if message is None:
+                    return False
+                part, sent = self._waiting[0], status.Get_count(MPI.BYTE)
+                self.source = self._peer = status.Get_source()
+                into = part if sent == part.size else np.empty(sent, np.uint8)
+                self._posted.append((message.Irecv([into, MPI.BYTE]), into, part.size))
+                self._waiting = self._waiting[1:] if into is part else []
+        return True
 
     def test(self) -> bool:
+        self._space.match()
+        taken = not self._waiting  # asked first: another thread may take parts meanwhile
         while self._posted:
-            request, expected = self._posted[0]
-            status = MPI.Status()
+            request, part, expected = self._posted[0]
             with naming_peers(texts.IN_MESSAGE(awaited=self.awaited()), self._comm):
-                if not request.Test(status):
+                if not request.Test():
                     return False
             self._posted.pop(0)
-            if not self._sending:
-                self._arrived(status, expected)
+            if part.size != expected:
+                raise self._of_another_length(part.size, expected)
+        if not taken:
+            return False
         IN_FLIGHT.discard(self)
         return True
 
-    def _arrived(self, status: MPI.Status, expected: int) -> None:
-        self.source = self._peer = status.Get_source()
-        sent = status.Get_count(MPI.BYTE)
-        if sent != expected:
-            ends = {"source": self._names[self.source], "target": self._names[self._comm.rank], "tag": self._tag}
-            raise TransportError(texts.SIZES_DIFFER(sent=sent, expected=expected, **ends))
-        self.start()
+    def _of_another_length(self, sent: int, expected: int) -> TransportError:
+        IN_FLIGHT.discard(self)
+        names = self._space.names
+        ends = {"source": names[self.source or 0], "target": names[self._comm.rank], "tag": self._tag}
+        return TransportError(texts.SIZES_DIFFER(sent=sent, expected=expected, **ends))
 
     def awaited(self) -> str:
         verb = "receive" if self._sending else "send"
-        peer = texts.ANY_RANK if self._peer is None else peers([self._names[self._peer]])
+        peer = texts.ANY_RANK if self._peer is None else peers([self._space.names[self._peer]])
         return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self._tag)
