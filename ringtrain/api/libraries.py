@@ -21,6 +21,17 @@ def lend_numpy(array: np.ndarray) -> BorrowedArray:
     return BorrowedArray(array, name, lambda host: host)
 
 
+def as_plain(array: np.ndarray) -> np.ndarray:
+    """Return the memory of a subclass of NumPy's own: a matrix, a memmap, a recarray. Raises UsageError for one whose
+    memory is not all that it means.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(texts.MASKED(thing=article(array)))
+    if type(array).__module__.partition(".")[0] != "numpy":
+        raise UsageError(texts.SUBCLASS(thing=article(array)))
+    return array.view(np.ndarray)
+
+
 @lru_cache(maxsize=256)
 def _name(dtype: np.dtype) -> str:
     return dtype.name  # NumPy composes it anew each time, which takes longer than a small message
@@ -114,8 +125,10 @@ BY_LIBRARY = {"torch": lend_torch, "cupy": lend_cupy, "jax": lend_jax, "jaxlib":
 
 def lend(array) -> BorrowedArray:
     """Return the array as host memory. Raises UsageError for objects that are no arrays."""
-    if isinstance(array, np.ndarray):
+    if type(array) is np.ndarray:
         return lend_numpy(array)
+    if isinstance(array, np.ndarray):
+        return lend_numpy(as_plain(array))
     if isinstance(array, np.generic):
         return lend_scalar(array)
     for kind in type(array).__mro__:

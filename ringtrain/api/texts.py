@@ -69,6 +69,10 @@ NOT_AN_ARRAY = Template(
     "np.float64(x)"
 )
 UNREADABLE = Template("the elements of {thing} cannot be read ({reason}): {advice}")
+MASKED = Template("{thing} has a mask, which a collective does not see: pass x.filled(…), or x.data for all elements")
+SUBCLASS = Template(
+    "{thing} may mean more than its memory, as a unit: pass np.asarray(x), which is the same memory without that"
+)
 ON_DEVICE = Template(
     "{thing} lies on device {kind}:{index} (DLPack's numbers), and only arrays of PyTorch, CuPy and JAX can be copied "
     "to the host from there: copy it to the host first"

@@ -205,3 +205,61 @@ def test_bits_alone_are_whole_numbers_that_are_not_reduced():
 def test_what_is_no_array_is_refused(thing):
     with pytest.raises(UsageError, match=f"^an? {type(thing).__name__}" + texts.NOT_AN_ARRAY.pattern(thing="")):
         lend(thing)
+
+
+# ── subclasses of NumPy's array ───────────────────────────────────────────────────────────────────────────────
+class Quantity(np.ndarray):
+    """An array with a unit, as astropy has it."""
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.ma.array([1.0, 2.0], mask=[False, True]), texts.MASKED(thing="a numpy.ma.MaskedArray")),
+        (np.ma.masked, texts.MASKED(thing="a numpy.ma.core.MaskedConstant")),
+        (np.ones(2).view(Quantity), texts.SUBCLASS(thing=f"a {__name__}.Quantity")),
+    ],
+)
+def test_arrays_that_mean_more_than_their_memory_are_refused(array, text):
+    def body(communicator):
+        rank, plain = communicator.rank, np.ones(np.shape(array))
+        for call in (
+            lambda: communicator.allreduce(array),
+            lambda: communicator.allreduce(plain, out=array),
+            lambda: communicator.allreduce(array, reproducible=True),
+            lambda: communicator.prepare(array),
+            lambda: communicator.bench(array),
+            lambda: communicator.broadcast(array),
+            lambda: communicator.all_gather(array),
+            lambda: communicator.all_gather(plain, out=array),
+            lambda: communicator.reduce_scatter(array),
+            lambda: communicator.gather(array),
+            lambda: communicator.scatter(array if rank == 0 else None, out=array),
+            lambda: communicator.all_to_all(array),
+            lambda: communicator.send(array, 1 - rank),
+            lambda: communicator.recv(array, 1 - rank),
+        ):
+            with pytest.raises(UsageError) as error:
+                call()
+            assert str(error.value) == text
+
+    together(2, body)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_numpys_own_subclasses_are_memory(tmp_path):
+    mapped = np.memmap(tmp_path / "numbers", np.float32, "w+", shape=(2, 3))
+    records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
+
+    def body(communicator):
+        matrix = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+        for algorithm in ("auto", "ring", "mpi"):
+            assert communicator.allreduce(matrix, algorithm=algorithm).tolist() == [[2, 4], [6, 8]]
+        assert communicator.allreduce(matrix, out=matrix) is matrix and matrix[1, 1] == 8
+        if communicator.rank == 0:
+            mapped[:] = 5
+        communicator.barrier()
+        assert (communicator.allreduce(mapped) == 10).all()
+        assert (communicator.all_gather(records)["b"] == [[2, 4]] * 2).all()
+
+    together(2, body)
