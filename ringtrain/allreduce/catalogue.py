@@ -69,7 +69,7 @@ def make_allreduce(
     dtype:         the type's name, if the array does not have it: bfloat16, kept as uint16
     tuning:        the tuning table for ``auto`` on rank 0: the others follow it
     guard:         watches the all-reduce, if given: then MismatchError, and StalledError with names, are also raised
-    of:            the guard's name for the buffer's content
+    of:            the buffer's content, in words, the same on all ranks: for the guard, and for streams
 
     Raises UsageError for an unknown name, and for numbers that a wire cannot carry.
     """
@@ -77,7 +77,7 @@ def make_allreduce(
     dtype = dtype or np.dtype(buffer.dtype).name
     if wire is not None:
         _check_wire(wire, dtype, op)
-    how = (combine, op, dtype, tag, segment_bytes or segment_for(transport), device, wire)
+    how = (combine, op, dtype, tag, segment_bytes or segment_for(transport), device, wire, of)
     if algorithm == AUTO:
         made = _chosen(transport, buffer, tuning, how)
     else:
@@ -87,7 +87,7 @@ def make_allreduce(
 
 def _chosen(transport: Transport, buffer: Array, tuning: Table | None, how: tuple) -> Reduction:
     """Return the reduction that auto chooses, with its name and reason."""
-    (_, op, dtype, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
+    (_, op, dtype, tag, *_, wire, _), nbytes = how, buffer.size * buffer.dtype.itemsize
     choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
@@ -106,11 +106,12 @@ def _prepare(
     segment_bytes: int,
     device: ReductionDevice,
     wire: WireFormat | None,
+    of: str,
 ) -> Reduction:
     if algorithm == NATIVE:
         return NativeAllReduce(transport, buffer, op, device)
     if is_stream(algorithm):
-        return prepare_streamed(transport, buffer, algorithm, op, dtype)
+        return prepare_streamed(transport, buffer, algorithm, op, dtype, of)
     if is_shared(algorithm):
         return prepare_shared(transport, buffer, algorithm, combine, op, dtype, tag, segment_bytes, device, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)

@@ -53,6 +53,10 @@ class NumberType:
             return lambda a, b, y: np.copyto(y, bfloat16.encode(ufunc(bfloat16.decode(a), bfloat16.decode(b))))
         return lambda a, b, y: ufunc(a, b, out=y)
 
+    def shares(self, stored, count: int) -> np.ndarray:
+        """Return the stored numbers over ``count``, in float32: of 16-bit numbers."""
+        return np.divide(self.decode(stored), np.float32(count), dtype=np.float32)
+
     def divide(self, span, count: int) -> None:
         """Compute span /= count, rounded once."""
         if self.name == "bfloat16":

@@ -5,7 +5,6 @@ preparation is kept. The MPI's own work on the arrays themselves.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from ringtrain.allreduce.catalogue import NATIVE_TYPES, check_native
-from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.allreduce.dtypes import TYPES, NumberType
 from ringtrain.api import texts
 from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
-from ringtrain.api.request import MEAN, Agreement, reduction_of
+from ringtrain.api.request import MEAN, Agreement, carrier_of, reduction_of
 from ringtrain.api.shards import add_shards, canonical_reduction
 from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import canonical
@@ -35,7 +34,7 @@ from ringtrain.transport.native_call import NativeCall
 AUTO = "auto"
 AGREED = 1024  # calls that are remembered as the same on all ranks
 BYTES = np.dtype(np.uint8)
-REDUCES = "reduce_scatter"
+REDUCES, IN_PARTS = "reduce_scatter", "all_to_all in parts"
 # The schedule that is faster than the MPI's own on one node, and up to how many bytes: as measured (docs/python.md).
 # Between nodes the MPI's own know the nodes, and these schedules do not.
 FASTEST: dict[str, tuple[str, float]] = {
@@ -56,9 +55,11 @@ class AgreedCall:
     op: str = ""
     root: int | None = None
 
+    @property
+    def carrier(self) -> NumberType:
+        return carrier_of(self.dtype, self.op)
+
     def __str__(self) -> str:
-        if self.kind == native_call.BARRIER:
-            return self.kind
         op = texts.OF_OP(op=self.op) if self.op else ""
         root = "" if self.root is None else texts.OF_ROOT(root=self.root)
         return texts.COLLECTIVE(
@@ -86,7 +87,7 @@ class CollectiveRuns:
         self._transport, self._memory, self._workshop, self._agreement = transport, memory, workshop, agreement
         self._rank, self._size = transport.rank, transport.size
         self._plans: PlanCache[AgreedCall, AllReducePlan] = PlanCache(workshop.release)
-        self._agreed: OrderedDict[AgreedCall, None] = OrderedDict()
+        self._agreed: dict[AgreedCall, str] = {}
 
     def choose(self, asked: str | None, kind: str, dtype: str, nbytes: int) -> str:
         """Return the algorithm of :func:`choose_algorithm` for these ranks."""
@@ -97,7 +98,7 @@ class CollectiveRuns:
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────
     def barrier(self) -> None:
-        self._native(AgreedCall(native_call.BARRIER), NativeCall(native_call.BARRIER))
+        self._agreement.again(native_call.BARRIER)
 
     def broadcast(self, call: AgreedCall, array: np.ndarray) -> None:
         """Overwrite the array by the root's, on all ranks."""
@@ -129,14 +130,29 @@ class CollectiveRuns:
     def reduce_scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
         """Write the reduction of every rank's row for this rank into ``target``; both are contiguous."""
         self._agree(call)
-        numbers = TYPES[call.dtype]
-        rows, flat = source.reshape(self._size, -1), target.reshape(-1)
+        rows, result = self._addends(call, source.reshape(self._size, -1), target.reshape(-1), self._size)
         if call.algorithm == NATIVE:
-            self._native_reduce_scatter(call, rows, flat)
+            self._native_reduce_scatter(call, rows, result)
         else:
-            self._reduce_scatter_pieces(call, rows, flat)
-        if call.op == MEAN:
-            numbers.divide(target, self._size)
+            self._reduce_scatter_pieces(call, rows, result)
+        self._finish(call, result, target.reshape(-1), self._size)
+
+    def _addends(
+        self, call: AgreedCall, rows: np.ndarray, target: np.ndarray, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is added, and where the sum comes: numbers of the carrier."""
+        numbers = TYPES[call.dtype]
+        if call.carrier is numbers:
+            return rows, target
+        return numbers.shares(rows, count), np.empty(target.shape, call.carrier.storage)
+
+    def _finish(self, call: AgreedCall, result: np.ndarray, target: np.ndarray, count: int) -> None:
+        """Write the reduction of ``count`` numbers each, in the place of :meth:`_addends`, into the target."""
+        numbers = TYPES[call.dtype]
+        if call.carrier is not numbers:
+            target[...] = numbers.encode(result)
+        elif call.op == MEAN:
+            numbers.divide(target, count)
 
     def gather(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
         """Write every rank's ``source`` into a row of the root's ``target``."""
@@ -156,11 +172,11 @@ class CollectiveRuns:
         send_counts: list[int],
         recv_counts: list[int],
     ) -> None:
-        """Write the rows of all ranks for this one into ``target``, one after the other; counts are in bytes. Under a
-        guard, all ranks compare their counts first.
+        """Write the rows of all ranks for this one into ``target``, one after the other; counts are in bytes, and
+        all ranks compare those that differ among parts.
         """
         self._agree(call)
-        if self._agreement.guarded:
+        if call.kind == IN_PARTS:
             self._compare(call, send_counts, recv_counts)
         kind = native_call.ALL_TO_ALL
         self._native(call, NativeCall(kind, source, target, send_counts=send_counts, recv_counts=recv_counts))
@@ -197,7 +213,7 @@ class CollectiveRuns:
     def _native_reduce_scatter(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
         """Run the MPI's own on as many columns at once as its counts allow."""
         op, longest = reduction_of(call.op), max(MESSAGE_BYTES // (rows.itemsize * self._size), 1)
-        storage = TYPES[call.dtype].storage  # the MPI knows no other order of bytes
+        storage = call.carrier.storage  # the MPI knows no other order of bytes
         for start, stop in message_bounds(target.size, longest):
             part = np.ascontiguousarray(rows[:, start:stop], storage)
             into = target[start:stop] if target.dtype == storage else np.empty(stop - start, storage)
@@ -211,7 +227,7 @@ class CollectiveRuns:
 
         def part(length: int) -> PreparedReduction:
             span = self._memory.staging(rows * length, storage)
-            combine = TYPES[call.dtype].combine(call.op) if call.op else _no_addition
+            combine = call.carrier.combine(call.op) if call.op else _no_addition
             transport, segment = self._transport, segment_for(self._transport)
             return self._workshop.hold(span, lambda tag: Execution(schedule(), transport, span, combine, tag, segment))
 
@@ -237,24 +253,23 @@ class CollectiveRuns:
         (:mod:`ringtrain.collectives.algorithms.shards`). Both are contiguous; a row of ``rows`` is a shard.
         """
         self._agree(call)
-        numbers, shards, flat = TYPES[call.dtype], self._size * len(rows), target.reshape(-1)
-        combine, rows = numbers.combine(call.op), rows.reshape(len(rows), -1)
+        shards, combine = self._size * len(rows), call.carrier.combine(call.op)
+        rows, flat = self._addends(call, rows.reshape(len(rows), -1), target.reshape(-1), shards)
         for start, stop, part in self._shard_plan(call, shards, flat.size, combine).segments():
             inputs = list(part.span.reshape(-1, stop - start))
             add_shards(rows[:, start:stop], shard_range(self._rank, self._size, shards), shards, inputs, combine)
             self._run(call, part)
             flat[start:stop] = inputs[0]
-        if call.op == MEAN:
-            numbers.divide(flat, shards)
+        self._finish(call, flat, target.reshape(-1), shards)
 
     def _shard_plan(self, call: AgreedCall, shards: int, count: int, combine: Combine) -> AllReducePlan:
         """Return the plan of ``count`` elements. A piece has all input arrays, and the first gets the sum."""
-        schedule, storage = canonical(self._size, shards), TYPES[call.dtype].storage
+        schedule, storage = canonical(self._size, shards), call.carrier.storage
         arrays = max(map(schedule.inputs_of, range(self._size)))
 
         def part(length: int) -> PreparedReduction:
             span = self._memory.staging(arrays * length, storage)
-            rows, kind = span.reshape(arrays, -1), (reduction_of(call.op), call.dtype)
+            rows, kind = span.reshape(arrays, -1), (reduction_of(call.op), call.carrier.name)
             return self._workshop.hold(
                 span, lambda tag: canonical_reduction(self._transport, shards, rows, *kind, combine, tag)
             )
@@ -266,16 +281,21 @@ class CollectiveRuns:
         self._agreement.wait(call, lambda: self._transport.native_start(native))
 
     def _agree(self, call: AgreedCall) -> None:
-        """Check, at a call that is new, that all ranks make it. Collective."""
-        if call in self._agreed:
-            self._agreed.move_to_end(call)
+        """Check that all ranks make a call that is new, or that the MPI runs: ranks of a schedule that make other known
+        calls wait for one another's messages in vain. Collective.
+        """
+        words = self._agreed.get(call)
+        if words is not None:
+            if call.algorithm == NATIVE:
+                self._agreement.again(words)
             return
-        self._agreement.on(str(call))
-        if call.op and call.algorithm == NATIVE and call.dtype not in NATIVE_TYPES:
-            check_native(self._transport, TYPES[call.dtype], reduction_of(call.op))
+        words = str(call)
+        self._agreement.on(words)
+        if call.op and call.algorithm == NATIVE and call.carrier.name not in NATIVE_TYPES:
+            check_native(self._transport, call.carrier, reduction_of(call.op))
         if len(self._agreed) >= AGREED:
-            self._agreed.popitem(last=False)
-        self._agreed[call] = None
+            del self._agreed[next(iter(self._agreed))]
+        self._agreed[call] = words
 
 
 def _no_addition(a: Array, b: Array, y: Array) -> None:

@@ -41,6 +41,7 @@ from ringtrain.api.repeated import PersistentAllReduce
 from ringtrain.api.request import (
     Agreement,
     Request,
+    carrier_of,
     check_request,
     check_result,
     check_writable_array,
@@ -48,6 +49,7 @@ from ringtrain.api.request import (
     type_name,
 )
 from ringtrain.api.streaming import SameArrays, StreamChoice
+from ringtrain.api.usable import Usable, leaves_in_child
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
@@ -93,7 +95,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         self._tuning = self._find_tuning(tuning)
         self._guard = Guard(self._transport, deadline_s) if check_collectives and self.size > 1 else None
         self._agreement = Agreement(self._transport, self._guard, deadline_s)
-        self._workshop = PlanBuilder(self._transport, self._tuning, self._guard)
+        self._workshop = PlanBuilder(self._transport, self._tuning, self._guard, self._agreement)
         # Making one of the first is collective, so all ranks drop the same. Streams are looked up by some ranks alone.
         self._plans: PlanCache[Request, AllReducePlan] = PlanCache(self._workshop.release)
         self._stream_plans: PlanCache[Request, StreamPlan] = PlanCache(self._workshop.release)
@@ -101,11 +103,13 @@ class Communicator(CollectiveMethods, MessageMethods):
             self._transport, self._tuning, lambda request: self._agreement.on(texts.ALL_REDUCE(request=request))
         )
         self._same = SameArrays()
-        self._progress = ProgressThread(self._transport, deadline_s)
+        self._usable = Usable(self._same.clear)
+        self._progress = ProgressThread(self._transport, deadline_s, self._usable)
         self._messages = self._transport.tag_space()
         self._runs = CollectiveRuns(self._transport, self._memory, self._workshop, self._agreement)
         self._flying: set[PersistentAllReduce] = set()
         self._closed = False
+        leaves_in_child(self)
 
     def __enter__(self) -> "Communicator":
         return self
@@ -125,11 +129,12 @@ class Communicator(CollectiveMethods, MessageMethods):
         """
         if self._closed:
             return
-        self._check_idle("close")
-        self._progress.drain()
+        if not self._usable.why_not:
+            self._check_idle("close")
+            self._progress.drain()
         self._closed = True
+        self._usable.end(texts.CLOSED())
         self._progress.close()
-        self._same.clear()
         self._plans.clear()
         self._stream_plans.clear()
         self._memory.close()
@@ -143,12 +148,13 @@ class Communicator(CollectiveMethods, MessageMethods):
         """Return a communicator of these ranks of this one, in this order, with the settings of this one; None on a
         rank that is not among them. Collective over these ranks alone. Close it before this one. Raises UsageError.
         """
-        self._check_open()
+        self._usable.check()
         self._progress.settle()
         ranks = [int(rank) for rank in ranks]
         if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.size)):
             raise UsageError(texts.NO_RANKS(last=self.size - 1, ranks=ranks))
-        transport = self._transport.group(ranks)
+        with self._usable:
+            transport = self._transport.group(ranks)
         if transport is None:
             return None
         made = Communicator(
@@ -191,7 +197,11 @@ class Communicator(CollectiveMethods, MessageMethods):
         """
         again = out is array and not (algorithm or wire or reproducible or async_op)
         if again and (same := self._same.find(array, op)) is not None and self._progress.idle:
-            same.run(self._deadline_s)
+            try:
+                same.run(self._deadline_s)
+            except BaseException as error:
+                self._usable.end_by(error)
+                raise
             return out
         if reproducible:
             return self._reduce_shards(array, op, out, algorithm, wire or self._wire, async_op)
@@ -201,7 +211,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         """As :meth:`allreduce`, which stays without inner functions: they make its short way twice as long. ``again``:
         whether the next call of this kind on this array may take that way.
         """
-        self._check_open()
+        self._usable.check()
         given = lend(array)
         taken = given if out is None or out is array else lend(out)
         algorithm, wire = algorithm or self._algorithm, wire or self._wire
@@ -211,7 +221,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         else:
             check_result(taken, given)
             target = taken.host
-        request = Request(target.shape, given.dtype, op, algorithm, wire, self._memory.place(target))
+        request = self._request(target, given.dtype, op, algorithm, wire)
         source = copy_if_aliased(given.host, target)
 
         def run():
@@ -234,19 +244,22 @@ class Communicator(CollectiveMethods, MessageMethods):
         It holds memory of the array's size, unless the array is one of :meth:`empty`, until the communicator is closed.
         Raises UsageError.
         """
-        self._check_open()
+        self._usable.check()
         self._progress.settle()
         given = lend(array)
         host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
-        numbers = check_request(given.dtype, op, algorithm, wire)
+        check_request(given.dtype, op, algorithm, wire)
         check_writable_array(host, texts.THE_ARRAY)
-        request = Request(host.shape, given.dtype, op, algorithm, wire, self._memory.place(host))
-        self._agreement.on(texts.PREPARE(request=request))
-        ours = request.place is not None
-        span = host.reshape(-1) if ours else self._memory.allocate(host.size, numbers.storage)
-        prepared = self._workshop.prepare(request, span)
+        request = self._request(host, given.dtype, op, algorithm, wire)
+        with self._usable:
+            self._agreement.on(texts.PREPARE(request=request))
+            ours = request.place is not None
+            span = host.reshape(-1) if ours else self._memory.allocate(host.size, request.carrier.storage)
+            prepared = self._workshop.prepare(request, span)
         borrow = None if ours else partial(lend, array)
-        return PersistentAllReduce(prepared, array, borrow, self._began, self._flying.discard, self._deadline_s)
+        return PersistentAllReduce(
+            prepared, array, borrow, self._usable, self._began, self._flying.discard, self._deadline_s
+        )
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
         """Return an array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without
@@ -255,14 +268,15 @@ class Communicator(CollectiveMethods, MessageMethods):
         bfloat16 has type uint16 there, to be viewed: ``torch.from_numpy(x.view("int16")).view(torch.bfloat16)``. The
         memory lasts until the communicator is closed. Raises UsageError.
         """
-        self._check_open()
+        self._usable.check()
         self._progress.settle()
         numbers = TYPES[type_name(dtype)]
         shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
         if min(shape, default=0) < 0:
             raise UsageError(texts.NO_SHAPE(shape=list(shape)))
-        self._agreement.on(texts.EMPTY(dtype=numbers.name, shape=list(shape)))
-        return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
+        with self._usable:
+            self._agreement.on(texts.EMPTY(dtype=numbers.name, shape=list(shape)))
+            return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
 
     def register(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
         """Make memory that exists the communicator's, as if it were of :meth:`empty`: contiguous arrays in it, of any
@@ -277,26 +291,28 @@ class Communicator(CollectiveMethods, MessageMethods):
         bytes change during the call, so nothing else may use it then. It is held until :meth:`unregister` or the
         communicator's end.
         """
-        self._check_open()
+        self._usable.check()
         self._progress.settle()
-        self._agreement.on(texts.REGISTER())
-        self._same.clear()  # what was streamed may now be reduced where it lies
-        return self._memory.register(array, path, offset)
+        with self._usable:
+            self._agreement.on(texts.REGISTER())
+            self._same.clear()  # what was streamed may now be reduced where it lies
+            return self._memory.register(array, path, offset)
 
     def unregister(self, array: np.ndarray) -> None:
         """Give back an array of :meth:`register`. Its prepared all-reduces must not be started again.
 
         Raises UsageError if it is not registered, and while a prepared reduction is in flight.
         """
-        self._check_open()
+        self._usable.check()
         self._progress.settle()
         number = self._memory.registered(array)
-        self._agreement.on(texts.UNREGISTER(number=number))
-        if number is None:
-            raise everywhere(UsageError(texts.NOT_REGISTERED(nbytes=array.nbytes)))
-        self._check_idle("unregister")
-        self._plans.drop(lambda request: request.place is not None and request.place[0] == number)
-        self._memory.unregister(number)
+        with self._usable:
+            self._agreement.on(texts.UNREGISTER(number=number))
+            if number is None:
+                raise everywhere(UsageError(texts.NOT_REGISTERED(nbytes=array.nbytes)))
+            self._check_idle("unregister")
+            self._plans.drop(lambda request: request.place is not None and request.place[0] == number)
+            self._memory.unregister(number)
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
         """Time and check the algorithms in turns on arrays of this one's size and type. Returns the rows of ``ringtrain
@@ -308,7 +324,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         from ringtrain.bench.measure.timing import Protocol
         from ringtrain.bench.sweep.sweep import Sweep, sweep
 
-        self._check_open()
+        self._usable.check()
         self._progress.settle()
         given = lend(array)
         for algorithm in algorithms:
@@ -317,7 +333,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             raise UsageError(texts.NO_REPEATS(repeats=repeats))
         self._check_idle("bench")
         shape, names = list(given.host.shape), ", ".join(algorithms)
-        self._agreement.on(texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names))
+        call = texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names)
         asked = Sweep(
             [given.host.nbytes],
             algorithms,
@@ -327,7 +343,9 @@ class Communicator(CollectiveMethods, MessageMethods):
             tuning=self._tuning,
             memories={},  # each where calls of this communicator would run it
         )
-        return sweep(self._transport, asked).rows
+        with self._usable:
+            self._agreement.on(call)
+            return sweep(self._transport, asked).rows
 
     def _find_tuning(self, given) -> Table | None:
         """Return the tuning. Warns, on rank 0, of a file in the usual place that does not fit."""
@@ -335,6 +353,11 @@ class Communicator(CollectiveMethods, MessageMethods):
         if found.remark and self.rank == 0:
             warnings.warn(found.remark, stacklevel=3)
         return found.table
+
+    def _request(self, target: np.ndarray, dtype: str, op: str, algorithm: str, wire: str) -> Request:
+        """Return the request of a result in ``target``, which is in place where it is added in its own type."""
+        place = self._memory.place(target) if carrier_of(dtype, op) is TYPES[dtype] else None
+        return Request(target.shape, dtype, op, algorithm, wire, place)
 
     def _reduce(self, request: Request, source: np.ndarray, target: np.ndarray) -> AllReducePlan | StreamPlan:
         flat = target.reshape(-1) if target.flags.c_contiguous else np.empty(target.size, target.dtype)
@@ -354,7 +377,7 @@ class Communicator(CollectiveMethods, MessageMethods):
 
     def _make_plan(self, request: Request, flat: np.ndarray) -> AllReducePlan:
         self._agreement.on(texts.ALL_REDUCE(request=request))
-        storage = request.numbers.storage
+        storage = request.carrier.storage
 
         def part(count: int) -> PreparedReduction:
             span = self._memory.staging(count, storage) if request.place is None else flat
@@ -365,8 +388,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         )
 
     def _began(self, started: PersistentAllReduce) -> None:
-        if self._closed:
-            raise UsageError(texts.CLOSED)
         if not self._progress.idle:
             self._progress.settle()
         self._flying.add(started)
@@ -375,6 +396,8 @@ class Communicator(CollectiveMethods, MessageMethods):
         if self._flying:
             raise UsageError(texts.UNDER_WAY(call=call))
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise UsageError(texts.CLOSED)
+    def _leave_in_child(self) -> None:
+        """Be of no use in a process that is forked."""
+        self._closed = True
+        self._usable.end(texts.FORKED())
+        self._progress.leave(UsageError(texts.FORKED))

@@ -1,12 +1,11 @@
 """Messages from one rank to another, of arrays of any library."""
 
-from abc import abstractmethod
-
 from ringtrain.api import texts
 from ringtrain.api.collective_runs import contiguous
 from ringtrain.api.collectives import lend_bytes
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import check_writable_array
+from ringtrain.api.usable import Usable
 from ringtrain.errors import UsageError
 from ringtrain.transport.base import MessageHandle, TagSpace
 
@@ -19,11 +18,9 @@ class MessageMethods:
     rank: int
     size: int
     _progress: ProgressThread
+    _usable: Usable
     _messages: TagSpace
     _deadline_s: float
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
 
     def send(self, array, peer: int, tag: int = 0, *, async_op: bool = False):
         """Send the elements of an array of any type but objects to rank ``peer``. It may wait for the peer to receive.
@@ -54,11 +51,12 @@ class MessageMethods:
     def _move(self, called: str, handle: MessageHandle, finish, async_op: bool):
         if async_op:
             return self._progress.deliver(called, handle, finish)
-        handle.wait(self._deadline_s)
+        with self._usable:
+            handle.wait(self._deadline_s)
         return finish()
 
     def _check_message(self, peer: int | None, tag: int, async_op: bool) -> None:
-        self._check_open()
+        self._usable.check()
         self._progress.check_call(async_op)
         if peer is not None and (not 0 <= peer < self.size or peer == self.rank):
             raise UsageError(texts.NO_PEER(peer=peer, last=self.size - 1, rank=self.rank))

@@ -4,7 +4,7 @@ import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -14,7 +14,8 @@ from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import host_wire
-from ringtrain.api.request import MEAN, Request
+from ringtrain.api import texts
+from ringtrain.api.request import MEAN, Agreement, Request
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import make_streamed
@@ -26,18 +27,36 @@ KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class PreparedReduction:
-    """A prepared reduction, which works in place on ``span``, flat; a mean is a sum until :meth:`finish`."""
+    """A prepared reduction, which works in place on ``span``, flat, between :meth:`load` and :meth:`store`. ``agree``:
+    checks that all ranks start it, where nothing else does
+    """
 
     request: Request | None  # None: of another collective
     span: np.ndarray
     reduction: Reduction
     tag: int
     size: int
+    agree: Callable[[], None] | None = None
 
-    def finish(self) -> None:
-        """Finish the result. Call it once, when the reduction is done."""
-        if self.request is not None and self.request.op == MEAN:
-            self.request.numbers.divide(self.span, self.size)
+    def load(self, source: np.ndarray) -> None:
+        """Copy a contribution into the span: at once where it is the same memory."""
+        request = self.request
+        if request is not None and request.carrier is not request.numbers:
+            source = request.numbers.shares(source, self.size)
+        np.copyto(self.span.reshape(source.shape), source)
+
+    def finish(self) -> np.ndarray:
+        """Return the result, when the reduction is done: the span itself, or a copy of another type. Call it once."""
+        request = self.request
+        if request is not None and request.op == MEAN:
+            if request.carrier is not request.numbers:
+                return request.numbers.encode(self.span)
+            request.numbers.divide(self.span, self.size)
+        return self.span
+
+    def store(self, target: np.ndarray) -> None:
+        """Copy the result of :meth:`finish` into ``target``."""
+        np.copyto(target, self.finish().reshape(target.shape))
 
 
 class PlanBuilder:
@@ -46,31 +65,36 @@ class PlanBuilder:
     another.
     """
 
-    def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None):
-        self._transport, self._tuning, self._guard = transport, tuning, guard
+    def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None, agreement: Agreement):
+        self._transport, self._tuning, self._guard, self._agreement = transport, tuning, guard, agreement
         self._wires: dict[str, WireFormat | None] = {}
         self._tags: set[int] = set()
 
     def prepare(self, request: Request, span: np.ndarray) -> PreparedReduction:
         """Prepare a reduction. Collective. Raises UsageError if the algorithm cannot do it."""
         if request.algorithm == catalogue.NATIVE:
-            check_native(self._transport, request.numbers, request.reduction)
+            check_native(self._transport, request.carrier, request.reduction)
 
         def make(tag: int) -> Reduction:
             return catalogue.make_allreduce(
                 self._transport,
                 span,
                 request.algorithm,
-                request.numbers.combine(request.op),
+                request.carrier.combine(request.op),
                 op=request.reduction,
                 tag=tag,
                 wire=self._wire(request.wire),
-                dtype=request.dtype,
+                dtype=request.carrier.name,
                 tuning=self._tuning,
                 guard=self._guard,
+                of=request.of,
             )
 
-        return self.hold(span, make, request)
+        prepared = self.hold(span, make, request)
+        if prepared.reduction.transport != catalogue.NATIVE:
+            return prepared
+        call = texts.PREPARED(request=request, tag=prepared.tag)
+        return replace(prepared, agree=lambda: self._agreement.again(call))
 
     def hold(
         self, span: np.ndarray, make: Callable[[int], Reduction], request: Request | None = None
@@ -84,10 +108,10 @@ class PlanBuilder:
     def stream(self, request: Request, name: str) -> "StreamPlan":
         """Return the streamed all-reduce of that name. Not collective: the window is there already."""
         numbers, count = request.numbers, math.prod(request.shape)
-        streamed = make_streamed(self._transport, name, request.op, request.dtype, count, numbers.itemsize)
+        streamed = make_streamed(self._transport, name, request.op, request.dtype, count, numbers.itemsize, request.of)
         watched: Reduction = streamed
         if self._guard is not None:
-            watched = self._guard.watch(streamed, request.op, request.dtype, count)
+            watched = self._guard.watch(streamed, request.op, request.dtype, count, of=request.of)
         return StreamPlan(streamed, watched, numbers.storage)
 
     def _wire(self, name: str) -> WireFormat | None:
@@ -125,10 +149,11 @@ class AllReducePlan:
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""
         for start, stop, part in self.segments():
-            np.copyto(part.span, source[start:stop])  # at once where they are the same memory
+            if part.agree is not None:
+                part.agree()
+            part.load(source[start:stop])
             part.reduction.run(deadline_s)
-            part.finish()
-            np.copyto(target[start:stop], part.span)
+            part.store(target[start:stop])
 
 
 def make_allreduce_plan(prepare: Callable[[int], PreparedReduction], count: int, length: int) -> AllReducePlan:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ringtrain.api import texts
+from ringtrain.api.usable import Usable
 from ringtrain.api.work import IN_CALLBACK, MessageWork, Work
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.transport.base import MessageHandle, Transport
@@ -36,8 +37,8 @@ class ProgressThread:
     ``deadline_s``: how long a wait for a message lasts. Messages are tested whenever the transport waits.
     """
 
-    def __init__(self, transport: Transport, deadline_s: float):
-        self._transport, self._deadline_s = transport, deadline_s
+    def __init__(self, transport: Transport, deadline_s: float, usable: Usable):
+        self._transport, self._deadline_s, self._usable = transport, deadline_s, usable
         self._changed = threading.Condition()
         self._jobs: deque[Work] = deque()  # the first is under way
         self._messages: list[MessageWork] = []
@@ -53,12 +54,13 @@ class ProgressThread:
     # ── the caller's thread ───────────────────────────────────────────────────────────────────────────────
     def perform(self, called: object, action: Callable[[], Any], async_op: bool):
         """Return the result of ``action()``, or its Work. Raises as :meth:`check_call` does."""
-        self.check_call(async_op)
-        if not async_op and not self._jobs:
-            return action()
-        work = Work(called, action)
-        self._start(work)
-        return work if async_op else work.wait()
+        with self._usable:
+            self.check_call(async_op)
+            if not async_op and not self._jobs:
+                return action()
+            work = Work(called, action)
+            self._start(work)
+            return work if async_op else work.wait()
 
     def deliver(self, called: object, handle: MessageHandle, finish: Callable[[], Any]) -> MessageWork:
         """Return the Work of a message that is in flight; ``finish()`` → its result."""
@@ -119,6 +121,17 @@ class ProgressThread:
         with suppress(ValueError):  # the transport has been left after a rank's death
             self._transport.before_leaving.remove(self.stop)
         atexit.unregister(self._at_exit)
+
+    def leave(self, error: RingtrainError) -> None:
+        """End all that is in flight with an error, in a process that is forked: it has no thread, and a lock may stay
+        held.
+        """
+        atexit.unregister(self._at_exit)
+        self._changed, self._thread = threading.Condition(), None
+        for work in (*self._jobs, *self._messages):
+            work.leave(error)
+        self._jobs.clear()
+        self._messages.clear()
 
     def _start(self, work: Work) -> None:
         with self._changed:
@@ -191,6 +204,7 @@ class ProgressThread:
 
     def _fail(self, work: Work, error: BaseException) -> None:
         """End an operation with its error, and those behind it too, unless all ranks have refused it alike."""
+        self._usable.end_by(error)
         if self._failed is None:
             self._failed = work
         self._next()

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
 from ringtrain.api.plan import PreparedReduction
+from ringtrain.api.usable import Usable
 from ringtrain.errors import UsageError
 
 
@@ -17,6 +16,7 @@ class PersistentAllReduce:
 
     lend:       returns the array as host memory; of the same shape and type each time. None: it is the reduction's own
                 memory
+    usable:     around each call
     began:      called before each start
     ended:      called after each end
     deadline_s: how long to wait for ranks without progress
@@ -27,13 +27,14 @@ class PersistentAllReduce:
         prepared: PreparedReduction,
         array,
         lend: Callable[[], BorrowedArray] | None,
+        usable: Usable,
         began: Callable,
         ended: Callable,
         deadline_s: float,
     ):
         self._prepared, self._array, self._lend, self._deadline_s = prepared, array, lend, deadline_s
         self._reduction = prepared.reduction
-        self._began, self._ended = began, ended
+        self._usable, self._began, self._ended = usable, began, ended
         self._under_way = False
         self._loan: BorrowedArray | None = None
 
@@ -51,32 +52,39 @@ class PersistentAllReduce:
         """Start. Raises UsageError if it is in flight. All ranks start their reductions in the same order."""
         if self._under_way:
             raise UsageError(texts.STARTED_AGAIN)
-        self._began(self)
-        self._under_way = True
-        if self._lend is not None:
-            self._loan = self._lend()
-            np.copyto(self._prepared.span.reshape(self._loan.host.shape), self._loan.host)
-        self._reduction.start()
+        with self._usable:
+            self._began(self)
+            self._under_way = True
+            if self._prepared.agree is not None:
+                self._prepared.agree()
+            if self._lend is not None:
+                self._loan = self._lend()
+                self._prepared.load(self._loan.host)
+            self._reduction.start()
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether it is done; True if it was never
         started.
         """
-        if self._under_way and self._reduction.test():
-            self._finish()
+        if self._under_way:
+            with self._usable:
+                if self._reduction.test():
+                    self._finish()
         return not self._under_way
 
     def wait(self):
         """Wait for the result and return the array. Raises StalledError if others make no progress."""
         if self._under_way:
-            self._reduction.wait(self._deadline_s)
-            self._finish()
+            with self._usable:
+                self._reduction.wait(self._deadline_s)
+                self._finish()
         return self._array
 
     def _finish(self) -> None:
-        self._prepared.finish()
-        if self._loan is not None:
-            np.copyto(self._loan.host, self._prepared.span.reshape(self._loan.host.shape))
+        if self._loan is None:
+            self._prepared.finish()
+        else:
+            self._prepared.store(self._loan.host)
             self._loan.settle()
             self._loan = None
         self._under_way = False

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from ringtrain.allreduce.dtypes import OPS, TYPES, NumberType
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
+from ringtrain.collectives.execution.streamed import Streamed
+from ringtrain.collectives.stream import STREAM, cannot_stream, make_streamed
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Handle, Transport
@@ -19,6 +21,8 @@ from ringtrain.transport.native_call import ALL_GATHER, NativeCall
 from ringtrain.transport.waiting import peers
 
 MEAN = "mean"
+MEETINGS = 1024  # that are kept
+_TOKEN = np.zeros(1, np.int64)  # what ranks reduce where they meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,17 @@ class Request:
         return TYPES[self.dtype]
 
     @property
+    def carrier(self) -> NumberType:
+        return carrier_of(self.dtype, self.op)
+
+    @property
     def reduction(self) -> str:
         return reduction_of(self.op)
+
+    @property
+    def of(self) -> str:
+        """The shape in words, which tells arrays of as many elements apart; "" for an axis alone."""
+        return "" if len(self.shape) == 1 else texts.OF_SHAPE(shape=list(self.shape))
 
     def __str__(self) -> str:
         wire = "" if self.wire == NONE else texts.OVER_WIRE(wire=self.wire)
@@ -58,6 +71,14 @@ class Request:
 def reduction_of(op: str) -> str:
     """Return the operation in the MPI's terms: a mean is a sum that is divided afterwards."""
     return "sum" if op == MEAN else op
+
+
+@lru_cache(maxsize=256)
+def carrier_of(dtype: str, op: str) -> NumberType:
+    """Return the type in which the numbers are added: a sum of 16-bit numbers may be infinite where their mean is not,
+    so each is divided first, in float32.
+    """
+    return TYPES["float32" if op == MEAN and TYPES[dtype].itemsize == 2 else dtype]
 
 
 @lru_cache(maxsize=256)
@@ -123,24 +144,63 @@ def copy_if_aliased(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return source if same or not np.may_share_memory(source, target) else source.copy()
 
 
+def _started(handle: Handle) -> Handle:
+    handle.start()
+    return handle
+
+
 _words = lru_cache(maxsize=256)(str)  # a text takes as long as a small message
 
 
 class Agreement:
-    """The check that all ranks make the same new call. It ends at the deadline, and under the guard with the names of
-    the ranks that do not come.
+    """The check that all ranks make the same call. It ends at the deadline, and under the guard with the names of the
+    ranks that do not come.
+
+    On one node ranks meet in the window of streams, whose all-reduces compare themselves there too: it costs a few µs.
     """
 
     def __init__(self, transport: Transport, guard: Guard | None, deadline_s: float):
         self._transport, self._guard, self._deadline_s = transport, guard, deadline_s
-
-    @property
-    def guarded(self) -> bool:
-        """Whether a guard compares what ranks do."""
-        return self._guard is not None
+        self._has_window = transport.size > 1 and cannot_stream(transport, _TOKEN, _TOKEN.dtype.name) is None
+        self._meetings: dict[str, Streamed] = {}
 
     def on(self, call: str) -> None:
-        """Check it. Collective. Raises UsageError on all ranks if they do not make the same call."""
+        """Check a call that is new. Collective. Raises UsageError on all ranks if they do not make the same call;
+        MismatchError if it is new on some of them alone.
+        """
+        if self._has_window and self._guard is None:  # which sees at once that another rank makes another call
+            self._meet(texts.NEW_CALL, called=call)
+        self._compare(call)
+
+    def again(self, call: str) -> None:
+        """Check a call that all ranks have agreed on before, and that would do harm if they made it with another: the
+        MPI compares nothing, and may write past the end of an array. Returns when all ranks have come. Raises
+        MismatchError on all ranks.
+        """
+        if self._has_window:
+            self._meet(call)
+        elif self._transport.size > 1:
+            self._compare(call)
+
+    def _meet(self, call: str, called: str = "") -> None:
+        """Wait for all ranks, and compare the call with theirs. ``called``: its name while it is awaited, if it is
+        another one
+        """
+        meeting = self._meetings.get(call)
+        if meeting is None:
+            if len(self._meetings) >= MEETINGS:
+                del self._meetings[next(iter(self._meetings))]
+            numbers = _TOKEN.dtype.name, _TOKEN.size, _TOKEN.itemsize
+            meeting = self._meetings[call] = make_streamed(self._transport, STREAM, "max", *numbers, call=call)
+            meeting.bind(_TOKEN, _TOKEN)
+        if called:
+            meeting.called = called
+        if self._guard is None:
+            meeting.run(self._deadline_s)
+        else:
+            self.wait(call, partial(_started, meeting))
+
+    def _compare(self, call: str) -> None:
         own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
         every = np.empty((self._transport.size, own.size), np.uint8)
         self.wait(texts.AGREEMENT(call=call), lambda: self._transport.native_start(NativeCall(ALL_GATHER, own, every)))

@@ -65,7 +65,7 @@ class SameArrays:
     array again skips all checks.
 
     A weak reference says whether it is the same array, and keeps none: NumPy resizes no array that has one. An array's
-    type may be set, it may become read-only, and a tensor's memory may be exchanged: these are compared.
+    type and shape may be set, it may become read-only, and a tensor's memory may be exchanged: these are compared.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class SameArrays:
         if len(self._kept) >= KEPT:
             del self._kept[next(iter(self._kept))]
         reference = weakref.ref(array, lambda _: self._kept.pop(key, None))
-        self._kept[key] = _SameArray(reference, op, array.dtype if plain else None, None if plain else _state(array))
+        self._kept[key] = _SameArray(reference, op, array, plain)
 
     def clear(self) -> None:
         self._kept.clear()
@@ -98,15 +98,17 @@ class SameArrays:
 class _SameArray:
     """An array that came once; ``reduction``: its own, when it came again. dtype: of NumPy's; state: of a tensor"""
 
-    __slots__ = ("array", "dtype", "op", "reduction", "state")
+    __slots__ = ("array", "dtype", "op", "reduction", "shape", "state")
 
-    def __init__(self, array: weakref.ref, op: str, dtype: np.dtype | None, state: tuple | None):
-        self.array, self.op, self.dtype, self.state = array, op, dtype, state
+    def __init__(self, reference: weakref.ref, op: str, array: Any, plain: bool):
+        self.array, self.op, self.shape = reference, op, array.shape
+        self.dtype = array.dtype if plain else None
+        self.state = None if plain else _state(array)
         self.reduction: Reduction | None = None
 
     def fits(self, array: Any, op: str) -> bool:
         kept: Any = self.array()
-        if kept is not array or self.op != op:
+        if kept is not array or self.op != op or array.shape != self.shape:
             return False
         if self.state is None:
             return array.dtype is self.dtype and array.flags.writeable

@@ -5,6 +5,7 @@ from ringtrain.template import Template
 # communicator
 ALL_REDUCE = Template("allreduce, {request}")
 PREPARE = Template("prepare, {request}")
+PREPARED = Template("{request}, tag {tag}")
 EMPTY = Template("empty, {dtype} {shape}")
 BENCH = Template("bench, {op} of {dtype} {shape} by {algorithms}")
 REGISTER = Template("register")
@@ -18,6 +19,14 @@ NO_SHAPE = Template("an array cannot have the shape {shape}: lengths begin at 0"
 NO_REPEATS = Template("repeats={repeats} measures nothing: give 1 or more")
 UNDER_WAY = Template("{call}() while a prepared reduction is under way: wait() for it first")
 CLOSED = Template("this communicator is closed: make another")
+UNUSABLE = Template(
+    "a call of this communicator was ended by {error}, and the other ranks may be in another one: close() it on all "
+    "ranks and make another"
+)
+FORKED = Template(
+    "the communicator is of the process that this one was forked from, and is used there alone: hand the arrays to "
+    "it, or start more ranks with mpirun"
+)
 THE_ARRAY = Template("the array")
 OUT = Template("out")
 
@@ -102,5 +111,7 @@ NOT_REDUCED = Template("{dtype} elements are not reduced: convert the array to o
 UNLIKE = Template("out is {out_dtype} {out_shape}, and the array {dtype} {shape}: they must be alike")
 READ_ONLY = Template("{name} cannot be written to: give an array that can, or leave out= out for a new one")
 AGREEMENT = Template("agreement on a new call, {call}")
+OF_SHAPE = Template("of shape {shape}")
+NEW_CALL = "a call of a new kind"
 CALLS_DIFFER = Template("ranks make different calls: all must make the same. {calls}")
 CALL_OF = Template("{ranks}: {call}")

@@ -75,6 +75,11 @@ class Work:
         if callbacks:
             self._tell(callbacks)
 
+    def leave(self, error: BaseException) -> None:
+        """End it in a process that is forked, where another thread's lock is never released."""
+        self._ended, self._lock, self._callbacks = threading.Event(), threading.Lock(), []
+        self.end(error=error)
+
     def _tell(self, callbacks: "list[Callable[[Work], None]]") -> None:
         thread = threading.get_ident()
         nested = thread in IN_CALLBACK

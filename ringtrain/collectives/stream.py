@@ -61,18 +61,20 @@ def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None
     return None
 
 
-def make_streamed(transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int) -> Streamed:
+def make_streamed(
+    transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int, of: str = "", call: str = ""
+) -> Streamed:
     """Return all-reduces of ``count`` elements where :func:`cannot_stream` finds no reason against it. ``op``: sum,
-    mean, max or min.
+    mean, max or min; ``of``, ``call``: what all ranks ask for, as of :class:`Streamed`.
     """
-    return Streamed(transport, stream_window(transport), name, STREAMS[name], op, dtype, count, itemsize)
+    return Streamed(transport, stream_window(transport), name, STREAMS[name], op, dtype, count, itemsize, of, call)
 
 
-def prepare_streamed(transport: Transport, buffer: Array, name: str, op: str, dtype: str) -> Streamed:
+def prepare_streamed(transport: Transport, buffer: Array, name: str, op: str, dtype: str, of: str = "") -> Streamed:
     """Return the all-reduce of one buffer in place. Collective the first time. Raises UsageError."""
     if why := cannot_stream(transport, buffer, dtype):
         raise UsageError(texts.CANNOT_RUN(algorithm=name, why=why))
-    made = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize)
+    made = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, of)
     flat = np.asarray(buffer).reshape(-1)
     made.bind(flat, flat)
     return made

@@ -130,10 +130,12 @@ NO_COUNTERS = Template("shared memory has no room for the counters that ranks wa
 # streamed
 STREAMED = Template("a streamed all-reduce")
 AWAITED_CHUNK = Template("{whom} for chunk {chunk} of {chunks} of {name} on rank {rank}")
+AWAITED_CALL = Template("{whom} to join the {call}")
+STREAM_CALL = Template("{op} of {count:,} {dtype}{carried} in chunks of {chunk:,} bytes")
+CARRIED = Template(" {of}")
 STREAM_CALLS_DIFFER = Template(
-    "ranks make different all-reduces: rank {rank} {op} of {count:,} {dtype} in chunks of {chunk:,} bytes, "
-    "rank {other} {other_op} of {other_count:,} {other_dtype} in chunks of {other_chunk:,} bytes: all ranks make the "
-    "same calls in the same order"
+    "ranks make different calls: rank {rank} {call}, rank {other} {other_call}: all ranks make the same calls in the "
+    "same order"
 )
 STREAM_ONE_NODE = Template("ranks are on {nodes} nodes, and it works within one")
 STREAM_ON_HOST = Template("the buffer is not in host memory")

@@ -271,7 +271,7 @@ def test_a_rank_that_does_not_come_is_awaited_by_name():
     """At a barrier, and at a call that is new, and in a schedule."""
     for call, kind in (
         (lambda communicator: communicator.barrier(), "barrier"),
-        (lambda communicator: communicator.broadcast(np.ones(3)), "all-gather"),
+        (lambda communicator: communicator.broadcast(np.ones(3)), "broadcast"),
     ):
 
         def body(communicator, call=call):

@@ -215,6 +215,29 @@ def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
 
 
 @pytest.mark.timing
+@pytest.mark.parametrize("prepared", [False, True])
+def test_under_a_guard_shapes_of_as_many_elements_differ(monkeypatch, prepared):
+    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
+
+    def body(transport):
+        made = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
+        arrays = [np.ones((2, 3)), np.ones((3, 2))]
+        calls = [partial(made.allreduce, array) for array in arrays]
+        if prepared:
+            reductions = [made.prepare(array) for array in arrays]
+            calls = [lambda each=each: each.start() or each.wait() for each in reductions]
+        for call in calls:
+            call()
+        with pytest.raises(MismatchError) as caught:
+            calls[transport.rank]()
+        made._guard.close()
+        return str(caught.value)
+
+    for message in LoopbackWorld(2).run(body):
+        assert texts.OF_SHAPE(shape=[2, 3]) in message and texts.OF_SHAPE(shape=[3, 2]) in message
+
+
+@pytest.mark.timing
 def test_prepared_ones_that_differ_never_mix():
     """Both are known to all ranks, so that nothing is compared: they wait in vain, and are told for whom."""
     held = np.ones(6)

@@ -2,7 +2,9 @@
 
 import gc
 import re
+import warnings
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ import pytest
 from ringtrain import Communicator
 from ringtrain.allreduce.machine import inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
+from ringtrain.api import communicator as communicator_module
 from ringtrain.api import texts
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.clock import Clock
 
 
 def together(size, function, nodes=1, shares=True, **options):
@@ -207,12 +212,50 @@ def test_different_arrays_are_named(checks):
         return str(error.value)
 
     def call(rank):
-        return {"op": "sum", "count": 4 + rank, "dtype": "float64", "chunk": 256 << 10}
+        asked = {"op": "sum", "dtype": "float64", "chunk": 256 << 10, "carried": ""}
+        return collectives_texts.STREAM_CALL(count=4 + rank, **asked)
 
     for rank, told in enumerate(together(2, body, check_collectives=checks)):
-        others = {f"other_{key}": value for key, value in call(1 - rank).items()}
-        plain = collectives_texts.STREAM_CALLS_DIFFER(rank=rank, other=1 - rank, **call(rank), **others)
+        ends = {"rank": rank, "other": 1 - rank}
+        plain = collectives_texts.STREAM_CALLS_DIFFER(call=call(rank), other_call=call(1 - rank), **ends)
         assert (told == plain) != checks
+
+
+@pytest.mark.parametrize("checks", [False, True])
+@pytest.mark.parametrize("known", ["array", "plan", "nothing"])
+def test_shapes_that_differ_are_named(known, checks, monkeypatch):
+    """As many elements, in the short way, in a known kind of call and in a new one."""
+    monkeypatch.setattr(communicator_module, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
+
+    def body(communicator):
+        communicator.allreduce(np.ones(3))
+        one, other = np.ones((2, 3)), np.ones((3, 2))
+        for _ in range({"array": 3, "plan": 1, "nothing": 0}[known]):
+            for array in (one, other):
+                communicator.allreduce(array, out=array)
+        array = (one, other)[communicator.rank]
+        with pytest.raises(MismatchError) as error:
+            communicator.allreduce(array, out=array)
+        return str(error.value)
+
+    for told in together(2, body, check_collectives=checks):
+        for shape in ([2, 3], [3, 2]):
+            assert texts.OF_SHAPE(shape=shape) in told
+
+
+def test_an_array_in_another_shape_is_another_one():
+    def body(communicator):
+        array = np.zeros((2, 3))
+        for _ in range(3):
+            communicator.allreduce(array, out=array)
+        assert kept(communicator, array) is not None
+        view = array.view()
+        assert kept(communicator, view) is None
+        with warnings.catch_warnings(action="ignore"):
+            array.shape = (3, 2)
+        assert kept(communicator, array) is None
+
+    together(2, body)
 
 
 def test_a_tensor_whose_memory_is_exchanged_is_another_one():

@@ -70,3 +70,15 @@ def test_the_mpi_finds_its_text_on_an_abort(alone, tmp_path):
 def test_collectives_messages_and_groups(mpirun, ranks):
     done = mpirun(ranks, ["collects.py"])
     assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr
+
+
+@pytest.mark.parametrize("ranks", [3, *thorough(2)])
+def test_calls_that_differ_are_refused_on_all_ranks_and_write_nowhere_else(mpirun, ranks):
+    done = mpirun(ranks, ["differs.py"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "92 cases are refused\n"
+
+
+def test_what_ends_the_use_of_a_communicator(mpirun):
+    done = mpirun(2, ["ends.py"])
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr

@@ -74,6 +74,8 @@ class Streamed(Reduction):
 
     name: of the algorithm
     op:   sum, mean, max or min
+    of:   the content, in words: the same on all ranks
+    call: what all ranks ask for, in words; "" says it by the numbers
     """
 
     transport = "streamed"
@@ -88,9 +90,11 @@ class Streamed(Reduction):
         dtype: str,
         count: int,
         itemsize: int,
+        of: str = "",
+        call: str = "",
     ):
         self._window, self.algorithm = window, name
-        self._kind, self._count, self._world = (op, dtype), count, transport
+        self._count, self._world = count, transport
         nbytes, size = count * itemsize, transport.local_size
         chunk_bytes = min(way.chunk_bytes, window.slot_bytes)
         sliced = size > 2 and nbytes >= SLICED_BYTES
@@ -100,6 +104,9 @@ class Streamed(Reduction):
         place = transport.neighbours.index(transport.rank)
         chosen = "plain" if way.way == "faster" and nbytes < LEARNING_BYTES else way.way
         spins = transport.patience.spin_s > 0
+        carried = texts.CARRIED(of=of) if of else ""
+        self.called = call  # while it is awaited; "": a chunk is
+        self._words = call or texts.STREAM_CALL(op=op, count=count, dtype=dtype, carried=carried, chunk=chunk_bytes)
         self._call = StreamedCall(
             dtype,
             op,
@@ -110,10 +117,11 @@ class Streamed(Reduction):
             window.slot_bytes,
             chunk_bytes,
             chosen,
+            self._words,
             window.costs(nbytes),
             spins,
         )
-        self._chunk_bytes, self._chunks, self._instructions = chunk_bytes, -(-nbytes // chunk_bytes), len(program)
+        self._chunks, self._instructions = -(-nbytes // chunk_bytes), len(program)
         # What it reads: the others' chunks; with slices, the contributions to its own and the sums of the others.
         self.bytes_sent = nbytes * (size - 1) if not sliced else 2 * nbytes * (size - 1) // size
         self.started = False
@@ -187,21 +195,8 @@ class Streamed(Reduction):
 
     def _mismatch(self, place: int) -> MismatchError:
         names = self._world.world_ranks
-        (op, dtype), (other_dtype, other_op, other_count, other_chunk) = self._kind, self._call.call_of(place)
-        return MismatchError(
-            texts.STREAM_CALLS_DIFFER(
-                rank=names[self._world.rank],
-                op=op,
-                count=self._count,
-                dtype=dtype,
-                chunk=self._chunk_bytes,
-                other=names[self._world.neighbours[place]],
-                other_op=other_op,
-                other_count=other_count,
-                other_dtype=other_dtype,
-                other_chunk=other_chunk,
-            )
-        )
+        ends = {"rank": names[self._world.rank], "other": names[self._world.neighbours[place]]}
+        return MismatchError(texts.STREAM_CALLS_DIFFER(call=self._words, other_call=self._call.call_of(place), **ends))
 
     @property
     def moved(self) -> int:
@@ -214,6 +209,8 @@ class Streamed(Reduction):
         """Return the ranks that it waits for, and the chunk."""
         names = self._world.world_ranks
         late = peers([names[self._world.neighbours[place]] for place in self._call.behind()])
+        if self.called:
+            return texts.AWAITED_CALL(whom=late, call=self.called)
         chunk = max(self._state[0] // self._instructions, 1)
         return texts.AWAITED_CHUNK(
             whom=late, chunk=chunk, chunks=self._chunks, name=texts.STREAMED, rank=names[self._world.rank]

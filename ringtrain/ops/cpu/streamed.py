@@ -5,6 +5,7 @@
 import ctypes
 from collections.abc import Sequence
 from functools import partial
+from hashlib import blake2b
 
 import numpy as np
 
@@ -18,12 +19,11 @@ OPERATIONS = ("sum", "mean", "max", "min")
 WAYS = ("plain", "past caches", "faster")
 COSTS = 9
 LINE_BYTES = 128
-HEADER_BYTES = 2 * LINE_BYTES  # of a rank's memory in the window: its counters. Its slots follow
+HEADER_BYTES = 3 * LINE_BYTES  # of a rank's memory in the window: its counters, and its call. Its slots follow
 MOST_RANKS = 1024
 CROWDED_YIELDS = 200  # of a wait on shared cores, in place of spins
-COUNT_BITS, CHUNK_BITS = 44, 12  # of the word that says which call a rank makes; its chunks are counted in lines
-PUBLISHED, SUMMED = 0, LINE_BYTES // 8  # words of a header. Behind the first are the calls of the chunks in the slots
-CALL, SOURCE, TARGET, COUNT = 7, 18, 19, 20  # words of the job
+PUBLISHED, SUMMED = 0, LINE_BYTES // 8  # words of a header
+SOURCE, TARGET, COUNT = 19, 20, 21  # words of the job
 
 
 class StreamedCall:
@@ -36,6 +36,7 @@ class StreamedCall:
     slots:       of each rank, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
     chunk_bytes: at most ``slot_bytes``, and a multiple of :data:`LINE_BYTES`
     way:         how slots are written: one of :data:`WAYS`
+    call:        what all ranks ask for, in words
     costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
                  ``faster``: it learns the faster way, and tries the other now and then
     spins:       whether a wait spins first; not if ranks share cores
@@ -56,47 +57,41 @@ class StreamedCall:
         slot_bytes: int,
         chunk_bytes: int,
         way: str,
+        call: str,
         costs: np.ndarray,
         spins: bool = True,
     ):
         library, _ = open_library()
-        number = TYPES.index(dtype) * len(OPERATIONS) + OPERATIONS.index(operation)
-        self._kind = (number << CHUNK_BITS | chunk_bytes // LINE_BYTES) << COUNT_BITS
-        self._kept = memory, costs  # the call knows only their addresses
-        self._headers, self._slots = [array[:HEADER_BYTES].view(np.int64) for array in memory], slots
+        words = np.frombuffer(call.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0"), np.uint8)
+        self._kept = memory, costs, words  # the call knows only their addresses
+        self._headers = [array[:HEADER_BYTES] for array in memory]
         patience = (SPINS, YIELDS) if spins else (0, CROWDED_YIELDS)
         chunk = chunk_bytes // _itemsize(dtype)
         kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
-        asked = *kinds, array_address(costs), self._kind, chunk, slots, slot_bytes
+        number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
+        asked = *kinds, array_address(costs), number, array_address(words), chunk, slots, slot_bytes
         made = [word for action, ahead in program for word in (ACTIONS.index(action), ahead)]
-        words = [0, *patience, *asked, len(memory), place, len(program), *[0] * 7]
-        words += [*map(array_address, memory), *made]
-        self.state = (ctypes.c_int64 * len(words))(*words)
+        job = [0, *patience, *asked, len(memory), place, len(program), *[0] * 7]
+        job += [*map(array_address, memory), *made]
+        self.state = (ctypes.c_int64 * len(job))(*job)
         at = ctypes.c_void_p(ctypes.addressof(self.state))
         self.test, self.wait = partial(library.streamed_test, at), partial(library.streamed_wait, at)
 
     def bind(self, source: int, target: int, count: int) -> None:
         """Set the arrays of the next call: addresses, which may be the same, and the number of elements."""
-        self.state[CALL] = self._kind | count
         self.state[SOURCE], self.state[TARGET], self.state[COUNT] = source, target, count
 
     def behind(self) -> list[int]:
         """Return the places of the ranks that are behind others in what they have published, or else in their sums."""
         for counter in (PUBLISHED, SUMMED):
-            counts = [int(header[counter]) for header in self._headers]
+            counts = [int(header.view(np.int64)[counter]) for header in self._headers]
             if min(counts) < max(counts):
                 return [place for place, count in enumerate(counts) if count < max(counts)]
         return []
 
-    def call_of(self, place: int) -> tuple[str, str, int, int]:
-        """Return (type, operation, elements, bytes of a chunk) of the call of the rank of that place, by the chunk
-        that it published last.
-        """
-        header = self._headers[place]
-        word = int(header[PUBLISHED + 1 + (int(header[PUBLISHED]) - 1) % self._slots])
-        kind, lines = divmod(word >> COUNT_BITS, 1 << CHUNK_BITS)
-        dtype, operation = divmod(kind, len(OPERATIONS))
-        return TYPES[dtype], OPERATIONS[operation], word & ((1 << COUNT_BITS) - 1), lines * LINE_BYTES
+    def call_of(self, place: int) -> str:
+        """Return the call of the rank of that place, or the start of its words."""
+        return bytes(self._headers[place][-LINE_BYTES:]).rstrip(b"\0").decode(errors="ignore")
 
 
 def _itemsize(dtype: str) -> int:

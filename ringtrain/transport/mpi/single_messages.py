@@ -68,6 +68,7 @@ class SingleMessage(MessageHandle):
         self._space, self._comm, self._sending, self._peer, self._tag = space, space.comm, sending, peer, tag
         self._waiting, self._parts, self.patience = list(parts), parts, space.patience
         self._posted: list[tuple[MPI.Request, np.ndarray, int]] = []  # with the bytes that are expected
+        self._doing = texts.IN_MESSAGE(awaited=self.awaited())
         if sending:
             self.start()
         IN_FLIGHT.add(self)
@@ -75,7 +76,7 @@ class SingleMessage(MessageHandle):
     def start(self) -> None:
         """Post all parts of a message that is sent."""
         assert self._peer is not None  # a message goes to a rank
-        with naming_peers(texts.IN_MESSAGE(awaited=self.awaited()), self._comm):
+        with naming_peers(self._doing, self._comm):
             for part in self._waiting:
                 self._posted.append((self._comm.Isend([part, MPI.BYTE], self._peer, self._tag), part, part.size))
         self._waiting = []
@@ -87,7 +88,7 @@ class SingleMessage(MessageHandle):
     def take(self) -> bool:
         """Take the parts that have come. Returns whether all have, or one that differs."""
         status = MPI.Status()
-        with naming_peers(texts.IN_MESSAGE(awaited=self.awaited()), self._comm):
+        with naming_peers(self._doing, self._comm):
             while self._waiting:
                 source = MPI.ANY_SOURCE if self._peer is None else self._peer
                 message = self._comm.Improbe(source, self._tag, status)
@@ -105,7 +106,7 @@ class SingleMessage(MessageHandle):
         taken = not self._waiting  # asked first: another thread may take parts meanwhile
         while self._posted:
             request, part, expected = self._posted[0]
-            with naming_peers(texts.IN_MESSAGE(awaited=self.awaited()), self._comm):
+            with naming_peers(self._doing, self._comm):
                 if not request.Test():
                     return False
             self._posted.pop(0)

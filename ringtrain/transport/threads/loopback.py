@@ -92,7 +92,9 @@ class LoopbackWorld:
         with self.lock:
             if (ranks, number) not in self.groups:
                 homes = number_nodes([self.node_of[rank] for rank in ranks])
-                self.groups[ranks, number] = LoopbackWorld(len(ranks), homes, self.meet_s, self.shares)
+                made = self.groups[ranks, number] = LoopbackWorld(len(ranks), homes, self.meet_s, self.shares)
+                if self.failure is not None:
+                    made.fail(self.failure)
             return self.groups[ranks, number]
 
     def fail(self, error: BaseException) -> None:

@@ -18,11 +18,10 @@ struct Sum { template <class T> static T of(T a, T b) { return a + b; } };
 struct Max { template <class T> static T of(T a, T b) { return a > b || a != a ? a : b; } };
 struct Min { template <class T> static T of(T a, T b) { return a < b || a != a ? a : b; } };
 
-// A type of numbers as it is stored: of(a, b) by the operation Op, and the quotient of a sum by a number of ranks.
+// A type of numbers as it is stored: of(a, b) by the operation Op.
 template <class Stored> struct Plain {
   typedef Stored Element;
   template <class Op> static Element of(Element a, Element b) { return Op::of(a, b); }
-  static Element divided(Element a, Int count) { return a / Element(count); }
 };
 
 // Signed integers wrap around, as NumPy's do.
@@ -34,23 +33,22 @@ template <> template <> int64_t Whole<int64_t, uint64_t>::of<Sum>(int64_t a, int
 
 struct Bfloat16 {
   typedef uint16_t Element;
-  template <class Op> static Element of(Element a, Element b) {
-    return to_bfloat16(bits_of(Op::of(from_bfloat16(a), from_bfloat16(b))));
-  }
-  static Element divided(Element a, Int count) { return to_bfloat16(bits_of(from_bfloat16(a) / float(count))); }
+  static float wide(Element a) { return from_bfloat16(a); }
+  static Element rounded(float x) { return to_bfloat16(bits_of(x)); }
+  template <class Op> static Element of(Element a, Element b) { return rounded(Op::of(wide(a), wide(b))); }
 };
 
 // As NumPy: a NaN keeps its sign and the first bits of its mantissa, and of two it is the second; of two equal numbers
 // the first is the greater, and the lesser.
 struct Half {
   typedef uint16_t Element;
+  static float wide(Element a) { return from_half(a); }
   static Element rounded(float x) {
     uint32_t bits = bits_of(x);
     uint16_t nan = (bits >> 16 & 0x8000) | 0x7e00 | (bits >> 13 & 0x3ff);
     return (bits & MAGNITUDE) > INFINITE ? nan : to_half(bits);
   }
   template <class Op> static Element of(Element a, Element b);
-  static Element divided(Element a, Int count) { return rounded(from_half(a) / float(count)); }
 };
 template <> uint16_t Half::of<Sum>(uint16_t a, uint16_t b) {
   float x = from_half(a), y = from_half(b);
@@ -71,8 +69,8 @@ template <class Numbers, class Op, class T> void combine(T* target, const T* a, 
   INDEPENDENT for (Int i = 0; i < count; i++) target[i] = Numbers::template of<Op>(a[i], b[i]);
 }
 
-template <class Numbers, class T> void divide(T* x, Int by, Int count) {
-  INDEPENDENT for (Int i = 0; i < count; i++) x[i] = Numbers::divided(x[i], by);
+template <class T> void divide(T* x, T by, Int count) {
+  INDEPENDENT for (Int i = 0; i < count; i++) x[i] /= by;
 }
 
 // call(Numbers()) for the numbers of a type.

@@ -12,7 +12,7 @@
 
 constexpr Int LINE = 128;              // bytes of two cache lines, which some CPUs fetch together
 constexpr Int MOST_SLOTS = 4;
-constexpr Int HEADER = 2 * LINE;       // of a rank's memory, before its slots
+constexpr Int HEADER = 3 * LINE;       // of a rank's memory, before its slots
 constexpr Int BLOCK_BYTES = 8 * 1024;  // of the sum of several arrays, which stays in the nearest cache
 constexpr Int VECTOR = VECTOR_BYTES;
 constexpr Int FIRST_TRIES = 3, TRIED_AGAIN = 64;  // calls of a way before one is taken; calls until the other is tried
@@ -27,12 +27,14 @@ struct Instruction { Action action; Int ahead; };
 enum Way : Int { PLAIN, PAST_CACHES, FASTER };
 
 // The start of a rank's memory in the window. The call of each slot's chunk, and how it was written, stand beside the
-// counter.
+// counter. The words of a call stay there as long as another rank may read them: none gets past a call that differs.
 struct Header {
   Int published, calls[MOST_SLOTS];
   char ways[LINE - sizeof(Int) * (1 + MOST_SLOTS)];
   Int summed;
+  char apart[LINE - sizeof(Int)], words[LINE];
 };
+static_assert(sizeof(Header) == HEADER, "the slots follow");
 
 // What a byte has cost, by its way: to write it, and to read what others wrote so. Of arrays of about one size.
 struct Cost {
@@ -67,7 +69,8 @@ struct Job {
   Operation operation;
   Way asked;
   Costs* costs;        // of arrays of about this size
-  Int call;            // what all ranks must ask for
+  Int call;            // what all ranks must ask for: a hash of its words
+  const char* words;   // LINE bytes
   Int chunk, slots, slot_bytes;
   Int size, place, instructions;
   Int first;           // chunks that went through the window before
@@ -164,6 +167,19 @@ template <class Numbers, class Op, class T> void sum_of(const T* const* sources,
   }
 }
 
+// Each contribution is divided before it is added, in float32: a mean is finite where the contributions are.
+template <class Numbers, class T> void mean_of(const T* const* sources, Int size, T* target, Int count) {
+  constexpr Int AT_ONCE = BLOCK_BYTES / Int(sizeof(float));
+  float block[AT_ONCE], by = size;
+  for (Int start = 0; start < count; start += AT_ONCE) {
+    Int length = least(AT_ONCE, count - start);
+    for (Int i = 0; i < length; i++) block[i] = Numbers::wide(sources[0][start + i]) / by;
+    for (Int rank = 1; rank < size; rank++)
+      for (Int i = 0; i < length; i++) block[i] += Numbers::wide(sources[rank][start + i]) / by;
+    for (Int i = 0; i < length; i++) target[start + i] = Numbers::rounded(block[i]);
+  }
+}
+
 constexpr Int MOST_RANKS = 1024;
 
 // The work of a program on chunks of one type.
@@ -206,12 +222,18 @@ template <class Numbers> struct Chunk {
     Int count = span.stop - span.start, began = ticks();
     T* into = target + span.start;
     switch (job.operation) {
-      case ADD: case MEAN: sum_of<Numbers, Sum>(sources, job.size, into, count); break;
+      case ADD: sum_of<Numbers, Sum>(sources, job.size, into, count); break;
+      case MEAN: mean(sources, into, count); break;
       case MAX: sum_of<Numbers, Max>(sources, job.size, into, count); break;
       case MIN: sum_of<Numbers, Min>(sources, job.size, into, count); break;
     }
-    if (job.operation == MEAN) divide<Numbers>(into, job.size, count);
     job.reading += ticks() - began;
+  }
+
+  void mean(const T* const* sources, T* into, Int count) {
+    if constexpr (sizeof(T) == 2) return mean_of<Numbers>(sources, job.size, into, count);
+    sum_of<Numbers, Sum>(sources, job.size, into, count);
+    divide(into, T(job.size), count);
   }
 
   void sum_own() {
@@ -266,6 +288,8 @@ void begin(Job& job) {
   job.first = job.header(job.place).published;
   job.way = job.asked == FASTER ? job.costs->choose() : job.asked;
   job.writing = job.reading = 0;
+  char* words = job.header(job.place).words;
+  if (memcmp(words, job.words, LINE)) memcpy(words, job.words, LINE);
 }
 
 // Where the others wrote in different ways, what was read says nothing of either.

@@ -1,0 +1,60 @@
+"""The end of a communicator's use: by its close, by an error in the middle of a call, in a process that is forked."""
+
+import os
+import weakref
+from collections.abc import Callable
+
+from ringtrain.api import texts
+from ringtrain.errors import MismatchError, RingtrainError, UsageError
+
+
+class Usable:
+    """Around each call of a communicator: ``with usable: …`` raises UsageError if it is of no more use, and finds what
+    makes it so. After a call of which nobody knows how far it went, the next one could meet another call of the other
+    ranks, and give wrong numbers.
+
+    ended: called once, when it is of no more use
+    """
+
+    def __init__(self, ended: Callable[[], None]):
+        self.why_not, self._ended = "", ended
+
+    def check(self) -> None:
+        """Raise UsageError if it is of no more use."""
+        if self.why_not:
+            raise UsageError(self.why_not)
+
+    def end(self, why: str) -> None:
+        """Let all calls from now on be refused, with the first reason."""
+        self.why_not = self.why_not or why
+        self._ended()
+
+    def end_by(self, error: BaseException) -> None:
+        """Note an error of a call: a signal's, such as KeyboardInterrupt, may come at any point of it."""
+        if isinstance(error, MismatchError) or not isinstance(error, RingtrainError):
+            self.end(texts.UNUSABLE(error=f"{type(error).__name__}: {error}".rstrip(": ")))
+
+    def __enter__(self) -> None:
+        self.check()
+
+    def __exit__(self, kind, error: BaseException | None, trace) -> None:
+        if error is not None:
+            self.end_by(error)
+
+
+_LEAVING: weakref.WeakSet = weakref.WeakSet()
+
+
+def leaves_in_child(communicator) -> None:
+    """Call the communicator's ``_leave_in_child`` in a process that is forked: the MPI's connections and the counters
+    in shared memory are the parent's.
+    """
+    _LEAVING.add(communicator)
+
+
+def _leave_all() -> None:
+    for communicator in list(_LEAVING):
+        communicator._leave_in_child()
+
+
+os.register_at_fork(after_in_child=_leave_all)

@@ -1,0 +1,235 @@
+"""Calls that ranks have all made before, of which rank 1 now makes another one: refused on all ranks, nothing is
+written outside an array, the communicator closes, and the next one works."""
+
+import sys
+
+import numpy as np
+
+from ringtrain import Communicator
+from ringtrain.errors import RingtrainError, StalledError, TransportError, UsageError
+
+GAP, CANARY = 70_000, 7  # elements around an array: more than any array here is longer than another
+SHAPES = [((2, 3), (3, 2)), ((6,), (6, 1)), ((30_000,), (20_000,)), ((60_000,), (100_000,))]
+STALLED_S = 0.2
+SHORT = ("streamed", "all_", "reduce", "gather", "prepared")
+KEPT = {}  # arrays and prepared reductions, by shape
+
+
+class Arrays:
+    """Arrays in the middle of longer ones."""
+
+    def __init__(self):
+        self.held = []
+
+    def __call__(self, *shape, fill=1):
+        count = int(np.prod(shape))
+        whole = np.full(count + 2 * GAP, CANARY, np.float32)
+        self.held.append((whole, count))
+        part = whole[GAP : GAP + count].reshape(shape)
+        part[...] = fill
+        return part
+
+    def whole(self):
+        return all((w[:GAP] == CANARY).all() and (w[GAP + n :] == CANARY).all() for w, n in self.held)
+
+
+def rows(c, shape):
+    return c.size, *shape
+
+
+def all_reduce(**options):
+    def call(c, new, shape):
+        array = new(*shape)
+        c.allreduce(array, out=array, **options)
+
+    return call
+
+
+def again(c, new, shape):
+    for _ in range(3):
+        array = KEPT.setdefault(shape, np.ones(shape, np.float32))
+        c.allreduce(array, out=array)
+
+
+def prepared(algorithm):
+    def call(c, new, shape):
+        if shape not in KEPT:
+            KEPT[shape] = c.prepare(new(*shape), algorithm=algorithm)
+        KEPT[shape].start()
+        KEPT[shape].wait()
+
+    return call
+
+
+def works(call):
+    """The call with async_op."""
+    return lambda c, new, shape: call(c, new, shape, async_op=True).wait()
+
+
+def broadcast(c, new, shape, **options):
+    return c.broadcast(new(*shape), **{"algorithm": "mpi", **options})
+
+
+def all_gather(c, new, shape, **options):
+    return c.all_gather(new(*shape), out=new(*rows(c, shape)), **{"algorithm": "mpi", **options})
+
+
+def reduce_scatter(c, new, shape, **options):
+    return c.reduce_scatter(new(*rows(c, shape)), out=new(*shape), **{"algorithm": "mpi", **options})
+
+
+def gather(c, new, shape):
+    return c.gather(new(*shape), out=new(*rows(c, shape)) if c.rank == 0 else None)
+
+
+def scatter(c, new, shape):
+    return c.scatter(new(*rows(c, shape)) if c.rank == 0 else None, out=new(*shape))
+
+
+def all_to_all(c, new, shape):
+    return c.all_to_all(new(*rows(c, shape)), out=new(*rows(c, shape)))
+
+
+def in_parts(c, new, shape):
+    counts = {"send_counts": [shape[0]] * c.size, "recv_counts": [shape[0]] * c.size}
+    return c.all_to_all(new(c.size * shape[0]), out=new(c.size * shape[0]), **counts)
+
+
+def barrier(c, new, shape):
+    return c.barrier()
+
+
+CALLS = {
+    "streamed": all_reduce(),
+    "streamed mean": all_reduce(op="mean"),
+    "streamed again": again,
+    "mpi": all_reduce(algorithm="mpi"),
+    "mpi's mean": all_reduce(op="mean", algorithm="mpi"),
+    "prepared for the mpi": prepared("mpi"),
+    "prepared to stream": prepared("stream"),
+    "broadcast": broadcast,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "gather": gather,
+    "scatter": scatter,
+    "all_to_all": all_to_all,
+    "broadcast in flight": works(broadcast),
+    "all_gather in flight": works(all_gather),
+    "reduce_scatter in flight": works(reduce_scatter),
+}
+KINDS = [  # of one shape
+    ("streamed", "broadcast"),
+    ("broadcast", "all_gather"),
+    ("mpi", "broadcast"),
+    ("mpi", "prepared for the mpi"),
+    ("streamed", "mpi"),
+    ("gather", "scatter"),
+    ("barrier", "broadcast"),
+]
+SCHEDULES = {  # by tags: they wait in vain for one another
+    "ring": all_reduce(algorithm="ring"),
+    "circulant": all_reduce(algorithm="circulant"),
+    "sliced": lambda c, new, shape: reduce_scatter(c, new, shape, algorithm="sliced"),
+}
+
+
+def tried(name, known, differing, kinds=RingtrainError, deadline_s=20.0, checks=False):
+    """One case: all make the ``known`` calls, then each its ``differing`` one. Returns what is wrong."""
+    new = Arrays()
+    KEPT.clear()
+    c = Communicator(deadline_s=60.0, check_collectives=checks)
+    for call in known:
+        call(c, new)
+    c._deadline_s = c._agreement._deadline_s = deadline_s
+    wrong = [f"{name}: no error"]
+    try:
+        differing(c, new)
+    except kinds:
+        wrong = []
+    except Exception as error:
+        wrong = [f"{name}: {error!r}"]
+    if not new.whole():
+        wrong.append(f"{name}: written outside of an array")
+    MEETING.barrier()
+    c.close()
+    if name.startswith(SHORT):  # a communicator takes some time to make
+        return wrong
+    with Communicator(deadline_s=60.0) as after:
+        if after.allreduce(np.ones(3)).tolist() != [after.size] * 3:
+            wrong.append(f"{name}: a wrong sum afterwards")
+    return wrong
+
+
+def shape_cases():
+    for name, call in CALLS.items():
+        for first, second in SHAPES:
+            known = [lambda c, new, shape=shape, call=call: call(c, new, shape) for shape in (first, second)]
+            yield f"{name} of {first} and {second}", known, lambda c, new, known=known: known[c.rank == 1](c, new)
+
+
+def kind_cases():
+    every = {**CALLS, "barrier": barrier}
+    for first, second in KINDS:
+        known = [lambda c, new, name=name: every[name](c, new, (3000,)) for name in (first, second)]
+        yield f"{first} and {second}", known, lambda c, new, known=known: known[c.rank == 1](c, new)
+        yield f"{first}, and {second} for the first time", known[:1], lambda c, new, k=known: k[c.rank == 1](c, new)
+
+
+def part_cases():
+    for here, there in ((20_000, 30_000), (30_000, 20_000), (3, 5)):
+
+        def differing(c, new, here=here, there=there):
+            return in_parts(c, new, (there if c.rank == 1 else here,))
+
+        known = [lambda c, new, count=count: in_parts(c, new, (count,)) for count in (here, there)]
+        yield f"parts of {here} and {there}", known, differing
+
+
+def message_cases():
+    """Each rank sends to the next; rank 1 expects another length."""
+    for sent, expected in ((1000, 600), (30_000, 20_000), (100_000, 60_000), (60_000, 100_000)):
+        for any_rank in (False, True):
+            new, c = Arrays(), Communicator(deadline_s=30.0)
+            wants = expected if c.rank == 1 else sent
+            into, behind = new(wants, fill=0), new(1, fill=0)
+            before, after = (c.rank - 1) % c.size, (c.rank + 1) % c.size
+            works = [c.send(new(sent, fill=c.rank), after, async_op=True), c.send(new(1, fill=5), after, async_op=True)]
+            source = None if any_rank else before
+            first, second = c.recv(into, source, async_op=True), c.recv(behind, source, async_op=True)
+            second.wait()  # it was called second, and gets the second message
+            wrong = [] if behind[0] == 5 else ["messages out of order"]
+            try:
+                first.wait()
+                wrong += [] if c.rank != 1 and (into == before).all() else ["a message of another length is no error"]
+            except TransportError as error:
+                wrong += [] if c.rank == 1 and f"{4 * sent} bytes" in str(error) else [repr(error)]
+            for work in works:
+                work.wait()
+            c._progress._failed = None
+            c.close()
+            yield [f"{sent} for {expected}: {text}" for text in wrong if text] + ([] if new.whole() else ["outside"])
+
+
+def main():
+    wrong, count = [], 0
+    for case in (*shape_cases(), *kind_cases(), *part_cases()):
+        refused = (TransportError, UsageError)
+        wrong += tried(*case, refused)
+        count += 1
+    for name, call in SCHEDULES.items():
+        known = [lambda c, new, shape=shape, call=call: call(c, new, shape) for shape in SHAPES[0]]
+        wrong += tried(name, known, lambda c, new, k=known: k[c.rank == 1](c, new), StalledError, STALLED_S)
+        count += 1
+    for found in message_cases():
+        wrong += found
+        count += 1
+    for text in wrong:
+        print(f"rank {MEETING.rank}: {text}", flush=True)
+    MEETING.barrier()
+    if MEETING.rank == 0 and not wrong:
+        print(f"{count} cases are refused", flush=True)
+    return bool(wrong)
+
+
+MEETING = Communicator(deadline_s=60.0)
+sys.exit(main())
