@@ -1,6 +1,7 @@
 """The collectives of a communicator, on arrays of any library."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class CollectiveMethods:
         self._check_rows(given.host, "reduce_scatter")
         name = self._runs.choose(algorithm, "reduce_scatter", given.dtype, given.host.nbytes)
         call = AgreedCall("reduce_scatter", given.dtype, given.host.shape, name, op)
-        result = CollectiveResult(given, given.host.shape[1:], out)
+        result = CollectiveResult(given, given.host.shape[1:], out, lend)
         source = result.apart(given.host)
         return self._perform(call, lambda: self._runs.reduce_scatter(call, source, result.host), result, async_op)
 
@@ -89,7 +90,7 @@ class CollectiveMethods:
         if not given.host.shape or not len(given.host):
             raise UsageError(texts.NO_SHARDS(shape=list(given.host.shape)))
         call = AgreedCall("reproducible allreduce", given.dtype, given.host.shape, NAME, op)
-        result = CollectiveResult(given, given.host.shape[1:], out)
+        result = CollectiveResult(given, given.host.shape[1:], out, lend)
         rows = result.apart(given.host)
         return self._perform(call, lambda: self._runs.reduce_shards(call, rows, result.host), result, async_op)
 
@@ -185,11 +186,14 @@ class CollectiveMethods:
 
 
 def lend_bytes(array) -> BorrowedArray:
-    """Return the array as host memory whose bytes can be moved. Raises UsageError."""
+    """Return the array as host memory whose bytes can be moved: its type has their order, and the fields of records.
+    Raises UsageError.
+    """
     given = lend(array)
-    if given.host.dtype.hasobject:
+    dtype = given.host.dtype
+    if dtype.hasobject:
         raise UsageError(texts.OBJECTS(dtype=given.dtype))
-    return given
+    return given if dtype.isnative and dtype.names is None else replace(given, dtype=str(dtype))
 
 
 class CollectiveResult:
@@ -198,7 +202,7 @@ class CollectiveResult:
     host: the memory; that of ``out`` if it has no gaps
     """
 
-    def __init__(self, given: BorrowedArray, shape: tuple[int, ...], out):
+    def __init__(self, given: BorrowedArray, shape: tuple[int, ...], out, lend: Callable = lend_bytes):
         self._given, self._out = given, out
         self._taken = None if out is None else lend(out)
         if self._taken is None:

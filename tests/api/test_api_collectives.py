@@ -267,6 +267,50 @@ def test_calls_that_differ_are_refused_on_all_ranks():
     assert "rank 0: gather of float64 [3], root 0 by mpi; rank 1: gather of float64 [3], root 1" in told
 
 
+RECORDS = ([("a", "i4"), ("b", "f4")], [("a", "f4"), ("b", "i4")])
+
+
+@pytest.mark.parametrize("types", [(">f4", "<f4"), RECORDS])
+def test_other_orders_of_bytes_and_fields_are_other_types(types):
+    def body(communicator):
+        array = np.ones((2, 2), types[communicator.rank])
+        for call in (
+            lambda: communicator.broadcast(array, algorithm="mpi"),
+            lambda: communicator.all_gather(array),
+            lambda: communicator.gather(array),
+            lambda: communicator.scatter(*((array,) if communicator.rank == 0 else ()), out=array[0]),
+            lambda: communicator.all_to_all(array),
+        ):
+            with pytest.raises(UsageError, match="ranks make different calls"):
+                call()
+        with pytest.raises(UsageError, match=texts.UNLIKE_SHAPE.pattern(out_shape=[2, 2, 2])):
+            communicator.all_gather(array, out=np.ones((2, 2, 2), types[1 - communicator.rank]))
+
+    together(2, body)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("kind", ["broadcast", "allreduce"])
+def test_known_calls_of_the_mpi_that_differ_are_refused_on_all_ranks(kind, nodes):
+    """On one node in shared memory; between nodes by the MPI, and then all go on."""
+
+    def body(transport):
+        made = communicator.Communicator(transport, algorithm="mpi" if kind == "allreduce" else "auto", deadline_s=20.0)
+        calls = [lambda n=n: made.allreduce(np.ones(n)) for n in (3, 4)]
+        if kind == "broadcast":
+            calls = [lambda n=n: made.broadcast(np.ones(n), algorithm="mpi") for n in (3, 4)]
+        for call in calls:
+            call()
+        with pytest.raises(MismatchError if nodes == 1 else UsageError) as error:
+            calls[transport.rank]()
+        assert "[3]" in str(error.value) and "[4]" in str(error.value)
+        if nodes == 2:
+            calls[0]()
+        made.close()
+
+    LoopbackWorld(2, nodes).run(body)
+
+
 def test_a_rank_that_does_not_come_is_awaited_by_name():
     """At a barrier, and at a call that is new, and in a schedule."""
     for call, kind in (
