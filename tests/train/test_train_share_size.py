@@ -26,6 +26,7 @@ from tests.runs import records
         ((1, 1.0), (33, 5.0), 9.0, 65),  # 7/8 s for any number of examples, and 1/8 s for each
         ((16, 2.0), (32, 6.0), 3.0, 20),
         ((8, 2.0), (32, 2.0), 3.0, 48),  # too noisy for a slope
+        ((8, 2.0), (32, 0.0), 3.0, 48),
     ],
 )
 def test_examples_lie_on_the_line(one, other, seconds, least):

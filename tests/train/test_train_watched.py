@@ -83,7 +83,7 @@ def test_every_strategy_is_compared_or_has_a_reason():
 def test_who_looks_changes_no_bit_and_a_run_goes_on_as_the_unbroken_one(run, monkeypatch, name):
     """A note on shares that are too small looks too: it times passes, and comes here always."""
     unbroken = bits(run(name, "unbroken"))
-    always = {"MOST_BLOCKED": 1e-9, "FIRST": 1, "LAST": 2, "TRIALS": 1, "least_examples": lambda *points: 1}
+    always = {"MOST_BLOCKED": 1e-9, "FIRST": 1, "LAST": 2, "TRIALS": 1}
     for setting, value in always.items():
         monkeypatch.setattr(share_size, setting, value)
     assert bits(run(name, "watched", **OFTEN)) == unbroken

@@ -60,10 +60,10 @@ class Division:
 
 def least_examples(one: Point, other: Point, seconds: float) -> int:
     """The examples whose work takes ``seconds``, on the line through two points; on the line from no examples to the
-    larger share if that did not take longer."""
+    larger share if that did not take longer; noise may take all of its time away."""
     (few, soon), (many, late) = sorted((one, other))
     if late <= soon:
-        few, soon = ORIGIN
+        (few, soon), late = ORIGIN, late or soon
     return ceil(few + (seconds - soon) * (many - few) / (late - soon))
 
 
