@@ -76,8 +76,10 @@ def make_header(transport: Transport, start: str) -> dict:
 
 
 def before_a_call(protocol: Mapping) -> str:
-    """Return the treatment of buffers and caches before each timed call, from a header's ``protocol``. A protocol of an
-    earlier version does not mention written buffers, since they were not written.
+    """Return how buffers and caches are treated before each timed call, and what runs beside, by a header's
+    ``protocol``. One of an earlier version does not mention written buffers, since they were not written.
     """
     written = texts.WRITES_BUFFER if protocol.get("fresh") else texts.KEEPS_BUFFER
-    return texts.EMPTIES_CACHES(written=written) if protocol.get("cold_bytes") else written
+    treated = texts.EMPTIES_CACHES(written=written) if protocol.get("cold_bytes") else written
+    beside = plural(protocol.get("beside", 0), "busy process", "busy processes")
+    return texts.BESIDE(treated=treated, processes=beside) if protocol.get("beside") else treated

@@ -45,6 +45,7 @@ ONE_RANK = Template("there is one rank")
 WRITES_BUFFER = Template("every rank writes its buffer")
 KEEPS_BUFFER = Template("buffers keep the values of the last iteration")
 EMPTIES_CACHES = Template("{written}, and caches are emptied")
+BESIDE = Template("{treated}; beside {processes} on each node")
 
 # launches.py
 NOISY = Template("cv above {most:.0%} in {noisy} of {launches}")

@@ -55,6 +55,9 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 @click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
 @click.option("--budget-s", type=click.FloatRange(0), help="Seconds of a size; no repetition begins after them.")
 @click.option(
+    "--beside", type=click.IntRange(0), default=0, show_default=True, help="Busy processes to start on each node."
+)
+@click.option(
     "--skew",
     type=OfRank("delay in seconds", 0, 60, "1:0.01"),
     help="Delay a rank before each iteration: 1:0.01.",
@@ -196,6 +199,7 @@ def _protocol(flags: dict, ranks: int):
         late_rank=late_rank,
         late_s=late_s,
         seed=flags["seed"],
+        beside=flags["beside"],
     )
 
 

@@ -172,16 +172,19 @@ class Numbers(click.ParamType):
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=5, show_default=True)
 @click.option("--algorithm", default=DEFAULT, show_default=True, help="Names, those above among them, or all.")
 @click.option("--warm", is_flag=True, help="Leave buffers as the last iteration left them.")
+@click.option("--beside", type=click.IntRange(0), default=0, show_default=True, help="Busy processes on each node.")
 @click.option("--launch", "text", default="mpirun -np {ranks} --bind-to none", show_default=True)
 @click.option("--out", type=Path, default=".", help="Folder of the table, the figures, the picture.")
 @click.option("--figures", type=Path, help="Folder of the picture instead.")
 @click.option("--json", "path", type=Path, hidden=True, help="Of a rank.")
-def allreduce(launches, ranks, begin, end, factor, iterations, warm_up, algorithm, warm, text, out, figures, path):
+def allreduce(
+    launches, ranks, begin, end, factor, iterations, warm_up, algorithm, warm, beside, text, out, figures, path
+):
     try:
         names = parse_names(algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
         if NATIVE not in names:
             raise UsageError(f"give {NATIVE} among --algorithm: all are compared with it")
-        protocol = Protocol(repeats=iterations, warm_up=warm_up, fresh=not warm)
+        protocol = Protocol(repeats=iterations, warm_up=warm_up, fresh=not warm, beside=beside)
         asked = Sweep(sizes=swept(begin, end, factor), algorithms=names, protocol=protocol)
         if path:
             sys.exit(in_world(lambda transport: measure_here(transport, asked, path)))

@@ -185,6 +185,13 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
             Protocol(fresh=False),
             bench_texts.OTHER_RULE.pattern(then=bench_texts.WRITES_BUFFER, now=bench_texts.KEEPS_BUFFER),
         ),
+        (
+            Protocol(),
+            Protocol(beside=1),
+            bench_texts.OTHER_RULE.pattern(
+                now=bench_texts.BESIDE(treated=bench_texts.WRITES_BUFFER, processes="1 busy process")
+            ),
+        ),
     ],
 )
 def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, told):

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def result():
 
 def by(rows, **wanted):
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def children() -> set[str]:
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+def test_busy_processes_run_beside_what_is_measured_and_end_with_it():
+    before, seen = children(), []
+
+    def measured(rows):
+        seen.append([Path(f"/proc/{pid}/cmdline").read_text() for pid in children() - before])
+
+    header = swept(watcher=Watcher(measured=measured), protocol=replace(QUICK, beside=2), algorithms=["mpi"]).header
+    assert [len(busy) for busy in seen] == [2, 2] and all("getppid" in line for busy in seen for line in busy)
+    assert not children() - before
+    told = bench_texts.BESIDE(treated=bench_texts.WRITES_BUFFER, processes="2 busy processes")
+    assert told in "\n".join(tables.header_lines(header))
 
 
 def test_every_row_has_every_column_and_its_figures_agree(result):

@@ -34,6 +34,7 @@ class Protocol:
     late_rank:  the rank that is delayed in a further iteration of each algorithm; None for none
     late_s:     the delay
     seed:       of the order
+    beside:     busy processes on each node while all-reduces are measured
     """
 
     repeats: int = 20
@@ -44,6 +45,7 @@ class Protocol:
     late_rank: int | None = None
     late_s: float = 0.0
     seed: int = 0
+    beside: int = 0
 
 
 @dataclass(slots=True)

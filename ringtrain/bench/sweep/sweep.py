@@ -12,6 +12,7 @@ from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.bench import texts
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
+from ringtrain.bench.measure.beside import busy_processes
 from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
 from ringtrain.bench.measure.timing import START, Protocol, Samples, measure_trials
 from ringtrain.bench.measure.trials import Baseline, ContenderTrial, MeasuredAllReduce, PreparedTrial, Refusal, prepare
@@ -114,21 +115,8 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     watcher.begun(result.header)
     bench = _Bench(buffers, asked, bounds, result.header["crowded"], watcher)
     result.header["self_test"] = bench.tested  # grows with the rows
-    held = []
-    for jobs in bench.jobs():
-        ready = bench.prepare(jobs)
-        fresh = bench.measure(ready)
-        watcher.measured(fresh)
-        result.rows += fresh
-        if asked.passes > 1:
-            held.append(ready)
-        else:
-            ready.free()
-    for _ in range(1, asked.passes):
-        again = [row for ready in held for row in bench.measure(ready)]
-        result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
-    for ready in held:
-        ready.free()
+    with busy_processes(asked.protocol.beside if transport.local_rank == 0 else 0):
+        _measure_all(bench, asked.passes, watcher, result)
     topology = topology_from_nodes(transport.gather_json(transport.node))
     result.header |= {"fits": _fits(result.rows, bounds, topology), "finished": True}
     return result
@@ -150,6 +138,25 @@ def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
     """
     own = [row for row in made if rows.asked_name(row) != AUTO and row["device"] == CPU]
     return fit_sweep(own, bounds.calibration, topology)
+
+
+def _measure_all(bench: "_Bench", passes: int, watcher: Watcher, result: Result) -> None:
+    """Add the rows of all jobs to the result: of several passes the quieter ones."""
+    held = []
+    for jobs in bench.jobs():
+        ready = bench.prepare(jobs)
+        fresh = bench.measure(ready)
+        watcher.measured(fresh)
+        result.rows += fresh
+        if passes > 1:
+            held.append(ready)
+        else:
+            ready.free()
+    for _ in range(1, passes):
+        again = [row for ready in held for row in bench.measure(ready)]
+        result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
+    for ready in held:
+        ready.free()
 
 
 def _protocol(asked: Sweep) -> dict:
