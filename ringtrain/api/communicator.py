@@ -144,9 +144,12 @@ class Communicator(CollectiveMethods, MessageMethods):
         if self._owned:
             self._transport.close()
 
-    def group(self, ranks: Sequence[int]) -> "Communicator | None":
+    def group(self, ranks: Sequence[int], *, deadline_s: float | None = None, tag: int = 0) -> "Communicator | None":
         """Return a communicator of these ranks of this one, in this order, with the settings of this one; None on a
         rank that is not among them. Collective over these ranks alone. Close it before this one. Raises UsageError.
+
+        deadline_s: of the group; None for that of this communicator
+        tag:        at most 32767; threads that make groups of one communicator at once give different ones
         """
         self._usable.check()
         self._progress.settle()
@@ -154,7 +157,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.size)):
             raise UsageError(texts.NO_RANKS(last=self.size - 1, ranks=ranks))
         with self._usable:
-            transport = self._transport.group(ranks)
+            transport = self._transport.group(ranks, tag)
         if transport is None:
             return None
         made = Communicator(
@@ -163,7 +166,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             wire=self._wire,
             tuning=self._asked_tuning,
             check_collectives=self._checks,
-            deadline_s=self._deadline_s,
+            deadline_s=deadline_s or self._deadline_s,
         )
         made._owned = True
         return made

@@ -45,6 +45,18 @@ def lend_scalar(scalar: np.generic) -> BorrowedArray:
     return BorrowedArray(loan.host, loan.dtype, lambda host: loan.like(host)[()])
 
 
+def torch_memory(tensor) -> np.ndarray:
+    """Return the memory of PyTorch's tensor on the CPU. After the tensor's own ``numpy()`` it could not be resized; that
+    says why a tensor is no plain memory.
+    """
+    torch = sys.modules["torch"]  # it has made the tensor
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
+        return tensor.numpy()
+    dlpack = torch.utils.dlpack
+    return dlpack.from_dlpack(dlpack.to_dlpack(tensor)).numpy()
+
+
 def lend_torch(tensor) -> BorrowedArray:
     """Return the memory of PyTorch's tensor on the CPU; a copy of a device's.
 
@@ -57,8 +69,8 @@ def lend_torch(tensor) -> BorrowedArray:
     half = tensor.dtype == torch.bfloat16  # travels as bits: NumPy has no such type
     try:
         seen = tensor if device.type == "cpu" else tensor.to("cpu")
-        host = seen.view(torch.int16).numpy().view(np.uint16) if half else seen.numpy()
-    except (TypeError, RuntimeError) as error:
+        host = torch_memory(seen.view(torch.int16)).view(np.uint16) if half else torch_memory(seen)
+    except (TypeError, RuntimeError, BufferError) as error:
         raise unreadable(tensor, error, texts.AS_DENSE) from error
 
     def like(fresh: np.ndarray):

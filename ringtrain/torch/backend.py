@@ -1,6 +1,5 @@
 """PyTorch's process group over a communicator of ringtrain."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch.distributed as dist
 
 from ringtrain.errors import UsageError
 from ringtrain.torch import texts
+from ringtrain.torch.call_order import CallOrder
 from ringtrain.torch.shared_buckets import SharedBuckets
 from ringtrain.torch.tensors import FOLDS, HostTensor, Operand, fold, operation, put
 from ringtrain.torch.work import CollectiveWork
@@ -30,13 +30,20 @@ class RingtrainGroup(dist.ProcessGroup):
     in the communicator's progress thread. Where PyTorch has two names for a method, C++ calls one and Python the other.
     """
 
-    def __init__(self, communicator):
-        super().__init__(communicator.rank, communicator.size)
-        self.communicator = communicator
+    def __init__(self, orders: CallOrder):
+        super().__init__(orders.communicator.rank, orders.communicator.size)
+        self._orders = orders
         self._name = self._description = ""
-        self.shared_buckets = SharedBuckets(communicator)
-        self.lock = threading.RLock()  # a communicator takes one caller at a time
-        self._coalesced: list[CollectiveWork] | None = None
+        self.shared_buckets = SharedBuckets(orders.communicator)
+
+    @property
+    def order(self) -> CallOrder:
+        """That of the calls of this thread."""
+        return self._orders.of_this_thread()
+
+    @property
+    def communicator(self):
+        return self.order.communicator
 
     def getBackendName(self) -> str:
         return NAME
@@ -70,34 +77,37 @@ class RingtrainGroup(dist.ProcessGroup):
         return False
 
     def shutdown(self) -> None:
-        """Close the communicator; collective, as PyTorch's own destruction of a group. A second call does nothing."""
-        self.communicator.close()
+        """Close the communicators; collective, as PyTorch's own destruction of a group. A second call does nothing."""
+        self._orders.close()
 
     # ── how all run ───────────────────────────────────────────────────────────────────────────────────────
     def _run(self, opts, calls: Sequence[Callable], finish: Callable[[], None] | None, value) -> CollectiveWork:
         """Return the work of these calls of the communicator, each a function of ``async_op``, then ``finish()``."""
-        runs_on = _runs_on(opts)
-        with self.lock:
+        runs_on, order = _runs_on(opts), self.order
+        with order.lock:
             flights = [call(async_op=runs_on) for call in calls]
-            work = CollectiveWork(flights if runs_on else (), finish, value)
-            if self._coalesced is not None:
-                self._coalesced.append(work)
+            work = CollectiveWork(order, flights if runs_on else (), finish, value)
+            if order.coalesced is not None:
+                order.coalesced.append(work)
         return work
 
     def _start_coalescing(self, device) -> None:
-        self._coalesced = []
+        self.order.coalesced = []
 
     def _end_coalescing(self, device) -> CollectiveWork:
-        works, self._coalesced = self._coalesced or [], None
+        order = self.order
+        works, order.coalesced = order.coalesced or [], None
 
         def finish() -> None:
             for work in works:
                 work.wait()
 
-        return CollectiveWork([flight for work in works for flight in work.flights], finish, [])
+        return CollectiveWork(order, [flight for work in works for flight in work.flights], finish, [])
 
     # ── reductions ────────────────────────────────────────────────────────────────────────────────────────
-    def allreduce(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
+    def allreduce(self, tensors: list[torch.Tensor] | torch.Tensor, opts=None) -> CollectiveWork:
+        """``opts`` may be a ReduceOp, as in PyTorch's C++."""
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         opts = dist.AllreduceOptions() if opts is None else opts
         op = operation(opts)
         if op in FOLDS:
@@ -140,7 +150,7 @@ class RingtrainGroup(dist.ProcessGroup):
                 for tensor, copy in zip(tensors, copies, strict=True):
                     tensor.detach().copy_(copy)
 
-        return CollectiveWork(inner.flights, finish, tensors)
+        return CollectiveWork(self.order, inner.flights, finish, tensors)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts=None) -> CollectiveWork:
         return self.reduce_scatter_single_coalesced([output], [given], opts)
@@ -299,15 +309,16 @@ class RingtrainGroup(dist.ProcessGroup):
 
     # ── messages and the barrier ──────────────────────────────────────────────────────────────────────────
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CollectiveWork:
-        host = HostTensor(tensors[0])
-        with self.lock:
-            return CollectiveWork([self.communicator.send(host.bytes, peer, tag, async_op=True)], None, tensors)
+        host, order = HostTensor(tensors[0]), self.order
+        with order.lock:
+            flight = order.communicator.send(host.bytes, peer, tag, async_op=True)
+        return CollectiveWork(order, [flight], None, tensors)
 
     def recv(self, tensors: list[torch.Tensor], peer: int | None, tag: int) -> CollectiveWork:
-        host = HostTensor(tensors[0], reads=False)
-        with self.lock:
-            flight = self.communicator.recv(host.bytes, peer, tag, async_op=True)
-        return CollectiveWork([flight], host.settle, tensors, lambda: flight.source)
+        host, order = HostTensor(tensors[0], reads=False), self.order
+        with order.lock:
+            flight = order.communicator.recv(host.bytes, peer, tag, async_op=True)
+        return CollectiveWork(order, [flight], host.settle, tensors, lambda: flight.source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> CollectiveWork:
         return self.recv(tensors, None, tag)

@@ -4,7 +4,8 @@ By ``import ringtrain.torch``:
 
 * a backend "ringtrain" joins PyTorch's registry;
 * the rendezvous of ``env://``, the default, is that of the MPI, unless another launcher has set RANK;
-* ``torch.distributed.Reducer``, which DDP makes, gets a process group of its own, if the model's is ringtrain's.
+* ``torch.distributed.Reducer``, which DDP makes, gets a process group of its own, if the model's is ringtrain's; and
+  ``_register_builtin_comm_hook``, by which DDP gives it a hook in C++, takes one in Python where only that works.
 
 By ``python -m ringtrain.torch``, for scripts that name another backend, also:
 
@@ -23,7 +24,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers as HANDLERS  # its
 from ringtrain.errors import UsageError
 from ringtrain.torch import texts
 from ringtrain.torch.backend import NAME
-from ringtrain.torch.buckets import BucketReducer
+from ringtrain.torch.buckets import BucketReducer, register_builtin_comm_hook
 from ringtrain.torch.world import TorchWorld, current, enter
 
 REPLACED = ("gloo", "mpi")
@@ -43,6 +44,7 @@ def register() -> None:
 
     HANDLERS["env"] = of_environment
     dist.Reducer = BucketReducer
+    dist._register_builtin_comm_hook = register_builtin_comm_hook
 
 
 def take_over(world: TorchWorld) -> None:

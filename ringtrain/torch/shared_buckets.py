@@ -12,6 +12,7 @@ import weakref
 import numpy as np
 import torch
 
+from ringtrain.api.libraries import torch_memory
 from ringtrain.arrays import array_address
 from ringtrain.torch import texts
 
@@ -67,6 +68,10 @@ class SharedBuckets:
             warnings.warn(texts.NOT_SHARED(mib=storage.nbytes() / MIB, why=why), stacklevel=2)
         return False
 
+    def of(self, owner: object) -> list[np.ndarray]:
+        """Return the buckets of an owner, in the order in which they were shared."""
+        return [memory for held, memory in self._shared if held() is owner]
+
     def release(self) -> None:
         """Forget the buckets whose owners are gone on all ranks. Collective."""
         if not self._shared:
@@ -81,7 +86,7 @@ class SharedBuckets:
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> np.ndarray:
-    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return torch_memory(torch.empty(0, dtype=torch.uint8).set_(storage))
 
 
 def _free_bytes() -> int:

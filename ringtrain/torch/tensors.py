@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.api.libraries import torch_memory
 from ringtrain.errors import UsageError
 from ringtrain.torch import texts
 
@@ -25,7 +26,7 @@ SMALL = {torch.bool, torch.uint8, torch.int8, torch.int16}  # reduced as int32, 
 
 def operation(opts) -> str:
     """Return the name of the reduction in PyTorch's words. Raises UsageError for NCCL's own."""
-    op = opts.reduceOp
+    op = getattr(opts, "reduceOp", opts)
     name = getattr(op, "op", op).name
     if name == "PREMUL_SUM":
         raise UsageError(texts.NO_PREMUL)
@@ -57,7 +58,7 @@ class HostTensor:
     @property
     def bytes(self) -> np.ndarray:
         """The memory, flat."""
-        return self.held.reshape(-1).view(torch.uint8).numpy()
+        return torch_memory(self.held.reshape(-1).view(torch.uint8))
 
     def settle(self) -> None:
         """Copy the memory back into the tensor, if it is a copy."""

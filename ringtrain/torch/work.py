@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
+
+from ringtrain.torch.call_order import CallOrder, WorkFuture
 
 
 class CollectiveWork(dist.Work):
     """The works of a :class:`ringtrain.Communicator` that one call of PyTorch has started.
 
+    order:   to which the call belongs
     flights: the works; none if all is done
     finish:  runs once, when they are done, in the thread that learns of it first
     value:   what the call's future holds: its tensors
@@ -20,15 +22,17 @@ class CollectiveWork(dist.Work):
 
     def __init__(
         self,
+        order: CallOrder,
         flights: Sequence = (),
         finish: Callable[[], None] | None = None,
         value: Any = None,
         source: Callable[[], int] | None = None,
     ):
         super().__init__()
+        self._order = order
         self.flights, self._finish, self._value, self._source = flights, finish, value, source
         self._lock = threading.Lock()
-        self._future: torch.futures.Future | None = None
+        self._future: WorkFuture | None = None
         self._error: BaseException | None = None
         if not flights:
             self._settle()
@@ -70,11 +74,11 @@ class CollectiveWork(dist.Work):
 
     _source_rank = source_rank
 
-    def get_future(self) -> torch.futures.Future:
+    def get_future(self) -> WorkFuture:
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = torch.futures.Future()
+            future = self._future = WorkFuture(self._order)
             left = list(self.flights)
 
         def one_done(flight) -> None:
@@ -90,7 +94,7 @@ class CollectiveWork(dist.Work):
             flight.add_done_callback(one_done)
         return future
 
-    def _tell(self, future: torch.futures.Future) -> None:
+    def _tell(self, future: WorkFuture) -> None:
         try:
             self.wait()
         except Exception as error:

@@ -3,15 +3,18 @@
 import atexit
 import os
 import sys
+from zlib import crc32
 
 import torch.distributed as dist
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.api.communicator import Communicator
+from ringtrain.api.messages import LAST_TAG
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import asked_deadline
 from ringtrain.torch import texts
 from ringtrain.torch.backend import RingtrainGroup
+from ringtrain.torch.call_order import CallOrder
 from ringtrain.torch.store import WorldStore
 from ringtrain.transport.base import Transport
 from ringtrain.transport.key_value import KeyValueStore
@@ -53,12 +56,20 @@ class TorchWorld:
         """Return a process group, as PyTorch's registry of backends asks for it. Collective over its ranks."""
         self._check_process()
         ranks = list(options.global_ranks_in_group)
-        if ranks:
-            assert self._communicator is not None, "PyTorch makes the group of all ranks first"
-            communicator = self._communicator.group(ranks)
-        else:
-            communicator = self._communicator = self._whole(options)
-        return RingtrainGroup(communicator)
+        if not ranks:
+            self._communicator = self._whole(options)
+        world, name = self._communicator, options.group_id
+        assert world is not None, "PyTorch makes the group of all ranks first"
+
+        def make(depth: int) -> Communicator:
+            if not ranks and not depth:
+                return world
+            tag = crc32(f"{name} {depth}".encode()) % LAST_TAG
+            made = world.group(ranks or range(world.size), tag=tag)
+            assert made is not None, "PyTorch asks on ranks of the group alone"
+            return made
+
+        return RingtrainGroup(CallOrder(make))
 
     def _whole(self, options) -> Communicator:
         """Return the communicator of all ranks."""

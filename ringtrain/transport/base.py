@@ -204,9 +204,9 @@ class Transport(ABC):
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
-    def group(self, ranks: Sequence[int]) -> "Transport | None":
+    def group(self, ranks: Sequence[int], tag: int = 0) -> "Transport | None":
         """Return a world of these ranks, in this order; None on a rank that is not among them. Collective over these
-        ranks alone. Close it before this one.
+        ranks alone. Threads that make groups at once give different tags. Close it before this one.
         """
 
     # ── small control messages: JSON-able values, never pickles ───────────────────────────────────────────
@@ -325,8 +325,8 @@ class ForwardingTransport(Transport):
     def tag_space(self) -> TagSpace:
         return self._inner.tag_space()
 
-    def group(self, ranks: Sequence[int]) -> Transport | None:
-        return self._inner.group(ranks)
+    def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
+        return self._inner.group(ranks, tag)
 
     def gather_json(self, value: Any) -> list:
         return self._inner.gather_json(value)

@@ -128,13 +128,13 @@ class Messages(Transport):
         self._spaces.append(SingleMessages(self._comm.Dup(), self._requests.limit, self.patience, self.world_ranks))
         return self._spaces[-1]
 
-    def group(self, ranks: Sequence[int]) -> Transport | None:
+    def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
         if self.rank not in ranks:
             return None
         whole = self._comm.Get_group()
         part = whole.Incl(ranks)
         with naming_peers(texts.GROUPING, self._comm):
-            comm = self._comm.Create_group(part)
+            comm = self._comm.Create_group(part, tag)
             made = Messages(
                 comm,
                 self._claims,

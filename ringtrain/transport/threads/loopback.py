@@ -87,8 +87,8 @@ class LoopbackWorld:
             raise self.failure
         return values
 
-    def group(self, ranks: tuple[int, ...], number: int) -> "LoopbackWorld":
-        """Return the world of some ranks: the same for each of them."""
+    def group(self, ranks: tuple[int, ...], number: tuple[int, int]) -> "LoopbackWorld":
+        """Return the world of some ranks: the same for each of them. number: (tag, count of earlier ones)."""
         with self.lock:
             if (ranks, number) not in self.groups:
                 homes = number_nodes([self.node_of[rank] for rank in ranks])
@@ -255,12 +255,12 @@ class Loopback(Transport):
         self._mails_begun += 1
         return ThreadSpace(mail, self.rank, self.patience, self._world.check, self.world_ranks)
 
-    def group(self, ranks: Sequence[int]) -> Transport | None:
+    def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
         if self.rank not in ranks:
             return None
         key = tuple(ranks)
-        world = self._world.group(key, self._groups_begun[key])
-        self._groups_begun[key] += 1
+        world = self._world.group(key, (tag, self._groups_begun[key, tag]))
+        self._groups_begun[key, tag] += 1
         made = world.transport(key.index(self.rank), self._allocate)
         made.world_ranks = [self.world_ranks[rank] for rank in ranks]
         self.before_leaving.append(made.abandon)

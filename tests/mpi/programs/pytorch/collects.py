@@ -1,5 +1,6 @@
 """Every collective of PyTorch, waited for and asynchronous, on the world and on groups; wrong calls are refused."""
 
+import contextlib
 import itertools
 import math
 
@@ -190,6 +191,18 @@ def futures_and_groups():
         equal(value, torch.full((1000,), float(i * SIZE)))
     doubled = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(lambda done: 2 * done.value()[0])
     equal(doubled.wait(), torch.full((2,), 2.0 * SIZE))
+    again = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(reduced_again)
+    others = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]  # behind it, and before its callback
+    equal(again.wait(), torch.full((2,), 2.0 * SIZE**3))
+    for work in others:
+        work.wait()
+    failing = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(lambda done: 1 / 0)
+    with contextlib.suppress(ZeroDivisionError):
+        raise AssertionError(failing.then(lambda done: done.value()).wait())
+    grown = torch.ones(2)
+    dist.all_reduce(grown)
+    dist.broadcast(grown, 0)
+    grown.resize_(1000)
     odd = dist.new_group([rank for rank in EVERY if rank != 0]) if SIZE > 1 else None
     if RANK:
         each = torch.ones(2)
@@ -204,6 +217,17 @@ def futures_and_groups():
     coalesced = functional.all_reduce_coalesced([torch.ones(1), torch.ones(2)], "sum", world)
     for each in coalesced:
         equal(each + 0, torch.full(each.shape, float(SIZE)))
+
+
+def reduced_again(done):
+    """A callback that makes collectives, of which one has a callback that does too."""
+
+    def twice(inner):
+        (value,) = inner.value()
+        dist.all_reduce(value)
+        return 2 * value
+
+    return dist.all_reduce(done.value()[0], async_op=True).get_future().then(twice).wait()
 
 
 def refusals():

@@ -1,0 +1,105 @@
+"""Callbacks of futures, which may make collectives, as those of PyTorch's hooks for DDP do.
+
+Ranks make the collectives of a communicator in one order, and a callback runs between any two calls of the script, on
+each rank between others. So the callbacks of a group run in a thread, in the order in which the script gave them; and
+their collectives have a communicator of their own, made by the first one.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+_here = (
+    threading.local()
+)  # depth: 0 in the script's threads, 1 in those of their callbacks, 2 in those of callbacks' own
+
+
+class CallOrder:
+    """The collectives of a group that have one order on all ranks, and the thread of the callbacks that follow them.
+
+    make:  make(depth) → a communicator of the group's ranks. Collective
+    """
+
+    def __init__(self, make: Callable[[int], Any], depth: int = 0):
+        self.communicator = make(depth)
+        self.lock = threading.RLock()  # a communicator takes one caller at a time
+        self.coalesced: list | None = None
+        self._make, self._depth = make, depth
+        self._making = threading.Lock()
+        self._of_callbacks: CallOrder | None = None
+        self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def of_this_thread(self) -> "CallOrder":
+        """Return the order to which the calls of this thread belong."""
+        order = self
+        for _ in range(getattr(_here, "depth", 0)):
+            order = order._next()
+        return order
+
+    def _next(self) -> "CallOrder":
+        with self._making:
+            if self._of_callbacks is None:
+                self._of_callbacks = CallOrder(self._make, self._depth + 1)
+            return self._of_callbacks
+
+    def call_back(self, function: Callable[[], None]) -> None:
+        """Run the function in the thread of callbacks, after those before it."""
+        self._callbacks.put(function)
+        with self._making:
+            if self._thread is None:
+                name = f"callbacks of rank {self.communicator.rank}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        _here.depth = self._depth + 1
+        for function in iter(self._callbacks.get, None):
+            try:
+                function()
+            except Exception:
+                threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), threading.current_thread()]))
+
+    def close(self) -> None:
+        """Close the communicators when all callbacks have run. Collective."""
+        self._callbacks.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        if self._of_callbacks is not None:
+            self._of_callbacks.close()
+        self.communicator.close()
+
+
+class WorkFuture(torch.futures.Future):
+    """The future of a collective, or of a callback that follows one. PyTorch's own runs callbacks in the thread that
+    ends the collective, or in the caller's if it has ended.
+    """
+
+    def __init__(self, order: CallOrder):
+        super().__init__()
+        self._order = order
+
+    def then(self, callback: Callable) -> "WorkFuture":
+        after = WorkFuture(self._order)
+
+        def run(done: WorkFuture) -> None:
+            try:
+                after.set_result(callback(done))
+            except Exception as error:
+                after.set_exception(error)
+
+        self.add_done_callback(run)
+        return after
+
+    def add_done_callback(self, callback: Callable) -> None:
+        ended = torch.futures.Future.then(self, lambda _: None)  # waiting for it raises no error of this one
+
+        def run() -> None:
+            ended.wait()
+            callback(self)
+
+        self._order.call_back(run)
