@@ -149,10 +149,12 @@ class Communicator(CollectiveMethods, MessageMethods):
         rank that is not among them. Collective over these ranks alone. Close it before this one. Raises UsageError.
 
         deadline_s: of the group; None for that of this communicator
-        tag:        at most 32767; threads that make groups of one communicator at once give different ones
+        tag:        at most 32767; threads that make groups of one communicator at once give different ones. Except with
+                    tag 0 it does not wait for what is in flight
         """
         self._usable.check()
-        self._progress.settle()
+        if not tag:
+            self._progress.settle()
         ranks = [int(rank) for rank in ranks]
         if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.size)):
             raise UsageError(texts.NO_RANKS(last=self.size - 1, ranks=ranks))

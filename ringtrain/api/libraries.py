@@ -46,8 +46,8 @@ def lend_scalar(scalar: np.generic) -> BorrowedArray:
 
 
 def torch_memory(tensor) -> np.ndarray:
-    """Return the memory of PyTorch's tensor on the CPU. After the tensor's own ``numpy()`` it could not be resized; that
-    says why a tensor is no plain memory.
+    """Return the memory of PyTorch's tensor on the CPU. The tensor's own ``numpy()`` ends its resizing; it says why a
+    tensor is no plain memory.
     """
     torch = sys.modules["torch"]  # it has made the tensor
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided

@@ -30,9 +30,9 @@ class RingtrainGroup(dist.ProcessGroup):
     in the communicator's progress thread. Where PyTorch has two names for a method, C++ calls one and Python the other.
     """
 
-    def __init__(self, orders: CallOrder):
+    def __init__(self, orders: CallOrder, store: dist.Store):
         super().__init__(orders.communicator.rank, orders.communicator.size)
-        self._orders = orders
+        self._orders, self.store = orders, store
         self._name = self._description = ""
         self.shared_buckets = SharedBuckets(orders.communicator)
 

@@ -22,7 +22,7 @@ class BucketGroup(RingtrainGroup):
     """
 
     def __init__(self, group: RingtrainGroup, bytes_of: dict[torch.dtype, int]):
-        super().__init__(group.order)
+        super().__init__(group.order, group.store)
         self.shared_buckets = group.shared_buckets
         self._bytes_of, self._questions = bytes_of, 0
         self._seen: set[tuple[int, int]] = set()
@@ -96,7 +96,7 @@ class BucketReducer(dist.Reducer):
     """DDP's reducer with a process group of its own."""
 
     def __init__(self, parameters, buckets, limits, group, *arguments, **named):
-        if isinstance(group, RingtrainGroup):
+        if isinstance(group, RingtrainGroup) and parameters[0].device.type == "cpu":
             group.shared_buckets.release()
             group = BucketGroup(group, _bytes_by_type(parameters))
         self.group = group  # the C++ part finds Python's methods as long as Python holds the object

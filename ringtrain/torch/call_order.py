@@ -29,7 +29,7 @@ class CallOrder:
         self.lock = threading.RLock()  # a communicator takes one caller at a time
         self.coalesced: list | None = None
         self._make, self._depth = make, depth
-        self._making = threading.Lock()
+        self._making, self._starting = threading.Lock(), threading.Lock()
         self._of_callbacks: CallOrder | None = None
         self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -50,7 +50,7 @@ class CallOrder:
     def call_back(self, function: Callable[[], None]) -> None:
         """Run the function in the thread of callbacks, after those before it."""
         self._callbacks.put(function)
-        with self._making:
+        with self._starting:
             if self._thread is None:
                 name = f"callbacks of rank {self.communicator.rank}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -2,7 +2,7 @@
 
 By ``import ringtrain.torch``:
 
-* a backend "ringtrain" joins PyTorch's registry;
+* a backend "ringtrain" joins PyTorch's registry, and is the last that is made of a group with several;
 * the rendezvous of ``env://``, the default, is that of the MPI, unless another launcher has set RANK;
 * ``torch.distributed.Reducer``, which DDP makes, gets a process group of its own, if the model's is ringtrain's; and
   ``_register_builtin_comm_hook``, by which DDP gives it a hook in C++, takes one in Python where only that works.
@@ -15,16 +15,19 @@ By ``python -m ringtrain.torch``, for scripts that name another backend, also:
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import BackendConfig
 from torch.distributed.rendezvous import _rendezvous_handlers as HANDLERS  # its function refuses a scheme that it has
 
 from ringtrain.errors import UsageError
 from ringtrain.torch import texts
-from ringtrain.torch.backend import NAME
+from ringtrain.torch.backend import NAME, RingtrainGroup
 from ringtrain.torch.buckets import BucketReducer, register_builtin_comm_hook
+from ringtrain.torch.mixed import backends_with_ringtrain_last, other_backends
 from ringtrain.torch.world import TorchWorld, current, enter
 
 REPLACED = ("gloo", "mpi")
@@ -33,7 +36,8 @@ DEVICES = ["cpu", "cuda"]
 
 def register() -> None:
     """Let PyTorch know the backend."""
-    dist.Backend.register_backend(NAME, lambda *options: current().group(*options), extended_api=True, devices=DEVICES)
+    dist.Backend.register_backend(NAME, _new_group, extended_api=True, devices=DEVICES)
+    BackendConfig.get_device_backend_map = backends_with_ringtrain_last
     torchs_own = HANDLERS["env"]
 
     def of_environment(url: str, **named) -> Iterator:
@@ -45,6 +49,10 @@ def register() -> None:
     HANDLERS["env"] = of_environment
     dist.Reducer = BucketReducer
     dist._register_builtin_comm_hook = register_builtin_comm_hook
+
+
+def _new_group(options, _) -> RingtrainGroup:
+    return current().group(options, other_backends(sys._getframe(1)))
 
 
 def take_over(world: TorchWorld) -> None:

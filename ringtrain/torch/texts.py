@@ -12,6 +12,12 @@ OTHER_SIZE = Template(
     "out, or start the script by mpirun or srun alone"
 )
 
+# mixed
+NOT_MIXED = Template(
+    "the group of {backends} cannot be made with torch {version}: make one group for the CPU's tensors and another one "
+    "for the other devices'"
+)
+
 # tensors
 SPARSE = Template("a {layout} tensor cannot be sent: pass tensor.to_dense()")
 NOT_REDUCED = Template("{op} of {dtype} is not reduced: convert the tensor to one of {known}")

@@ -15,6 +15,7 @@ from ringtrain.launch.python_script import asked_deadline
 from ringtrain.torch import texts
 from ringtrain.torch.backend import RingtrainGroup
 from ringtrain.torch.call_order import CallOrder
+from ringtrain.torch.mixed import MixedGroup
 from ringtrain.torch.store import WorldStore
 from ringtrain.transport.base import Transport
 from ringtrain.transport.key_value import KeyValueStore
@@ -52,8 +53,10 @@ class TorchWorld:
         self._starts += 1  # the keys of an earlier start are still there
         return dist.PrefixStore(f"start {self._starts}", self._store), self.transport.rank, self.transport.size
 
-    def group(self, options, _) -> RingtrainGroup:
-        """Return a process group, as PyTorch's registry of backends asks for it. Collective over its ranks."""
+    def group(self, options, others: dist.ProcessGroup | None) -> RingtrainGroup:
+        """Return a process group for the options of PyTorch's registry. Collective over its ranks. ``others``: takes
+        the tensors of other devices.
+        """
         self._check_process()
         ranks = list(options.global_ranks_in_group)
         if not ranks:
@@ -64,12 +67,14 @@ class TorchWorld:
         def make(depth: int) -> Communicator:
             if not ranks and not depth:
                 return world
-            tag = crc32(f"{name} {depth}".encode()) % LAST_TAG
+            tag = 1 + crc32(f"{name} {depth}".encode()) % LAST_TAG if depth else 0
             made = world.group(ranks or range(world.size), tag=tag)
             assert made is not None, "PyTorch asks on ranks of the group alone"
             return made
 
-        return RingtrainGroup(CallOrder(make))
+        if others is not None:
+            return MixedGroup(CallOrder(make), options.store, others)
+        return RingtrainGroup(CallOrder(make), options.store)
 
     def _whole(self, options) -> Communicator:
         """Return the communicator of all ranks."""

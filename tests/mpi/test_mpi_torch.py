@@ -84,6 +84,14 @@ def test_every_collective(launched, ranks):
     assert (done.returncode, done.stdout) == (0, f"all is well on {ranks} ranks\n"), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    "backends", ["cpu:gloo,meta:fake meta", *thorough("meta:fake,cpu:gloo meta", "cuda:fake,cpu:gloo cuda")]
+)
+def test_a_group_with_several_backends_keeps_the_others(launched, backends):
+    done = launched(2, f"mixes.py {backends}")
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("arguments", ["", *thorough(" full")])
 def test_buckets_are_moved_once(launched, arguments):
     done = launched(2, f"moves_buckets.py{arguments}")
