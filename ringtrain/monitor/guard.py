@@ -162,12 +162,13 @@ class Guard:
         """Wait and look at the recorder meanwhile, less and less often. Raises MismatchError, and StalledError with the
         state of all ranks."""
         look_s, deadline_s = 2 * FIRST_LOOK_S, min(deadline_s, self.deadline_s)
-        self.waiting = True
+        self.waiting, since = True, self._clock()
         try:
             while not self._ends_within(handle, word, min(look_s, self.watchdog.every_s)):
                 look_s = min(2 * look_s, LONGEST_LOOK_S)
                 self.check(word)
-                if self.watchdog.still_s() > deadline_s:
+                # of a group that was idle nothing has changed for longer than this wait lasts
+                if min(self.watchdog.still_s(), self._clock() - since) > deadline_s:
                     raise self._stalled(deadline_s)
         finally:
             self.waiting = False
