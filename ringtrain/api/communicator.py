@@ -144,6 +144,13 @@ class Communicator(CollectiveMethods, MessageMethods):
         if self._owned:
             self._transport.close()
 
+    def set_deadline(self, deadline_s: float) -> None:
+        """Wait so long for ranks without progress from now on; the same on all ranks."""
+        for part in (self, self._agreement, self._progress):
+            part._deadline_s = deadline_s
+        if self._guard is not None:
+            self._guard.deadline_s = deadline_s
+
     def group(self, ranks: Sequence[int], *, deadline_s: float | None = None, tag: int = 0) -> "Communicator | None":
         """Return a communicator of these ranks of this one, in this order, with the settings of this one; None on a
         rank that is not among them. Collective over these ranks alone. Close it before this one. Raises UsageError.

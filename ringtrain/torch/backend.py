@@ -1,18 +1,24 @@
 """PyTorch's process group over a communicator of ringtrain."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch.autograd.profiler import record_function
+from torch.distributed.constants import default_pg_timeout
 
-from ringtrain.errors import UsageError
+from ringtrain.errors import StalledError, UsageError
 from ringtrain.torch import texts
 from ringtrain.torch.call_order import CallOrder
 from ringtrain.torch.shared_buckets import SharedBuckets
 from ringtrain.torch.tensors import FOLDS, HostTensor, Operand, fold, operation, put
-from ringtrain.torch.work import CollectiveWork
+from ringtrain.torch.work import CollectiveWork, raising_torchs
 
 NAME = "ringtrain"
 
@@ -26,14 +32,17 @@ def _runs_on(opts) -> bool:
 class RingtrainGroup(dist.ProcessGroup):
     """A process group whose collectives a :class:`ringtrain.Communicator` runs. Threads may share it.
 
+    options: of PyTorch's registry of backends
+
     A collective that its caller waits for runs in the caller's thread, unless others are in flight; an asynchronous one
     in the communicator's progress thread. Where PyTorch has two names for a method, C++ calls one and Python the other.
     """
 
-    def __init__(self, orders: CallOrder, store: dist.Store):
+    def __init__(self, orders: CallOrder, options):
         super().__init__(orders.communicator.rank, orders.communicator.size)
-        self._orders, self.store = orders, store
+        self._orders, self._options = orders, options
         self._name = self._description = ""
+        self._sequence = self._barriers = 0
         self.shared_buckets = SharedBuckets(orders.communicator)
 
     @property
@@ -76,19 +85,39 @@ class RingtrainGroup(dist.ProcessGroup):
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._options.timeout = timeout
+        self.communicator.set_deadline(timeout.total_seconds())
+
+    @property
+    def options(self) -> Backend.Options:
+        options = Backend.Options(NAME, self._options.timeout)
+        options.global_ranks_in_group, options.group_name = self._options.global_ranks_in_group, self._options.group_id
+        return options
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return how many collectives this rank has begun."""
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """It starts with 0 on all ranks."""
+
     def shutdown(self) -> None:
         """Close the communicators; collective, as PyTorch's own destruction of a group. A second call does nothing."""
         self._orders.close()
 
     # ── how all run ───────────────────────────────────────────────────────────────────────────────────────
-    def _run(self, opts, calls: Sequence[Callable], finish: Callable[[], None] | None, value) -> CollectiveWork:
+    def _run(self, name: str, opts, calls: Sequence[Callable], finish: Callable[[], None] | None, value):
         """Return the work of these calls of the communicator, each a function of ``async_op``, then ``finish()``."""
         runs_on, order = _runs_on(opts), self.order
-        with order.lock:
+        with raising_torchs(), order.lock, _profiled(name) as record:
+            self._sequence += 1
             flights = [call(async_op=runs_on) for call in calls]
             work = CollectiveWork(order, flights if runs_on else (), finish, value)
             if order.coalesced is not None:
                 order.coalesced.append(work)
+            if runs_on and record is not None:
+                record._call_end_callbacks_on_future(work.get_future())
         return work
 
     def _start_coalescing(self, device) -> None:
@@ -110,11 +139,13 @@ class RingtrainGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         opts = dist.AllreduceOptions() if opts is None else opts
         op = operation(opts)
+        if any(tensor.layout is torch.sparse_coo for tensor in tensors):
+            return self._add_sparse(tensors, op, opts)
         if op in FOLDS:
             return self._fold_all(tensors, op, opts)
         operands = [Operand(tensor, op) for tensor in tensors]
         calls = [_call(self.communicator.allreduce, each.numbers, each.op, out=each.numbers) for each in operands]
-        return self._run(opts, calls, _settling(operands), tensors)
+        return self._run("all_reduce", opts, calls, _settling(operands), tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
         return self.allreduce(tensors, opts)
@@ -128,7 +159,35 @@ class RingtrainGroup(dist.ProcessGroup):
                 folded = fold([_as_tensor(row, like) for row in rows], op)
                 tensor.detach().copy_(folded.reshape(tensor.shape))
 
-        return self._run(opts, [call for call, _, _ in gathered], finish, tensors)
+        return self._run("all_reduce", opts, [call for call, _, _ in gathered], finish, tensors)
+
+    def _add_sparse(self, tensors, op: str, opts) -> CollectiveWork:
+        """Add sparse tensors by the elements of all ranks, of which each is padded to as many as the largest has."""
+        if op not in ("SUM", "AVG"):
+            raise UsageError(texts.SPARSE_OP(op=op))
+        gathered = []
+        for tensor in tensors:
+            elements, counts = tensor.detach().coalesce(), np.empty((self.size(), 1), np.int64)
+            with self.order.lock:
+                self.communicator.all_gather(np.array([elements._nnz()]), out=counts)
+            more = elements.values().new_zeros(int(counts.max()) - elements._nnz(), *elements.values().shape[1:])
+            places = torch.nn.functional.pad(elements.indices(), (0, len(more))).t()
+            gathered.append((counts[:, 0], self._rows_of(places), self._rows_of(torch.cat([elements.values(), more]))))
+
+        def finish() -> None:
+            for tensor, (counts, places, values) in zip(tensors, gathered, strict=True):
+                every = [
+                    torch.cat(
+                        [_as_tensor(row, like).reshape(like.shape)[:n] for n, row in zip(counts, rows, strict=True)]
+                    )
+                    for _, rows, like in (places, values)
+                ]
+                total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape).coalesce()
+                with torch.no_grad():  # a sparse tensor's detach() would keep the elements
+                    tensor.copy_(total / self.size() if op == "AVG" else total)
+
+        calls = [call for _, places, values in gathered for call, _, _ in (places, values)]
+        return self._run("all_reduce", opts, calls, finish, tensors)
 
     def _rows_of(self, tensor: torch.Tensor) -> tuple[Callable, np.ndarray, torch.Tensor]:
         """Return the all-gather of a tensor's bytes, the rows into which it gathers, and the host's tensor."""
@@ -161,7 +220,9 @@ class RingtrainGroup(dist.ProcessGroup):
         opts = dist.ReduceScatterOptions() if opts is None else opts
         op = operation(opts)
         parts = [self._scattering(output, given, op) for output, given in zip(outputs, inputs, strict=True)]
-        return self._run(opts, [call for call, _ in parts], _all_of([finish for _, finish in parts]), outputs)
+        return self._run(
+            "reduce_scatter", opts, [call for call, _ in parts], _all_of([finish for _, finish in parts]), outputs
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -199,7 +260,7 @@ class RingtrainGroup(dist.ProcessGroup):
         opts = dist.BroadcastOptions() if opts is None else opts
         hosts = [HostTensor(tensor, self.rank() == opts.rootRank) for tensor in tensors]
         calls = [_call(self.communicator.broadcast, host.bytes, root=opts.rootRank) for host in hosts]
-        return self._run(opts, calls, _settling(hosts) if self.rank() != opts.rootRank else None, tensors)
+        return self._run("broadcast", opts, calls, _settling(hosts) if self.rank() != opts.rootRank else None, tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:
         for parts in outputs:
@@ -211,7 +272,7 @@ class RingtrainGroup(dist.ProcessGroup):
                 for part, row in zip(parts, rows, strict=True):
                     part.detach().copy_(_as_tensor(row, like).reshape(part.shape))
 
-        return self._run(opts, [call for call, _, _ in gathered], finish, outputs)
+        return self._run("all_gather", opts, [call for call, _, _ in gathered], finish, outputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
         return self.allgather(list(map(list, zip(*outputs, strict=True))), inputs, opts)
@@ -233,7 +294,7 @@ class RingtrainGroup(dist.ProcessGroup):
             rows = into.bytes.reshape(self.size(), out_of.size)
             calls.append(_call(self.communicator.all_gather, out_of, out=rows))
             hosts.append(into)
-        return self._run(opts, calls, _settling(hosts), outputs)
+        return self._run("all_gather", opts, calls, _settling(hosts), outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -249,7 +310,7 @@ class RingtrainGroup(dist.ProcessGroup):
                 part.detach().copy_(_as_tensor(row, host.held).reshape(part.shape))
 
         call = _call(self.communicator.gather, host.bytes, root=opts.rootRank, out=rows if own else None)
-        return self._run(opts, [call], finish, outputs)
+        return self._run("gather", opts, [call], finish, outputs)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts) -> CollectiveWork:
         into, rows = HostTensor(outputs[0], reads=False), None
@@ -257,7 +318,7 @@ class RingtrainGroup(dist.ProcessGroup):
             self._check_parts(inputs[0], "scatter_list")
             rows = np.stack([HostTensor(part).bytes for part in inputs[0]])
         call = _call(self.communicator.scatter, rows, root=opts.rootRank, out=into.bytes)
-        return self._run(opts, [call], into.settle, outputs)
+        return self._run("scatter", opts, [call], into.settle, outputs)
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, out_splits: list[int], in_splits: list[int], opts=None
@@ -268,7 +329,7 @@ class RingtrainGroup(dist.ProcessGroup):
             "recv_counts": self._byte_counts(into, out_splits, "output"),
         }
         call = _call(self.communicator.all_to_all, host.bytes, out=into.bytes, **counts)
-        return self._run(opts, [call], into.settle, [output])
+        return self._run("all_to_all", opts, [call], into.settle, [output])
 
     alltoall_base = all_to_all_single
 
@@ -305,7 +366,7 @@ class RingtrainGroup(dist.ProcessGroup):
             send_counts=[part.size for part in sent],
             recv_counts=counts,
         )
-        return self._run(opts, [call], finish, outputs)
+        return self._run("all_to_all", opts, [call], finish, outputs)
 
     # ── messages and the barrier ──────────────────────────────────────────────────────────────────────────
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CollectiveWork:
@@ -324,11 +385,51 @@ class RingtrainGroup(dist.ProcessGroup):
         return self.recv(tensors, None, tag)
 
     def barrier(self, opts=None) -> CollectiveWork:
-        return self._run(opts, [self.communicator.barrier], None, [])
+        return self._run("barrier", opts, [self.communicator.barrier], None, [])
+
+    def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks; rank 0 names the first that does not come, or all. By the store: collectives may hang."""
+        timeout = default_pg_timeout if timeout is None else timeout
+        timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self._barriers += 1
+        name, until = f"monitored barrier {self._barriers}", time.monotonic() + timeout_s
+        late: list[int] = []
+        came = [f"{name}: {rank}" for rank in range(self.size())]
+        with raising_torchs():
+            if self.rank():
+                self._options.store.set(came[self.rank()], "")
+                if not self._comes(f"{name}: all", until) or self._options.store.get(f"{name}: all"):
+                    raise StalledError(texts.NOT_RELEASED(rank=self.rank()))
+                return
+            for rank in range(1, self.size()):
+                if (wait_all_ranks or not late) and not self._comes(came[rank], until):
+                    late.append(rank)
+            self._options.store.set(f"{name}: all", "late" if late else "")
+            if late:
+                ranks = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
+                raise StalledError(texts.NOT_PASSED(ranks=ranks, seconds=timeout_s))
+
+    def _comes(self, key: str, until: float) -> bool:
+        """Return whether a key is in the store in time."""
+        try:
+            self._options.store.wait([key], timedelta(seconds=max(0.0, until - time.monotonic())))
+        except dist.DistStoreError:
+            return False
+        return True
 
     def _check_parts(self, parts: Sequence, name: str) -> None:
         if len(parts) != self.size():
             raise UsageError(texts.UNEQUAL_PARTS(name=name, got=len(parts), size=self.size()))
+
+
+@contextmanager
+def _profiled(name: str) -> Iterator[record_function | None]:
+    """Give torch.profiler the time of the block; None without a profiler."""
+    if not torch.autograd._profiler_enabled():
+        yield None
+        return
+    with record_function(f"{NAME}:{name}") as record:
+        yield record
 
 
 def _call(method: Callable, *arguments: Any, **named: Any) -> Callable:

@@ -22,7 +22,7 @@ class BucketGroup(RingtrainGroup):
     """
 
     def __init__(self, group: RingtrainGroup, bytes_of: dict[torch.dtype, int]):
-        super().__init__(group.order, group.store)
+        super().__init__(group.order, group._options)
         self.shared_buckets = group.shared_buckets
         self._bytes_of, self._questions = bytes_of, 0
         self._seen: set[tuple[int, int]] = set()

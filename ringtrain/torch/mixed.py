@@ -5,6 +5,7 @@ ringtrain's is. So ringtrain's comes last, and takes in the group with the other
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from types import FrameType
 
 import torch
@@ -40,8 +41,8 @@ def other_backends(maker: FrameType) -> dist.ProcessGroup | None:
 class MixedGroup(RingtrainGroup):
     """``others``: the group that takes what is on their devices."""
 
-    def __init__(self, order: CallOrder, store: dist.Store, others: dist.ProcessGroup):
-        super().__init__(order, store)
+    def __init__(self, order: CallOrder, options, others: dist.ProcessGroup):
+        super().__init__(order, options)
         self.others = others
         if others.bound_device_id is not None:
             self.bound_device_id = others.bound_device_id
@@ -63,6 +64,10 @@ class MixedGroup(RingtrainGroup):
     def setGroupDesc(self, description: str) -> None:
         super().setGroupDesc(description)
         self.others._set_group_desc(description)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        super().set_timeout(timeout)
+        self.others.set_timeout(timeout)
 
     def shutdown(self) -> None:
         self.others.shutdown()

@@ -4,6 +4,7 @@ By ``import ringtrain.torch``:
 
 * a backend "ringtrain" joins PyTorch's registry, and is the last that is made of a group with several;
 * the rendezvous of ``env://``, the default, is that of the MPI, unless another launcher has set RANK;
+* ``monitored_barrier`` and ``_set_pg_timeout`` take ringtrain's groups too;
 * ``torch.distributed.Reducer``, which DDP makes, gets a process group of its own, if the model's is ringtrain's; and
   ``_register_builtin_comm_hook``, by which DDP gives it a hook in C++, takes one in Python where only that works.
 
@@ -14,13 +15,14 @@ By ``python -m ringtrain.torch``, for scripts that name another backend, also:
 * the rendezvous of ``tcp://`` is the MPI's.
 """
 
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import BackendConfig
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers as HANDLERS  # its function refuses a scheme that it has
 
 from ringtrain.errors import UsageError
@@ -37,7 +39,7 @@ DEVICES = ["cpu", "cuda"]
 def register() -> None:
     """Let PyTorch know the backend."""
     dist.Backend.register_backend(NAME, _new_group, extended_api=True, devices=DEVICES)
-    BackendConfig.get_device_backend_map = backends_with_ringtrain_last
+    c10d.BackendConfig.get_device_backend_map = backends_with_ringtrain_last
     torchs_own = HANDLERS["env"]
 
     def of_environment(url: str, **named) -> Iterator:
@@ -47,12 +49,28 @@ def register() -> None:
             yield from _rendezvous(url, **named)
 
     HANDLERS["env"] = of_environment
+    dist.monitored_barrier = c10d.monitored_barrier = _for_all_groups(c10d.monitored_barrier, "monitored_barrier")
+    c10d._set_pg_timeout = _for_all_groups(c10d._set_pg_timeout, "set_timeout")
     dist.Reducer = BucketReducer
     dist._register_builtin_comm_hook = register_builtin_comm_hook
 
 
 def _new_group(options, _) -> RingtrainGroup:
     return current().group(options, other_backends(sys._getframe(1)))
+
+
+def _for_all_groups(torchs_own: Callable, method: str) -> Callable:
+    """Return a function of PyTorch's that knows some groups by their names, as a method of ringtrain's too."""
+    takes = inspect.signature(torchs_own)
+
+    def call(*arguments, **named):
+        options = takes.bind(*arguments, **named).arguments
+        group = options.pop("group", None) or dist.group.WORLD
+        if isinstance(group, RingtrainGroup):
+            return getattr(group, method)(**options)
+        return torchs_own(*arguments, **named)
+
+    return call
 
 
 def take_over(world: TorchWorld) -> None:

@@ -12,6 +12,18 @@ OTHER_SIZE = Template(
     "out, or start the script by mpirun or srun alone"
 )
 
+# work
+TIMED_OUT = Template("the timeout is over: {error}")
+
+# backend: PyTorch's words for its own monitored_barrier
+NOT_PASSED = Template(
+    "{ranks} failed to pass monitoredBarrier in {seconds:g} s: Rank 0 timed out in monitoredBarrier. See where they are"
+)
+NOT_RELEASED = Template(
+    "Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+    "Please check rank 0 logs for faulty rank"
+)
+
 # mixed
 NOT_MIXED = Template(
     "the group of {backends} cannot be made with torch {version}: make one group for the CPU's tensors and another one "
@@ -20,6 +32,7 @@ NOT_MIXED = Template(
 
 # tensors
 SPARSE = Template("a {layout} tensor cannot be sent: pass tensor.to_dense()")
+SPARSE_OP = Template("{op} of sparse tensors is not reduced: SUM and AVG are; pass tensor.to_dense()")
 NOT_REDUCED = Template("{op} of {dtype} is not reduced: convert the tensor to one of {known}")
 NO_PREMUL = Template(
     "PREMUL_SUM is NCCL's: multiply the tensor by the factor and use ReduceOp.SUM; in FSDP leave "

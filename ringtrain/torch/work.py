@@ -2,12 +2,29 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
+from ringtrain.errors import RingtrainError, StalledError
+from ringtrain.torch import texts
 from ringtrain.torch.call_order import CallOrder, WorkFuture
+
+
+@contextmanager
+def raising_torchs():
+    """Make an error of the block one of PyTorch's too, which scripts catch: a RuntimeError that says of a timeout."""
+    try:
+        yield
+    except RingtrainError as error:
+        kind = type(error)
+        if not isinstance(error, dist.DistBackendError):
+            error.__class__ = type(kind.__name__, (kind, dist.DistBackendError), {"__module__": kind.__module__})
+            if isinstance(error, StalledError):
+                error.args = (texts.TIMED_OUT(error=error),)
+        raise
 
 
 class CollectiveWork(dist.Work):
@@ -39,9 +56,10 @@ class CollectiveWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until the tensors hold their results. Raises what the collective raised."""
-        for flight in self.flights:
-            flight.wait(timeout.total_seconds() or None)
-        self._settle()
+        with raising_torchs():
+            for flight in self.flights:
+                flight.wait(timeout.total_seconds() or None)
+            self._settle()
         return True
 
     def synchronize(self) -> None:

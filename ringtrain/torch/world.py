@@ -6,6 +6,7 @@ import sys
 from zlib import crc32
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.api.communicator import Communicator
@@ -64,17 +65,19 @@ class TorchWorld:
         world, name = self._communicator, options.group_id
         assert world is not None, "PyTorch makes the group of all ranks first"
 
+        asked_s = None if options.timeout == default_pg_timeout else options.timeout.total_seconds()
+
         def make(depth: int) -> Communicator:
             if not ranks and not depth:
                 return world
             tag = 1 + crc32(f"{name} {depth}".encode()) % LAST_TAG if depth else 0
-            made = world.group(ranks or range(world.size), tag=tag)
+            made = world.group(ranks or range(world.size), deadline_s=self._deadline_s or asked_s, tag=tag)
             assert made is not None, "PyTorch asks on ranks of the group alone"
             return made
 
         if others is not None:
-            return MixedGroup(CallOrder(make), options.store, others)
-        return RingtrainGroup(CallOrder(make), options.store)
+            return MixedGroup(CallOrder(make), options, others)
+        return RingtrainGroup(CallOrder(make), options)
 
     def _whole(self, options) -> Communicator:
         """Return the communicator of all ranks."""

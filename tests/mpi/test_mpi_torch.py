@@ -118,6 +118,11 @@ def test_what_goes_wrong_is_named_and_ends_all_ranks(launched, how, code, text):
     assert re.search(text, done.stdout + done.stderr, re.DOTALL), done.stderr
 
 
+def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launched):
+    done = launched(3, "waits.py")
+    assert "all is well" in done.stdout and done.returncode == 3, done.stdout + done.stderr
+
+
 @pytest.mark.thorough
 def test_a_script_that_is_told_to_stop_saves_and_goes_on(launched, tmp_path):
     """One rank alone is told; both stop in the same step, and leave in order."""

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp
+from torch.nn.parallel import DistributedDataParallel
 
 from ringtrain.api import texts as api_texts
 from ringtrain.errors import UsageError
@@ -95,6 +96,44 @@ def reductions():
     equal(part, torch.full((3,), float(RANK)))
     dist.reduce_scatter(part, [torch.full((3,), 2.0) for rank in EVERY], op=ReduceOp.PRODUCT)
     equal(part, torch.full((3,), 2.0**SIZE))
+
+
+def sparse():
+    """Rank r has rows 0 and r, and rank 0 none: all have a row more than the last."""
+    rows = torch.tensor([[0, RANK, RANK]]) if RANK else torch.empty(1, 0, dtype=torch.long)
+    values = torch.arange(6.0).reshape(3, 2) if RANK else torch.empty(0, 2)
+    dense = sum(
+        (
+            torch.sparse_coo_tensor(torch.tensor([[0, r, r]]), torch.arange(6.0).reshape(3, 2), (SIZE, 2)).to_dense()
+            for r in EVERY
+            if r
+        ),
+        torch.zeros(SIZE, 2),
+    )
+    for op, wanted in ((ReduceOp.SUM, dense), (ReduceOp.AVG, dense / SIZE)):
+        for start in (dist.all_reduce, lambda *given: dist.all_reduce(*given, async_op=True).wait()):
+            given = torch.sparse_coo_tensor(rows, values, (SIZE, 2))
+            start(given, op)
+            equal(given.to_dense(), wanted)
+    net = DistributedDataParallel(torch.nn.EmbeddingBag(50, 4, sparse=True))
+    net(torch.tensor([[RANK, 7], [7, 9]])).sum().backward()
+    wanted = torch.zeros(50, 4)
+    wanted[7], wanted[9] = 1, 0.5
+    wanted[:SIZE] += 0.5 / SIZE
+    assert torch.allclose(net.module.weight.grad.to_dense(), wanted)
+
+
+def profiled():
+    before = dist.group.WORLD._get_sequence_number_for_group()
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(2))
+        dist.all_reduce(torch.ones(2), async_op=True).wait()
+        dist.barrier()
+    counts = {event.key: event.count for event in profile.key_averages() if event.key.startswith("ringtrain")}
+    assert counts == {"ringtrain:all_reduce": 2, "ringtrain:barrier": 1}, counts
+    assert dist.group.WORLD._get_sequence_number_for_group() == before + 3
+    options = dist.group.WORLD._get_backend(torch.device("cpu")).options
+    assert options.backend == "ringtrain" and options._timeout == dist.constants.default_pg_timeout
 
 
 def moves():
@@ -236,11 +275,13 @@ def refusals():
     refused(texts.NO_BITS(op="BOR", dtype="float32"), dist.all_reduce, torch.ones(2), ReduceOp.BOR)
     sparse = torch.eye(2).to_sparse()
     refused(texts.SPARSE(layout=torch.sparse_coo), dist.broadcast, sparse, 0)
+    refused(texts.SPARSE_OP(op="MAX"), dist.all_reduce, sparse, ReduceOp.MAX)
+    refused(api_texts.NO_PEER(peer=RANK, last=SIZE - 1, rank=RANK), dist.recv, torch.ones(1), RANK)
     wanted = texts.UNEQUAL_PARTS(name="input_list", got=SIZE + 1, size=SIZE)
     refused(wanted, dist.reduce_scatter, torch.empty(1), [torch.ones(1)] * (SIZE + 1))
 
 
-for part in (reductions, moves, nothing, messages, objects, futures_and_groups, refusals):
+for part in (reductions, sparse, profiled, moves, nothing, messages, objects, futures_and_groups, refusals):
     part()
     dist.barrier()
 dist.destroy_process_group()
