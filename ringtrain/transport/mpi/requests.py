@@ -5,7 +5,7 @@ if another rank has died.
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -116,6 +116,7 @@ class PersistentHandle(Handle):
     ):
         self._requests, self._moves, self._patience = requests, moves, patience
         self._awaits = texts.AWAITED_PEERS(peers=whom, verb=verb, tag=tag)
+        self._receives = verb == "send"
         self._freed, self._comm = freed, comm
         one = requests[0] if len(requests) == 1 else None
         self.post = one.Start if one else partial(MPI.Prequest.Startall, requests)
@@ -142,6 +143,10 @@ class PersistentHandle(Handle):
 
     def free(self) -> None:
         for request in self._requests:
+            if self._active and self._receives:  # or the MPI writes into memory that is given back
+                with suppress(MPI.Exception):  # of a rank that has died
+                    request.Cancel()
+                    request.Wait()
             request.Free()
         self._requests = []
         self._active = False

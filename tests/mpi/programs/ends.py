@@ -84,8 +84,10 @@ class Alarm(Exception):
     """What a program's own handler raises."""
 
 
-def interrupted(kind, array, call, again):
-    """Rank 0 waits in the call, and gets the signal there; rank 1 comes too late to it."""
+def interrupted(kind, array, call, again, at_once=False):
+    """Rank 0 waits in the call, and gets the signal there; rank 1 comes too late to it. ``at_once``: rank 0 closes
+    while rank 1 still sends to it.
+    """
     c, armed = Communicator(deadline_s=60.0), []
     c._transport.patience = replace(c._transport.patience, poll=lambda: armed and os.kill(os.getpid(), armed.pop()))
     for _ in range(3):
@@ -110,7 +112,8 @@ def interrupted(kind, array, call, again):
                 break
         else:
             raise AssertionError("rank 1 goes on alone")
-    MEETING.barrier()
+    if not at_once:
+        MEETING.barrier()
     c.close()
     with Communicator(deadline_s=60.0) as after:
         assert after.allreduce(np.ones(3)).tolist() == [after.size] * 3
@@ -135,6 +138,7 @@ def main():
     for kind in (signal.SIGINT, signal.SIGUSR1):
         for call in (in_place, in_ring, by_mpi):
             interrupted(kind, np.ones(100), call, call)
+    interrupted(signal.SIGINT, np.ones(1 << 20), in_ring, in_ring, at_once=True)
     MEETING.barrier()
     if MEETING.rank == 0:
         print("all is well", flush=True)
