@@ -269,9 +269,8 @@ class Communicator(CollectiveMethods, MessageMethods):
             span = host.reshape(-1) if ours else self._memory.allocate(host.size, request.carrier.storage)
             prepared = self._workshop.prepare(request, span)
         borrow = None if ours else partial(lend, array)
-        return PersistentAllReduce(
-            prepared, array, borrow, self._usable, self._began, self._flying.discard, self._deadline_s
-        )
+        settle = self._progress.settle
+        return PersistentAllReduce(prepared, array, borrow, self._usable, settle, self._flying, self._deadline_s)
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
         """Return an array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without
@@ -398,11 +397,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         return make_allreduce_plan(
             part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size
         )
-
-    def _began(self, started: PersistentAllReduce) -> None:
-        if not self._progress.idle:
-            self._progress.settle()
-        self._flying.add(started)
 
     def _check_idle(self, call: str) -> None:
         if self._flying:

@@ -17,8 +17,8 @@ class PersistentAllReduce:
     lend:       returns the array as host memory; of the same shape and type each time. None: it is the reduction's own
                 memory
     usable:     around each call
-    began:      called before each start
-    ended:      called after each end
+    settle:     called before each start
+    flying:     the reductions in flight, among them this one
     deadline_s: how long to wait for ranks without progress
     """
 
@@ -28,14 +28,13 @@ class PersistentAllReduce:
         array,
         lend: Callable[[], BorrowedArray] | None,
         usable: Usable,
-        began: Callable,
-        ended: Callable,
+        settle: Callable[[], None],
+        flying: "set[PersistentAllReduce]",
         deadline_s: float,
     ):
         self._prepared, self._array, self._lend, self._deadline_s = prepared, array, lend, deadline_s
         self._reduction = prepared.reduction
-        self._usable, self._began, self._ended = usable, began, ended
-        self._under_way = False
+        self._usable, self._settle, self._flying = usable, settle, flying
         self._loan: BorrowedArray | None = None
 
     @property
@@ -50,31 +49,31 @@ class PersistentAllReduce:
 
     def start(self) -> None:
         """Start. Raises UsageError if it is in flight. All ranks start their reductions in the same order."""
-        if self._under_way:
+        if self in self._flying:
             raise UsageError(texts.STARTED_AGAIN)
         with self._usable:
-            self._began(self)
-            self._under_way = True
+            self._settle()
+            self._loan = self._lend and self._lend()
             if self._prepared.agree is not None:
                 self._prepared.agree()
-            if self._lend is not None:
-                self._loan = self._lend()
+            if self._loan is not None:
                 self._prepared.load(self._loan.host)
             self._reduction.start()
+            self._flying.add(self)
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether it is done; True if it was never
         started.
         """
-        if self._under_way:
+        if self in self._flying:
             with self._usable:
                 if self._reduction.test():
                     self._finish()
-        return not self._under_way
+        return self not in self._flying
 
     def wait(self):
         """Wait for the result and return the array. Raises StalledError if others make no progress."""
-        if self._under_way:
+        if self in self._flying:
             with self._usable:
                 self._reduction.wait(self._deadline_s)
                 self._finish()
@@ -87,5 +86,4 @@ class PersistentAllReduce:
             self._prepared.store(self._loan.host)
             self._loan.settle()
             self._loan = None
-        self._under_way = False
-        self._ended(self)
+        self._flying.discard(self)

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import threading
 from functools import partial
 
 import numpy as np
@@ -254,3 +255,23 @@ def test_prepared_ones_that_differ_never_mix():
     ):
         LoopbackWorld(2).run(body)
     assert (held == 1).all()
+
+
+def test_a_prepared_reduction_whose_start_has_failed_is_not_in_flight():
+    together = threading.Event()
+
+    def body(transport):
+        c = Communicator(transport, algorithm="mpi", deadline_s=20.0)
+        array = c.empty(3, "float64")
+        array[:] = 4
+        reduction = c.prepare(array, "mean")
+        if transport.rank:
+            together.wait(20)
+            return None
+        c._deadline_s = c._agreement._deadline_s = 0.2
+        with pytest.raises(StalledError, match="rank 1 to join"):
+            reduction.start()
+        together.set()
+        return reduction.test(), reduction.wait().tolist()
+
+    assert LoopbackWorld(2).run(body)[0] == (True, [4, 4, 4])
