@@ -24,7 +24,7 @@ class SingleMessages(TagSpace):
     """
 
     def __init__(self, comm: MPI.Intracomm, limit: int, patience: Patience, names: Sequence[int]):
-        self.comm, self._limit, self.patience, self.names = comm, limit, patience, names
+        self.comm, self.limit, self.patience, self.names = comm, limit, patience, names
         self._receives: list[SingleMessage] = []  # whose messages have not come, in the order of their calls
         self._matching = Lock()
 
@@ -51,9 +51,10 @@ class SingleMessages(TagSpace):
             self._receives = waiting
 
     def _parts(self, span: np.ndarray) -> list[np.ndarray]:
-        """Return the parts of a message: one at least, since an empty message must arrive, too."""
+        """Return the parts of a message: the last is shorter than the limit, and may be empty. It tells the end."""
         data = as_bytes(span)
-        return [data[a:b] for a, b in message_bounds(data.size, self._limit)] or [data]
+        parts = [data[a:b] for a, b in message_bounds(data.size, self.limit)]
+        return parts if data.size % self.limit else [*parts, data[data.size :]]
 
     def free(self) -> None:
         self.comm.Free()
@@ -66,7 +67,7 @@ class SingleMessage(MessageHandle):
 
     def __init__(self, space: SingleMessages, parts: list[np.ndarray], sending: bool, peer: int | None, tag: int):
         self._space, self._comm, self._sending, self._peer, self._tag = space, space.comm, sending, peer, tag
-        self._waiting, self._parts, self.patience = list(parts), parts, space.patience
+        self._waiting, self.patience = parts, space.patience
         self._posted: list[tuple[MPI.Request, np.ndarray, int]] = []  # with the bytes that are expected
         self._doing = texts.IN_MESSAGE(awaited=self.awaited())
         if sending:
@@ -98,7 +99,7 @@ class SingleMessage(MessageHandle):
                 self.source = self._peer = status.Get_source()
                 into = part if sent == part.size else np.empty(sent, np.uint8)
                 self._posted.append((message.Irecv([into, MPI.BYTE]), into, part.size))
-                self._waiting = self._waiting[1:] if into is part else []
+                self._waiting = (self._waiting[1:] or [part[:0]]) if sent == self._space.limit else []
         return True
 
     def test(self) -> bool:

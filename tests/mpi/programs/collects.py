@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ringtrain import Communicator
 from ringtrain.collectives.algorithms.shards import add_up
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.errors import StalledError, UsageError
+from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport.mpi.messages import Messages
 from ringtrain.transport.mpi.requests import IN_FLIGHT
 from ringtrain.transport.native_call import (
@@ -196,6 +196,16 @@ def long_counts(limit):
         for end in ends:
             end.wait(20)
         assert (into == rows[rank - 1]).all() and ends[0].source == (rank - 1) % size
+        for elements in (512, 700, 1024):  # whole parts, too: a message ends where it ends, and the next is whole
+            ends = [space.send(own[:count], (rank + 1) % size, 2) for count in (1500, elements)]
+            try:
+                space.receive(np.empty(elements), (rank - 1) % size, 2).wait(20)
+                raise AssertionError("a message of another length is no error")
+            except TransportError:
+                space.receive(into[:elements], (rank - 1) % size, 2).wait(20)
+            assert (into[:elements] == rows[rank - 1][:elements]).all()
+            for end in ends:
+                end.wait(20)
     transport.native_start(NativeCall(BARRIER)).wait(20)
     transport.close()
 
