@@ -13,7 +13,6 @@ from ringtrain.api.collective_runs import AUTO, IN_PARTS, AgreedCall, Collective
 from ringtrain.api.libraries import lend
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import check_operation, check_writable_array
-from ringtrain.api.usable import Usable
 from ringtrain.collectives.algorithms.canonical import NAME
 from ringtrain.errors import UsageError
 from ringtrain.transport import native_call
@@ -32,11 +31,9 @@ class CollectiveMethods:
     size: int
     _progress: ProgressThread
     _runs: CollectiveRuns
-    _usable: Usable
 
     def barrier(self, *, async_op: bool = False):
         """Wait for all ranks. Raises StalledError."""
-        self._usable.check()
         return self._progress.perform(native_call.BARRIER, self._runs.barrier, async_op)
 
     def broadcast(self, array, root: int = 0, *, algorithm: str | None = None, async_op: bool = False):
@@ -58,7 +55,6 @@ class CollectiveMethods:
 
     def all_gather(self, array, *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return the arrays of all ranks, of shape (size, \\*shape), on all ranks. Raises UsageError, StalledError."""
-        self._usable.check()
         given = lend_bytes(array)
         name = self._runs.choose(algorithm, "all_gather", given.dtype, self.size * given.host.nbytes)
         call = AgreedCall("all_gather", given.dtype, given.host.shape, name)
@@ -70,7 +66,6 @@ class CollectiveMethods:
         """Return row ``rank`` of the elementwise ``op`` of every rank's array, whose first axis has a row for each
         rank. Types and operations are those of ``allreduce``. Raises UsageError, StalledError.
         """
-        self._usable.check()
         given = lend(array)
         check_operation(given.dtype, op)
         self._check_rows(given.host, "reduce_scatter")
@@ -82,7 +77,6 @@ class CollectiveMethods:
 
     def _reduce_shards(self, array, op: str, out, algorithm: str | None, wire: str, async_op: bool):
         """Run ``allreduce`` with ``reproducible=True``."""
-        self._usable.check()
         given = lend(array)
         check_operation(given.dtype, op)
         if algorithm not in (None, AUTO, NAME) or wire != NONE:
@@ -137,7 +131,6 @@ class CollectiveMethods:
         rows for rank 0, then those for rank 1, and so on: equal parts, or ``send_counts`` rows for each rank and
         ``recv_counts`` rows from each. Raises UsageError, StalledError.
         """
-        self._usable.check()
         given = lend_bytes(array)
         sent, received = self._counts(given.host, send_counts, recv_counts)
         row = given.host.shape[1:]
@@ -150,7 +143,6 @@ class CollectiveMethods:
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
     def _check_root(self, root: int) -> None:
-        self._usable.check()
         if not 0 <= root < self.size:
             raise UsageError(texts.NO_ROOT(root=root, last=self.size - 1))
 
