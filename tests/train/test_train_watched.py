@@ -126,3 +126,9 @@ def test_under_another_strategy_each_rank_goes_on_with_its_own_or_all_begin_alik
     found = run(name, "run", **flags)  # ranks that sum gradients are compared at the end
     assert len(notes_of("run")) == (name == "allreduce")
     assert bool(found.ranks) == (name != "allreduce" and not flags)
+
+
+def test_a_period_that_another_average_every_ends_makes_its_outer_step(run):
+    """Each rank's own weights as the beginning of the next period would end with replicas that differ."""
+    run("averaging, an outer step", "run", iterations=STOPPED, average_every=5)
+    assert not run("averaging, an outer step", "run", average_every=3).ranks

@@ -99,6 +99,8 @@ class Averaging(Exchange):
                 self._end_period(AVERAGE)
             return
         if self._outer and (iteration - config.average_from) % config.average_every == 0:
+            if self._averages.examples:  # a period is under way: the run goes on with another --average-every
+                self._end_period(config.average_momentum)
             self._outer.begin()
         self._averages.examples.add(examples, total)
 
