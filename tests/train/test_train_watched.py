@@ -132,3 +132,10 @@ def test_a_period_that_another_average_every_ends_makes_its_outer_step(run):
     """Each rank's own weights as the beginning of the next period would end with replicas that differ."""
     run("averaging, an outer step", "run", iterations=STOPPED, average_every=5)
     assert not run("averaging, an outer step", "run", average_every=3).ranks
+
+
+def test_gossip_after_averaging_counts_all_ranks_alike(run):
+    run("averaging, momentum kept", "run", size=2, iterations=STOPPED)
+    found = run("gossip", "run", size=2)
+    first = next(iter(found.weights.values())).reshape(-1)
+    np.testing.assert_allclose(first, found.ranks["weights"].mean(0)[: first.size], rtol=1e-6)

@@ -27,6 +27,7 @@ from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_pairs import partners
 from ringtrain.exchange.strategies.rank_averages import RankAverages
+from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -84,6 +85,7 @@ class Gossip(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._here = examples
         self._averages.go_on()
+        self._averages.examples = ExampleShare()  # all ranks count alike, also after a run that averaged
         partner = self._partners[iteration % len(self._partners)]
         if partner is not None:
             self._partner_weights.start(partner)
