@@ -4,18 +4,24 @@ Fields often hold text of others: names of files, classes, models, hosts. So the
 """
 
 import re
+import unicodedata
 from string import Formatter
 
 LINES = "\n\t"
+JOINERS = "\u200c\u200d"  # in words of Persian and Hindi, and in emoji
 COMPOSED = ("text", "collective", "everyone")  # fields of texts that templates have made already
 
 
 def escaped(text: str, kept: str = "") -> str:
     """Return a text that is safe for a terminal, on one line: characters that would move its cursor, or colour, reorder
-    or hide other text, are escaped, but those ``kept``. A plain text stays as it is."""
+    or hide other text, are escaped, but those ``kept``. A plain text stays as it is, spaces of any width included."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if _is_shown(c) or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
 
 
 class Template(str):

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.template import Template
+from ringtrain.storage.hdf5 import is_text
+from ringtrain.template import Template, escaped
 
 LATE = Template("rank {rank} is {late_s:.1f} s late (at {place!r})")
 
@@ -54,3 +55,9 @@ def test_texts_of_several_lines_keep_them(template):
 def test_an_error_keeps_its_lines():
     error = UsageError("one\ntwo\x1b")
     assert Template("{error}")(error=error) == "one\ntwo\\x1b" and Template("{error}")(error=ValueError("\n")) == r"\n"
+
+
+@pytest.mark.parametrize("text", ["Bild 3\u202fPM.png", "10\xa0km", "画像\u3000データ", "می\u200cخواهم", "👩\u200d💻"])
+def test_spaces_and_joiners_of_other_scripts_are_shown(text):
+    assert escaped(text) == Template("{name}")(name=text) == text
+    assert is_text(text)

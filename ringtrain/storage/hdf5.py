@@ -13,6 +13,7 @@ import h5py
 from h5py import h5a, h5d, h5l, h5pl, h5z
 
 from ringtrain.storage import texts
+from ringtrain.template import LINES, escaped
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate expands a byte to 1032 at most; missing chunks would be read as any number of zeros
@@ -96,7 +97,7 @@ def attribute(owner, name: str, kinds: Collection[int], default=None):
 
 def is_text(value) -> bool:
     """Return whether a value is text that a terminal shows as it is, without control characters."""
-    return isinstance(value, str) and all(c.isprintable() or c in "\n\t" for c in value)
+    return isinstance(value, str) and escaped(value, LINES) == value
 
 
 def as_text(name: str) -> str:
