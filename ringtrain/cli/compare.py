@@ -185,7 +185,7 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     from ringtrain.storage.files import Folder
 
     if ran[-1].problem is not None:
-        echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
+        echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, text=ran[-1].problem), err=True)
     try:
         Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
     except RingtrainError as error:

@@ -24,7 +24,7 @@ OVER_SEEDS_OF_VARIANTS = Template("--over-seeds averages runs that exist: --seed
 NO_SEEDS = Template("--over-seeds: no two of these runs differ by seed alone")
 VARIANT_EXISTS = Template("{folder} exists already: name another folder with --out, or compare the runs in {out}")
 VARIANT = Template("\n== variant {number} of {count}: {name}")
-VARIANT_FAILED = Template("ringtrain: variant {name!r}: {problem}")
+VARIANT_FAILED = Template("ringtrain: variant {name!r}: {text}")
 NOT_RUN = Template("not run: {names}")
 NO_PICTURE = Template("note: no picture: {error}")
 PICTURE = Template("the picture is in {path}")

@@ -93,7 +93,7 @@ def _raise_first(problems: list) -> None:
         return
     kind, message = problems[failed[0]]
     if len(failed) < len(problems):
-        message = texts.ON_RANKS(ranks=peers(failed), message=message)
+        message = texts.ON_RANKS(ranks=peers(failed), text=message)
     raise everywhere(getattr(errors, kind)(message))
 
 

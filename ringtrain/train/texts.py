@@ -335,7 +335,7 @@ FILE_PROBLEM = Template("{path}: {problem}")
 NO_MEMORY = Template("this takes more memory than there is ({error}): use a smaller network or batch")
 DISAGREE = Template("the ranks do not agree on the run:\n{differences}")
 DIFFERENCE = Template("  {key}: {values}")
-ON_RANKS = Template("{ranks}: {message}")
+ON_RANKS = Template("{ranks}: {text}")
 
 # tracing
 TRACE_TO_FOLDER = Template("--trace is {trace!r}, a folder; it wants a file, a bare name of one in the run folder")

@@ -213,7 +213,7 @@ def test_a_file_that_one_rank_lacks_ends_all(mpirun, net, tmp_path):
     there = [*here[:-4], "--ops", "reference", "--out", str(tmp_path / "out"), "--config", str(tmp_path / "none.toml")]
     done = mpirun(1, [*here, ":", "-np", "1", sys.executable, *there])
     assert done.returncode == 2
-    assert done.stderr.count("ringtrain:") == 1 and texts.ON_RANKS(ranks="rank 1", message="run file") in done.stderr
+    assert done.stderr.count("ringtrain:") == 1 and texts.ON_RANKS(ranks="rank 1", text="run file") in done.stderr
 
 
 def test_a_defect_on_one_rank_ends_all(mpirun):

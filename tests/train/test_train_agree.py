@@ -39,6 +39,13 @@ def test_an_error_of_some_ranks_is_every_ranks():
     assert raised(4, fails) == (DataError, "ranks 1, 2: there is no data set x.h5")
 
 
+def test_an_error_of_one_rank_keeps_its_lines():
+    def fails():
+        raise UsageError("of another machine:\n  cpu")
+
+    assert raised(2, lambda t: on_root(t, fails)) == (UsageError, "rank 0: of another machine:\n  cpu")
+
+
 def test_what_the_system_refuses_is_an_error_of_use():
     kind, message = raised(2, lambda t: on_root(t, lambda: Path("/" + 300 * "x").read_text()))
     assert kind is UsageError and "File name too long" in message
