@@ -13,7 +13,7 @@ class Usable:
     makes it so. After a call of which nobody knows how far it went, the next one could meet another call of the other
     ranks, and give wrong numbers.
 
-    ended: called once, when it is of no more use
+    ended: called when it is of no more use
     """
 
     def __init__(self, ended: Callable[[], None]):

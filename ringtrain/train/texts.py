@@ -6,6 +6,9 @@ from ringtrain.template import Template
 NO_DATA = Template(
     "model {model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), or --synthetic"
 )
+IMAGES_ON_SOME = Template(
+    "{path} is a folder or shards of images on {images}, and not on {others}: give all ranks the same data and folder"
+)
 OTHER_IMAGES = Template(
     "data set {data!r} has images of {images}, but model {model!r} takes {wanted}: use another data set or model, or "
     "--resize for images of one class number each"

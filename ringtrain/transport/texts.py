@@ -147,6 +147,10 @@ OTHER_MPI = Template(
 NOT_A_COMMUNICATOR = Template(
     "{given!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD, a part of it, or none"
 )
+FORKED = Template(
+    "this process was forked after the MPI had started, whose ranks know its parent alone: start more ranks with "
+    "mpirun, or fork before the first communicator"
+)
 DIED_BEFORE_START = Template("a rank died before all ranks had started. {advice}")
 RANKS_DIED_BEFORE_START = Template(
     "{ranks} ({host}) died before all ranks had started, and the MPI's start waits for them. {advice}"

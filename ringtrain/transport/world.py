@@ -30,6 +30,8 @@ JOIN_S = 120  # from the start of a replacement until it is one of the others
 MAPS = Path("/proc/self/maps")
 SEGMENT = r"/\S*/sm_segment\.\S+"
 PART_S = 5.0  # it takes milliseconds where it returns at all
+_FORKED: list[bool] = []  # in a process that was forked after the MPI's start: the start is its parent's
+os.register_at_fork(after_in_child=lambda: _FORKED.append("mpi4py.MPI" in sys.modules))
 
 
 def connect(allocate=None, comm=None) -> Transport:
@@ -42,6 +44,8 @@ def connect(allocate=None, comm=None) -> Transport:
     not an intracommunicator. Raises RankLostError if a rank dies meanwhile and the MPI reports it.
     """
     launch = read_launch(os.environ)
+    if any(_FORKED):
+        raise UsageError(texts.FORKED)
     try:
         with starting():
             MPI = _start()

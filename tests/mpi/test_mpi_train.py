@@ -202,6 +202,15 @@ def test_ranks_that_run_different_commands_are_named(mpirun, net, tmp_path):
     assert texts.DISAGREE(differences=other) in done.stderr
 
 
+def test_images_that_one_rank_lacks_are_named(mpirun, net, tmp_path):
+    (tmp_path / "img" / "a").mkdir(parents=True)
+    (tmp_path / "img" / "a" / "1.png").write_bytes(b"")
+    command = ["-m", "ringtrain", "train", "--data", "img", "--model", str(net), "--out", str(tmp_path / "out")]
+    done = mpirun(1, [*command, ":", "-np", "1", "-wdir", str(tmp_path), sys.executable, *command])
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stderr.count("ringtrain: ") == 1
+    assert texts.IMAGES_ON_SOME(path="img", images="rank 1", others="rank 0") in done.stderr
+
+
 def test_a_wrong_flag_is_told_once(mpirun, net, tmp_path):
     done = mpirun(3, arguments(net, tmp_path / "out", "--batch", "many"))
     assert done.returncode == 2

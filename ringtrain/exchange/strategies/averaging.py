@@ -129,8 +129,9 @@ class Averaging(Exchange):
             self._end_period(config.average_momentum)
 
     def _end_period(self, momentum: str) -> None:
+        under_way = bool(self._averages.examples)
         self._averages.average(momentum)
-        if self._outer:
+        if self._outer and under_way:
             self._outer.step()
 
     def synchronize(self) -> None:

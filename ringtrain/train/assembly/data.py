@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.synthetic import synthetic
@@ -11,7 +13,7 @@ from ringtrain.data.file.info import DatasetForm
 from ringtrain.data.image_files.open import accepts as image_files
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.split import Split
-from ringtrain.errors import ConfigError, DataError
+from ringtrain.errors import ConfigError, DataError, everywhere
 from ringtrain.launch.doctor.memory import free_bytes
 from ringtrain.nn import shapes
 from ringtrain.nn.losses import make_loss
@@ -20,6 +22,7 @@ from ringtrain.train import texts
 from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly.images import open_image_files, viewed
 from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers
 
 
 def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
@@ -44,7 +47,11 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
     if config.data is None and config.model != "digits":
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
-    if path != "digits" and image_files(path):
+    has_images = transport.gather_json(path != "digits" and image_files(path))
+    if len(set(has_images)) > 1:
+        images, others = (peers(np.flatnonzero(np.equal(has_images, has))) for has in (True, False))
+        raise everywhere(DataError(texts.IMAGES_ON_SOME(path=path, images=images, others=others)))
+    if has_images[0]:
         if config.test_data is not None and not image_files(config.test_data):
             raise ConfigError(texts.TEST_OTHER_KIND(data=path, test=config.test_data))
         with activity.holds_gil(f"opening images {path}"):

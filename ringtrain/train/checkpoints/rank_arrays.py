@@ -24,7 +24,7 @@ def gathered(run: Assembly, transport: Transport) -> dict[str, np.ndarray]:
 
 def restore(run: Assembly, transport: Transport, form: dict[str, list], checkpoint: Checkpoint | None) -> None:
     """Give each rank its rows of rank 0's checkpoint, if they are of these ranks. Collective."""
-    state, taken = _fitting(run, transport, form), {}
+    state, taken = _fitting(run, transport, form) if form else None, {}
     if state is None:
         return
     for name, (dtype, _, count) in form.items():

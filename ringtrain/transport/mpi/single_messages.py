@@ -37,16 +37,16 @@ class SingleMessages(TagSpace):
             self._receives.append(made)
         return made
 
-    def match(self) -> None:
-        """Let receives take what has come: of those that want the same message, the first call takes it. Any message's
-        test does so, as the MPI's own progress would.
+    def match(self, tag: int) -> None:
+        """Let receives of a tag take what has come: of those that want the same message, the first call takes it. The
+        test of any of them does so, as the MPI's own progress would.
         """
         if not self._receives:
             return
         with self._matching:
             waiting: list[SingleMessage] = []
             for each in self._receives:
-                if any(each.competes(other) for other in waiting) or not each.take():
+                if each.tag != tag or any(each.competes(other) for other in waiting) or not each.take():
                     waiting.append(each)
             self._receives = waiting
 
@@ -66,7 +66,7 @@ class SingleMessage(MessageHandle):
     """
 
     def __init__(self, space: SingleMessages, parts: list[np.ndarray], sending: bool, peer: int | None, tag: int):
-        self._space, self._comm, self._sending, self._peer, self._tag = space, space.comm, sending, peer, tag
+        self._space, self._comm, self._sending, self._peer, self.tag = space, space.comm, sending, peer, tag
         self._waiting, self.patience = parts, space.patience
         self._posted: list[tuple[MPI.Request, np.ndarray, int]] = []  # with the bytes that are expected
         self._doing = texts.IN_MESSAGE(awaited=self.awaited())
@@ -79,12 +79,12 @@ class SingleMessage(MessageHandle):
         assert self._peer is not None  # a message goes to a rank
         with naming_peers(self._doing, self._comm):
             for part in self._waiting:
-                self._posted.append((self._comm.Isend([part, MPI.BYTE], self._peer, self._tag), part, part.size))
+                self._posted.append((self._comm.Isend([part, MPI.BYTE], self._peer, self.tag), part, part.size))
         self._waiting = []
 
     def competes(self, other: "SingleMessage") -> bool:
         """Whether two receives may want the same message."""
-        return self._tag == other._tag and (None in (self._peer, other._peer) or self._peer == other._peer)
+        return self.tag == other.tag and (None in (self._peer, other._peer) or self._peer == other._peer)
 
     def take(self) -> bool:
         """Take the parts that have come. Returns whether all have, or one that differs."""
@@ -92,7 +92,7 @@ class SingleMessage(MessageHandle):
         with naming_peers(self._doing, self._comm):
             while self._waiting:
                 source = MPI.ANY_SOURCE if self._peer is None else self._peer
-                message = self._comm.Improbe(source, self._tag, status)
+                message = self._comm.Improbe(source, self.tag, status)
                 if message is None:
                     return False
                 part, sent = self._waiting[0], status.Get_count(MPI.BYTE)
@@ -103,7 +103,7 @@ class SingleMessage(MessageHandle):
         return True
 
     def test(self) -> bool:
-        self._space.match()
+        self._space.match(self.tag)
         taken = not self._waiting  # asked first: another thread may take parts meanwhile
         while self._posted:
             request, part, expected = self._posted[0]
@@ -121,10 +121,10 @@ class SingleMessage(MessageHandle):
     def _of_another_length(self, sent: int, expected: int) -> TransportError:
         IN_FLIGHT.discard(self)
         names = self._space.names
-        ends = {"source": names[self.source or 0], "target": names[self._comm.rank], "tag": self._tag}
+        ends = {"source": names[self.source or 0], "target": names[self._comm.rank], "tag": self.tag}
         return TransportError(texts.SIZES_DIFFER(sent=sent, expected=expected, **ends))
 
     def awaited(self) -> str:
         verb = "receive" if self._sending else "send"
         peer = texts.ANY_RANK if self._peer is None else peers([self._space.names[self._peer]])
-        return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self._tag)
+        return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self.tag)

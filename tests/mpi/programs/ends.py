@@ -12,6 +12,7 @@ import numpy as np
 from ringtrain import Communicator
 from ringtrain.api import texts
 from ringtrain.errors import StalledError, UsageError
+from ringtrain.transport import texts as transport_texts
 
 MEETING = Communicator(deadline_s=60.0)
 
@@ -48,6 +49,7 @@ def calls_of(c, array, reduction, work):
 
 def child(c, *arrays):
     wrong = [each for each in map(told, calls_of(c, *arrays)) if each != texts.FORKED]
+    wrong += [each for each in (told(Communicator),) if each != transport_texts.FORKED]
     c.close()
     del arrays
     with c:
