@@ -412,8 +412,9 @@ class RingtrainGroup(dist.ProcessGroup):
     def _comes(self, key: str, until: float) -> bool:
         """Return whether a key is in the store in time."""
         try:
-            self._options.store.wait([key], timedelta(seconds=max(0.0, until - time.monotonic())))
-        except dist.DistStoreError:
+            left_s = max(0.001, until - time.monotonic())  # with 0 PyTorch's FileStore waits for ever
+            self._options.store.wait([key], timedelta(seconds=left_s))
+        except RuntimeError:  # of FileStore; others raise a DistStoreError, which is one
             return False
         return True
 

