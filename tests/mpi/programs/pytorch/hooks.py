@@ -186,4 +186,3 @@ dist.all_gather_object(every, own)
 if RANK == 0:
     ends = {name: [number for end in every for number in end[name]] for name in names}
     print(json.dumps({"losses": [loss for name in names for loss in ends[name][:1]], **ends}))
-dist.destroy_process_group()
