@@ -1,8 +1,8 @@
 """PyTorch's process group over a communicator of ringtrain."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -110,14 +110,12 @@ class RingtrainGroup(dist.ProcessGroup):
     def _run(self, name: str, opts, calls: Sequence[Callable], finish: Callable[[], None] | None, value):
         """Return the work of these calls of the communicator, each a function of ``async_op``, then ``finish()``."""
         runs_on, order = _runs_on(opts), self.order
-        with raising_torchs(), order.lock, _profiled(name) as record:
+        with raising_torchs(), order.lock, _profiled(name):
             self._sequence += 1
             flights = [call(async_op=runs_on) for call in calls]
             work = CollectiveWork(order, flights if runs_on else (), finish, value)
             if order.coalesced is not None:
                 order.coalesced.append(work)
-            if runs_on and record is not None:
-                record._call_end_callbacks_on_future(work.get_future())
         return work
 
     def _start_coalescing(self, device) -> None:
@@ -423,14 +421,11 @@ class RingtrainGroup(dist.ProcessGroup):
             raise UsageError(texts.UNEQUAL_PARTS(name=name, got=len(parts), size=self.size()))
 
 
-@contextmanager
-def _profiled(name: str) -> Iterator[record_function | None]:
-    """Give torch.profiler the time of the block; None without a profiler."""
-    if not torch.autograd._profiler_enabled():
-        yield None
-        return
-    with record_function(f"{NAME}:{name}") as record:
-        yield record
+def _profiled(name: str) -> AbstractContextManager:
+    """Give torch.profiler the time of the block. Of a collective that runs on it gets the start alone: an event that
+    another thread ends when the profiler has been left crashes PyTorch.
+    """
+    return record_function(f"{NAME}:{name}") if torch.autograd._profiler_enabled() else nullcontext()
 
 
 def _call(method: Callable, *arguments: Any, **named: Any) -> Callable:
