@@ -48,6 +48,7 @@ class Run:
         self._tracing = tracing  # until its file is written
         self._due_at_once = due
         self._before: Progress | None = None  # the progress at the start of the meeting under way
+        self._meets_at: int | None = None  # finished iterations at the next meeting, until it has been held
         self._score: Score | None = None  # the last one
         self._checked = (-1, False)  # finished iterations at the last check; whether it compared ranks
         self._records = RunRecords(assembly, progress, sink, started)
@@ -60,7 +61,8 @@ class Run:
             begun, tick = self._progress.iteration, self._records.tick
             with closing(make_driver(self._of, self._transport, begun, self._account, tick)) as driver:
                 while self._progress.iteration < self._of.iterations and not self._stale:
-                    stopping = driver.train(self._progress.iteration, self._meeting())
+                    self._meets_at = self._meeting()
+                    stopping = driver.train(self._progress.iteration, self._meets_at)
                     self._write_trace(stopping)
                     self._end_early(self._after(stopping))
             self._finish()
@@ -141,14 +143,15 @@ class Run:
         last = last or self._stale
         if last or stopping or stopped or best or self._due(config.checkpoint_every, epoch_ends):
             self._save(best, must=last or stopping or stopped)
-        self._before = None
+        self._before = self._meets_at = None
         return stopped or (stopping and not last)
 
     def recoverable(self) -> RecoverableState | None:
         """This rank's state after the last finished iteration; None if the strategy has no whole state on a rank."""
         if not self._of.exchange.facts.survives_rank_loss:
             return None
-        progress, due = self._before or self._progress, self._before is not None
+        progress = self._before or self._progress
+        due = self._before is not None or progress.iteration == self._meets_at  # a death may come between the two
         capture = partial(self._saving.capture_alone, progress)
         finished = self._records.finished[: 1 if due else None]
         return RecoverableState(progress.iteration, due, capture, finished)
