@@ -9,9 +9,9 @@ from ringtrain.errors import MismatchError, RingtrainError, UsageError
 
 
 class Usable:
-    """Around each call of a communicator: ``with usable: …`` raises UsageError if it is of no more use, and finds what
-    makes it so. After a call of which nobody knows how far it went, the next one could meet another call of the other
-    ranks, and give wrong numbers.
+    """Surrounds each call of a communicator: ``with usable: …`` raises UsageError if it is of no more use, and notes an
+    error that makes it so. A call that is cut may have moved some of its numbers: the next call could meet another call
+    of the other ranks, and give wrong numbers.
 
     ended: called when it is of no more use
     """

@@ -75,7 +75,7 @@ class Lag:
 class State(Protocol):
     """The optimizer's state, to save without a change, compare and restore; :class:`OwnedState` is the usual one."""
 
-    rank_state: "RankState | None" = None  # what it has of each rank besides
+    rank_state: "RankState | None" = None  # None: no state differs between ranks
 
     def state(self) -> dict: ...
 

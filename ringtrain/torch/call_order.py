@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-_here = (
-    threading.local()
-)  # depth: 0 in the script's threads, 1 in those of their callbacks, 2 in those of callbacks' own
+# depth: 0 in the script's threads, 1 in the threads of their callbacks, 2 in those of the callbacks' own callbacks
+_here = threading.local()
 
 
 class CallOrder:

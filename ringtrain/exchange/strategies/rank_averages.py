@@ -76,7 +76,7 @@ class RankAverages(RankState):
         self._ops.copy(self._arena.grads, array)
 
     def _add_shares(self) -> None:
-        """Make the mean of what is in the memory of the gradients."""
+        """Replace the array in the memory of the gradients by its mean over the ranks."""
         self._ops.scale(self._arena.grads, self.examples.share if self.examples else 1 / self._size)
         self._sums.wait_all()
 
