@@ -34,7 +34,7 @@ from ringtrain.transport.native_call import NativeCall
 AUTO = "auto"
 AGREED = 1024  # calls that are remembered as the same on all ranks
 BYTES = np.dtype(np.uint8)
-REDUCES, IN_PARTS = "reduce_scatter", "all_to_all in parts"
+BARRIER, REDUCES, IN_PARTS = "barrier", "reduce_scatter", "all_to_all in parts"
 # The schedule that is faster than the MPI's own on one node, and up to how many bytes: as measured (docs/python.md).
 # Between nodes the MPI's own know the nodes, and these schedules do not.
 FASTEST: dict[str, tuple[str, float]] = {
@@ -98,7 +98,7 @@ class CollectiveRuns:
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────
     def barrier(self) -> None:
-        self._agreement.again(native_call.BARRIER)
+        self._agreement.again(BARRIER)
 
     def broadcast(self, call: AgreedCall, array: np.ndarray) -> None:
         """Overwrite the array by the root's, on all ranks."""

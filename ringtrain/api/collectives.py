@@ -9,7 +9,7 @@ import numpy as np
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
-from ringtrain.api.collective_runs import AUTO, IN_PARTS, AgreedCall, CollectiveRuns, contiguous
+from ringtrain.api.collective_runs import AUTO, BARRIER, IN_PARTS, AgreedCall, CollectiveRuns, contiguous
 from ringtrain.api.libraries import lend
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import check_operation, check_writable_array
@@ -34,7 +34,7 @@ class CollectiveMethods:
 
     def barrier(self, *, async_op: bool = False):
         """Wait for all ranks. Raises StalledError."""
-        return self._progress.perform(native_call.BARRIER, self._runs.barrier, async_op)
+        return self._progress.perform(BARRIER, self._runs.barrier, async_op)
 
     def broadcast(self, array, root: int = 0, *, algorithm: str | None = None, async_op: bool = False):
         """Overwrite the array by that of ``root`` on all ranks, and return it. Raises UsageError, StalledError."""

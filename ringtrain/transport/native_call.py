@@ -8,7 +8,7 @@ import numpy as np
 
 from ringtrain.transport.buffers import as_bytes
 
-BARRIER, BROADCAST, ALL_GATHER, GATHER = "barrier", "broadcast", "all-gather", "gather"
+BROADCAST, ALL_GATHER, GATHER = "broadcast", "all-gather", "gather"
 SCATTER, ALL_TO_ALL = "scatter", "all-to-all"
 ALL_REDUCE, REDUCE_SCATTER = "all-reduce", "reduce-scatter"
 REDUCTIONS = (ALL_REDUCE, REDUCE_SCATTER)

@@ -8,7 +8,7 @@ from ringtrain.monitor import texts as monitor_texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.transport import texts
-from ringtrain.transport.native_call import ALL_TO_ALL, BARRIER, BROADCAST, GATHER, NativeCall, starts
+from ringtrain.transport.native_call import ALL_GATHER, ALL_TO_ALL, BROADCAST, GATHER, NativeCall, starts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
@@ -18,9 +18,9 @@ def run(transport, *given, **options):
 
 def test_kinds_that_differ():
     def body(transport):
-        run(transport, BARRIER if transport.rank else GATHER)
+        run(transport, ALL_GATHER if transport.rank else GATHER)
 
-    with pytest.raises(TransportError, match=texts.KINDS_DIFFER.pattern(kinds="gather, barrier")):
+    with pytest.raises(TransportError, match=texts.KINDS_DIFFER.pattern(kinds="gather, all-gather")):
         LoopbackWorld(2).run(body)
 
 
@@ -71,9 +71,9 @@ def test_a_message_has_its_space_and_its_tag_alone():
 def test_the_guard_numbers_them():
     def body(transport):
         guard = Guard(transport)
-        run(GuardedTransport(transport, guard), BARRIER)
+        run(GuardedTransport(transport, guard), BROADCAST)
         (entry,) = guard.recorder.read()[transport.rank].entries.values()
         guard.close()
         return entry.text, entry.done
 
-    assert LoopbackWorld(2).run(body) == [(monitor_texts.NATIVE(kind=BARRIER, root=0), True)] * 2
+    assert LoopbackWorld(2).run(body) == [(monitor_texts.NATIVE(kind=BROADCAST, root=0), True)] * 2

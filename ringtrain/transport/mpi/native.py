@@ -57,10 +57,6 @@ class NativeHandle(Handle):
         return texts.AWAITED_NATIVE(peers=others, kind=self._call.kind)
 
 
-def _barrier(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
-    return [comm.Ibarrier()]
-
-
 def _broadcast(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
     with _row_type(call.recv.size, limit) as (count, row):
         return [comm.Ibcast([call.recv, count, row], call.root)]
@@ -110,7 +106,6 @@ def _reduce_scatter(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[M
 
 
 START: dict[str, Callable[[MPI.Intracomm, NativeCall, int], list[MPI.Request]]] = {
-    native_call.BARRIER: _barrier,
     native_call.BROADCAST: _broadcast,
     native_call.ALL_GATHER: _all_gather,
     native_call.GATHER: _gather,

@@ -47,10 +47,6 @@ class ThreadCollective:
         recv[...] = result
 
 
-def _nothing(calls: list[NativeCall], rank: int) -> None:
-    return None
-
-
 def _of_root(calls: list[NativeCall], rank: int) -> np.ndarray:
     return calls[calls[rank].root].send
 
@@ -91,7 +87,6 @@ def _reduce_scattered(calls: list[NativeCall], rank: int) -> np.ndarray:
 
 
 RESULT: dict[str, Callable[[list[NativeCall], int], np.ndarray | None]] = {
-    native_call.BARRIER: _nothing,
     native_call.BROADCAST: _of_root,
     native_call.ALL_GATHER: _all_gathered,
     native_call.GATHER: _gathered,

@@ -17,7 +17,6 @@ from ringtrain.transport.native_call import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
-    BARRIER,
     BROADCAST,
     GATHER,
     REDUCE_SCATTER,
@@ -206,7 +205,7 @@ def long_counts(limit):
             assert (into[:elements] == rows[rank - 1][:elements]).all()
             for end in ends:
                 end.wait(20)
-    transport.native_start(NativeCall(BARRIER)).wait(20)
+    transport.barrier()
     transport.close()
 
 
