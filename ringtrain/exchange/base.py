@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ringtrain.arrays import Array
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names
 from ringtrain.nn.arena import Arena
@@ -104,13 +105,13 @@ class StatePart(Protocol):
 
 class RankState(ABC):
     """State in which ranks differ, if it ``differs`` now. A checkpoint keeps it for as many ranks of the same strategy,
-    beside the state that others begin from: :meth:`take` takes what :meth:`arrays` returned, this rank's, on the host.
+    beside the state that others begin from: :meth:`take` takes this rank's :meth:`arrays`, from the host.
     """
 
     differs: bool
 
     @abstractmethod
-    def arrays(self) -> dict[str, np.ndarray]: ...
+    def arrays(self) -> dict[str, Array]: ...
 
     @abstractmethod
     def take(self, arrays: dict[str, np.ndarray]) -> None: ...

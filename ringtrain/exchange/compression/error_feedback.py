@@ -83,10 +83,10 @@ class ErrorFeedback(RankState):
     # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
     def state(self) -> dict:
         """Return the residuals' sum and the method's state. Collective, between iterations."""
-        kept = self.arrays()
+        kept = self._ops.to_host(self._residual)
         self._gathering.wait_all()
         total = self._ops.to_host(self._residual)
-        self.take(kept)
+        self.take({RESIDUAL: kept})
         return {RESIDUAL: total, **self._method.state(total.size)}
 
     def restore(self, state: dict) -> None:
@@ -97,8 +97,8 @@ class ErrorFeedback(RankState):
                 self._ops.fill(self._residual[start:stop], 0)
         self._method.restore(state)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {RESIDUAL: self._ops.to_host(self._residual)}
+    def arrays(self) -> dict[str, Array]:
+        return {RESIDUAL: self._residual}
 
     def take(self, arrays: dict[str, np.ndarray]) -> None:
         self._ops.upload(arrays[RESIDUAL], self._residual)

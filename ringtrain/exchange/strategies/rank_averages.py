@@ -80,10 +80,9 @@ class RankAverages(RankState):
         self._ops.scale(self._arena.grads, self.examples.share if self.examples else 1 / self._size)
         self._sums.wait_all()
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Array]:
         weights = self._arena.weights if self._kept is None else self._kept
-        held = {name: self._ops.to_host(array) for name, array in {WEIGHTS: weights, **self._update.slots}.items()}
-        return {**held, EXAMPLES: self.examples.counts}
+        return {WEIGHTS: weights, **self._update.slots, EXAMPLES: self.examples.counts}
 
     def take(self, arrays: dict[str, np.ndarray]) -> None:
         """Take this rank's arrays. The mean stays in the place of the weights until :meth:`go_on`."""

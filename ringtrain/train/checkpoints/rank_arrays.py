@@ -17,7 +17,7 @@ def gathered(run: Assembly, transport: Transport) -> dict[str, np.ndarray]:
     state, rows = run.exchange.owned_state.rank_state, {}
     for name, array in state.arrays().items() if state is not None and state.differs else ():
         rows[name] = np.empty((1 if transport.rank else transport.size, *array.shape), array.dtype)
-        rows[name][0] = array
+        rows[name][0] = array if isinstance(array, np.ndarray) else run.ops.to_host(array)
         _move(run, transport, rows[name], to_root=True)
     return rows
 
