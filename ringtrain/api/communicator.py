@@ -88,7 +88,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         check_algorithm(algorithm, wire != NONE)
         self._owned = not isinstance(comm, Transport)
         self._transport = connect(comm=comm) if self._owned else comm
-        self._algorithm, self._wire, self._deadline_s = algorithm, wire, deadline_s
+        self._algorithm, self._wire = algorithm, wire
         self._asked_tuning, self._checks = tuning, check_collectives
         self.rank, self.size = self._transport.rank, self._transport.size
         self._memory = Memory(self._transport)
@@ -104,7 +104,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         )
         self._same = SameArrays()
         self._usable = Usable(self._same.clear)
-        self._progress = ProgressThread(self._transport, deadline_s, self._usable)
+        self._progress = ProgressThread(self._transport, self._usable)
         self._messages = self._transport.tag_space()
         self._runs = CollectiveRuns(self._transport, self._memory, self._workshop, self._agreement)
         self._flying: set[PersistentAllReduce] = set()
@@ -146,8 +146,7 @@ class Communicator(CollectiveMethods, MessageMethods):
 
     def set_deadline(self, deadline_s: float) -> None:
         """Wait so long for ranks without progress from now on; the same on all ranks."""
-        for part in (self, self._agreement, self._progress):
-            part._deadline_s = deadline_s
+        self._agreement.deadline_s = deadline_s
         if self._guard is not None:
             self._guard.deadline_s = deadline_s
 
@@ -175,7 +174,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             wire=self._wire,
             tuning=self._asked_tuning,
             check_collectives=self._checks,
-            deadline_s=deadline_s or self._deadline_s,
+            deadline_s=deadline_s or self._agreement.deadline_s,
         )
         made._owned = True
         return made
@@ -210,7 +209,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         again = out is array and not (algorithm or wire or reproducible or async_op)
         if again and (same := self._same.find(array, op)) is not None and self._progress.idle:
             try:
-                same.run(self._deadline_s)
+                same.run(self._agreement.deadline_s)
             except BaseException as error:
                 self._usable.end_by(error)
                 raise
@@ -256,7 +255,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         It holds memory of the array's size, unless the array is one of :meth:`empty`, until the communicator is closed.
         Raises UsageError.
         """
-        self._usable.check()
         self._progress.settle()
         given = lend(array)
         host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
@@ -270,7 +268,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             prepared = self._workshop.prepare(request, span)
         borrow = None if ours else partial(lend, array)
         settle = self._progress.settle
-        return PersistentAllReduce(prepared, array, borrow, self._usable, settle, self._flying, self._deadline_s)
+        return PersistentAllReduce(prepared, array, borrow, self._usable, settle, self._flying, self._agreement)
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
         """Return an array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without
@@ -279,7 +277,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         bfloat16 has type uint16 there, to be viewed: ``torch.from_numpy(x.view("int16")).view(torch.bfloat16)``. The
         memory lasts until the communicator is closed. Raises UsageError.
         """
-        self._usable.check()
         self._progress.settle()
         numbers = TYPES[type_name(dtype)]
         shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
@@ -302,7 +299,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         bytes change during the call, so nothing else may use it then. It is held until :meth:`unregister` or the
         communicator's end.
         """
-        self._usable.check()
         self._progress.settle()
         with self._usable:
             self._agreement.on(texts.REGISTER())
@@ -314,7 +310,6 @@ class Communicator(CollectiveMethods, MessageMethods):
 
         Raises UsageError if it is not registered, and while a prepared reduction is in flight.
         """
-        self._usable.check()
         self._progress.settle()
         number = self._memory.registered(array)
         with self._usable:
@@ -335,7 +330,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         from ringtrain.bench.measure.timing import Protocol
         from ringtrain.bench.sweep.sweep import Sweep, sweep
 
-        self._usable.check()
         self._progress.settle()
         given = lend(array)
         for algorithm in algorithms:
@@ -373,7 +367,7 @@ class Communicator(CollectiveMethods, MessageMethods):
     def _reduce(self, request: Request, source: np.ndarray, target: np.ndarray) -> AllReducePlan | StreamPlan:
         flat = target.reshape(-1) if target.flags.c_contiguous else np.empty(target.size, target.dtype)
         plan = self._plan_for(request, flat)
-        plan.run(source.reshape(-1), flat, self._deadline_s)
+        plan.run(source.reshape(-1), flat, self._agreement.deadline_s)
         if not target.flags.c_contiguous:
             np.copyto(target, flat.reshape(target.shape))
         return plan

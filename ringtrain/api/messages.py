@@ -4,7 +4,7 @@ from ringtrain.api import texts
 from ringtrain.api.collective_runs import contiguous
 from ringtrain.api.collectives import lend_bytes
 from ringtrain.api.progress import ProgressThread
-from ringtrain.api.request import check_writable_array
+from ringtrain.api.request import Agreement, check_writable_array
 from ringtrain.api.usable import Usable
 from ringtrain.errors import UsageError
 from ringtrain.transport.base import MessageHandle, TagSpace
@@ -20,7 +20,7 @@ class MessageMethods:
     _progress: ProgressThread
     _usable: Usable
     _messages: TagSpace
-    _deadline_s: float
+    _agreement: Agreement
 
     def send(self, array, peer: int, tag: int = 0, *, async_op: bool = False):
         """Send the elements of an array of any type but objects to rank ``peer``. It may wait for the peer to receive.
@@ -50,9 +50,9 @@ class MessageMethods:
 
     def _move(self, called: str, handle: MessageHandle, finish, async_op: bool):
         if async_op:
-            return self._progress.deliver(called, handle, finish)
+            return self._progress.deliver(called, handle, finish, self._agreement.deadline_s)
         with self._usable:
-            handle.wait(self._deadline_s)
+            handle.wait(self._agreement.deadline_s)
         return finish()
 
     def _check_message(self, peer: int | None, tag: int, async_op: bool) -> None:

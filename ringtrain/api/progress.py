@@ -32,13 +32,12 @@ class ThreadEnds(RingtrainError):
 
 
 class ProgressThread:
-    """The operations of a communicator in flight, and the thread that moves them, which starts with the first.
-
-    ``deadline_s``: how long a wait for a message lasts. Messages are tested whenever the transport waits.
+    """The operations of a communicator in flight, and the thread that moves them, which starts with the first. Messages
+    are tested whenever the transport waits.
     """
 
-    def __init__(self, transport: Transport, deadline_s: float, usable: Usable):
-        self._transport, self._deadline_s, self._usable = transport, deadline_s, usable
+    def __init__(self, transport: Transport, usable: Usable):
+        self._transport, self._usable = transport, usable
         self._changed = threading.Condition()
         self._jobs: deque[Work] = deque()  # the first is under way
         self._messages: list[MessageWork] = []
@@ -62,9 +61,11 @@ class ProgressThread:
             self._start(work)
             return work if async_op else work.wait()
 
-    def deliver(self, called: object, handle: MessageHandle, finish: Callable[[], Any]) -> MessageWork:
+    def deliver(
+        self, called: object, handle: MessageHandle, finish: Callable[[], Any], deadline_s: float
+    ) -> MessageWork:
         """Return the Work of a message that is in flight; ``finish()`` → its result."""
-        work = MessageWork(called, handle, finish, self._transport.patience, self._deadline_s, self._notify)
+        work = MessageWork(called, handle, finish, self._transport.patience, deadline_s, self._notify)
         self._start(work)
         return work
 
@@ -90,8 +91,10 @@ class ProgressThread:
 
     def settle(self) -> None:
         """Wait until no collective is in flight; messages may be. Raises the error of an operation that was not
-        waited for, and UsageError in a function of :meth:`Work.add_done_callback`.
+        waited for, and UsageError if the communicator is of no more use, or in a function of
+        :meth:`Work.add_done_callback`.
         """
+        self._usable.check()
         _check_outside_callback()
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs)

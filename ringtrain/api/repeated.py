@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
 from ringtrain.api.plan import PreparedReduction
+from ringtrain.api.request import Agreement
 from ringtrain.api.usable import Usable
 from ringtrain.errors import UsageError
 
@@ -19,7 +20,7 @@ class PersistentAllReduce:
     usable:     around each call
     settle:     called before each start
     flying:     the reductions in flight, among them this one
-    deadline_s: how long to wait for ranks without progress
+    agreement:  its ``deadline_s`` is how long to wait for ranks without progress
     """
 
     def __init__(
@@ -30,9 +31,9 @@ class PersistentAllReduce:
         usable: Usable,
         settle: Callable[[], None],
         flying: "set[PersistentAllReduce]",
-        deadline_s: float,
+        agreement: Agreement,
     ):
-        self._prepared, self._array, self._lend, self._deadline_s = prepared, array, lend, deadline_s
+        self._prepared, self._array, self._lend, self._agreement = prepared, array, lend, agreement
         self._reduction = prepared.reduction
         self._usable, self._settle, self._flying = usable, settle, flying
         self._loan: BorrowedArray | None = None
@@ -75,7 +76,7 @@ class PersistentAllReduce:
         """Wait for the result and return the array. Raises StalledError if others make no progress."""
         if self in self._flying:
             with self._usable:
-                self._reduction.wait(self._deadline_s)
+                self._reduction.wait(self._agreement.deadline_s)
                 self._finish()
         return self._array
 

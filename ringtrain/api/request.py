@@ -153,14 +153,14 @@ _words = lru_cache(maxsize=256)(str)  # a text takes as long as a small message
 
 
 class Agreement:
-    """The check that all ranks make the same call. It ends at the deadline, and under the guard with the names of the
-    ranks that do not come.
+    """The check that all ranks make the same call. It ends at ``deadline_s``, the deadline of all calls of its
+    communicator, and under the guard with the names of the ranks that do not come.
 
     On one node ranks meet in the window of streams, whose all-reduces compare themselves there too: it costs a few µs.
     """
 
     def __init__(self, transport: Transport, guard: Guard | None, deadline_s: float):
-        self._transport, self._guard, self._deadline_s = transport, guard, deadline_s
+        self._transport, self._guard, self.deadline_s = transport, guard, deadline_s
         self._has_window = transport.size > 1 and cannot_stream(transport, _TOKEN, _TOKEN.dtype.name) is None
         self._meetings: dict[str, Streamed] = {}
 
@@ -196,7 +196,7 @@ class Agreement:
         if called:
             meeting.called = called
         if self._guard is None:
-            meeting.run(self._deadline_s)
+            meeting.run(self.deadline_s)
         else:
             self.wait(call, partial(_started, meeting))
 
@@ -210,7 +210,7 @@ class Agreement:
     def wait(self, call: Hashable, start: Callable[[], Handle]) -> None:
         """Wait for the operation that ``start()`` begins, which the guard numbers as ``call``, a text or in words."""
         handle = start() if self._guard is None else self._guard.started(self._guard.call(_words(call)), start)
-        handle.wait(self._deadline_s)
+        handle.wait(self.deadline_s)
 
     def _difference(self, call: str) -> UsageError:
         every = self._transport.gather_json(call)

@@ -319,7 +319,7 @@ def test_a_rank_that_does_not_come_is_awaited_by_name():
     ):
 
         def body(communicator, call=call):
-            communicator._agreement._deadline_s = 0.2
+            communicator.set_deadline(0.2)
             if communicator.rank != 1:
                 call(communicator)
 
@@ -329,7 +329,7 @@ def test_a_rank_that_does_not_come_is_awaited_by_name():
 
     def body(communicator):
         communicator.broadcast(np.ones(3), 1, algorithm="tree")
-        communicator._agreement._deadline_s = 0.2
+        communicator.set_deadline(0.2)
         if communicator.rank != 1:
             communicator.broadcast(np.ones(3), 1, algorithm="tree")
 

@@ -247,7 +247,7 @@ def test_prepared_ones_that_differ_never_mix():
         communicator = Communicator(transport, algorithm="ring", deadline_s=60.0)
         for array in (np.ones(6), np.ones(7), np.ones(6, "f4")):
             communicator.allreduce(array)
-        communicator._deadline_s = 0.3  # from here on nobody is met
+        communicator.set_deadline(0.3)  # from here on nobody is met
         communicator.allreduce([held, np.ones(6, "f4")][transport.rank], out=[held, np.ones(6, "f4")][transport.rank])
 
     with pytest.raises(
@@ -268,10 +268,23 @@ def test_a_prepared_reduction_whose_start_has_failed_is_not_in_flight():
         if transport.rank:
             together.wait(20)
             return None
-        c._deadline_s = c._agreement._deadline_s = 0.2
+        c.set_deadline(0.2)
         with pytest.raises(StalledError, match="rank 1 to join"):
             reduction.start()
         together.set()
         return reduction.test(), reduction.wait().tolist()
 
     assert LoopbackWorld(2).run(body)[0] == (True, [4, 4, 4])
+
+
+def test_a_new_deadline_ends_the_waits_of_what_was_prepared_before():
+    def body(transport):
+        c = Communicator(transport, algorithm="ring", deadline_s=20.0)
+        reduction = c.prepare(c.empty(3))
+        c.set_deadline(0.2)
+        if transport.rank == 0:
+            reduction.start()
+            reduction.wait()
+
+    with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(seconds=0.2, awaited="rank 1")):
+        LoopbackWorld(2).run(body)

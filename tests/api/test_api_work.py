@@ -152,7 +152,7 @@ def test_a_message_of_another_length_is_told_to_the_receiver():
 
 def test_a_message_that_does_not_come_names_its_peer():
     def body(communicator):
-        communicator._deadline_s = communicator._progress._deadline_s = 0.1
+        communicator.set_deadline(0.1)
         if communicator.rank:
             return
         for peer, name in ((1, "rank 1"), (None, transport_texts.ANY_RANK)):
@@ -205,7 +205,7 @@ def test_an_error_is_raised_by_wait_or_by_the_next_call():
 
 def test_after_a_stall_the_operations_behind_fail_too():
     def body(communicator):
-        communicator._agreement._deadline_s = 0.1
+        communicator.set_deadline(0.1)
         if communicator.rank:
             return
         works = [communicator.barrier(async_op=True) for _ in range(3)]
@@ -390,10 +390,9 @@ def test_a_group_names_the_ranks_of_the_world():
     def body(communicator):
         group = communicator.group([3, 1])
         if communicator.rank == 3:
-            group._agreement._deadline_s = 0.1
+            group.set_deadline(0.1)
             with pytest.raises(StalledError, match="rank 1 to join the barrier"):
                 group.barrier()
-            group._deadline_s = 0.1
             with pytest.raises(StalledError, match="rank 1 to send"):
                 group.recv(np.ones(2), 1)
 

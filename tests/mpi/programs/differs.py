@@ -140,7 +140,7 @@ def tried(name, known, differing, kinds=RingtrainError, deadline_s=20.0, checks=
     c = Communicator(deadline_s=60.0, check_collectives=checks)
     for call in known:
         call(c, new)
-    c._deadline_s = c._agreement._deadline_s = deadline_s
+    c.set_deadline(deadline_s)
     wrong = [f"{name}: no error"]
     try:
         differing(c, new)
