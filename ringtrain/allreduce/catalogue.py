@@ -77,45 +77,28 @@ def make_allreduce(
     dtype = dtype or np.dtype(buffer.dtype).name
     if wire is not None:
         _check_wire(wire, dtype, op)
-    how = (combine, op, dtype, tag, segment_bytes or segment_for(transport), device, wire, of)
+    segment = segment_bytes or segment_for(transport)
+
+    def prepare(name: str) -> Reduction:
+        if name == NATIVE:
+            return NativeAllReduce(transport, buffer, op, device)
+        if is_stream(name):
+            return prepare_streamed(transport, buffer, name, op, dtype, of)
+        if is_shared(name):
+            return prepare_shared(transport, buffer, name, combine, op, dtype, tag, segment, device, wire)
+        schedule = schedule_for(name, transport, wire is not None)
+        return Execution(schedule, transport, buffer, combine, tag, segment, device, wire=wire)
+
     if algorithm == AUTO:
-        made = _chosen(transport, buffer, tuning, how)
+        nbytes = buffer.size * buffer.dtype.itemsize
+        choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
+        made = prepare(choice.algorithm)
+        made.algorithm, made.why = auto_name(choice.algorithm), choice.why
+        if wire is None:  # messages were measured unpacked
+            made.expected_s = choice.times_s.get(choice.algorithm)
     else:
-        made = _prepare(transport, buffer, algorithm, *how)
+        made = prepare(algorithm)
     return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size, of=of)
-
-
-def _chosen(transport: Transport, buffer: Array, tuning: Table | None, how: tuple) -> Reduction:
-    """Return the reduction that auto chooses, with its name and reason."""
-    (_, op, dtype, tag, *_, wire, _), nbytes = how, buffer.size * buffer.dtype.itemsize
-    choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
-    made = _prepare(transport, buffer, choice.algorithm, *how)
-    made.algorithm, made.why = auto_name(choice.algorithm), choice.why
-    made.expected_s = choice.times_s.get(choice.algorithm) if wire is None else None  # messages were measured unpacked
-    return made
-
-
-def _prepare(
-    transport: Transport,
-    buffer: Array,
-    algorithm: str,
-    combine: Combine,
-    op: str,
-    dtype: str,
-    tag: int,
-    segment_bytes: int,
-    device: ReductionDevice,
-    wire: WireFormat | None,
-    of: str,
-) -> Reduction:
-    if algorithm == NATIVE:
-        return NativeAllReduce(transport, buffer, op, device)
-    if is_stream(algorithm):
-        return prepare_streamed(transport, buffer, algorithm, op, dtype, of)
-    if is_shared(algorithm):
-        return prepare_shared(transport, buffer, algorithm, combine, op, dtype, tag, segment_bytes, device, wire)
-    schedule = schedule_for(algorithm, transport, wire is not None)
-    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, device, wire=wire)
 
 
 class NativeAllReduce(Reduction):
