@@ -9,6 +9,7 @@ from ringtrain.ops import bfloat16
 
 UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 OPS = tuple(UFUNCS)
+MEAN = "mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class NumberType:
             span[...] = bfloat16.encode(bfloat16.decode(span) / np.float32(count))
         else:
             np.divide(span, self.storage.type(count), out=span)
+
+
+def reduction_of(op: str) -> str:
+    """Return the operation in the MPI's terms: a mean is a sum that is divided afterwards."""
+    return "sum" if op == MEAN else op
 
 
 TYPES = {

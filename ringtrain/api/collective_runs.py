@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from ringtrain.allreduce.catalogue import NATIVE_TYPES, check_native
-from ringtrain.allreduce.dtypes import TYPES, NumberType
+from ringtrain.allreduce.dtypes import MEAN, TYPES, NumberType, reduction_of
 from ringtrain.api import texts
 from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
-from ringtrain.api.request import MEAN, Agreement, carrier_of, reduction_of
+from ringtrain.api.request import Agreement, carrier_of
 from ringtrain.api.shards import add_shards, canonical_reduction
 from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import canonical

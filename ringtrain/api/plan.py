@@ -12,10 +12,11 @@ import numpy as np
 
 from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import check_native
+from ringtrain.allreduce.dtypes import MEAN
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import host_wire
 from ringtrain.api import texts
-from ringtrain.api.request import MEAN, Agreement, Request
+from ringtrain.api.request import Agreement, Request
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import make_streamed

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from ringtrain.allreduce.catalogue import check_algorithm
-from ringtrain.allreduce.dtypes import OPS, TYPES, NumberType
+from ringtrain.allreduce.dtypes import MEAN, OPS, TYPES, NumberType, reduction_of
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
@@ -20,7 +20,6 @@ from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.native_call import ALL_GATHER, NativeCall
 from ringtrain.transport.waiting import peers
 
-MEAN = "mean"
 MEETINGS = 1024  # that are kept
 _TOKEN = np.zeros(1, np.int64)  # what ranks reduce where they meet
 
@@ -66,11 +65,6 @@ class Request:
         return texts.REQUEST(
             op=self.op, dtype=self.dtype, shape=list(self.shape), algorithm=self.algorithm, wire=wire, place=place
         )
-
-
-def reduction_of(op: str) -> str:
-    """Return the operation in the MPI's terms: a mean is a sum that is divided afterwards."""
-    return "sum" if op == MEAN else op
 
 
 @lru_cache(maxsize=256)

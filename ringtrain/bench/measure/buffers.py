@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ringtrain.allreduce.catalogue import AUTO, NATIVE, check_native
-from ringtrain.allreduce.dtypes import NumberType
+from ringtrain.allreduce.dtypes import MEAN, NumberType
 from ringtrain.arrays import Array
 from ringtrain.bench import texts
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
@@ -162,7 +162,7 @@ class HostBuffers(Buffers):
         np.copyto(target, source)
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
-        return texts.MEAN_OF_INTEGERS if op == "mean" and numbers.integral else None
+        return texts.MEAN_OF_INTEGERS if op == MEAN and numbers.integral else None
 
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Host]:
         return numbers.combine(op), HOST

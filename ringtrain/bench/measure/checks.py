@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.allreduce.dtypes import TYPES, UFUNCS, NumberType
+from ringtrain.allreduce.dtypes import MEAN, TYPES, UFUNCS, NumberType
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial
@@ -67,7 +67,7 @@ def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, 
     expected = wide[0]
     for other in wide[1:]:
         expected = UFUNCS[op](expected, other)
-    if op == "mean":
+    if op == MEAN:
         expected = expected / size
     if kind == "exact":  # the division of a mean rounds once, and so does this
         expected = _widened(numbers, numbers.encode(expected))
@@ -99,7 +99,7 @@ def _allowed(kind: str, numbers: NumberType, op: str, wide: list, wire: NumberTy
     of_sum = (size - 1) * numbers.roundoff * total
     if wire is not None:
         of_sum += size * (wire.roundoff * total + wire.least / 2)
-    if op == "mean":  # one rounding more, and everything divided
+    if op == MEAN:  # one rounding more, and everything divided
         return (of_sum + numbers.roundoff * total) / size
     return of_sum
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import AUTO, NATIVE, auto_name
-from ringtrain.allreduce.dtypes import NumberType
+from ringtrain.allreduce.dtypes import MEAN, NumberType, reduction_of
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
@@ -130,7 +130,7 @@ def prepare(
     if lacking is not None:
         raise Refusal(lacking)
     if algorithm == AUTO:
-        what = (job.target, job.nbytes, job.numbers.name, _summed(job.op))
+        what = (job.target, job.nbytes, job.numbers.name, reduction_of(job.op))
         choice = catalogue.agree_on_algorithm(job.transport, *what, tuning, wire is not None)
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
@@ -138,7 +138,10 @@ def prepare(
         return PreparedTrial(NATIVE, job.buffers.over(NATIVE, way), _finished(job, _native(job)))
     if algorithm in baselines:
         return PreparedTrial(algorithm, algorithm, _finished(job, baselines[algorithm](job)))
-    return _trial(job, _reduction(job, algorithm, tag, segment_bytes, wire, way), algorithm, wire, way)
+    reduction = _reduction(job, algorithm, tag, segment_bytes, wire, way)
+    run = _finished(job, _reduced(job, reduction))
+    carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
+    return PreparedTrial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
 
 
 def _reduction(
@@ -151,7 +154,7 @@ def _reduction(
             job.target,
             algorithm,
             combine,
-            op=_summed(job.op),
+            op=reduction_of(job.op),
             tag=tag,
             segment_bytes=segment_bytes,
             device=device,
@@ -166,14 +169,6 @@ def _reduction(
     return reduction
 
 
-def _trial(
-    job: MeasuredAllReduce, reduction: Reduction, algorithm: str, wire: WireFormat | None, way: str
-) -> PreparedTrial:
-    run = _finished(job, _reduced(job, reduction))
-    carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
-    return PreparedTrial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
-
-
 def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
     if job.numbers.name != "float32":  # checked here too: the others see our bfloat16 as uint16
         raise Refusal(texts.WIRE_TYPE(wire=wire.name, dtype=job.numbers.name))
@@ -182,17 +177,12 @@ def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baseli
 
 
 def _native(job: MeasuredAllReduce) -> Callable[[], None]:
-    op = _summed(job.op)
+    op = reduction_of(job.op)
     try:
         job.buffers.check_native(job.numbers, op)
     except UsageError as error:
         raise Refusal(str(error)) from error
     return lambda: job.transport.native_allreduce(job.target, op, job.source)
-
-
-def _summed(op: str) -> str:
-    """Return the operation of the reduction: a mean is a sum that is divided afterwards."""
-    return "sum" if op == "mean" else op
 
 
 def _reduced(job: MeasuredAllReduce, handle: Handle) -> Callable[[], None]:
@@ -207,7 +197,7 @@ def _reduced(job: MeasuredAllReduce, handle: Handle) -> Callable[[], None]:
 
 def _finished(job: MeasuredAllReduce, reduce: Callable[[], None]) -> Callable[[], None]:
     """Return a function that reduces and then finishes a mean, in the same way for every algorithm."""
-    if job.op != "mean":
+    if job.op != MEAN:
         return reduce
 
     def run() -> None:
