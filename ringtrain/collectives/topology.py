@@ -43,11 +43,8 @@ class Topology:
 
 def topology_from_nodes(node_of: Sequence[int]) -> Topology:
     """Return the topology for the node of each rank, nodes numbered from 0."""
-    return Topology(tuple(_ranks_on(node, node_of) for node in range(max(node_of, default=-1) + 1)))
-
-
-def _ranks_on(node: int, node_of: Sequence[int]) -> tuple[int, ...]:
-    return tuple(rank for rank, home in enumerate(node_of) if home == node)
+    nodes = range(max(node_of, default=-1) + 1)
+    return Topology(tuple(tuple(rank for rank, home in enumerate(node_of) if home == node) for node in nodes))
 
 
 def filled(counts: Sequence[int]) -> Topology:

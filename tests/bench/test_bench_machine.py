@@ -9,9 +9,10 @@ from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.header import ranges, relevant, why_cores_are_shared
 from ringtrain.bench.measure.memory import available_bytes, check_memory
 from ringtrain.bench.model.bounds import bound_s
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass, LinkLayout
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass, neighbours, pair_of, sharing
 from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
+from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.nn import spec
@@ -75,16 +76,15 @@ def test_between_nodes_the_shared_link_bounds():
 
 def test_streams_that_share_a_node_are_counted():
     nodes = {1: ((0, 1, 2),), 2: ((0, 1), (2, 3), (4,)), 3: ((0, 1, 2, 3), (4, 5, 6)), 4: ((0,), (1,))}
-    assert [LinkLayout(own).sharing for own in nodes.values()] == [1, 2, 3, 1]
+    assert [sharing(Topology(own)) for own in nodes.values()] == [1, 2, 3, 1]
 
 
 def test_layouts_name_pairs_and_neighbours():
-    layout = LinkLayout(((0, 1, 4), (2, 3)))
-    assert (layout.pair(INSIDE), layout.pair(BETWEEN)) == ((0, 1), (0, 2))
-    assert [layout.neighbours(INSIDE, rank) for rank in (0, 1, 4)] == [(1, 4), (4, 0), (0, 1)]
-    assert [layout.neighbours(BETWEEN, rank) for rank in (0, 2, 4)] == [(2, 2), (0, 0), (None, None)]
-    alone = LinkLayout(((0,), (1,)))
-    assert alone.pair(INSIDE) is None and LinkLayout(((0, 1),)).pair(BETWEEN) is None
+    topology = Topology(((0, 1, 4), (2, 3)))
+    assert (pair_of(topology, INSIDE), pair_of(topology, BETWEEN)) == ((0, 1), (0, 2))
+    assert [neighbours(topology, INSIDE, rank) for rank in (0, 1, 4)] == [(1, 4), (4, 0), (0, 1)]
+    assert [neighbours(topology, BETWEEN, rank) for rank in (0, 2, 4)] == [(2, 2), (0, 0), (None, None)]
+    assert pair_of(Topology(((0,), (1,))), INSIDE) is None and pair_of(Topology(((0, 1),)), BETWEEN) is None
 
 
 def test_the_worst_pair_and_the_sick_rank():

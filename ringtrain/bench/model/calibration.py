@@ -31,6 +31,8 @@ from ringtrain.bench.measure.round_trips import (
     stream,
     sustained_s,
 )
+from ringtrain.collectives.shared_memory import topology_of
+from ringtrain.collectives.topology import Topology
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8
@@ -80,36 +82,29 @@ class Calibration:
         return max(link.pair_bytes_per_s, link.both_bytes_per_s, link.busy_bytes_per_s * self.sharing)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLayout:
-    """The ranks of every node, in rank order."""
+def pair_of(topology: Topology, kind: str) -> tuple[int, int] | None:
+    """Return two ranks with such a link between them."""
+    if kind == INSIDE:
+        return next(((ranks[0], ranks[1]) for ranks in topology.nodes if len(ranks) > 1), None)
+    return (topology.nodes[0][0], topology.nodes[1][0]) if len(topology.nodes) > 1 else None
 
-    nodes: tuple[tuple[int, ...], ...]
 
-    def pair(self, kind: str) -> tuple[int, int] | None:
-        """Return two ranks with such a link between them."""
-        if kind == INSIDE:
-            return next(((ranks[0], ranks[1]) for ranks in self.nodes if len(ranks) > 1), None)
-        return (self.nodes[0][0], self.nodes[1][0]) if len(self.nodes) > 1 else None
+def neighbours(topology: Topology, kind: str, rank: int) -> tuple[int | None, int | None]:
+    """Return the rank that a rank sends to, and the rank that it receives from, when all links of a class are busy."""
+    node = next(ranks for ranks in topology.nodes if rank in ranks)
+    place = node.index(rank)
+    if kind == INSIDE:
+        return _around(node, place)
+    # Ranks of equal place make a circle through the nodes that have so many.
+    circle = tuple(ranks[place] for ranks in topology.nodes if len(ranks) > place)
+    return _around(circle, circle.index(rank))
 
-    def neighbours(self, kind: str, rank: int) -> tuple[int | None, int | None]:
-        """Return the rank that a rank sends to, and the rank that it receives from, when all links of a class are
-        busy.
-        """
-        node = next(i for i, ranks in enumerate(self.nodes) if rank in ranks)
-        place = self.nodes[node].index(rank)
-        if kind == INSIDE:
-            return _around(self.nodes[node], place)
-        # Ranks of equal place make a circle through the nodes that have so many.
-        circle = tuple(ranks[place] for ranks in self.nodes if len(ranks) > place)
-        return _around(circle, circle.index(rank))
 
-    @property
-    def sharing(self) -> int:
-        """Return the largest number of rings of :meth:`neighbours` between nodes that go through one node; 1 for one
-        node.
-        """
-        return sorted(map(len, self.nodes))[-2] if len(self.nodes) > 1 else 1
+def sharing(topology: Topology) -> int:
+    """Return the largest number of rings of :func:`neighbours` between nodes that go through one node; 1 for one
+    node.
+    """
+    return sorted(topology.counts)[-2] if len(topology.nodes) > 1 else 1
 
 
 def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None]:
@@ -118,27 +113,22 @@ def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None
     return circle[(place + 1) % len(circle)], circle[place - 1]
 
 
-def link_layout(transport: Transport) -> LinkLayout:
-    """Return the layout of the transport's ranks. Collective."""
-    nodes = transport.gather_json(transport.node)
-    return LinkLayout(tuple(tuple(r for r, own in enumerate(nodes) if own == node) for node in range(transport.nodes)))
-
-
 def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
     """Return the calibration. Collective; the same on all ranks. ``transport``: of one of the ways of ``buffers``,
     whose memory is moved, and added as float32.
     """
-    layout = link_layout(transport)
+    topology = topology_of(transport)
     memory = message_buffers(buffers, max(*RATE_BYTES, *STREAM_BYTES))
     rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
     links = {
-        kind: LinkClass(_alpha_s(transport, pair, memory, tag), *rates[kind](transport, pair, layout, memory, tag))
+        kind: LinkClass(_alpha_s(transport, pair, memory, tag), *rates[kind](transport, pair, topology, memory, tag))
         for kind in (INSIDE, BETWEEN)
-        if (pair := layout.pair(kind))
+        if (pair := pair_of(topology, kind))
     }
     beside = BETWEEN in links and isinstance(buffers, HostBuffers)
-    times = _beside_computing(transport, layout, links[BETWEEN], memory, buffers, tag) if beside else (0.0, 0.0)
-    return Calibration(links, _gamma(transport, buffers, memory), layout.sharing, *times)
+    times = _beside_computing(transport, topology, links[BETWEEN], memory, buffers, tag) if beside else (0.0, 0.0)
+    gamma_s_per_byte = slowest_s(transport, _addition(buffers, memory), REPEATS) / GAMMA_BYTES
+    return Calibration(links, gamma_s_per_byte, sharing(topology), *times)
 
 
 def _alpha_s(transport: Transport, pair: tuple[int, int], memory: tuple, tag: int) -> float:
@@ -148,7 +138,7 @@ def _alpha_s(transport: Transport, pair: tuple[int, int], memory: tuple, tag: in
 
 
 def _message_rates(
-    transport: Transport, pair: tuple[int, int], layout: LinkLayout, memory: tuple, tag: int
+    transport: Transport, pair: tuple[int, int], topology: Topology, memory: tuple, tag: int
 ) -> list[float]:
     """Return the rates of a pair, of both directions, and of all ranks at once, inside nodes: the best over message
     sizes.
@@ -157,7 +147,7 @@ def _message_rates(
     prepared = (
         (2, lambda out, into: ping_pong(transport, *pair, out, into, tag)),  # two messages that follow one another
         (1, lambda out, into: shift(transport, peer, peer, out, into, tag)),
-        (1, lambda out, into: shift(transport, *layout.neighbours(INSIDE, transport.rank), out, into, tag)),
+        (1, lambda out, into: shift(transport, *neighbours(topology, INSIDE, transport.rank), out, into, tag)),
     )
 
     def rate(moves: int, prepare: Callable, nbytes: int) -> float:
@@ -167,13 +157,13 @@ def _message_rates(
 
 
 def _stream_rates(
-    transport: Transport, pair: tuple[int, int], layout: LinkLayout, memory: tuple, tag: int
+    transport: Transport, pair: tuple[int, int], topology: Topology, memory: tuple, tag: int
 ) -> list[float]:
     """Return the same rates between nodes, of streams."""
     first, second = pair
     one_way = {first: (second, None), second: (None, first)}.get(transport.rank, (None, None))
     peer = {first: second, second: first}.get(transport.rank)
-    ends = one_way, (peer, peer), layout.neighbours(BETWEEN, transport.rank)
+    ends = one_way, (peer, peer), neighbours(topology, BETWEEN, transport.rank)
 
     def rate(to: int | None, source: int | None, nbytes: int) -> float:
         out, into = (span[:nbytes] for span in memory)
@@ -183,20 +173,16 @@ def _stream_rates(
 
 
 def _beside_computing(
-    transport: Transport, layout: LinkLayout, link: LinkClass, memory: tuple, buffers: Buffers, tag: int
+    transport: Transport, topology: Topology, link: LinkClass, memory: tuple, buffers: Buffers, tag: int
 ) -> tuple[float, float]:
     """Return (core, beside), in seconds a byte."""
     nbytes = max(STREAM_BYTES)
     out, into = (span[:nbytes] for span in memory)
     work = repeated(_addition(buffers, message_buffers(buffers, GAMMA_BYTES)), ADDITIONS)
     count = math.ceil(BESIDE_S * link.busy_bytes_per_s / nbytes)
-    ends = layout.neighbours(BETWEEN, transport.rank)
+    ends = neighbours(topology, BETWEEN, transport.rank)
     core_s, beside_s = beside_computing_s(transport, *ends, out, into, tag, count, work)
     return core_s / nbytes, beside_s / nbytes
-
-
-def _gamma(transport: Transport, buffers: Buffers, memory: tuple) -> float:
-    return slowest_s(transport, _addition(buffers, memory), REPEATS) / GAMMA_BYTES
 
 
 def _addition(buffers: Buffers, memory: tuple) -> Callable[[], None]:

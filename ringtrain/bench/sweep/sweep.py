@@ -21,8 +21,9 @@ from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
+from ringtrain.collectives.shared_memory import topology_of
 from ringtrain.collectives.stream import STREAMS
-from ringtrain.collectives.topology import Topology, topology_from_nodes
+from ringtrain.collectives.topology import Topology
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
@@ -117,8 +118,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     result.header["self_test"] = bench.tested  # grows with the rows
     with busy_processes(asked.protocol.beside if transport.local_rank == 0 else 0):
         _measure_all(bench, asked.passes, watcher, result)
-    topology = topology_from_nodes(transport.gather_json(transport.node))
-    result.header |= {"fits": _fits(result.rows, bounds, topology), "finished": True}
+    result.header |= {"fits": _fits(result.rows, bounds, topology_of(transport)), "finished": True}
     return result
 
 
