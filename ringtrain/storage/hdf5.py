@@ -80,18 +80,18 @@ def nbytes_of(array: h5py.Dataset) -> int:
     return math.prod(array.shape or (0,)) * array.dtype.itemsize
 
 
-def attribute(owner, name: str, kinds: Collection[int], default=None):
-    """Return an attribute's value, or the default if it is missing, of another kind (h5t.INTEGER, h5t.FLOAT,
-    h5t.STRING) or larger than any attribute."""
+def attribute(owner, name: str, kinds: Collection[int]):
+    """Return an attribute's value; None if it is missing, of another kind (h5t.INTEGER, h5t.FLOAT, h5t.STRING) or
+    larger than any attribute."""
     key = name.encode()
     if not h5a.exists(owner.id, key):
-        return default
+        return None
     held = h5a.open(owner.id, key)
     if held.get_type().get_class() not in kinds:
-        return default
+        return None
     points = held.get_space().get_simple_extent_npoints()
     if points * held.get_type().get_size() > ATTRIBUTE_BYTES:
-        return default
+        return None
     return owner.attrs[name]
 
 

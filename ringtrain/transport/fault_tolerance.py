@@ -51,7 +51,7 @@ def end_job() -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # a death by a signal is one that the others hear of
 
 
-def wait_until_read(patience_s: float = LET_OUT_S) -> None:
+def wait_until_read() -> None:
     """Return when the launcher has read this process's output from its pipe. The launcher learns of the job's end in
     another way, and its text about that would come first: Open MPI's text ends in a zero byte, after which no line
     begins.
@@ -59,7 +59,7 @@ def wait_until_read(patience_s: float = LET_OUT_S) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, RuntimeError):  # it is closed, or this interrupts a write
             stream.flush()
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + LET_OUT_S
     while any(map(_unread, (1, 2))) and time.monotonic() < until:
         time.sleep(1e-3)
 

@@ -100,7 +100,6 @@ class Rig:
         make: Callable[..., Optimizer],
         loss: Loss,
         inputs: Inputs,
-        seed: int = 0,
     ):
         self._ops, self._watch, self._loss = ops, Stopwatch(ops), loss
         self.ways = {
@@ -114,7 +113,7 @@ class Rig:
         self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
         self._numbers, self._squares = ops.zeros((UPDATE_NUMBERS,), "float64"), make_squares(self._optimizer, ops)
         self._totals = ops.zeros((3,), "float64")
-        key = ops.from_host(np.array([seed], np.uint64))
+        key = ops.from_host(np.zeros(1, np.uint64))
         self._ctx = Pass(ops, Workspace(ops), total=total, key=key)
         self._inputs = inputs(self._ctx.space)
         form, _ = loss.labels_of(graph.shapes[graph.output])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, no_progress, row_blocks
+from ringtrain.data.content import row_blocks
 from ringtrain.errors import DataError
 
 
@@ -107,10 +107,9 @@ def _all_but_last(array) -> tuple[int, ...]:
     return tuple(range(array.ndim - 1))
 
 
-def pixel_statistics(images, progress: Progress = no_progress) -> PixelStatistics:
+def pixel_statistics(images) -> PixelStatistics:
     """Compute the statistics of inputs in memory. Shapes: [N, ..., C], N from 1"""
     running = running_statistics(images.shape[1:], images.dtype)
     for rows in row_blocks(len(images), images[0].nbytes * 8):
         running.add(images[rows])
-        progress("statistics", rows.stop, len(images))
     return running.finish()

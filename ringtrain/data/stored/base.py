@@ -95,8 +95,10 @@ def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
 class MemoryArray(StoredArray):
     """An array in memory."""
 
-    def __init__(self, array: np.ndarray, where: str = "memory"):
-        self.where, self.array = where, array
+    where = "memory"
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
         self.shape, self.dtype = array.shape, array.dtype
 
     def read(self, start: int, stop: int, out) -> None:

@@ -57,14 +57,14 @@ class RunFolder:
         self.checkpoint_folder = Folder(self.checkpoints, self.root)
         self.lock: lock.Lock | None = None
 
-    def claim(self, resume: bool, patience_s: float = lock.PATIENCE_S) -> list[str]:
+    def claim(self, resume: bool) -> list[str]:
         """Keep other runs out until :meth:`release` or this process's end, remove the files of killed writers, and
         rename obstacles to files. Returns notes about it for the user.
 
         Raises: UsageError if another run is at work here, or was since and is not resumed;
         RingtrainError, UsageError as ``files.write``.
         """
-        self.lock = lock.take_lock(self.path, patience_s)
+        self.lock = lock.take_lock(self.path)
         _refuse(self, resume)
         self.root.remove_partials()
         self.checkpoint_folder.remove_partials()
@@ -75,10 +75,10 @@ class RunFolder:
         if self.lock is not None:
             self.lock.release()
 
-    def check_idle(self, patience_s: float = lock.PATIENCE_S) -> None:
+    def check_idle(self) -> None:
         """Raise UsageError if another run is at work here: its files may still change."""
         if os.path.lexists(self.path / lock.NAME):
-            lock.take_lock(self.path, patience_s).release()
+            lock.take_lock(self.path).release()
 
     def _clear_obstacles(self) -> list[str]:
         """Rename links, folders and pipes at the paths of files: a link would redirect writes to another file, the

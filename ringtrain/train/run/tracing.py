@@ -5,7 +5,7 @@ outside of them. Times are the host's, counted from a barrier; a device also has
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,15 +45,15 @@ def window_of(config: TrainConfig, begun: int) -> range:
 
 
 class DeviceTimes:
-    """The times of a device's work, by marks between it. ``clock``: nanoseconds"""
+    """The times of a device's work, by marks between it."""
 
-    def __init__(self, ops: Ops, clock: Callable[[], int]):
-        self._ops, self._clock = ops, clock
+    def __init__(self, ops: Ops):
+        self._ops = ops
         self._marks: list[tuple[Mark, str | None, str | None]] = []  # (mark, the work before it or None, its layer)
 
     def begin(self) -> None:
         self._ops.synchronize()
-        self._zero, self._mark_zero = self._clock(), self._ops.mark(timed=True)
+        self._zero, self._mark_zero = time.perf_counter_ns(), self._ops.mark(timed=True)
 
     def mark(self, verb: str | None = None, layer: str | None = None) -> None:
         """Mark the end of the work that was issued since the last mark."""
@@ -72,19 +72,12 @@ class DeviceTimes:
 
 
 class Tracer:
-    """Traces this rank. ``window``: the iterations, from 0; ``path``: the file on rank 0, else None; ``clock``: ns"""
+    """Traces this rank. ``window``: the iterations, from 0; ``path``: the file on rank 0, else None"""
 
-    def __init__(
-        self,
-        worker: Worker,
-        transport: Transport,
-        window: range,
-        path: Path | None,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ):
-        self._worker, self._transport, self.window, self._path, self._clock = worker, transport, window, path, clock
+    def __init__(self, worker: Worker, transport: Transport, window: range, path: Path | None):
+        self._worker, self._transport, self.window, self._path = worker, transport, window, path
         self._slices: list[Slice] = []
-        self._device = DeviceTimes(worker.ops, clock) if worker.ops.records else None
+        self._device = DeviceTimes(worker.ops) if worker.ops.records else None
         self._open = False
         self._iteration, self._began = -1, 0
         worker.hooks.before_iteration = self.iterate
@@ -92,7 +85,7 @@ class Tracer:
     def align(self) -> None:
         """Count times from here on all ranks. Collective."""
         self._transport.barrier()
-        self._zero = self._clock()
+        self._zero = time.perf_counter_ns()
 
     def iterate(self, iteration: int) -> None:
         """Begin an iteration."""
@@ -101,7 +94,7 @@ class Tracer:
             self._begin()
         if not inside:
             self.end()
-        self._iteration, self._began = iteration, self._clock()
+        self._iteration, self._began = iteration, time.perf_counter_ns()
 
     def _begin(self) -> None:
         self._open, hooks = True, self._worker.hooks
@@ -141,11 +134,11 @@ class Tracer:
     # ── the worker ────────────────────────────────────────────────────────────────────────────────────────────
     def _perform(self, instruction: object) -> None:
         self._pass = type(instruction).__name__.lower()
-        began = self._since = self._clock()
+        began = self._since = time.perf_counter_ns()
         self._layer = ""
         self._mark()
         self._worker.run(instruction)
-        now = self._clock()
+        now = time.perf_counter_ns()
         if isinstance(instruction, Forward):
             self._close_layer(now)
         else:
@@ -158,7 +151,7 @@ class Tracer:
         """Forward begins the layer of this span."""
         layer = _layer_of(span)
         if layer != self._layer:
-            self._close_layer(self._clock())
+            self._close_layer(time.perf_counter_ns())
             self._layer = layer
         self._worker.exchange.before_read(span)
 
@@ -173,10 +166,10 @@ class Tracer:
         layer = _layer_of(span)
         if layer != self._layer:
             self._mark(self._pass, layer)
-            self._add(LOOP, f"{self._pass} {layer}", self._since, self._clock())
+            self._add(LOOP, f"{self._pass} {layer}", self._since, time.perf_counter_ns())
             self._layer = layer
         self._worker.exchange.grad_ready(span)
-        self._since = self._clock()
+        self._since = time.perf_counter_ns()
 
     def _mark(self, verb: str | None = None, layer: str | None = None) -> None:
         if self._device is not None:

@@ -66,9 +66,7 @@ def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
     return child_command("ringtrain.transport.cuda_probe", maker, numbers, f"{seconds:g}")
 
 
-def attempt(
-    launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S
-) -> CudaTrial:
+def attempt(launcher: Path | None, vendor: str, maker: str, devices: Sequence[int]) -> CudaTrial:
     """Run a child and return its result.
 
     maker:   "module:name" of a function that makes a Runtime from a device's number
@@ -76,8 +74,8 @@ def attempt(
     """
     if launcher is None:
         return CudaTrial(UNKNOWN, texts.NO_MPIRUN)
-    line = command(launcher, vendor, program(maker, devices, limit_s + GRACE_S))
-    return read_trial(run_child(line, clean_environment(os.environ), limit_s), limit_s)
+    line = command(launcher, vendor, program(maker, devices, LIMIT_S + GRACE_S))
+    return read_trial(run_child(line, clean_environment(os.environ), LIMIT_S), LIMIT_S)
 
 
 def run_child(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
