@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
+from ringtrain.errors import TransportError
+from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.buffers import Raw
 from ringtrain.transport.counters import Counters
@@ -22,7 +24,7 @@ from ringtrain.transport.rows import Rows
 from ringtrain.transport.service_messages import ServiceMessages
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.traffic import LinkTraffic
-from ringtrain.transport.waiting import Patience, wait_for
+from ringtrain.transport.waiting import Patience, peers, wait_for
 
 Moves = Sequence[tuple[int, Array | Raw]]  # (peer, span)
 
@@ -46,18 +48,41 @@ class Handle(ABC):
         """Release its resources; do not start it again. ``Transport.close`` frees handles that are left."""
 
 
-class MessageHandle(Handle):
-    """One message of a :class:`TagSpace`, in flight. ``source``: the rank that sent it, when it has arrived."""
+class TestedHandle(Handle):
+    """A handle whose wait tests it until it is done. ``patience``: how to wait."""
 
     patience: Patience
-    source: int | None = None
 
     @abstractmethod
     def awaited(self) -> str:
-        """Return the peer that this rank waits for, in words."""
+        """Return the peers that this rank waits for, in words."""
 
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, self.awaited, patience=self.patience)
+
+
+class MessageHandle(TestedHandle):
+    """One message of a :class:`TagSpace`, in flight.
+
+    peer:   its other end; None: any rank, until one has sent it
+    names:  the ranks of the peers for messages about them
+    source: the rank that sent it, when it has arrived
+    """
+
+    source: int | None = None
+
+    def __init__(self, sending: bool, peer: int | None, tag: int, names: Sequence[int], patience: Patience):
+        self.sending, self.peer, self.tag, self.names, self.patience = sending, peer, tag, names, patience
+
+    def awaited(self) -> str:
+        verb = "receive" if self.sending else "send"
+        peer = texts.ANY_RANK if self.peer is None else peers([self.names[self.peer]])
+        return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self.tag)
+
+    def of_another_length(self, sent: int, expected: int, source: int, target: int) -> TransportError:
+        """Return the error of a message that has more or fewer bytes than its receiver expects."""
+        ends = {"source": self.names[source], "target": self.names[target], "tag": self.tag}
+        return TransportError(texts.SIZES_DIFFER(sent=sent, expected=expected, **ends))
 
 
 class TagSpace(ABC):

@@ -1,16 +1,16 @@
 """Device memory staged through host memory: for an MPI that cannot read device memory, or is slow at it."""
 
 from ringtrain.transport import texts
-from ringtrain.transport.base import Handle, Moves, Transport
+from ringtrain.transport.base import Handle, Moves, TestedHandle, Transport
 from ringtrain.transport.device.staging import CopyEngine, Prepare, StagedMessage
-from ringtrain.transport.waiting import Patience, peers, wait_for
+from ringtrain.transport.waiting import Patience, peers
 
 
-class StagedHandle(Handle):
+class StagedHandle(TestedHandle):
     """Moves of device memory, and possibly of host memory too."""
 
     def __init__(self, engine: CopyEngine, messages: list[StagedMessage], verb: str, tag: int, patience: Patience):
-        self._engine, self._messages, self._verb, self._tag, self._patience = engine, messages, verb, tag, patience
+        self._engine, self._messages, self._verb, self._tag, self.patience = engine, messages, verb, tag, patience
 
     def start(self) -> None:
         self._engine.start(self._messages)
@@ -19,10 +19,7 @@ class StagedHandle(Handle):
         self._engine.progress()
         return all(message.done for message in self._messages)
 
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
-
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
         late = [message.channel.peer for message in self._messages if not message.done]
         return texts.AWAITED_PEERS(peers=peers(late), verb=self._verb, tag=self._tag)
 

@@ -11,18 +11,18 @@ from itertools import pairwise
 from mpi4py import MPI
 
 from ringtrain.transport import native_call, texts
-from ringtrain.transport.base import Handle
+from ringtrain.transport.base import TestedHandle
 from ringtrain.transport.buffers import message_bounds
 from ringtrain.transport.mpi.arrivals import Arrivals
 from ringtrain.transport.mpi.requests import IN_FLIGHT, naming_peers
 from ringtrain.transport.native_call import NativeCall, starts
-from ringtrain.transport.waiting import Patience, peers, wait_for
+from ringtrain.transport.waiting import Patience, peers
 
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 BLOCK_BYTES = 1 << 20  # of a long type, at most
 
 
-class NativeHandle(Handle):
+class NativeHandle(TestedHandle):
     """One call, in flight once started. ``limit``: the most bytes that are counted one by one; ``names``: the ranks of
     the peers for messages about them; ``number``: of the call, the same on all ranks.
     """
@@ -30,7 +30,7 @@ class NativeHandle(Handle):
     def __init__(
         self, comm: MPI.Intracomm, call: NativeCall, limit: int, patience: Patience, names: Sequence[int], number: int
     ):
-        self._comm, self._call, self._limit, self._patience = comm, call.flat(), limit, patience
+        self._comm, self._call, self._limit, self.patience = comm, call.flat(), limit, patience
         self._names, self._arrivals = names, Arrivals(comm, number)
         self._requests: list[MPI.Request] = []
 
@@ -46,13 +46,10 @@ class NativeHandle(Handle):
             IN_FLIGHT.discard(self)
         return done
 
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
-
     def _doing(self) -> str:
         return texts.IN_NATIVE(kind=self._call.kind)
 
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
         others = peers(name for rank, name in enumerate(self._names) if rank != self._comm.rank)
         return texts.AWAITED_NATIVE(peers=others, kind=self._call.kind)
 

@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 from ringtrain.errors import RankLostError, TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.base import Handle, Moves
+from ringtrain.transport.base import Handle, Moves, TestedHandle
 from ringtrain.transport.buffers import Raw, as_bytes, message_bounds
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
-from ringtrain.transport.waiting import Patience, peers, wait_for
+from ringtrain.transport.waiting import Patience, peers
 
 LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 HEARD_S = 1.0  # by when a death is known here that an error has come of
@@ -96,7 +96,7 @@ def _as_mpi_buffer(data: Any) -> Any:
     return MPI.buffer.fromaddress(data.address, data.size) if isinstance(data, Raw) else data
 
 
-class PersistentHandle(Handle):
+class PersistentHandle(TestedHandle):
     """Prepared sends or receives: started together by ``post``, and tested together.
 
     Most are one message, and are tested often, so they make no unnecessary call. ``moves`` are kept: a request holds
@@ -114,7 +114,7 @@ class PersistentHandle(Handle):
         freed: Callable[["PersistentHandle"], None],
         comm,
     ):
-        self._requests, self._moves, self._patience = requests, moves, patience
+        self._requests, self._moves, self.patience = requests, moves, patience
         self._awaits = texts.AWAITED_PEERS(peers=whom, verb=verb, tag=tag)
         self._receives = verb == "send"
         self._freed, self._comm = freed, comm
@@ -138,9 +138,6 @@ class PersistentHandle(Handle):
                 raise transport_error(self._waiting(), error, self._comm) from error
         return not self._active
 
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
-
     def free(self) -> None:
         for request in self._requests:
             if self._active and self._receives:  # or the MPI writes into memory that is given back
@@ -152,8 +149,8 @@ class PersistentHandle(Handle):
         self._active = False
         self._freed(self)
 
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
         return self._awaits
 
     def _waiting(self) -> str:
-        return f"waiting for {self._awaited()}"
+        return f"waiting for {self.awaited()}"

@@ -10,12 +10,11 @@ from threading import Lock
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.errors import TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.base import MessageHandle, TagSpace
 from ringtrain.transport.buffers import as_bytes, message_bounds
 from ringtrain.transport.mpi.requests import IN_FLIGHT, naming_peers
-from ringtrain.transport.waiting import Patience, peers
+from ringtrain.transport.waiting import Patience
 
 
 class SingleMessages(TagSpace):
@@ -66,8 +65,8 @@ class SingleMessage(MessageHandle):
     """
 
     def __init__(self, space: SingleMessages, parts: list[np.ndarray], sending: bool, peer: int | None, tag: int):
-        self._space, self._comm, self._sending, self._peer, self.tag = space, space.comm, sending, peer, tag
-        self._waiting, self.patience = parts, space.patience
+        super().__init__(sending, peer, tag, space.names, space.patience)
+        self._space, self._comm, self._waiting = space, space.comm, parts
         self._posted: list[tuple[MPI.Request, np.ndarray, int]] = []  # with the bytes that are expected
         self._doing = texts.IN_MESSAGE(awaited=self.awaited())
         if sending:
@@ -76,27 +75,27 @@ class SingleMessage(MessageHandle):
 
     def start(self) -> None:
         """Post all parts of a message that is sent."""
-        assert self._peer is not None  # a message goes to a rank
+        assert self.peer is not None  # a message goes to a rank
         with naming_peers(self._doing, self._comm):
             for part in self._waiting:
-                self._posted.append((self._comm.Isend([part, MPI.BYTE], self._peer, self.tag), part, part.size))
+                self._posted.append((self._comm.Isend([part, MPI.BYTE], self.peer, self.tag), part, part.size))
         self._waiting = []
 
     def competes(self, other: "SingleMessage") -> bool:
         """Whether two receives may want the same message."""
-        return self.tag == other.tag and (None in (self._peer, other._peer) or self._peer == other._peer)
+        return self.tag == other.tag and (None in (self.peer, other.peer) or self.peer == other.peer)
 
     def take(self) -> bool:
         """Take the parts that have come. Returns whether all have, or one that differs."""
         status = MPI.Status()
         with naming_peers(self._doing, self._comm):
             while self._waiting:
-                source = MPI.ANY_SOURCE if self._peer is None else self._peer
+                source = MPI.ANY_SOURCE if self.peer is None else self.peer
                 message = self._comm.Improbe(source, self.tag, status)
                 if message is None:
                     return False
                 part, sent = self._waiting[0], status.Get_count(MPI.BYTE)
-                self.source = self._peer = status.Get_source()
+                self.source = self.peer = status.Get_source()
                 into = part if sent == part.size else np.empty(sent, np.uint8)
                 self._posted.append((message.Irecv([into, MPI.BYTE]), into, part.size))
                 self._waiting = (self._waiting[1:] or [part[:0]]) if sent == self._space.limit else []
@@ -112,19 +111,9 @@ class SingleMessage(MessageHandle):
                     return False
             self._posted.pop(0)
             if part.size != expected:
-                raise self._of_another_length(part.size, expected)
+                IN_FLIGHT.discard(self)
+                raise self.of_another_length(part.size, expected, self.source or 0, self._comm.rank)
         if not taken:
             return False
         IN_FLIGHT.discard(self)
         return True
-
-    def _of_another_length(self, sent: int, expected: int) -> TransportError:
-        IN_FLIGHT.discard(self)
-        names = self._space.names
-        ends = {"source": names[self.source or 0], "target": names[self._comm.rank], "tag": self.tag}
-        return TransportError(texts.SIZES_DIFFER(sent=sent, expected=expected, **ends))
-
-    def awaited(self) -> str:
-        verb = "receive" if self._sending else "send"
-        peer = texts.ANY_RANK if self._peer is None else peers([self._space.names[self._peer]])
-        return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self.tag)

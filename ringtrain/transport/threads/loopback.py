@@ -18,7 +18,7 @@ from ringtrain.arrays import Array
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, Transport
+from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, TestedHandle, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.launch_environment import number_nodes
 from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
@@ -37,7 +37,7 @@ from ringtrain.transport.threads.native import REDUCE, ThreadCollective, ThreadC
 from ringtrain.transport.threads.service_messages import ThreadServiceMessages
 from ringtrain.transport.threads.single_messages import ThreadMail, ThreadSpace
 from ringtrain.transport.traffic import LinkTraffic
-from ringtrain.transport.waiting import Patience, peers, wait_for
+from ringtrain.transport.waiting import Patience, peers
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
 
@@ -119,6 +119,10 @@ class Rendezvous:
         self.table: list = [None] * size
 
 
+def _let_others() -> None:
+    time.sleep(0)  # another thread has the interpreter
+
+
 class LoopbackMessage:
     """One span in flight: done when both ends have met and the bytes are copied."""
 
@@ -128,8 +132,10 @@ class LoopbackMessage:
         self.data, self.done = data, True
 
 
-class LoopbackHandle(Handle):
+class LoopbackHandle(TestedHandle):
     """Prepared sends or receives of a loopback world."""
+
+    patience = Patience(pause=_let_others)
 
     def __init__(self, world: LoopbackWorld, sending: bool, moves, keys, names: Sequence[int]):
         self._world, self._sending = world, sending
@@ -156,10 +162,7 @@ class LoopbackHandle(Handle):
         self._world.check()
         return False
 
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, patience=PATIENCE)
-
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
         late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
         return texts.AWAITED_PEERS(peers=peers(late), verb="receive" if self._sending else "send", tag=self._tag)
 
@@ -176,13 +179,6 @@ def _match(key, sends: deque, recvs: deque) -> None:
             )
         into.data[:] = out.data
         out.done = into.done = True
-
-
-def _let_others() -> None:
-    time.sleep(0)  # another thread has the interpreter
-
-
-PATIENCE = Patience(pause=_let_others)
 
 
 def _in_order() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 
 from ringtrain.errors import TransportError
 from ringtrain.transport import native_call, texts
-from ringtrain.transport.base import Handle
+from ringtrain.transport.base import TestedHandle
 from ringtrain.transport.native_call import NativeCall, starts
-from ringtrain.transport.waiting import Patience, peers, wait_for
+from ringtrain.transport.waiting import Patience, peers
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -97,7 +97,7 @@ RESULT: dict[str, Callable[[list[NativeCall], int], np.ndarray | None]] = {
 }
 
 
-class ThreadCollectiveHandle(Handle):
+class ThreadCollectiveHandle(TestedHandle):
     """This rank's end of a :class:`ThreadCollective`, done when all ranks have come."""
 
     def __init__(
@@ -109,7 +109,7 @@ class ThreadCollectiveHandle(Handle):
         check: Callable[[], None],
         names: Sequence[int],
     ):
-        self._call, self._rank, self._patience, self._check, self._names = call, rank, patience, check, names
+        self._call, self._rank, self.patience, self._check, self._names = call, rank, patience, check, names
         self._shared: ThreadCollective | None = shared
 
     def start(self) -> None:
@@ -125,9 +125,6 @@ class ThreadCollectiveHandle(Handle):
         shared.finish(self._rank, self._call.recv)
         return True
 
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
-
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
         late = self._shared.late() if self._shared else []
         return texts.AWAITED_JOINING(peers=peers(self._names[rank] for rank in late), kind=self._call.kind)

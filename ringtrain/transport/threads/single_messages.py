@@ -7,10 +7,9 @@ from threading import Lock
 import numpy as np
 
 from ringtrain.errors import TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.base import MessageHandle, TagSpace
 from ringtrain.transport.buffers import as_bytes
-from ringtrain.transport.waiting import Patience, peers
+from ringtrain.transport.waiting import Patience
 
 
 class ThreadMail:
@@ -39,17 +38,17 @@ class ThreadSpace(TagSpace):
     def __init__(
         self, mail: ThreadMail, rank: int, patience: Patience, check: Callable[[], None], names: Sequence[int]
     ):
-        self._mail, self._rank, self._patience, self._check, self._names = mail, rank, patience, check, names
+        self._mail, self.rank, self.patience, self.check, self.names = mail, rank, patience, check, names
 
     def send(self, span: np.ndarray, peer: int, tag: int) -> MessageHandle:
         return self._post(span, True, peer, peer, tag)
 
     def receive(self, span: np.ndarray, peer: int | None, tag: int) -> MessageHandle:
-        return self._post(span, False, self._rank, peer, tag)
+        return self._post(span, False, self.rank, peer, tag)
 
     def _post(self, span: np.ndarray, sending: bool, receiver: int, peer: int | None, tag: int) -> "ThreadMessage":
-        self._check()
-        made = ThreadMessage(as_bytes(span), sending, self._rank, peer, tag, self._patience, self._check, self._names)
+        self.check()
+        made = ThreadMessage(self, as_bytes(span), sending, peer, tag)
         self._mail.post(receiver, tag, made)
         return made
 
@@ -57,19 +56,9 @@ class ThreadSpace(TagSpace):
 class ThreadMessage(MessageHandle):
     """One end of a message."""
 
-    def __init__(
-        self,
-        data: np.ndarray,
-        sending: bool,
-        rank: int,
-        peer: int | None,
-        tag: int,
-        patience: Patience,
-        check: Callable[[], None],
-        names: Sequence[int],
-    ):
-        self.data, self.sending, self.rank, self.peer, self._tag = data, sending, rank, peer, tag
-        self.patience, self._check, self._names, self._done = patience, check, names, False
+    def __init__(self, space: ThreadSpace, data: np.ndarray, sending: bool, peer: int | None, tag: int):
+        super().__init__(sending, peer, tag, space.names, space.patience)
+        self.rank, self.data, self._check, self._done = space.rank, data, space.check, False
         self._error: TransportError | None = None
 
     def take(self, out: "ThreadMessage") -> None:
@@ -77,8 +66,7 @@ class ThreadMessage(MessageHandle):
         if out.data.size == self.data.size:
             self.data[:] = out.data
         else:
-            ends = {"source": self._names[out.rank], "target": self._names[self.rank], "tag": self._tag}
-            self._error = TransportError(texts.SIZES_DIFFER(sent=out.data.size, expected=self.data.size, **ends))
+            self._error = self.of_another_length(out.data.size, self.data.size, out.rank, self.rank)
         self.source = out.rank
         out._done = self._done = True
 
@@ -91,8 +79,3 @@ class ThreadMessage(MessageHandle):
         if self._error is not None:
             raise self._error
         return self._done
-
-    def awaited(self) -> str:
-        verb = "receive" if self.sending else "send"
-        peer = texts.ANY_RANK if self.peer is None else peers([self._names[self.peer]])
-        return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self._tag)
