@@ -141,18 +141,16 @@ class KeyValueStore:
         return found if found is None else [each.encode("latin-1") if isinstance(each, str) else each for each in found]
 
     def _serve(self) -> None:
-        with suppress(TransportError):  # a rank has died: the main thread sees that in its own wait
-            self._answer_requests()
-
-    def _answer_requests(self) -> None:
         waiting: list[tuple] = []  # requests for keys that are not there
         last = time.monotonic()
-        while not self._ending.wait(_pause_s(last)):
-            for peer, data in iter(lambda: self._messages.receive(REQUESTS), None):
-                last = time.monotonic()
-                do, keys, values, timeout_s, tag = json.loads(data)
-                waiting.append((peer, tag, do, keys, _from_text(values), time.monotonic() + timeout_s))
-            waiting = [each for each in waiting if not self._answered(*each)]
+        with suppress(TransportError):  # a rank has died: the main thread sees that in its own wait
+            while not self._ending.wait(_pause_s(last)):
+                for peer, data in iter(lambda: self._messages.receive(REQUESTS), None):
+                    last = time.monotonic()
+                    do, keys, encoded, timeout_s, tag = json.loads(data)
+                    values = [each.encode("latin-1") for each in encoded]
+                    waiting.append((peer, tag, do, keys, values, last + timeout_s))
+                waiting = [each for each in waiting if not self._answered(*each)]
 
     def _answered(self, peer: int, tag: int, do: str, keys, values, until: float) -> bool:
         with self._changed:
@@ -175,7 +173,3 @@ def _as_bytes(value) -> bytes:
 
 def _as_text(values) -> list:
     return [bytes(each).decode("latin-1") if isinstance(each, (bytes, bytearray)) else each for each in values]
-
-
-def _from_text(values: Sequence[str]) -> list[bytes]:
-    return [each.encode("latin-1") for each in values]

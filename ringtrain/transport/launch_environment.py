@@ -77,15 +77,10 @@ def choose_local_ranks(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]
 
     Under mpirun ``SLURM_LOCALID`` is the daemon's, 0 in every rank; it fails that test, and is asked last.
     """
-    source = local_rank_source(claims, nodes)
-    if source is not None:
-        return [claim[source] for claim in claims]
+    for name in LOCAL_RANKS:
+        if _numbers_nodes([claim.get(name) for claim in claims], nodes):
+            return [claim[name] for claim in claims]
     return [list(nodes[:rank]).count(node) for rank, node in enumerate(nodes)]
-
-
-def local_rank_source(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]) -> str | None:
-    """Return the variable that :func:`choose_local_ranks` uses; None for the order of ranks."""
-    return next((name for name in LOCAL_RANKS if _numbers_nodes([claim.get(name) for claim in claims], nodes)), None)
 
 
 def _numbers_nodes(numbers: Sequence[int | None], nodes: Sequence[int]) -> bool:

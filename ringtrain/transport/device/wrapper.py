@@ -96,15 +96,12 @@ class DeviceTransport(ForwardingTransport):
         self._hand_over()
         if self._staged and self.size > 1:
             handle = self._inner.native_allreduce_start(np.zeros(1))
-            wait_for(lambda: self._advances(handle), FOREVER_S, lambda: texts.AWAITED_MEETING, patience=self.patience)
+            meeting = PollingHandle(handle, self._engine, self.patience)
+            wait_for(meeting.test, FOREVER_S, lambda: texts.AWAITED_MEETING, patience=self.patience)
 
     def _hand_over(self) -> None:
         self._engine.settle()
         self._sums.begin_all()
-
-    def _advances(self, handle: Handle) -> bool:
-        self._engine.progress()
-        return handle.test()
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
         self._meet()
