@@ -18,6 +18,7 @@ Source: Caffe's learning rate policies; cosine: Loshchilov & Hutter 2017
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ringtrain import parsing
@@ -84,40 +85,15 @@ def scaled(lr: float, batch: int, base_batch: int) -> float:
     return lr * batch / base_batch
 
 
-def _constant(s: LearningRate, i: int) -> float:
-    return 1.0
-
-
-def _step(s: LearningRate, i: int) -> float:
-    return power(s.gamma, i // s.steps[0])
-
-
-def _multistep(s: LearningRate, i: int) -> float:
-    return power(s.gamma, bisect_right(s.steps, i))
-
-
-def _poly(s: LearningRate, i: int) -> float:
-    return power(1 - min(i / s.total, 1), s.power)
-
-
-def _inv(s: LearningRate, i: int) -> float:
-    return power(1 + s.gamma * i, -s.power)
-
-
-def _cosine(s: LearningRate, i: int) -> float:
-    return half_cosine(min(i / s.total, 1))
-
-
-POLICIES = {
-    "constant": _constant,
-    "step": _step,
-    "multistep": _multistep,
-    "poly": _poly,
-    "inv": _inv,
-    "cosine": _cosine,
+# The factor of each policy after ``i`` iterations.
+POLICIES: dict[str, Callable[[LearningRate, int], float]] = {
+    "constant": lambda s, i: 1.0,
+    "step": lambda s, i: power(s.gamma, i // s.steps[0]),
+    "multistep": lambda s, i: power(s.gamma, bisect_right(s.steps, i)),
+    "poly": lambda s, i: power(1 - min(i / s.total, 1), s.power),
+    "inv": lambda s, i: power(1 + s.gamma * i, -s.power),
+    "cosine": lambda s, i: half_cosine(min(i / s.total, 1)),
 }
-
-
 TO_FLOOR = ("poly", "cosine")  # policies that end at the floor
 
 
