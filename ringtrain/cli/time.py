@@ -58,6 +58,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     from ringtrain.train.agree import agree, on_root, take_turns, together
     from ringtrain.train.assembly.device import open_device
     from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
+    from ringtrain.train.run.rank_stats import peak_bytes
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **plugin.facts(), **given})
@@ -72,7 +73,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     alone = without_exchange(config, graph, transport.size, warm_up + iterations)
     with closing(_training(device, alone, model)) as training:
         whole = iteration_times(training)[warm_up:]
-        header["peak_bytes"] = max(transport.gather_json(_peak_bytes()))
+        header["peak_bytes"] = max(transport.gather_json(peak_bytes()))
         training.worker.passes.forget()  # the layers have memory of their own
         with training.batches(transport, 0, ENDLESS) as batches:
             rig = together(transport, lambda: _rig(config, graph, training, batches))
@@ -174,13 +175,6 @@ def _header_lines(header: dict) -> list[str]:
         ),
         texts.HEADER_PROTOCOL(timed=timed, first=first, binding=" | ".join(header["binding"]), crowded=crowd),
     ]
-
-
-def _peak_bytes() -> int:
-    """Return the peak memory of this process."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 # ── showing ───────────────────────────────────────────────────────────────────────────────────────────────────────
