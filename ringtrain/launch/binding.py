@@ -10,7 +10,7 @@ one rule, and the UUID identifies a device.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
@@ -88,7 +88,3 @@ def sharing_ranks(everyone: Sequence[Bound]) -> list[list[int]]:
 
 def _shared(ranks: list[int]) -> str:
     return texts.SHARED_DEVICE(ranks=", ".join(map(str, ranks[:-1])), last=ranks[-1])
-
-
-def to_json(one: Bound) -> dict:
-    return asdict(one)

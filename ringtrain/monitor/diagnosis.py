@@ -67,8 +67,8 @@ def _whom(rows: Sequence[RankRecord], number: int, quiet: Callable[[int], float 
     if not named and some:
         named = [texts.SEEN_JOINED]
     if not named:
-        moved = [entry and not entry.done and (entry.moved, rank) for rank, entry in known.items()]
-        named = [_least_moved(rows, moved)]
+        moves, last = min((entry.moved, rank) for rank, entry in known.items() if entry and not entry.done)
+        named = [texts.LEAST_MOVED(rank=_placed(rows, [last]), moves=moves)]
     if waiting:
         named.append((texts.WAITS_IN if len(waiting) == 1 else texts.WAIT_IN)(ranks=peers(waiting)))
     iteration = max(row.iteration for row in rows)
@@ -84,11 +84,6 @@ def _joined(silent_s: float | None) -> Template:
 def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
     """With hosts."""
     return placed(ranks, {row.rank: row.host for row in rows})
-
-
-def _least_moved(rows: Sequence[RankRecord], moved: list) -> str:
-    steps, rank = min(filter(None, moved))
-    return texts.LEAST_MOVED(rank=_placed(rows, [rank]), moves=steps)
 
 
 def _whereabouts(row: RankRecord, quiet: Callable[[int], float | None]) -> str:

@@ -80,7 +80,8 @@ class Workspace:
         if place is None:
             place = self._places[self._kind, name] = self._place(count)
         elif self._slots[place].size < count:
-            self._enlarge(place, count)
+            self.replaced += 1
+            self._slots[place] = self._ops.empty((count,), self._ops.active)
         self._used.add(place)
         return self._slots[place][:count].reshape(shape)
 
@@ -100,10 +101,6 @@ class Workspace:
             return min(fitting, key=lambda place: self._slots[place].size)
         self._slots.append(self._ops.empty((count,), self._ops.active))
         return len(self._slots) - 1
-
-    def _enlarge(self, place: int, count: int) -> None:
-        self.replaced += 1
-        self._slots[place] = self._ops.empty((count,), self._ops.active)
 
     def _holds(self, slot: Array, addresses: list[int]) -> bool:
         start = self._ops.address(slot)

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 from rich import box
@@ -75,10 +76,6 @@ def layer_rows(
 
 def _seconds(row: dict) -> float:
     return sum(row[key] or 0.0 for key in ("forward_s", "backward_s"))
-
-
-def _parameters(row: dict) -> int:
-    return row["parameters"]
 
 
 def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: int) -> dict:
@@ -170,7 +167,7 @@ def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: 
         "exchange_bytes": exchanged,
         "sent_bytes": 2 * (ranks - 1) * exchanged // ranks,
         "fc_layers": [row["layer"] for row in fc],
-        "fc_parameter_share": _share(fc, layers, _parameters) if fc else None,
+        "fc_parameter_share": _share(fc, layers, itemgetter("parameters")) if fc else None,
         "fc_time_share": _share(fc, layers, _seconds) if fc else None,
     }
 

@@ -65,13 +65,10 @@ def _memories(good: Sequence[dict]) -> str:
 def _doubts(good: Sequence[dict]) -> list[str]:
     """Return the reasons of doubt: noise if most launches were noisy; any other if one launch has it."""
     noisy = sum(row["cv"] > NOISY_CV for row in good)
-    told = (
-        [texts.NOISY(most=NOISY_CV, noisy=noisy, launches=plural(len(good), "launch", "launches"))]
-        if 2 * noisy > len(good)
-        else []
-    )
-    others = (why for row in good for why in row["unreliable"] if not why.startswith("cv "))
-    return [*dict.fromkeys(others), *told]
+    told = list(dict.fromkeys(why for row in good for why in row["unreliable"] if not why.startswith("cv ")))
+    if 2 * noisy > len(good):
+        told.append(texts.NOISY(most=NOISY_CV, noisy=noisy, launches=plural(len(good), "launch", "launches")))
+    return told
 
 
 def markdown(header: dict, rows: Sequence[dict]) -> str:
@@ -81,7 +78,9 @@ def markdown(header: dict, rows: Sequence[dict]) -> str:
     for row in rows:
         lines.setdefault(label({**row, "algorithm": asked_name(row)}), {})[row["bytes"]] = row
     table = [["", *map(format_bytes, sizes)], ["---"] * (len(sizes) + 1)]
-    table += [[_title(name), *(_cell(own.get(nbytes)) for nbytes in sizes)] for name, own in lines.items()]
+    for name, own in lines.items():
+        title = f"{name}, µs" if name == NATIVE else name
+        table.append([title, *(_cell(own.get(nbytes)) for nbytes in sizes)])
     return "\n".join([*_facts(header, rows), "", *(f"| {' | '.join(cells)} |" for cells in table)])
 
 
@@ -109,10 +108,6 @@ def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
     ]
     doubts = dict.fromkeys(why for row in rows for why in row["unreliable"] or [])
     return lines + ([f"{DOUBT}: unreliable: {'; '.join(doubts)}."] if doubts else [])
-
-
-def _title(name: str) -> str:
-    return f"{name}, µs" if name == NATIVE else name
 
 
 def _cell(row: dict | None) -> str:

@@ -56,11 +56,6 @@ class Task:
         return (self.source, self.source + self.stop - self.start) if self.kind in LOCAL else None
 
     @property
-    def arrives_in_staging(self) -> bool:
-        """Whether it arrives in staging, before it is added or unpacked."""
-        return self.kind in (TAKE, ADD) and self.slot >= 0
-
-    @property
     def written(self) -> tuple[int, int] | None:
         """The elements that it writes."""
         return None if self.kind == SEND else (self.start, self.stop)
@@ -240,7 +235,8 @@ def _by_step(tasks: list[Task]) -> list[list[int]]:
 
 
 def _wait(graph: TaskGraph, i: int, rivals: set[int]) -> None:
-    lands = graph.tasks[i].arrives_in_staging
+    task = graph.tasks[i]
+    lands = task.kind in (TAKE, ADD) and task.slot >= 0  # it arrives in staging, before it is added or unpacked
     for rival in rivals:
         (graph.done_add if lands else graph.done_start)[rival].append(i)
     (graph.add_waits if lands else graph.start_waits)[i] += len(rivals)

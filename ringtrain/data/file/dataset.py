@@ -141,7 +141,7 @@ def _fill_for_node(source: OpenSource, arrays, memory, node: NodeMemory, progres
             node.barrier()
             raise
     node.barrier()
-    went_wrong = _read_header(memory)
+    went_wrong = bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
     if went_wrong:
         raise DataError(went_wrong)
 
@@ -154,10 +154,6 @@ def _fill(source: OpenSource, arrays, progress: Progress) -> None:
 def _write_header(memory, text: str) -> None:
     data = (text or texts.NOT_READ).encode()[: HEADER_BYTES - 1]
     memory[: len(data)] = np.frombuffer(data, np.uint8)
-
-
-def _read_header(memory) -> str:
-    return bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
 
 
 def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, extents: int | None) -> DataSet:

@@ -199,7 +199,7 @@ def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
     if path.suffix == ".npz":
         return _open_npz(named, path, files)
     with open_hdf5(path) as file, hdf5_errors(path):
-        if named.names is None and (is_data_set(file) or not _known_names(list(file))):
+        if named.names is None and (is_data_set(file) or not any(x in file for x, *_ in PAIRS)):
             return _open_own(path, file, files)
         return _open_arrays(named, path, file, files)
 
@@ -241,10 +241,6 @@ def _classes(path: Path, file: h5py.File) -> tuple[str, ...] | None:
     if not names or len(names) != np.size(found):
         raise DataError(texts.IN_FILE(path=path, problem=texts.CLASSES_NO_NAMES()))
     return names
-
-
-def _known_names(names: Sequence[str]) -> bool:
-    return any(x in names for x, *_ in PAIRS)
 
 
 def _parts(path: Path, there: Sequence[str], names, array) -> tuple[dict[str, SourcePart], tuple[str, ...]]:

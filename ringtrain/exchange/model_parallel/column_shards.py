@@ -96,15 +96,12 @@ class ColumnShards:
         """Gather a slot of the optimizer's state. Collective."""
         self._gather(self.slots[name], flat)
 
-    def load_slot(self, name: str, flat: Array) -> None:
-        self._scatter(flat, self.slots[name])
-
     def restore(self, state: dict, memory: Array, cut: int) -> None:
         """Continue from a whole state in host arrays, with the arena's weights. ``memory``: a flat array over the
         arena, which is free; ``cut``: the first element of these layers in it."""
         for name in self.slots:
             self._ops.upload(state[name][cut:], memory[cut:])
-            self.load_slot(name, memory)
+            self._scatter(memory, self.slots[name])
         self._update.step = int(state[STEP])
         self._loaded = self._newer = False
 

@@ -122,7 +122,9 @@ def _opened(path: Path) -> int:
 
 
 def _signed(descriptor: int) -> int:
-    text = json.dumps(asdict(_myself())).encode()
+    now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
+    owner = Owner(socket.gethostname(), os.getpid(), _started(os.getpid()), now)
+    text = json.dumps(asdict(owner)).encode()
     with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
@@ -134,10 +136,7 @@ def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
     if owner and owner.lives() and owner.process != os.getpid():
         os.close(descriptor)
         raise _taken(folder, owner)
-    return Lock(
-        _signed(descriptor),
-        texts.NO_LOCKS(folder=folder),
-    )
+    return Lock(_signed(descriptor), texts.NO_LOCKS(folder=folder))
 
 
 def _owner(descriptor: int) -> Owner | None:
@@ -149,11 +148,6 @@ def _owner(descriptor: int) -> Owner | None:
     kinds = (str, int, str, str)
     whole = all(type(value) is kind for value, kind in zip(asdict(owner).values(), kinds, strict=True))
     return owner if whole else None
-
-
-def _myself() -> Owner:
-    now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
-    return Owner(socket.gethostname(), os.getpid(), _started(os.getpid()), now)
 
 
 def _started(process: int) -> str:

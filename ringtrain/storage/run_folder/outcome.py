@@ -54,7 +54,8 @@ class RunOutcome:
         )
         if self.exit_code is not None:
             line += texts.EXIT_CODE(exit_code=self.exit_code)
-        return f"{line}: {plain(_first_line(self.text))}" if self.text else line
+        first_line = self.text.split("\n")[0]
+        return f"{line}: {plain(first_line)}" if self.text else line
 
 
 def write_outcome(folder: Path, outcome: RunOutcome) -> None:
@@ -91,7 +92,3 @@ def _count(held: dict, key: str) -> int:
     if type(held[key]) is not int or held[key] < 0:
         raise ValueError(texts.OUTCOME_FIELD(key=key, value=held[key]))
     return held[key]
-
-
-def _first_line(text: str) -> str:
-    return text.split("\n")[0]

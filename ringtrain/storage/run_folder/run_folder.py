@@ -212,18 +212,13 @@ def make_unused_folder(runs: Path, name: str, now: datetime.datetime) -> Path:
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}-{now:%Y%m%d-%H%M%S}"
     runs.mkdir(parents=True, exist_ok=True)
     path, k = runs / stem, 1
-    while not _made(path):
-        k += 1
-        path = runs / f"{stem}-{k}"
-    return path
-
-
-def _made(path: Path) -> bool:
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return False
-    return True
+    while True:
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            k += 1
+            path = runs / f"{stem}-{k}"
 
 
 def _refuse(folder: RunFolder, resume: bool) -> None:

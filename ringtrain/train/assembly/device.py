@@ -4,11 +4,11 @@ arrays. CUDA is imported at its first use.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.launch.binding import Bound, bind, binding_table, to_json
+from ringtrain.launch.binding import Bound, bind, binding_table
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.precision import active_dtype
@@ -66,7 +66,7 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     ops = together(transport, lambda: devices.ops(runtime, config.dtype, config.precision, **how))
     facts = runtime.facts
     own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
-    everyone = [Bound(**told) for told in transport.gather_json(to_json(own))]
+    everyone = [Bound(**told) for told in transport.gather_json(asdict(own))]
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 
 

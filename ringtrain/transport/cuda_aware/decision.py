@@ -106,7 +106,7 @@ def decide_way(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -
     if asked == DIRECT:
         return CudaDecision(DIRECT, _as_asked(trial), told)
     if trial is None:
-        return CudaDecision(STAGED, _denial(rungs), told)
+        return CudaDecision(STAGED, "; ".join(rung.why for rung in rungs if rung.answer == NO), told)
     if trial.answer != YES:
         failed = texts.TRIAL_FAILED if trial.answer == NO else texts.NO_TRIAL
         return CudaDecision(STAGED, failed(why=trial.why), told)
@@ -122,10 +122,6 @@ def _as_asked(trial: CudaTrial | None) -> str:
         raise DeviceError(texts.DIRECT_REFUSED(why=trial.why))
     tried = texts.AS_ASKED_SLOWER if trial.direct_gbs < trial.staged_gbs else texts.AS_ASKED_FASTER
     return tried(rates=trial.rates)
-
-
-def _denial(rungs: Sequence[Evidence]) -> str:
-    return "; ".join(rung.why for rung in rungs if rung.answer == NO)
 
 
 def agree_on_way(

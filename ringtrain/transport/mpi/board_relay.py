@@ -74,19 +74,16 @@ class RowRelay:
         self._thread.start()
 
     def _run(self) -> None:
-        with suppress(MPI.Exception):  # a rank has died: the main thread sees that in its own wait
-            self._hand_over()
-
-    def _hand_over(self) -> None:
         looks = 0
-        while not (self._given_up or all(peer.ended for peer in self._peers)):
-            ending = self._ending.is_set()
-            for peer in self._peers:
-                peer.receive(self._rows)
-                if ending or looks % 4 == 0:
-                    peer.send(self._rows[self._ours], ending)
-            looks += 1
-            _pause(self._ending)
+        with suppress(MPI.Exception):  # a rank has died: the main thread sees that in its own wait
+            while not (self._given_up or all(peer.ended for peer in self._peers)):
+                ending = self._ending.is_set()
+                for peer in self._peers:
+                    peer.receive(self._rows)
+                    if ending or looks % 4 == 0:
+                        peer.send(self._rows[self._ours], ending)
+                looks += 1
+                _pause(self._ending)
 
     def leave(self) -> None:
         """End the thread after a death, without the other nodes. Its messages under way stay allocated."""
