@@ -8,7 +8,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import echo
+from ringtrain.cli.output import check_files, echo
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Fraction, OfRank, Size
 
@@ -241,14 +241,9 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
 
 def _prepare_files(flags: dict, protocol) -> dict | None:
     """Check now that every file can be written, and return the earlier sweep of --compare, or None."""
-    from ringtrain.bench.sweep.files import check_writable
     from ringtrain.bench.sweep.gates import earlier
-    from ringtrain.report.figure import check_picture
 
-    for path in filter(None, (flags["json_path"], flags["csv_path"], flags["plot_path"])):
-        check_writable(path)
-    if flags["plot_path"] is not None:
-        check_picture(flags["plot_path"])
+    check_files(flags["json_path"], flags["csv_path"], picture=flags["plot_path"])
     return None if flags["compare_path"] is None else earlier(flags["compare_path"], protocol)
 
 

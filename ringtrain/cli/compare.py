@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import echo, show_tables, write_text
+from ringtrain.cli.output import check_files, echo, show_tables, write_text
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
         raise UsageError(texts.OUT_WITHOUT_VARIANTS(out=out))
     places = [Path(folder).resolve() for folder in folders]
     runs = [read_run(folder, name) for folder, name in zip(folders, run_names(places), strict=True)]
-    _check_paths(paths)
+    check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     variant_of = variants_by_seed(runs) if over_seeds else None
     if variant_of and len(set(variant_of.values())) == len(set(places)):
         raise UsageError(texts.NO_SEEDS)
@@ -145,7 +145,7 @@ def _check_files(out: str | None, asked: list, paths: dict) -> None:
 
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
-    _check_paths(paths)
+    check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     there = [folder for folder in (folders_of(out, asked) if out else []) if Path(folder).exists()]
     if there:
         raise UsageError(texts.VARIANT_EXISTS(folder=there[0], out=out))
@@ -206,17 +206,6 @@ def _code(asked: list, ran: list) -> int:
 
 
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _check_paths(paths: dict) -> None:
-    """Check now that every file can be written. Raises UsageError."""
-    from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.report.figure import check_picture
-
-    for path in filter(None, paths.values()):
-        check_writable(path)
-    if paths["plot_path"] is not None:
-        check_picture(paths["plot_path"])
-
-
 def _figures(runs: list, variant_of: dict[str, str] | None) -> tuple[list[dict], list[dict], list[str]]:
     """Return (rows of the runs, rows of the variants over seeds, if any, notes)."""
     from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows

@@ -85,6 +85,18 @@ def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
         echo("\n".join([*plain_lines(table), ""]))
 
 
+def check_files(*paths: str | None, picture: str | None = None) -> None:
+    """Raise UsageError, before hours of work, unless these files and this picture can be written."""
+    from ringtrain.bench.sweep.files import check_writable
+
+    for path in filter(None, (*paths, picture)):
+        check_writable(path)
+    if picture:
+        from ringtrain.report.figure import check_picture
+
+        check_picture(picture)
+
+
 def write_text(path, text: str) -> None:
     """Write a file whole or not at all; bytes of names that are no text are escaped. Raises RingtrainError."""
     from pathlib import Path

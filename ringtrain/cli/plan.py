@@ -4,7 +4,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
-from ringtrain.cli.output import echo, write_text
+from ringtrain.cli.output import check_files, echo, write_text
 from ringtrain.config.record import TrainConfig
 
 DEFAULTS = TrainConfig()
@@ -59,15 +59,10 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
     errors.
     """
-    from ringtrain.bench.sweep.files import check_writable
     from ringtrain.plan.plots import plot_plan
     from ringtrain.plan.tables import json_text, plan_lines
-    from ringtrain.report.figure import check_picture
 
-    for path in filter(None, (json_path, output)):
-        check_writable(path)
-    if output:
-        check_picture(output)
+    check_files(json_path, picture=output)
     layer_times, exchanges, settings, rows = _planned(model, layers, fabric, **asked)
     echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
     if json_path:

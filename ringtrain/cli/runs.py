@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import echo, echo_file, show_tables, write_text
+from ringtrain.cli.output import check_files, echo, echo_file, show_tables, write_text
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 
@@ -50,7 +50,7 @@ def _list(
     from ringtrain.runs.conditions import parse_condition, sort_runs
     from ringtrain.runs.summary import list_runs
 
-    _check_files(json_path, csv_path)
+    check_files(*(path for path in (json_path, csv_path) if path != STANDARD_OUTPUT))
     wanted = [parse_condition(text) for text in conditions]
     sort_runs([], key)  # a wrong name is told before the folders are read
     found, notes = list_runs(folder)
@@ -82,20 +82,11 @@ def _write_log(folder: Path, path: str, others: bool) -> None:
 
     if others:
         raise UsageError(texts.LOG_ALONE)
-    _check_files(path)
+    check_files(path if path != STANDARD_OUTPUT else None)
     rows = read_iterations(folder)
     _write(path, iterations_text(rows))
     if path != STANDARD_OUTPUT:
         echo(texts.LOG_WRITTEN(path=path, iterations=plural(len(rows), "iteration")))
-
-
-def _check_files(*paths: str | None) -> None:
-    """Raise UsageError unless these files can be written."""
-    for path in paths:
-        if path not in (None, STANDARD_OUTPUT):
-            from ringtrain.bench.sweep.files import check_writable
-
-            check_writable(path)
 
 
 def _write(path: str, text: str) -> None:

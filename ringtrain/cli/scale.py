@@ -17,7 +17,7 @@ import click
 from ringtrain.child import child_command
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
-from ringtrain.cli.output import echo, write_text
+from ringtrain.cli.output import check_files, echo, write_text
 
 if TYPE_CHECKING:
     from ringtrain.config.record import TrainConfig
@@ -79,7 +79,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
     config = _config_of(flags)
     planned, rows_of = _planned(counts, scalings, config.batch), partial(_rows, _read_plans(plan_paths), config)
     start = find_launcher(launcher, os.environ)
-    _check_paths(paths)
+    check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     folder = Path(_folder(out))
     failed: dict[str, str] = {}
     runs: list[dict] = []
@@ -138,16 +138,6 @@ def _read_plans(paths: Sequence[str]) -> "list[PlanFile]":
     from ringtrain.plan.plan_file import read_plan
 
     return [read_plan(path) for path in paths]
-
-
-def _check_paths(paths: dict) -> None:
-    from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.report.figure import check_picture
-
-    for path in filter(None, paths.values()):
-        check_writable(path)
-    if paths["plot_path"] is not None:
-        check_picture(paths["plot_path"])
 
 
 def _folder(out: str | None) -> str:

@@ -9,7 +9,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import echo, write_text
+from ringtrain.cli.output import check_files, echo, write_text
 
 if TYPE_CHECKING:
     from ringtrain.data.batches.batches import Batches
@@ -62,7 +62,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **plugin.facts(), **given})
-    on_root(transport, lambda: _check_file(json_path))
+    on_root(transport, lambda: check_files(json_path))
     header = _header(transport, config, iterations, warm_up)
     graph = model.graph()
     device = open_device(config, bare(transport))
@@ -139,13 +139,6 @@ def _inputs(feed: "Feed", batches: "Batches", space: "Workspace"):
             feed.ahead(following)
         yield found
         feed.arrive(batch)
-
-
-def _check_file(path: str | None) -> None:
-    from ringtrain.bench.sweep.files import check_writable
-
-    if path is not None:
-        check_writable(path)
 
 
 def _header(transport: "Transport", config, iterations: int, warm_up: int) -> dict:
