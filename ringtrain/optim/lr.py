@@ -48,7 +48,8 @@ class LearningRate:
     def __post_init__(self):
         if self.policy not in POLICIES:
             raise ConfigError(texts.UNKNOWN_POLICY(policy=self.policy, hint=nearest(self.policy, POLICIES)))
-        CHECKS.get(self.policy, _nothing)(self)
+        if self.policy in CHECKS:
+            CHECKS[self.policy](self)
         if self.floor > self.lr:
             raise ConfigError(texts.FLOOR(floor=self.floor, lr=self.lr))
         if self.warmup < 0:
@@ -95,10 +96,6 @@ POLICIES: dict[str, Callable[[LearningRate, int], float]] = {
     "cosine": lambda s, i: half_cosine(min(i / s.total, 1)),
 }
 TO_FLOOR = ("poly", "cosine")  # policies that end at the floor
-
-
-def _nothing(s: LearningRate) -> None:
-    pass
 
 
 def _wants_one_step(s: LearningRate) -> None:

@@ -34,10 +34,6 @@ def _approximate_below(x):
     return 0.5 * (1 + np.tanh(ROOT * (x + CUBE * x**3)))
 
 
-def _silu_slope(x, y):
-    return _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))
-
-
 def _gelu_tanh_slope(x, y):
     share = _approximate_below(x)
     return share + 2 * x * share * (1 - share) * ROOT * (1 + 3 * CUBE * x * x)
@@ -53,7 +49,7 @@ VALUES: dict[str, Callable[..., np.ndarray]] = {
 SLOPES: dict[str, Callable[..., np.ndarray]] = {
     "sigmoid": lambda x, y: y * (1 - y),
     "tanh": lambda x, y: 1 - y * y,
-    "silu": _silu_slope,
+    "silu": lambda x, y: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))),
     "gelu": lambda x, y: _below(x) + x * _density(x),
     "gelu_tanh": _gelu_tanh_slope,
 }

@@ -32,14 +32,6 @@ def value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta):
         dx_N[...] = np.where(valid, scale * slope, 0).reshape(dx_N.shape)
 
 
-def _mse(x, y, delta):
-    return (x - y) ** 2, 2 * (x - y)
-
-
-def _mae(x, y, delta):
-    return np.abs(x - y), np.sign(x - y)
-
-
 def _huber(x, y, delta):
     d = x - y
     return np.where(np.abs(d) <= delta, d * d / 2, delta * (np.abs(d) - delta / 2)), np.clip(d, -delta, delta)
@@ -51,7 +43,12 @@ def _bce(x, y, delta):
     return np.maximum(x, 0) - x * y + np.log1p(tail), np.where(x > 0, 1, tail) / (1 + tail) - y
 
 
-VALUE_LOSSES = {"mse": _mse, "mae": _mae, "huber": _huber, "bce": _bce}  # → (losses, d(losses)/dx)
+VALUE_LOSSES = {  # → (losses, d(losses)/dx)
+    "mse": lambda x, y, delta: ((x - y) ** 2, 2 * (x - y)),
+    "mae": lambda x, y, delta: (np.abs(x - y), np.sign(x - y)),
+    "huber": _huber,
+    "bce": _bce,
+}
 
 
 def _targets(labels_N, valid_N, classes, smoothing):

@@ -51,16 +51,8 @@ def _of_root(calls: list[NativeCall], rank: int) -> np.ndarray:
     return calls[calls[rank].root].send
 
 
-def _gathered(calls: list[NativeCall], rank: int) -> np.ndarray | None:
-    return _all_gathered(calls, rank) if calls[rank].root == rank else None
-
-
 def _all_gathered(calls: list[NativeCall], rank: int) -> np.ndarray:
     return np.concatenate([call.send for call in calls])
-
-
-def _scattered(calls: list[NativeCall], rank: int) -> np.ndarray:
-    return _of_root(calls, rank).reshape(len(calls), -1)[rank]
 
 
 def _exchanged(calls: list[NativeCall], rank: int) -> np.ndarray:
@@ -82,18 +74,14 @@ def _reduced(calls: list[NativeCall], rank: int) -> np.ndarray:
     return total
 
 
-def _reduce_scattered(calls: list[NativeCall], rank: int) -> np.ndarray:
-    return _reduced(calls, rank).reshape(len(calls), -1)[rank]
-
-
 RESULT: dict[str, Callable[[list[NativeCall], int], np.ndarray | None]] = {
     native_call.BROADCAST: _of_root,
     native_call.ALL_GATHER: _all_gathered,
-    native_call.GATHER: _gathered,
-    native_call.SCATTER: _scattered,
+    native_call.GATHER: lambda calls, rank: _all_gathered(calls, rank) if calls[rank].root == rank else None,
+    native_call.SCATTER: lambda calls, rank: _of_root(calls, rank).reshape(len(calls), -1)[rank],
     native_call.ALL_TO_ALL: _exchanged,
     native_call.ALL_REDUCE: _reduced,
-    native_call.REDUCE_SCATTER: _reduce_scattered,
+    native_call.REDUCE_SCATTER: lambda calls, rank: _reduced(calls, rank).reshape(len(calls), -1)[rank],
 }
 
 
