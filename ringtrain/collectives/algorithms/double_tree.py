@@ -66,7 +66,7 @@ def reduce(size: int, segments: int = SEGMENTS) -> Schedule:
 
     def steps(rank: int) -> Iterator[Step]:
         return timed_steps(
-            rank, [_up(e, last - times[e], j, segments) for e in touching[rank] for j in range(segments)]
+            rank, [_message(e, last - times[e], j, segments, up=True) for e in touching[rank] for j in range(segments)]
         )
 
     def wire(rank: int) -> int:
@@ -81,7 +81,7 @@ def broadcast(size: int, segments: int = SEGMENTS) -> Schedule:
     touching = _by_rank(times)
 
     def steps(rank: int) -> Iterator[Step]:
-        return timed_steps(rank, [_down(e, times[e], j, segments) for e in touching[rank] for j in range(segments)])
+        return timed_steps(rank, [_message(e, times[e], j, segments) for e in touching[rank] for j in range(segments)])
 
     def wire(rank: int) -> int:
         return segments * sum(edge.parent == rank for edge in touching[rank])
@@ -89,16 +89,11 @@ def broadcast(size: int, segments: int = SEGMENTS) -> Schedule:
     return Schedule("double-tree-broadcast", size, 2 * segments, steps, wire, ALL_GATHER, _owner(size, segments))
 
 
-def _up(edge: Edge, time: int, segment: int, segments: int) -> TimedMessage:
-    at = edge.tree * segments + segment
-    send, recv = Move(edge.parent, at, at + 1), Move(edge.child, at, at + 1, add=True)
-    return TimedMessage((time + 2 * segment, 0), edge.child, edge.parent, send, recv)
-
-
-def _down(edge: Edge, time: int, segment: int, segments: int) -> TimedMessage:
-    at = edge.tree * segments + segment
-    send, recv = Move(edge.child, at, at + 1), Move(edge.parent, at, at + 1)
-    return TimedMessage((time + 2 * segment, 0), edge.parent, edge.child, send, recv)
+def _message(edge: Edge, time: int, segment: int, segments: int, up: bool = False) -> TimedMessage:
+    at, ends = edge.tree * segments + segment, (edge.parent, edge.child)
+    source, target = reversed(ends) if up else ends
+    send, recv = Move(target, at, at + 1), Move(source, at, at + 1, add=up)
+    return TimedMessage((time + 2 * segment, 0), source, target, send, recv)
 
 
 def _owner(size: int, segments: int):

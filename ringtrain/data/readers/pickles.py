@@ -28,8 +28,9 @@ def load_plain(data: bytes, where: str):
     """
     command = [sys.executable, "-I", "-S", str(PROGRAM), str(LEAST_BYTES + PER_BYTE * len(data)), str(CPU_S)]
     ran = subprocess.run(command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    if ran.returncode:
-        raise DataError(texts.PICKLE_ENDS(where=where, signal=_signal_of(ran.returncode), seconds=CPU_S))
+    if code := ran.returncode:
+        ended_by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise DataError(texts.PICKLE_ENDS(where=where, signal=ended_by, seconds=CPU_S))
     line, _, blobs = ran.stdout.partition(b"\n")
     what, found = json.loads(line)
     if what != "value":
@@ -38,10 +39,6 @@ def load_plain(data: bytes, where: str):
         return _value(found, memoryview(blobs), [0])
     except (ValueError, TypeError, OverflowError) as error:  # of an array's type, or its shape
         raise DataError(texts.PICKLE_BROKEN(where=where, error=error)) from error
-
-
-def _signal_of(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _value(tree, blobs: memoryview, at: list[int]):

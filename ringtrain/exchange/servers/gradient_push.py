@@ -44,7 +44,9 @@ class GradientPush:
         self._served = shards.places_of(settings.transport.rank)
         self._pulls = InArrivalOrder(self._weights, self._served)
         self._updates = BucketUpdater(settings, arena, self.update, self._gradients, updated=self._send)
-        self.notes = [_all_needed(config.clip_norm)] if forward and config.clip_norm is not None else []
+        self.notes: list[str] = []
+        if forward and config.clip_norm is not None:
+            self.notes = [texts.SERVERS_NEED_ALL(quantity=texts.CLIP_FACTOR(norm=config.clip_norm))]
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
         self._own = shards.streams.own
@@ -131,7 +133,3 @@ class GradientPush:
 
     def gather(self) -> dict:
         return self.update.gathered(self._arena.grads, self._gathers.wait_all)
-
-
-def _all_needed(clip_norm: float) -> str:
-    return texts.SERVERS_NEED_ALL(quantity=texts.CLIP_FACTOR(norm=clip_norm))

@@ -11,6 +11,7 @@ from ringtrain.arrays import Array
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
 from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.split import Split
@@ -36,7 +37,7 @@ from ringtrain.train import texts
 from ringtrain.train.agree import together
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.data import check_images, windows_of
-from ringtrain.train.assembly.images import erasing_of, mixing_of, transform_of
+from ringtrain.train.assembly.images import transform_of
 from ringtrain.train.assembly.initial_weights import InitialWeights
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
@@ -142,17 +143,17 @@ class Assembly:
         self, transport: Transport, start: int, stop: int, units: Iterable[tuple[int, int]] | None = None
     ) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or the (iteration, part) of ``units``."""
-        part, _ = self.roles.reads(transport.rank)
+        config, (part, _) = self.config, self.roles.reads(transport.rank)
         return Batches(
             self.data.train,
             self.sampler,
             part,
             division=self.division,
             augment=self.augment,
-            transform=transform_of(self.config, self.model),
-            mixing=mixing_of(self.config),
-            erasing=erasing_of(self.config),
-            seed=self.config.seed,
+            transform=transform_of(config, self.model),
+            mixing=Mixing(config.mixup, config.cutmix),
+            erasing=Erasing(config.random_erasing) if config.random_erasing else None,
+            seed=config.seed,
             start_iteration=start,
             stop_iteration=stop,
             units=units,

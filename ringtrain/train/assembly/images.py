@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
 from ringtrain.data.file.dataset import DataSet
@@ -66,14 +65,6 @@ def transform_of(config: TrainConfig, model: ModelSpec) -> Transform | None:
             raise ConfigError(texts.JITTER(given=config.colour_jitter))
         jitter = ColourJitter(*given)
     return Transform(crop, jitter) if crop or jitter else None
-
-
-def mixing_of(config: TrainConfig) -> Mixing:
-    return Mixing(config.mixup, config.cutmix)
-
-
-def erasing_of(config: TrainConfig) -> Erasing | None:
-    return Erasing(config.random_erasing) if config.random_erasing else None
 
 
 # ── data ────────────────────────────────────────────────────────────────────────────────────────────────────
