@@ -12,7 +12,7 @@ import numpy as np
 
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda import PARTS, CudaOps
-from ringtrain.ops.cuda.order import Segments
+from ringtrain.ops.cuda.segments import Segments
 from ringtrain.ops.normalised import Normalised, NormStatistics
 from ringtrain.ops.precision import RoundedWeights
 from ringtrain.ops.reference import ReferenceOps

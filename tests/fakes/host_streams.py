@@ -16,7 +16,8 @@ import numpy as np
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.runtime import CudaGraph, Event, Stream
+from ringtrain.ops.cuda.runtime import CudaGraph, Stream
+from ringtrain.ops.machine import Mark
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
 
 
@@ -89,7 +90,7 @@ class Scheduler:
             moved = any(stream.run_ahead() for stream in self.streams)
 
 
-class HostEvent(Event):
+class HostEvent(Mark):
     def __init__(self, stream, timed, recording):
         self.stream, self.timed, self.recording = stream, timed, recording
         self.reached, self.time = False, None

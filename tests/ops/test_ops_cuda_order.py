@@ -5,7 +5,7 @@ import pytest
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.order import Segments
+from ringtrain.ops.cuda.segments import Segments
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import cuda_ops, device_runtime, needs_compiler
 

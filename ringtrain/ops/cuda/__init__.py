@@ -21,11 +21,11 @@ from ringtrain.ops.cuda.exchange import CudaExchange
 from ringtrain.ops.cuda.group_norm import GroupNorms
 from ringtrain.ops.cuda.loss import CudaLoss
 from ringtrain.ops.cuda.norm import CudaBatchNorm
-from ringtrain.ops.cuda.order import CudaMark, Segments
 from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.cuda.pool import Pool
 from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.response import Response
+from ringtrain.ops.cuda.segments import Segments
 from ringtrain.ops.cuda.sequences import Sequences
 from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
@@ -154,10 +154,10 @@ class CudaOps(Ops):
         return self._segments(key, run)
 
     def mark(self, timed=False):
-        return CudaMark(self._device.stream.record(timed))
+        return self._device.stream.record(timed)
 
     def after(self, mark):
-        self._device.stream.after(mark.event)
+        self._device.stream.after(mark)
 
     def beside(self):
         return type(self)(self.runtime, self.dtype, self.precision, self._device.beside())

@@ -9,7 +9,8 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.faults import explain
-from ringtrain.ops.cuda.runtime import CudaGraph, Event, Kernel, Stream
+from ringtrain.ops.cuda.runtime import CudaGraph, Kernel, Stream
+from ringtrain.ops.machine import Mark
 
 SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kernel may have
 
@@ -73,7 +74,7 @@ class CupyDevice:
             raise DeviceError(texts.WHILE_RECORDING(action=action))
 
 
-class CupyEvent(Event):
+class CupyEvent(Mark):
     """An event by CuPy."""
 
     def __init__(self, device, event):
@@ -83,7 +84,7 @@ class CupyEvent(Event):
     def done(self):
         status = self.device.cupy.cuda.runtime.eventQuery(self.event.ptr)
         if status not in (DONE, NOT_READY):
-            self.event.synchronize()  # raises a kernel's error, which Event.done would report as "not ready" forever
+            self.event.synchronize()  # raises a kernel's error, which a query would report as "not ready" forever
         return status == DONE
 
     @as_device_errors("waiting for an event")

@@ -12,22 +12,7 @@ from dataclasses import dataclass
 
 from ringtrain.arrays import Array
 from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes, TensorMap
-
-
-class Event(ABC):
-    """A point in the work of a stream."""
-
-    @abstractmethod
-    def done(self) -> bool:
-        """Whether the work before it is done."""
-
-    @abstractmethod
-    def wait(self) -> None:
-        """Block this thread until the work before it is done."""
-
-    @abstractmethod
-    def seconds_since(self, earlier: "Event") -> float:
-        """Return the device time between two events, both done, of :meth:`Stream.record` with ``timed``."""
+from ringtrain.ops.machine import Mark
 
 
 class Stream(ABC):
@@ -36,11 +21,11 @@ class Stream(ABC):
     pointer: int | None = None
 
     @abstractmethod
-    def record(self, timed: bool = False) -> Event:
+    def record(self, timed: bool = False) -> Mark:
         """Return an event after all work issued so far."""
 
     @abstractmethod
-    def after(self, event: Event) -> None:
+    def after(self, event: Mark) -> None:
         """Let work issued from now on wait for the event."""
 
     @abstractmethod

@@ -1,29 +1,12 @@
-"""Marks, and segments: work that is recorded once and replayed without its Python code."""
+"""Segments: work that is recorded once and replayed without its Python code."""
 
 from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.runtime import CudaGraph, Event
-from ringtrain.ops.machine import Mark
+from ringtrain.ops.cuda.runtime import CudaGraph
 
 MOST = 1024  # segments: several for each of a few hundred layers
-
-
-class CudaMark(Mark):
-    """A mark: an event of the device."""
-
-    def __init__(self, event: Event):
-        self.event = event
-
-    def done(self):
-        return self.event.done()
-
-    def wait(self):
-        self.event.wait()
-
-    def seconds_since(self, earlier):
-        return self.event.seconds_since(earlier.event)
 
 
 @dataclass(slots=True)
