@@ -99,7 +99,7 @@ WGMMA_FAILED = Template("a child process tried it on this GPU, and failed: {why}
 WGMMA_DIFFERS = Template("{work} by {name} differs from {first} by more than {most:g} of the norm")
 BY_SIGNAL = Template("ended by signal {signal}")
 
-# cuda/order: how segments run
+# cuda/segments: how segments run
 RECORDED = Template("{count} segments recorded")
 RUN_EACH_TIME = Template("{count} run anew each time ({why})")
 

@@ -153,7 +153,7 @@ def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoin
 
     def look() -> dict:
         with transport.activity.holds_gil(f"reading checkpoint {target}"):
-            held.append(run_folder.find_checkpoint(target, best))
+            held.append(run_folder.find_checkpoint(target, best, ranks=False))
         return {
             **place(held[0].checkpoint),
             "path": str(held[0].path),

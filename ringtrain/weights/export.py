@@ -49,7 +49,7 @@ def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -
         raise UsageError(texts.OTHER_SUFFIX(path=out))
     if os.path.lexists(out) and not force:
         raise UsageError(texts.EXISTS(path=out))
-    found = find_checkpoint(target, best)
+    found = find_checkpoint(target, best, ranks=False)
     checkpoint = found.checkpoint
     model = spec.parse_model(checkpoint.model, checkpoint.model_name, str(found.path))
     graph = model.graph()

@@ -21,5 +21,5 @@ def read_weights(source: str, graph: Graph) -> Match:
         return match(graph, wanted_of_torch(graph), file.shapes, file.read, source)
     if path.suffix in PICKLES:
         raise UsageError(texts.PICKLE(path=path))
-    checkpoint = find_checkpoint(source).checkpoint
+    checkpoint = find_checkpoint(source, ranks=False).checkpoint
     return match(graph, wanted_here(graph), checkpoint.shapes, weights_for_use(checkpoint)[0].__getitem__, source)

@@ -223,6 +223,15 @@ def test_what_a_user_may_name(folder, make, monkeypatch):
     assert find_checkpoint(".").checkpoint.iteration == 2
 
 
+@pytest.mark.parametrize("best", [False, True])
+def test_a_model_needs_no_state_of_single_ranks(folder, make, best):
+    folder.save(make(1), keep=1, is_best=True)
+    for target in (folder.path, folder.best):
+        assert find_checkpoint(target, best).checkpoint.ranks.keys() == make(1).ranks.keys()
+        held = find_checkpoint(target, best, ranks=False).checkpoint
+        assert held.ranks == {} and held.weights.keys() == make(1).weights.keys()
+
+
 def test_the_newest_serves_where_there_is_no_best_one(folder, make):
     folder.save(make(1), keep=1, is_best=False)
     assert find_checkpoint(folder.path, best=True).checkpoint.iteration == 1

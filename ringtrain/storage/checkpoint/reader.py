@@ -28,17 +28,20 @@ class CheckpointReader:
     """The fields of an open checkpoint.
 
     size:  of the file, in bytes
+    ranks: whether its arrays of single ranks are read
     spent: bytes of the arrays read so far; a limit on them ends files in which many names share one array
     """
 
     path: Path
     file: h5py.File
     size: int
+    ranks: bool = True
     spent: list = field(default_factory=list)
 
     def fields(self) -> dict:
         """Return all arguments of a Checkpoint. Raises: CheckpointError; and from HDF5 OSError, KeyError, ValueError,
         TypeError, RuntimeError, MemoryError."""
+        kept = ("inputs", "ranks") if self.ranks else ("inputs",)
         written = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
         scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
         found = {
@@ -50,7 +53,7 @@ class CheckpointReader:
             "optimizer": self.slots(self.group(self.file, "optimizer")),
             "scalars": scalars,
             "best": self.best(),
-            **{each: self.arrays(self.group(self.file, each)) for each in ("inputs", "ranks") if each in self.file},
+            **{each: self.arrays(self.group(self.file, each)) for each in kept if each in self.file},
         }
         for name in SHOWN:
             text = found.get(name, "")  # Checkpoint's constructor reports required fields that are missing

@@ -109,8 +109,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, folder: files.Folder | N
         folder.write(path, content)
 
 
-def load_checkpoint(path: Path, opener: Callable[[str, int], int] = files.open_regular) -> Checkpoint:
-    """Read a checkpoint, and check every byte of it. ``opener``: that of the folder whose links are not followed.
+def load_checkpoint(
+    path: Path, opener: Callable[[str, int], int] = files.open_regular, ranks: bool = True
+) -> Checkpoint:
+    """Read a checkpoint, and check every byte of it. ``opener``: that of the folder whose links are not followed;
+    ``ranks``: whether to read the arrays of single ranks too, with which the run goes on.
 
     Raises: CheckpointError, naming the file, if it is missing, unreadable, damaged, or not a checkpoint.
     """
@@ -120,7 +123,7 @@ def load_checkpoint(path: Path, opener: Callable[[str, int], int] = files.open_r
         with open(path, "rb", opener=opener) as raw:
             seal.check_seal(path, raw)
             with open_file(raw) as file:
-                found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size).fields())
+                found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size, ranks).fields())
     except OSError as error:
         raise CheckpointError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from error
     except (KeyError, ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:

@@ -115,16 +115,17 @@ class RunFolder:
     def numbered(self, iteration: int) -> Path:
         return self.checkpoints / f"iteration-{iteration:08}.h5"
 
-    def latest(self) -> FoundCheckpoint:
-        """Return the newest good checkpoint, passing over damaged ones; the best one is the last resort.
+    def latest(self, ranks: bool = True) -> FoundCheckpoint:
+        """Return the newest good checkpoint, passing over damaged ones; the best one is the last resort. ``ranks``: as
+        of :func:`ringtrain.storage.checkpoint.store.load_checkpoint`.
 
         Raises: CheckpointError if there is none, naming those passed over.
         """
-        return _first_good(self, [*self._newest_first(), self.best])
+        return _first_good(self, [*self._newest_first(), self.best], ranks)
 
-    def best_or_latest(self) -> FoundCheckpoint:
+    def best_or_latest(self, ranks: bool = True) -> FoundCheckpoint:
         """Return the best checkpoint if it exists, else the newest. Raises: as :meth:`latest`."""
-        return _first_good(self, [self.best, *self._newest_first()])
+        return _first_good(self, [self.best, *self._newest_first()], ranks)
 
     def is_empty(self) -> bool:
         """Return whether there is no checkpoint, good or not. Raises OSError."""
@@ -191,10 +192,11 @@ def create_run_folder(
     return folder
 
 
-def find_checkpoint(target, best: bool = False) -> FoundCheckpoint:
+def find_checkpoint(target, best: bool = False, ranks: bool = True) -> FoundCheckpoint:
     """Find the checkpoint that a user names by its file, a run's folder, or the checkpoints folder in it.
 
-    In a folder it is the newest good checkpoint, or with ``best`` the best one if it exists.
+    In a folder it is the newest good checkpoint, or with ``best`` the best one if it exists. ``ranks``: as of
+    :func:`ringtrain.storage.checkpoint.store.load_checkpoint`.
 
     Raises: CheckpointError if there is none, or the named file is damaged.
     """
@@ -202,9 +204,9 @@ def find_checkpoint(target, best: bool = False) -> FoundCheckpoint:
     if not path.exists():
         raise CheckpointError(texts.NOT_FOUND(path=path, beside=_beside(path)))
     if not path.is_dir():
-        return FoundCheckpoint(path, store.load_checkpoint(path))
+        return FoundCheckpoint(path, store.load_checkpoint(path, ranks=ranks))
     folder = RunFolder(run_folder_of(path))
-    return folder.best_or_latest() if best else folder.latest()
+    return folder.best_or_latest(ranks) if best else folder.latest(ranks)
 
 
 def make_unused_folder(runs: Path, name: str, now: datetime.datetime) -> Path:
@@ -242,11 +244,11 @@ def _file_in_the_way(path: Path) -> Path:
     return next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), path)
 
 
-def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
+def _first_good(folder: RunFolder, paths: list[Path], ranks: bool) -> FoundCheckpoint:
     skipped: list[str] = []
     for path in filter(os.path.lexists, paths):
         try:
-            return FoundCheckpoint(path, _loaded(folder, path), tuple(skipped))
+            return FoundCheckpoint(path, _loaded(folder, path, ranks), tuple(skipped))
         except CheckpointError as error:
             skipped.append(str(error))
     if skipped:
@@ -254,8 +256,8 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
     raise CheckpointError(texts.NO_CHECKPOINT(folder=folder.path, beside=_beside(folder.path)))
 
 
-def _loaded(folder: RunFolder, path: Path) -> Checkpoint:
-    found, numbered = store.load_checkpoint(path, folder.checkpoint_folder.open), _NUMBERED.fullmatch(path.name)
+def _loaded(folder: RunFolder, path: Path, ranks: bool) -> Checkpoint:
+    found, numbered = store.load_checkpoint(path, folder.checkpoint_folder.open, ranks), _NUMBERED.fullmatch(path.name)
     if numbered and int(numbered[1]) != found.iteration:
         raise CheckpointError(texts.RENAMED(path=path, iteration=found.iteration))
     return found
