@@ -164,6 +164,10 @@ DATA_WAITS = Template(
     "rank {rank} waited {share:.0%} of the time for its examples: the loader is the limit. It is faster with more "
     "cores a rank, smaller files or uint8 arrays: docs/slow.md, How fast must the loader be?"
 )
+FASTER_ALGORITHM = Template(
+    "the exchange blocked {share:.0%} of the training. As the run ended, an all-reduce of {size} took {seconds} by "
+    "{algorithm}, and {other_seconds} by {other}, whose sums may round otherwise: --algorithm {other} may be faster"
+)
 SKIPPED = Template(
     "{updates} left out by iteration {iteration:,}: the gradient was not finite; the loss is scaled by {factor:g} from "
     "here on"

@@ -12,11 +12,12 @@ from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
+from ringtrain.train.run.faster_algorithm import faster_algorithm_note
 from ringtrain.train.run.rank_stats import RankStatistics
 from ringtrain.train.run.share_size import FirstIterations
 from ringtrain.train.step.loss_sum import IterationLoss
 
-# Of waits for examples, that are worth a note: a share of the time, and seconds.
+# Of waits that are worth a note: a share of the time, and seconds.
 WORTH_SHARE, WORTH_S = 0.05, 5.0
 
 
@@ -107,6 +108,8 @@ class RunRecords:
         ranks = self._statistics.ranks()
         self._sink.handle(ranks)
         self._note_waits(ranks)
+        if reason == "done":
+            self._note_faster_algorithm(ranks)
         exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
         self._sink.handle(
             Ended(
@@ -131,6 +134,15 @@ class RunRecords:
         )
         if share >= WORTH_SHARE and waited_s >= WORTH_S:
             self.note(texts.DATA_WAITS(rank=rank, share=share))
+
+    def _note_faster_algorithm(self, ranks: Ranks) -> None:
+        """Say so if another all-reduce is faster, and it matters. Collective. A rank that waits for a slower one is
+        blocked too, so the rank counts that is blocked least.
+        """
+        exposed_s, training_s = min(zip(ranks.exposed_s, ranks.training_s, strict=True))
+        share = exposed_s / (training_s or 1.0)
+        if share >= WORTH_SHARE and exposed_s >= WORTH_S and (note := faster_algorithm_note(self._of, share)):
+            self.note(note)
 
     def _exchanged(self) -> None:
         traffic = self._of.exchange.reducers.traffic()

@@ -1,0 +1,72 @@
+"""Tells at the end of a run whether another all-reduce is faster, on this machine with its load at that time.
+
+A run keeps its algorithm, and so the bits of its sums: it measures, and the user decides.
+"""
+
+import time
+from statistics import median
+
+from ringtrain.allreduce.auto import usual_order
+from ringtrain.allreduce.catalogue import auto_name, find_candidates, make_allreduce
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.arrays import Array
+from ringtrain.collectives.execution.reduction import NATIVE
+from ringtrain.exchange.tags import MEASURED
+from ringtrain.humanize import format_bytes, format_seconds
+from ringtrain.train import texts
+from ringtrain.train.assembly.assemble import Assembly
+
+FLOAT32 = TYPES["float32"]
+ROUNDS = 6  # of which the first is not counted
+MOST_BYTES = 16 << 20  # of a buffer that is measured
+WORTH = 1.25  # times as fast
+
+
+def faster_algorithm_note(run: Assembly, share: float) -> str | None:
+    """A note if another all-reduce takes less time than that of the run's largest bucket; else None. Collective.
+    ``share``: of the training, that the exchange blocked.
+    """
+    transport, (nbytes, algorithm) = run.transport, _largest_bucket(run)
+    if not nbytes:
+        return None
+    nbytes = min(nbytes, MOST_BYTES)
+    buffer = transport.allocate(nbytes // FLOAT32.itemsize, FLOAT32.storage)
+    here = find_candidates(transport, buffer, FLOAT32.name)
+    names = dict.fromkeys([algorithm, NATIVE, *usual_order(nbytes, here.layout)])
+    seconds = _measure(run, buffer, [name for name in names if name in here.candidates])
+    fastest = min(seconds, key=lambda name: seconds[name])
+    if seconds.get(algorithm, 0.0) < WORTH * seconds[fastest]:
+        return None
+    return texts.FASTER_ALGORITHM(
+        share=share,
+        size=format_bytes(nbytes),
+        algorithm=algorithm,
+        seconds=format_seconds(seconds[algorithm]),
+        other=fastest,
+        other_seconds=format_seconds(seconds[fastest]),
+    )
+
+
+def _largest_bucket(run: Assembly) -> tuple[int, str]:
+    """Return (bytes, algorithm) of the run's largest all-reduce; 0 bytes if no other algorithm could take its place."""
+    config, facts = run.config, run.exchange.facts
+    plain = config.sync == "allreduce" and config.wire == config.compress == "none"
+    if not plain or facts.shards is not None or run.ops.records:
+        return 0, ""
+    largest = max(run.exchange.reducers.traffic().buckets, key=lambda bucket: bucket.nbytes)
+    return largest.nbytes, largest.algorithm.removeprefix(auto_name(""))
+
+
+def _measure(run: Assembly, buffer: Array, names: list[str]) -> dict[str, float]:
+    """Return the seconds of an all-reduce by each algorithm, in turns: the median of the slowest rank's. Collective."""
+    transport, deadline_s, add = run.transport, run.config.deadline_s, FLOAT32.combine("sum")
+    own: dict[str, list[float]] = {name: [] for name in names}
+    with transport.activity.during("measuring all-reduces"):
+        ways = {name: make_allreduce(transport, buffer, name, add, tag=MEASURED + at) for at, name in enumerate(names)}
+        for name in names * ROUNDS:
+            transport.barrier()
+            began = time.perf_counter()
+            ways[name].run(deadline_s)
+            own[name].append(time.perf_counter() - began)
+    every = transport.gather_json(own)
+    return {name: median(map(max, zip(*(ranks[name][1:] for ranks in every), strict=True))) for name in names}

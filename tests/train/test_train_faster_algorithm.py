@@ -1,0 +1,85 @@
+"""A run whose exchange blocks it for long says at its end which all-reduce would be faster."""
+
+import re
+import threading
+from itertools import cycle
+from types import SimpleNamespace
+
+import pytest
+from small_runs import DROPOUT_NET, everywhere
+
+from ringtrain.train import texts
+from ringtrain.train.run import faster_algorithm, records
+from ringtrain.train.start.start import start
+from ringtrain.train.stopping.signals import StopFlag
+from tests.runs import records as records_of
+
+MEASURED = ("mapped", "mpi", "stream", "sliced", "ring")  # after the run's own, which comes first
+
+
+@pytest.fixture
+def ended(monkeypatch, tmp_path):
+    """ended(seconds, **flags): the notes of a run of two ranks that measures all-reduces at its end, and how many it
+    measures. ``seconds``: of those that take other than 2 s, by name.
+    """
+
+    def run(seconds, worth_s=0.0, **flags):
+        local, counts = threading.local(), []
+        algorithm = flags.get("algorithm", "auto")
+        own = "mapped" if algorithm == "auto" else algorithm
+        names = list(dict.fromkeys([own, *MEASURED]))
+
+        def clock():
+            """Called before each all-reduce and after it. The first round is slow for all."""
+            if not hasattr(local, "steps"):
+                taken = [seconds.get(name, 2.0) for name in names]
+                local.now, local.calls = 0.0, 0
+                local.steps = cycle(step for each in taken for step in (0.0, each))
+            local.now += 100.0 if local.calls < 2 * len(names) else next(local.steps)
+            local.calls += 1
+            counts.append(1)
+            return local.now
+
+        (tmp_path / "net.toml").write_text(DROPOUT_NET)
+        own_flags = {"model": str(tmp_path / "net.toml"), "data": "digits", "batch": 30}
+        own_flags |= {"iterations": 4, "out": str(tmp_path / "run"), **flags}
+        monkeypatch.setattr(faster_algorithm, "time", SimpleNamespace(perf_counter=clock))
+        monkeypatch.setattr(records, "WORTH_S", worth_s)
+        monkeypatch.setattr(records, "WORTH_SHARE", 0.0)
+        everywhere(2, lambda transport: start(transport, None, dict(own_flags), StopFlag()))
+        found = records_of(tmp_path / "run", "note")
+        measured = len(counts) // (2 * 2 * faster_algorithm.ROUNDS)
+        return [note["text"] for note in found if "--algorithm" in note["text"]], measured
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "algorithm", "wanted"),
+    [
+        ({"mpi": 1.0}, "auto", ("mapped", "2 s", "mpi", "1 s")),
+        ({"ring": 3.0}, "ring", ("ring", "3 s", "mpi", "2 s")),
+        ({"mpi": 1.9}, "auto", None),
+        ({"mapped": 1.0}, "auto", None),
+    ],
+)
+def test_the_fastest_is_named_if_it_is_worth_it(ended, seconds, algorithm, wanted):
+    notes, measured = ended(seconds, algorithm=algorithm)
+    assert measured == len(MEASURED)
+    if wanted is None:
+        assert not notes
+        return
+    fields = dict(zip(("algorithm", "seconds", "other", "other_seconds"), wanted, strict=True))
+    (note,) = notes
+    assert re.fullmatch(texts.FASTER_ALGORITHM.pattern(**fields), note)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"wire": "float16"}, {"compress": "top-k"}, {"reproducible": True}, {"sync": "sharded"}]
+)
+def test_a_run_that_no_other_algorithm_suits_measures_none(ended, flags):
+    assert ended({"mpi": 1.0}, **flags) == ([], 0)
+
+
+def test_an_exchange_that_hardly_blocks_is_not_measured(ended):
+    assert ended({"mpi": 1.0}, worth_s=1e9) == ([], 0)
