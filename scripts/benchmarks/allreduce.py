@@ -5,17 +5,20 @@ communicator  Communicator.allreduce(array, out=array) of an ordinary NumPy arra
 prepared      Communicator.prepare(array) of an array of Communicator.empty, started again and again
 gloo          torch's, on tensors of its own or in the shared window, where it is faster; installs torch
 
-Every launch measures all of them interleaved, and numbers of ranks take turns. Prints a Markdown table of the least,
+Every launch measures all of them interleaved, and numbers of ranks take turns. --beside, --quota and --cores take
+cores away from the ranks, as other jobs and containers do. Prints a Markdown table of the least,
 the median and the greatest of the launches' ratios to the MPI's own, and writes allreduce-K-ranks.md, .json and .png.
 """
 
 import importlib.util
+import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -34,6 +37,7 @@ from contestants import (
     memory_of,
     tensor_memory,
 )
+from control_groups import cpu_group
 
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
@@ -102,15 +106,34 @@ def watcher(rank: int) -> Watcher:
 
 
 # ── launches ──────────────────────────────────────────────────────────────────────────────────────────────────
-def measure(launches: int, worlds: dict[int, list[str]]) -> tuple[dict[int, list[dict]], bool]:
+@contextmanager
+def confinement(quota: float | None, cores: int | None) -> Iterator[Callable[[], None]]:
+    """Yield what a process calls to have as much time as ``quota`` cores, on the first ``cores`` alone, with those that
+    it starts. Raises OSError if no control group can be made.
+    """
+    with ExitStack() as stack:
+        steps: list[Callable[[], None]] = []
+        if quota:
+            group = cpu_group(quota)
+            stack.callback(group.remove)
+            steps.append(group.enter)
+        if cores:
+            first = sorted(os.sched_getaffinity(0))[:cores]
+            steps.append(lambda: os.sched_setaffinity(0, first))
+        yield lambda: [step() for step in steps]
+
+
+def measure(
+    launches: int, worlds: dict[int, list[str]], confine: Callable[[], None]
+) -> tuple[dict[int, list[dict]], bool]:
     """Return sweeps by number of ranks, and whether every launch ended well: one that fails is the last.
-    ``worlds``: the words that start so many ranks.
+    ``worlds``: the words that start so many ranks; ``confine``: what each launch begins with.
     """
     sweeps: dict[int, list[dict]] = {ranks: [] for ranks in worlds}
     for number, (ranks, words) in product(range(1, launches + 1), worlds.items()):
         what = f"launch {number} of {launches}, {ranks} ranks"
         click.echo(f"\n{what}")
-        found = launch(words)
+        found = launch(words, confine)
         if found is None:
             click.echo(f"allreduce: {what}, failed: no more are started", err=True)
             return sweeps, False
@@ -118,11 +141,11 @@ def measure(launches: int, worlds: dict[int, list[str]]) -> tuple[dict[int, list
     return sweeps, True
 
 
-def launch(words: list[str]) -> dict | None:
+def launch(words: list[str], confine: Callable[[], None]) -> dict | None:
     """Return one launch's sweep; None if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.json"
-        done = subprocess.run([*words, sys.executable, __file__, *sys.argv[1:], "--json", path])
+        done = subprocess.run([*words, sys.executable, __file__, *sys.argv[1:], "--json", path], preexec_fn=confine)
         return None if done.returncode else files.read_json(path)
 
 
@@ -173,12 +196,31 @@ class Numbers(click.ParamType):
 @click.option("--algorithm", default=DEFAULT, show_default=True, help="Names, those above among them, or all.")
 @click.option("--warm", is_flag=True, help="Leave buffers as the last iteration left them.")
 @click.option("--beside", type=click.IntRange(0), default=0, show_default=True, help="Busy processes on each node.")
+@click.option(
+    "--quota", type=click.FloatRange(0, min_open=True), help="Time of a launch: as much as so many cores have."
+)
+@click.option("--cores", type=click.IntRange(1), help="Cores of a launch: the first of this machine.")
 @click.option("--launch", "text", default="mpirun -np {ranks} --bind-to none", show_default=True)
 @click.option("--out", type=Path, default=".", help="Folder of the table, the figures, the picture.")
 @click.option("--figures", type=Path, help="Folder of the picture instead.")
 @click.option("--json", "path", type=Path, hidden=True, help="Of a rank.")
 def allreduce(
-    launches, ranks, begin, end, factor, iterations, warm_up, algorithm, warm, beside, text, out, figures, path
+    launches,
+    ranks,
+    begin,
+    end,
+    factor,
+    iterations,
+    warm_up,
+    algorithm,
+    warm,
+    beside,
+    quota,
+    cores,
+    text,
+    out,
+    figures,
+    path,
 ):
     try:
         names = parse_names(algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
@@ -200,7 +242,14 @@ def allreduce(
         raise click.UsageError(str(error)) from None
     if GLOO in names and importlib.util.find_spec("torch") is None:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
-    sweeps, all_well = measure(launches, worlds)
+    try:
+        with confinement(quota, cores) as confine:
+            sweeps, all_well = measure(launches, worlds, confine)
+    except OSError as error:
+        click.echo(
+            f"allreduce: skipped, since --quota {quota:g} needs a control group of cpu.max or cpu.cfs_quota_us: {error}"
+        )
+        return
     for number, own in sweeps.items():
         if own:
             write(bases[number], pictures[number], own, command_line(sys.argv[1:]))

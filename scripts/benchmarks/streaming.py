@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from control_groups import memory_group
 
 BLOCK_BYTES = 16 << 20
 CLASSES = 10
-GROUPS = Path("/sys/fs/cgroup")
 
 
 def make(arguments) -> None:
@@ -49,29 +49,12 @@ def make(arguments) -> None:
     print(json.dumps({"examples": count, "bytes": count * row}))
 
 
-class Group:
-    """A control group of limited memory, for one process and those that it starts."""
-
-    def __init__(self, limit_bytes: int):
-        one = GROUPS / "memory"
-        self._folder = (one if one.is_dir() else GROUPS) / f"ringtrain-streaming-{os.getpid()}"
-        self._folder.mkdir()
-        limit = self._folder / ("memory.limit_in_bytes" if one.is_dir() else "memory.max")
-        limit.write_text(str(limit_bytes))
-
-    def enter(self) -> None:
-        (self._folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def remove(self) -> None:
-        self._folder.rmdir()
-
-
 def run(arguments) -> None:
     out = arguments.out
     data = f"{arguments.folder}/x.npy,{arguments.folder}/y.npy"
     command = ["mpirun", "--oversubscribe", "-np", str(arguments.ranks), sys.executable, "-m", "ringtrain", "train"]
     command += ["--data", data, "--out", str(out), *arguments.rest]
-    group = Group(int(arguments.limit_gib * (1 << 30))) if arguments.limit_gib else None
+    group = memory_group(int(arguments.limit_gib * (1 << 30))) if arguments.limit_gib else None
     try:
         process = subprocess.Popen(
             command, preexec_fn=group.enter if group else None, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

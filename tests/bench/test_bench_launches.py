@@ -1,6 +1,8 @@
 """Several launches as one."""
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,13 +118,13 @@ def program(monkeypatch):
     import allreduce
 
     yield allreduce
-    del sys.modules["allreduce"], sys.modules["contestants"]
+    del sys.modules["allreduce"], sys.modules["contestants"], sys.modules["control_groups"]
 
 
 def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program, swept, monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     found = iter([launch(swept, 1e-6), launch(swept, 1e-6), launch(swept, 4e-6), None])
-    monkeypatch.setattr(program, "launch", lambda words: next(found))
+    monkeypatch.setattr(program, "launch", lambda words, confine: next(found))
     out, figures = tmp_path / "out", tmp_path / "figures"
     asked = ["--launches", "3", "--ranks", "2,3", "-n", "3", "--launch", "sh {ranks}"]
     monkeypatch.setattr(sys, "argv", ["allreduce", "--out", str(out), *asked, f"--figures={figures}"])
@@ -136,3 +138,27 @@ def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program
     command = "scripts/bench allreduce --launches 3 --ranks 2,3 -n 3 --launch 'sh {ranks}'"
     assert text.startswith(f"`{command}`, commit ") and str(tmp_path) not in text
     assert {path.name for path in figures.iterdir()} == {"allreduce-2-ranks.png", "allreduce-3-ranks.png"}
+
+
+@pytest.mark.parametrize(
+    ("controllers", "name", "value"),
+    [(["cpu"], "cpu/G/cpu.cfs_quota_us", "150000"), ([], "G/cpu.max", "150000 100000")],
+)
+def test_a_launch_gets_the_time_of_so_many_cores(program, tmp_path, monkeypatch, controllers, name, value):
+    """By files of either version of control groups; a folder of files is removed by the kernel alone."""
+    control_groups = sys.modules["control_groups"]
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups.ControlGroup, "remove", lambda group: None)
+    for controller in controllers:
+        (tmp_path / controller).mkdir()
+    with program.confinement(1.5, None) as confine:
+        confine()
+    file = tmp_path / name.replace("G", f"ringtrain-cpu-{os.getpid()}")
+    assert file.read_text() == value and (file.parent / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_a_launch_gets_the_first_cores(program):
+    with program.confinement(None, 1) as confine:
+        print_cores = "import os; print(*os.sched_getaffinity(0))"
+        cores = subprocess.run([sys.executable, "-c", print_cores], preexec_fn=confine, capture_output=True, text=True)
+    assert cores.stdout.split() == [str(min(os.sched_getaffinity(0)))]
