@@ -27,6 +27,8 @@ import numpy as np
 from pytorch import FIGURES, command_line, machine, ready_torch, write, write_page
 from side import ROOT, Processes, Side, interleaved, ratio
 
+from ringtrain.bench.measure.beside import busy_processes
+
 RINGTRAIN, GLOO = "ringtrain", "gloo"
 NETS = {"resnet18": "32 images of 32 x 32", "mlp": "32 rows of 1,024", "gpt": "4 sequences of 128"}
 SIZES = [4 << shift for shift in range(0, 25, 2)]  # 4 B ... 64 MiB
@@ -44,7 +46,8 @@ def commands(options, side: str) -> list[list[str]]:
 
 
 def opened(options, side: str, folder: str) -> Processes:
-    told = {"side": side, "folder": folder, "ranks": options.ranks, "threads": options.threads}
+    told = {"side": side, "folder": folder}
+    told |= {name: getattr(options, name) for name in ("ranks", "threads", "workers")}
     return Processes(commands(options, side), told, options.ranks)
 
 
@@ -71,6 +74,7 @@ def measure(options) -> list[dict]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-ddp-"))
         sides = {side: stack.enter_context(opened(options, side, folder)) for side in (RINGTRAIN, GLOO)}
+        stack.enter_context(busy_processes(options.beside))
         for name in options.nets:
             for processes in sides.values():
                 processes.ask("make", name=name)
@@ -135,6 +139,8 @@ def parse(words=None):
     parser.add_argument("nets", nargs="*", help=f"[{', '.join(NETS)}]")
     parser.add_argument("--ranks", default="2", help="one number, or several: 2,3 [2]")
     parser.add_argument("--threads", type=int, default=1, help="of a rank [1]")
+    parser.add_argument("--workers", type=int, default=0, help="of a DataLoader of each rank [0: a batch lies ready]")
+    parser.add_argument("--beside", type=int, default=0, help="busy processes beside the ranks [0]")
     parser.add_argument("--seconds", type=float, default=15, help="of the blocks of a net; of a size a quarter [15]")
     parser.add_argument("--no-sizes", action="store_true", help="no all-reduces of one tensor")
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="a Python with torch and ringtrain")

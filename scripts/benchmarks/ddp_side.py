@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,24 +15,46 @@ import torch
 import torch.distributed as dist
 from ddp_nets import NETS, batch_of
 from side import serve, timed
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 SETTINGS = {"broadcast_buffers": False, "gradient_as_bucket_view": True, "static_graph": True}
 
 
-class Net:
-    """A net under DDP with fused SGD. The learning rate is 0: all iterations compute the same."""
+class Examples(Dataset):
+    """The examples of one batch again and again; images are padded and cropped, as for training."""
 
-    def __init__(self, name: str):
+    def __init__(self, x: torch.Tensor, labels: torch.Tensor):
+        self._x, self._labels = x, labels.view(len(x), -1)
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int):
+        at = index % len(self._x)
+        x = self._x[at]
+        return pad(x, (4, 4, 4, 4))[:, 4:-4, 4:-4] if x.dim() == 3 else x, self._labels[at]
+
+
+class Net:
+    """A net under DDP with fused SGD. The learning rate is 0: all iterations compute the same. Batches come from
+    ``workers`` processes of a DataLoader; 0: one batch lies ready.
+    """
+
+    def __init__(self, name: str, workers: int):
         torch.manual_seed(0)
         self._model = DistributedDataParallel(NETS[name](), **SETTINGS)
         self._optimizer = torch.optim.SGD(self._model.parameters(), 0.0, momentum=0.9, fused=True)
-        self._x, self._labels = batch_of(name, dist.get_rank())
+        x, labels = batch_of(name, dist.get_rank())
+        self._batches = repeat((x, labels))
+        if workers:
+            self._batches = iter(DataLoader(Examples(x, labels), len(x), num_workers=workers))
 
     def iterate(self) -> None:
+        x, labels = next(self._batches)
         self._optimizer.zero_grad(set_to_none=True)
-        cross_entropy(self._model(self._x), self._labels).backward()
+        cross_entropy(self._model(x), labels.flatten()).backward()
         self._optimizer.step()
 
     def gradients(self) -> np.ndarray:
@@ -66,7 +89,7 @@ def handlers(options) -> dict[str, Callable]:
 
     def make(name: str) -> None:
         here.clear()  # one net is in memory at a time
-        here[name] = Net(name)
+        here[name] = Net(name, options.workers)
 
     def work(name: str) -> None:
         here[name].iterate()
