@@ -142,11 +142,11 @@ STREAM_ON_HOST = Template("the buffer is not in host memory")
 STREAM_TOO_MANY = Template("the node has {size} ranks, and it takes {most}")
 STREAM_NO_WINDOW = Template("the ranks of the node have no memory that they share")
 STREAM_NO_WINDOW_WHY = Template("the ranks of the node have no memory that they share: {why}")
-STREAM_WRONG_CHUNK = Template("rank {rank} reads chunk {found} in a slot of rank {source}, and wants chunk {wanted}")
+STREAM_WRONG_CHUNK = Template("rank {rank} reads {found} in {what} {at} of rank {owner}, and wants {wanted}")
 STREAM_RACE = Template(
-    "hazard: rank {rank} at chunk {chunk} and rank {other} use slot {slot} of rank {owner}, and nothing orders them"
+    "hazard: rank {rank} at chunk {chunk} and rank {other} use {what} {at} of rank {owner}, and nothing orders them"
 )
-STREAM_STUCK = Template("no rank goes on: {action} of chunk {chunk} waits for ever")
+STREAM_STUCK = Template("no rank goes on: ranks are done with {chunks} chunks")
 STREAM_SUM = Template(
     "rank {rank} ends with {found} in slice {part} of chunk {chunk}; wanted every contribution once, in the order of "
     "ranks"

@@ -111,7 +111,7 @@ class SignalCounters:
         allocated.
         """
         if self._size == 1:
-            return SignalCounter([np.zeros(1, np.int64)], 0, self._sync)
+            return SignalCounter([np.zeros(LINE_BYTES // 8, np.int64)], 0, self._sync)
         number, index = divmod(tag, LANES_AT_ONCE)
         if number not in self._blocks:
             self._blocks[number] = self._window(LANES_AT_ONCE * self._size * LINE_BYTES)

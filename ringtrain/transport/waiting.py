@@ -51,9 +51,11 @@ def wait_for(
     awaited: Callable[[], str],
     progress: Callable[[], int] = _steady,
     patience: Patience = ALONE,
+    sleeps: bool = False,
 ) -> None:
     """Return when ``test()`` is true. Raises StalledError when ``deadline_s`` seconds pass without a change of
-    ``progress()``, the number of parts that are done; ``awaited()`` names the awaited peers and messages."""
+    ``progress()``, the number of parts that are done; ``awaited()`` names the awaited peers and messages. ``sleeps``:
+    whether the test itself sleeps until what it waits for comes."""
     if test():
         return
     seen = progress()
@@ -69,6 +71,8 @@ def wait_for(
         if now - polled > POLL_S:
             polled = now
             patience.poll()
+        if sleeps:
+            continue
         if now - since > YIELD_S:
             time.sleep(SLEEP_S)
         elif now - since > patience.spin_s:

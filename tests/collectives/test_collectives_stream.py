@@ -11,17 +11,8 @@ import pytest
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution import streamed
-from ringtrain.collectives.execution.stream_program import (
-    COPY_OTHERS,
-    PUBLISH,
-    PUBLISH_OTHERS,
-    SLICED,
-    SUM,
-    SUM_OWN,
-    WHOLE,
-    Instruction,
-)
-from ringtrain.collectives.proof.stream_proof import verify_stream
+from ringtrain.collectives.execution.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
+from ringtrain.collectives.proof.stream_proof import verify_order, verify_stream
 from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, prepare_streamed, stream_window
 from ringtrain.errors import MismatchError, ScheduleError, StalledError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
@@ -32,29 +23,64 @@ MIXED = [(WHOLE, 1), (SLICED, 3), (WHOLE, 9), (SLICED, 1), (SLICED, 9), (WHOLE, 
 
 
 # ── the proof ─────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
-def test_the_programs_need_no_more_waits_and_no_more_slots(size):
-    verify_stream(MIXED, size)
-    verify_stream([(SLICED, 9)], size, slots=2)
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+def test_the_programs_need_no_more_waits(size, slots):
+    verify_stream(MIXED, size, slots)
 
 
-AHEAD = tuple(Instruction(action, 2 * ahead) for action, ahead in WHOLE)
-LATE = (Instruction(SUM, 0), Instruction(PUBLISH, 0))
-UNCOPIED = tuple(each for each in SLICED if each.action != COPY_OTHERS)
-UNWRITTEN = (Instruction(PUBLISH_OTHERS, 1), Instruction(SUM, 0))
-UNSUMMED = (Instruction(PUBLISH, 1), Instruction(SUM_OWN, 0), Instruction(COPY_OTHERS, 1))
+@pytest.mark.thorough
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 16])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 8])
+def test_the_programs_need_no_more_waits_in_many_orders(size, slots):
+    verify_stream(MIXED, size, slots, orders=500)
+
+
+@pytest.mark.parametrize(
+    ("calls", "slots", "orders"),
+    [([(WHOLE, 2)], 2, 960), ([(WHOLE, 3)], 1, 64), ([(SLICED, 2)], 1, 64), ([(WHOLE, 1), (SLICED, 1)], 2, 640)],
+)
+def test_two_ranks_need_no_more_waits_in_all_orders(calls, slots, orders):
+    """One order after the other, as a counter whose digits are what is picked."""
+    digits, walked = [], 0
+    while True:
+        at = 0
+
+        def pick(possible):
+            nonlocal at
+            if at == len(digits):
+                digits.append([0, len(possible)])
+            at += 1
+            return possible[digits[at - 1][0]]
+
+        verify_order(calls, 2, slots, pick)
+        walked += 1
+        while digits and digits[-1][0] + 1 == digits[-1][1]:
+            digits.pop()
+        if not digits:
+            break
+        digits[-1][0] += 1
+    assert walked == orders
+
+
+def changed(program, name, **fields):
+    return tuple(action._replace(**fields) if action.name == name else action for action in program)
 
 
 @pytest.mark.parametrize(
     ("program", "slots", "error"),
     [
-        (WHOLE, 3, texts.STREAM_RACE),
-        (SLICED, 1, texts.STREAM_RACE),
-        (AHEAD, 4, texts.STREAM_STUCK),  # nobody publishes the first chunk
-        (UNWRITTEN, 4, texts.STREAM_WRONG_CHUNK),
-        (LATE, 4, texts.STREAM_STUCK),
-        (UNCOPIED, 4, texts.STREAM_SUM),
-        (UNSUMMED, 4, texts.STREAM_STUCK),
+        (WHOLE, 0, texts.STREAM_STUCK),
+        (changed(WHOLE, "sum", advances=SUMMED), 4, texts.STREAM_STUCK),  # slots are never free again
+        (changed(WHOLE, "publish", awaits=DONE), 4, texts.STREAM_STUCK),
+        (changed(changed(WHOLE, "publish", advances=DONE), "sum", awaits=DONE, advances=SUMMED), 4, texts.STREAM_RACE),
+        (changed(SLICED, "copy others", awaits=PUBLISHED), 4, texts.STREAM_WRONG_CHUNK),
+        (changed(SLICED, "sum own", awaits=DONE), 4, texts.STREAM_STUCK),
+        (changed(SLICED, "sum own", advances=DONE), 4, texts.STREAM_STUCK),
+        ((*changed(SLICED, "sum own", advances=DONE)[:2], SLICED[2]._replace(awaits=DONE)), 4, texts.STREAM_RACE),
+        ((WHOLE[0]._replace(name="publish others"), WHOLE[1]), 4, texts.STREAM_WRONG_CHUNK),
+        (SLICED[:2], 4, texts.STREAM_STUCK),
+        ((SLICED[0], SLICED[1]._replace(advances=DONE)), 4, texts.STREAM_SUM),
     ],
 )
 def test_a_program_that_is_wrong_is_refused(program, slots, error):
@@ -186,6 +212,25 @@ def test_reductions_in_flight_run_in_the_order_of_their_starts(small_chunks):
         pass
     assert [run.test() for run in (*mine, *theirs)] == [True] * 6
     assert all((each == 3).all() for each in (*first, *second)) and not stream_window(one).running
+
+
+def test_a_rank_publishes_as_far_ahead_as_it_has_slots_while_the_other_does_not_come(small_chunks):
+    """By hand, rank by rank, in one thread."""
+
+    def body(t):
+        buffer = np.full(20_011, t.rank + 1.0)
+        return buffer, prepare_streamed(t, buffer, "stream", "sum", "float64"), stream_window(t)
+
+    (here, one, window), (there, other, _) = LoopbackWorld(2).run(body)
+    slots, chunks = window.slots, -(-here.nbytes // window.slot_bytes)
+    assert 4 < slots < chunks
+    one.start()
+    assert not one.test() and one.moved == 1 + slots
+    other.start()
+    assert other.moved == 1 + 2 * slots  # it publishes as many, and adds them
+    while not all([one.test(), other.test()]):
+        pass
+    assert (here == 3).all() and (there == 3).all()
 
 
 def test_an_array_is_kept_while_it_is_in_flight_and_no_longer():

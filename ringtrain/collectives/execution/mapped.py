@@ -109,7 +109,7 @@ class Mapped(Reduction):
         return TransportError(texts.STARTED_AGAIN(name=texts.SHARED))
 
     def _wait_on(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._world.patience)
+        wait_for(self._call.rest, deadline_s, self._awaited, lambda: self.moved, self._world.patience, sleeps=True)
 
     @property
     def moved(self) -> int:

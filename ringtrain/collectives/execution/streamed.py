@@ -10,19 +10,21 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Literal
 
 import numpy as np
 
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.collectives.execution.stream_program import SLICED, SLOTS, WHOLE
 from ringtrain.errors import MismatchError, TransportError
-from ringtrain.ops.cpu.streamed import COSTS, HEADER_BYTES, LINE_BYTES, PUBLISHED, SUMMED, StreamedCall
+from ringtrain.ops.cpu.streamed import COSTS, COUNTERS, HEADER_BYTES, LINE_BYTES, MOST_SLOTS, StreamedCall
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
+How = Literal["test", "wait", "rest"]
 SLOT_BYTES = 256 << 10
+LEAST_SLOTS = 4
 MOST_BITS = 64  # of a size in bytes
 WINDOW_BYTES = 32 << 20  # of a node, at most: its ranks then have smaller slots
 LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can measure; below, the way to the others
@@ -45,9 +47,10 @@ class StreamWindow:
     """
 
     def __init__(self, transport: Transport):
-        fits = WINDOW_BYTES // (transport.local_size * SLOTS) // LINE_BYTES * LINE_BYTES
-        self.slot_bytes = min(SLOT_BYTES, fits)
-        own = transport.allocate(HEADER_BYTES + SLOTS * self.slot_bytes, np.uint8)
+        share = WINDOW_BYTES // transport.local_size
+        self.slots = max(LEAST_SLOTS, min(MOST_SLOTS, share // SLOT_BYTES))
+        self.slot_bytes = min(SLOT_BYTES, share // self.slots // LINE_BYTES * LINE_BYTES)
+        own = transport.allocate(HEADER_BYTES + self.slots * self.slot_bytes, np.uint8)
         self.memory: Sequence[Array] | None = transport.peer_views(own) if isinstance(own, np.ndarray) else None
         self._counts = np.asarray(own)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
         self.running = deque[Streamed]()
@@ -58,15 +61,15 @@ class StreamWindow:
         """Return what calls on arrays of about this size have cost on this rank."""
         return self._costs[nbytes.bit_length()]
 
-    def move(self, last: "Streamed", patient: bool = False) -> None:
-        """Let the reductions go on that were started, up to ``last``. ``patient``: wait for some 10 µs"""
+    def move(self, last: "Streamed", how: How = "test") -> None:
+        """Let the reductions go on that were started, up to ``last``. ``how``: as of :class:`StreamedCall`"""
         with self._moving:
-            while last.started and self.running[0].move(patient):
+            while last.started and self.running[0].move(how):
                 pass
 
     def moved(self) -> int:
         """Return a number that grows whenever this rank goes on."""
-        return int(self._counts[PUBLISHED] + self._counts[SUMMED])
+        return int(sum(self._counts[counter] for counter in COUNTERS))
 
 
 class Streamed(Reduction):
@@ -98,7 +101,6 @@ class Streamed(Reduction):
         nbytes, size = count * itemsize, transport.local_size
         chunk_bytes = min(way.chunk_bytes, window.slot_bytes)
         sliced = size > 2 and nbytes >= SLICED_BYTES
-        program = SLICED if sliced else WHOLE
         assert window.memory is not None, "a window without memory reduces nothing"
         memory = [np.asarray(each) for each in window.memory]
         place = transport.neighbours.index(transport.rank)
@@ -110,10 +112,10 @@ class Streamed(Reduction):
         self._call = StreamedCall(
             dtype,
             op,
-            program,
+            sliced,
             memory,
             place,
-            SLOTS,
+            window.slots,
             window.slot_bytes,
             chunk_bytes,
             chosen,
@@ -121,7 +123,7 @@ class Streamed(Reduction):
             window.costs(nbytes),
             spins,
         )
-        self._chunks, self._instructions = -(-nbytes // chunk_bytes), len(program)
+        self._chunks = -(-nbytes // chunk_bytes)
         # What it reads: the others' chunks; with slices, the contributions to its own and the sums of the others.
         self.bytes_sent = nbytes * (size - 1) if not sliced else 2 * nbytes * (size - 1) // size
         self.started = False
@@ -156,9 +158,14 @@ class Streamed(Reduction):
 
     def wait(self, deadline_s: float) -> None:
         if self.started:
-            self._window.move(self, patient=True)
+            self._window.move(self, "wait")
         if self.started:
-            wait_for(self.test, deadline_s, self._awaited, self._window.moved, self._world.patience)
+            wait_for(self._rest, deadline_s, self._awaited, self._window.moved, self._world.patience, sleeps=True)
+
+    def _rest(self) -> bool:
+        if self.started:
+            self._window.move(self, "rest")
+        return not self.started
 
     def run(self, deadline_s: float) -> None:
         if self._running:
@@ -179,10 +186,10 @@ class Streamed(Reduction):
         self.started = True
         self._window.running.append(self)
 
-    def move(self, patient: bool) -> bool:
+    def move(self, how: How) -> bool:
         """Go on: the window's turn. Returns whether it is done."""
         try:
-            outcome = self._call.wait() if patient else self._call.test()
+            outcome = getattr(self._call, how)()
         finally:
             if not self._state[0]:
                 self.started = False
@@ -211,7 +218,6 @@ class Streamed(Reduction):
         late = peers([names[self._world.neighbours[place]] for place in self._call.behind()])
         if self.called:
             return texts.AWAITED_CALL(whom=late, call=self.called)
-        chunk = max(self._state[0] // self._instructions, 1)
         return texts.AWAITED_CHUNK(
-            whom=late, chunk=chunk, chunks=self._chunks, name=texts.STREAMED, rank=names[self._world.rank]
+            whom=late, chunk=self._call.chunk, chunks=self._chunks, name=texts.STREAMED, rank=names[self._world.rank]
         )

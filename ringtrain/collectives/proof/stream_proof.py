@@ -1,144 +1,220 @@
-"""Proof that a streamed all-reduce needs no more waits than its program has.
+"""Proof that a streamed all-reduce needs no more waits than its program has, in whatever order its ranks go on.
 
-Accesses of two ranks to one part of a slot, of which one writes, must be ordered by a wait. Whatever the speed of the
-ranks, every one then reads what any other order of them would have let it read: so the sums of a single order of
-events, which is walked through here, are those of all. Waits are for counters that only grow: if one order of events
-comes to its end, all do.
+Accesses of two ranks to one part of the window, of which one writes, must be ordered by a wait; and every rank must end
+with the right sums. Orders of events are walked through for that, drawn by chance: which rank goes on, which of its
+actions it takes, in which free slot. In a walk vector clocks hold what the waits alone order: so it finds the races of
+all orders that differ from it by the speed of ranks alone.
 
-Order is kept by vector clocks: for each rank, how many of its events lie before an event. Source: Mattern 1989.
+No order ends in a deadlock if one comes to its end: an action that is possible stays so until it is taken, since waits
+are for counters that only grow, and the others' counters say how many slots are free.
+
+A vector clock holds, for each rank, how many of its events lie before an event. Source: Mattern 1989.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.stream_program import (
     COPY_OTHERS,
+    DONE,
     PUBLISH,
     PUBLISH_OTHERS,
-    SLOTS,
     SUM,
     SUM_OWN,
-    Instruction,
-    actions_of,
+    Program,
+    StreamAction,
 )
 from ringtrain.errors import ScheduleError
 
-Program = tuple[Instruction, ...]
-Part = tuple[int, int, int]  # rank and number of the slot, and whose slice
+ORDERS = 50
+SLOT, NUMBER, CALL = "slot", "the number of slot", "the call"
+
+Part = tuple[str, int, int, int]  # what it is, of which rank, where, and of which slice
+Count = tuple[int, str, int]  # of a rank, its counter, with this chunk
 Clock = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An access of a rank to a part of a slot: its own ``event``-th event, counted from 1, and the clock then."""
+    """An access of a rank to a part of the window: its own ``event``-th event, counted from 1."""
 
     rank: int
     event: int
-    clock: Clock
     writes: bool
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class StreamTask:
+    """An action on a chunk that is next for a rank. awaited: the counts for which it waits; slot: where it publishes or
+    -1
+    """
+
+    rank: int
+    action: StreamAction
+    chunk: int
+    awaited: Sequence[Count]
+    slot: int = -1
+
+
+class Rank:
+    """Where a rank is. call: the number of its call; taken: on how many of the call's chunks it has taken each action;
+    last: the chunk that each slot has held last, or -1
+    """
+
+    def __init__(self, size: int, slots: int):
+        self.clock, self.last = [0] * size, [-1] * slots
+        self.call, self.first = 0, 0
+        self.taken: list[int] = []
+
+
 class Walk:
     """One order of the events of ``size`` ranks with ``slots`` slots each."""
 
-    size: int
-    slots: int
-    clocks: list[list[int]] = field(init=False)
-    accesses: dict[Part, list[Access]] = field(default_factory=dict)
-    held: dict[Part, tuple[int, tuple[int, ...]]] = field(default_factory=dict)  # chunk and contributions of a part
-    published: dict[tuple[int, int], Clock] = field(default_factory=dict)  # by rank and chunk
-    summed: dict[tuple[int, int], Clock] = field(default_factory=dict)
-    sums: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)  # by rank, chunk and slice
+    def __init__(self, calls: Sequence[tuple[Program, int]], size: int, slots: int):
+        self.calls, self.size, self.slots = calls, size, slots
+        self.ranks = [Rank(size, slots) for _ in range(size)]
+        self.counted: dict[Count, Clock] = {}
+        self.accesses: dict[Part, list[Access]] = {}
+        self.held: dict[Part, tuple[int, tuple[int, ...]]] = {}  # chunk or call, and contributions or number
+        self.sums: dict[tuple[int, int, int], tuple[int, ...]] = {}  # by rank, chunk and slice
+        for rank in range(size):
+            self._begin(rank)
 
-    def __post_init__(self) -> None:
-        self.clocks = [[0] * self.size for _ in range(self.size)]
+    def possible(self) -> Iterator[StreamTask]:
+        """Yield what ranks may do next."""
+        for rank in range(self.size):
+            yield from (task for task in self._tasks(rank) if self.counted.keys() >= set(task.awaited))
 
-    def may(self, action: str, chunk: int) -> bool:
-        """Whether all ranks have done what the action waits for."""
-        awaited = {SUM: self.published, SUM_OWN: self.published, COPY_OTHERS: self.summed}.get(action)
-        return awaited is None or all((rank, chunk) in awaited for rank in range(self.size))
+    def _tasks(self, rank: int) -> Iterator[StreamTask]:
+        here, ranks = self.ranks[rank], range(self.size)
+        if here.call == len(self.calls):
+            return
+        program, chunks = self.calls[here.call]
+        for action, taken, before in zip(program, here.taken, [chunks, *here.taken], strict=False):
+            chunk = here.first + taken
+            if taken < before and action.awaits:
+                yield StreamTask(rank, action, chunk, [(other, action.awaits, chunk) for other in ranks])
+            elif taken < before:
+                for slot, last in enumerate(here.last):
+                    yield StreamTask(rank, action, chunk, [(other, DONE, last) for other in ranks if last >= 0], slot)
 
-    def do(self, rank: int, action: str, chunk: int) -> None:
-        """Make the event. Raises ScheduleError if the rank reads the wrong chunk, or unordered with a write."""
-        ranks, others = range(self.size), [other for other in range(self.size) if other != rank]
-        clock = self.clocks[rank]
-        awaited = {SUM: self.published, SUM_OWN: self.published, COPY_OTHERS: self.summed}.get(action, {})
-        for other in ranks:
-            for place, count in enumerate(awaited.get((other, chunk), ())):
-                clock[place] = max(clock[place], count)
-        clock[rank] += 1
+    def take(self, task: StreamTask) -> None:
+        """Take the action. Raises ScheduleError if the rank reads the wrong chunk, or unordered with a write."""
+        here = self.ranks[task.rank]
+        for count in task.awaited:
+            here.clock[:] = map(max, here.clock, self.counted[count])
+        here.clock[task.rank] += 1
+        self._act(task)
+        self.counted[task.rank, task.action.advances, task.chunk] = tuple(here.clock)
+        program, chunks = self.calls[here.call]
+        here.taken[program.index(task.action)] += 1
+        if min(here.taken) == chunks:
+            here.call, here.first = here.call + 1, here.first + chunks
+            self._begin(task.rank)
+
+    def _begin(self, rank: int) -> None:
+        here = self.ranks[rank]
+        if here.call < len(self.calls):
+            here.taken = [0] * len(self.calls[here.call][0])
+            here.clock[rank] += 1
+            self._write(rank, (CALL, rank, here.call % 2, 0), here.call)
+
+    def _act(self, task: StreamTask) -> None:
+        rank, action, chunk = task.rank, task.action.name, task.chunk
+        here, others = self.ranks[rank], [other for other in range(self.size) if other != rank]
         if action in (PUBLISH, PUBLISH_OTHERS):
-            for part in ranks if action == PUBLISH else others:
-                self._write(rank, chunk, part, (rank,))
-            self.published[rank, chunk] = tuple(clock)
-        elif action == SUM:
-            for part in ranks:
-                self.sums[rank, chunk, part] = self._sum(rank, chunk, part)
-        elif action == SUM_OWN:
-            self.sums[rank, chunk, rank] = total = self._sum(rank, chunk, rank)
-            self._write(rank, chunk, rank, total)
-            self.summed[rank, chunk] = tuple(clock)
-        elif action == COPY_OTHERS:
+            here.last[task.slot] = chunk
+            self._write(rank, (NUMBER, rank, chunk % self.slots, 0), chunk, (task.slot,))
+            for part in range(self.size) if action == PUBLISH else others:
+                self._write(rank, (SLOT, rank, task.slot, part), chunk, (rank,))
+        if action in (SUM, SUM_OWN):
             for other in others:
-                self.sums[rank, chunk, other] = self._read(rank, other, chunk, other)
+                self._read(rank, (CALL, other, here.call % 2, 0), here.call)
+            for part in range(self.size) if action == SUM else [rank]:
+                self.sums[rank, chunk, part] = self._sum(rank, chunk, part)
+        if action == SUM_OWN:
+            self._write(rank, self._slot(rank, rank, chunk, rank), chunk, self.sums[rank, chunk, rank])
+        if action == COPY_OTHERS:
+            for other in others:
+                self.sums[rank, chunk, other] = self._read(rank, self._slot(rank, other, chunk, other), chunk)
 
     def _sum(self, rank: int, chunk: int, part: int) -> tuple[int, ...]:
         """Return the contributions in the order of ranks, its own among them."""
-        return tuple(
-            each
+        shares = (
+            (rank,) if source == rank else self._read(rank, self._slot(rank, source, chunk, part), chunk)
             for source in range(self.size)
-            for each in ((rank,) if source == rank else self._read(rank, source, chunk, part))
         )
+        return tuple(each for share in shares for each in share)
 
-    def _read(self, rank: int, source: int, chunk: int, part: int) -> tuple[int, ...]:
-        where = source, chunk % self.slots, part
-        self._touch(rank, where, chunk, writes=False)
-        found, value = self.held.get(where, (None, ()))
-        if found != chunk:
-            raise ScheduleError(texts.STREAM_WRONG_CHUNK(rank=rank, source=source, wanted=chunk, found=found))
+    def _slot(self, rank: int, source: int, chunk: int, part: int) -> Part:
+        """Return where a slice of a chunk of a rank is, by what this rank says."""
+        (number,) = self._read(rank, (NUMBER, source, chunk % self.slots, 0), chunk)
+        return SLOT, source, number, part
+
+    def _read(self, rank: int, part: Part, wanted: int) -> tuple[int, ...]:
+        self._touch(rank, part, wanted, writes=False)
+        held, value = self.held.get(part, (None, ()))
+        if held != wanted:
+            what, owner, at, _ = part
+            raise ScheduleError(
+                texts.STREAM_WRONG_CHUNK(rank=rank, what=what, at=at, owner=owner, wanted=wanted, found=held)
+            )
         return value
 
-    def _write(self, rank: int, chunk: int, part: int, value: tuple[int, ...]) -> None:
-        where = rank, chunk % self.slots, part
-        self._touch(rank, where, chunk, writes=True)
-        self.held[where] = chunk, value
+    def _write(self, rank: int, part: Part, chunk: int, value: tuple[int, ...] = ()) -> None:
+        self._touch(rank, part, chunk, writes=True)
+        self.held[part] = chunk, value
 
-    def _touch(self, rank: int, where: Part, chunk: int, writes: bool) -> None:
-        clock, before = self.clocks[rank], self.accesses.setdefault(where, [])
+    def _touch(self, rank: int, part: Part, chunk: int, writes: bool) -> None:
+        clock, before = self.ranks[rank].clock, self.accesses.get(part, [])
         for other in before:
             if other.rank != rank and (writes or other.writes) and clock[other.rank] < other.event:
+                what, owner, at, _ = part
                 raise ScheduleError(
-                    texts.STREAM_RACE(rank=rank, other=other.rank, chunk=chunk, owner=where[0], slot=where[1])
+                    texts.STREAM_RACE(rank=rank, other=other.rank, chunk=chunk, what=what, at=at, owner=owner)
                 )
-        before.append(Access(rank, clock[rank], tuple(clock), writes))
+        # What comes after a write comes after all before it.
+        self.accesses[part] = [*([] if writes else before), Access(rank, clock[rank], writes)]
 
 
-def verify_stream(calls: Sequence[tuple[Program, int]], size: int, slots: int = SLOTS) -> None:
+def by_chance(number: int, size: int) -> Callable[[Sequence[StreamTask]], StreamTask]:
+    """Return what picks the next action in the order of this number: ranks differ in speed, and in how far ahead they
+    publish.
+    """
+    chance = random.Random(number)
+    speeds, eagerness = [chance.random() ** 4 + 1e-9 for _ in range(size)], chance.random() ** 4 + 1e-9
+
+    def pick(possible: Sequence[StreamTask]) -> StreamTask:
+        weights = [speeds[task.rank] * (eagerness if task.slot >= 0 else 1.0) for task in possible]
+        return chance.choices(possible, weights)[0]
+
+    return pick
+
+
+def verify_order(
+    calls: Sequence[tuple[Program, int]], size: int, slots: int, pick: Callable[[Sequence[StreamTask]], StreamTask]
+) -> None:
+    """Prove one order of events: ``pick`` takes one of those that are possible. Raises as verify_stream does."""
+    walk = Walk(calls, size, slots)
+    while possible := list(walk.possible()):
+        walk.take(pick(possible))
+    if any(rank.call < len(calls) for rank in walk.ranks):
+        raise ScheduleError(texts.STREAM_STUCK(chunks=[rank.first + min(rank.taken) for rank in walk.ranks]))
+    chunks = sum(count for _, count in calls)
+    for rank, chunk, part in product(range(size), range(chunks), range(size)):
+        total = walk.sums.get((rank, chunk, part))
+        if total != tuple(range(size)):
+            raise ScheduleError(texts.STREAM_SUM(rank=rank, chunk=chunk, part=part, found=total))
+
+
+def verify_stream(calls: Sequence[tuple[Program, int]], size: int, slots: int, orders: int = ORDERS) -> None:
     """Prove calls of ``size`` ranks, one after another: (program, chunks of the array) of each. Every rank must end
     with every slice of every chunk as the sum of all contributions, once each, in the order of ranks.
 
     Raises ScheduleError, with the ranks and the chunk.
     """
-    walk, first = Walk(size, slots), 0
-    ahead: list[tuple[str, int]] = []
-    for program, chunks in calls:
-        ahead += [(action, first + chunk) for action, chunk in actions_of(program, chunks)]
-        first += chunks
-    done = [0] * size
-    while min(done) < len(ahead):
-        ready = [rank for rank in range(size) if done[rank] < len(ahead) and walk.may(*ahead[done[rank]])]
-        if not ready:
-            raise ScheduleError(texts.STREAM_STUCK(action=ahead[min(done)][0], chunk=ahead[min(done)][1]))
-        # One rank goes as far as it can before the next does: what no wait keeps apart meets.
-        walk.do(ready[0], *ahead[done[ready[0]]])
-        done[ready[0]] += 1
-    whole = tuple(range(size))
-    for rank in range(size):
-        for chunk in range(first):
-            for part in range(size):
-                if walk.sums.get((rank, chunk, part)) != whole:
-                    raise ScheduleError(
-                        texts.STREAM_SUM(rank=rank, chunk=chunk, part=part, found=walk.sums.get((rank, chunk, part)))
-                    )
+    for number in range(orders):
+        verify_order(calls, size, slots, by_chance(number, size))

@@ -184,8 +184,10 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("context_bytes", ctypes.c_int64),
         ("mapped_test", ctypes.c_int64),
         ("mapped_wait", ctypes.c_int64),
+        ("mapped_rest", ctypes.c_int64),
         ("streamed_test", ctypes.c_int64),
         ("streamed_wait", ctypes.c_int64),
+        ("streamed_rest", ctypes.c_int64),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, [ctypes.c_void_p]

@@ -11,7 +11,7 @@ from ringtrain.ops.cpu.library import CpuKernels, open_library
 TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 ACTIONS = ("copy", "sum", "max", "min")
 IDLE, COMING, LEAVING = range(3)
-# How long a call waits before Python looks around: about 50 µs of spins, and as many yields as a busy core takes.
+# How long a call waits awake: about 50 µs of spins, and as many yields as a busy core takes.
 SPINS, YIELDS = 2000, 20
 
 
@@ -35,6 +35,7 @@ class MappedCall:
     state:      its first element is IDLE; COMING while it waits for ranks to come; LEAVING while for ranks to be done
     test:       test() begins, or goes on, without waiting. Returns whether it is done
     wait:       wait() does the same, and waits for some 10 µs
+    rest:       rest() does the same, and sleeps for at most a millisecond
     """
 
     def __init__(
@@ -56,4 +57,5 @@ class MappedCall:
         words = [*head, *counters, *made]
         self.state = (ctypes.c_int64 * len(words))(*words)
         at = ctypes.c_void_p(ctypes.addressof(self.state))
-        self.test, self.wait = partial(library.mapped_test, at), partial(library.mapped_wait, at)
+        calls = library.mapped_test, library.mapped_wait, library.mapped_rest
+        self.test, self.wait, self.rest = (partial(call, at) for call in calls)

@@ -14,16 +14,17 @@ from ringtrain.ops.cpu.library import open_library
 from ringtrain.ops.cpu.mapped import SPINS, TYPES, YIELDS
 
 # In the order of the source.
-ACTIONS = ("publish", "publish others", "sum", "sum own", "copy others")
 OPERATIONS = ("sum", "mean", "max", "min")
 WAYS = ("plain", "past caches", "faster")
 COSTS = 9
 LINE_BYTES = 128
-HEADER_BYTES = 3 * LINE_BYTES  # of a rank's memory in the window: its counters, and its call. Its slots follow
+HEADER_BYTES = 6 * LINE_BYTES  # of a rank's memory in the window: its counters, and its call. Its slots follow
+MOST_SLOTS = 16
 MOST_RANKS = 1024
 CROWDED_YIELDS = 200  # of a wait on shared cores, in place of spins
-PUBLISHED, SUMMED = 0, LINE_BYTES // 8  # words of a header
-SOURCE, TARGET, COUNT = 19, 20, 21  # words of the job
+PUBLISHED, SUMMED, DONE, WORDS = (line * LINE_BYTES // 8 for line in range(4))  # where they are in a header, as int64
+COUNTERS = PUBLISHED, SUMMED, DONE
+DONE_CHUNKS, SOURCE, TARGET, COUNT = 19, 23, 24, 25  # words of the job
 
 
 class StreamedCall:
@@ -31,26 +32,27 @@ class StreamedCall:
 
     dtype:       one of :data:`ringtrain.ops.cpu.mapped.TYPES`
     operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
-    program:     (action, ahead) of each instruction: actions are among :data:`ACTIONS`
+    sliced:      whether each rank adds a slice of each chunk; else each adds all
     memory:      the ranks' memory in the window, uint8, of which this rank's is at ``place``
-    slots:       of each rank, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
+    slots:       of each rank, at most :data:`MOST_SLOTS`, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
     chunk_bytes: at most ``slot_bytes``, and a multiple of :data:`LINE_BYTES`
     way:         how slots are written: one of :data:`WAYS`
     call:        what all ranks ask for, in words
     costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
                  ``faster``: it learns the faster way, and tries the other now and then
     spins:       whether a wait spins first; not if ranks share cores
-    state:       its first element is how many instructions are done; 0 before a call and after it
+    state:       its first element grows with each action; it is 0 before a call and after it
     test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - place if the
                  rank of that place makes another call
-    wait:        wait() does the same, and waits for some 10 µs
+    wait:        wait() does the same, and waits for some 10 µs each time that it can do nothing
+    rest:        rest() does the same, and sleeps for at most a millisecond
     """
 
     def __init__(
         self,
         dtype: str,
         operation: str,
-        program: Sequence[tuple[str, int]],
+        sliced: bool,
         memory: Sequence[np.ndarray],
         place: int,
         slots: int,
@@ -64,34 +66,41 @@ class StreamedCall:
         library, _ = open_library()
         words = np.frombuffer(call.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0"), np.uint8)
         self._kept = memory, costs, words  # the call knows only their addresses
-        self._headers = [array[:HEADER_BYTES] for array in memory]
+        self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
+        self._place = place
         patience = (SPINS, YIELDS) if spins else (0, CROWDED_YIELDS)
         chunk = chunk_bytes // _itemsize(dtype)
         kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
         number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
-        asked = *kinds, array_address(costs), number, array_address(words), chunk, slots, slot_bytes
-        made = [word for action, ahead in program for word in (ACTIONS.index(action), ahead)]
-        job = [0, *patience, *asked, len(memory), place, len(program), *[0] * 7]
-        job += [*map(array_address, memory), *made]
+        asked = *kinds, array_address(costs), number, array_address(words), sliced, chunk, slots, slot_bytes
+        job = [0, *patience, *asked, len(memory), place, *[0] * (COUNT - 14), *map(array_address, memory)]
         self.state = (ctypes.c_int64 * len(job))(*job)
         at = ctypes.c_void_p(ctypes.addressof(self.state))
-        self.test, self.wait = partial(library.streamed_test, at), partial(library.streamed_wait, at)
+        calls = library.streamed_test, library.streamed_wait, library.streamed_rest
+        self.test, self.wait, self.rest = (partial(call, at) for call in calls)
 
     def bind(self, source: int, target: int, count: int) -> None:
         """Set the arrays of the next call: addresses, which may be the same, and the number of elements."""
         self.state[SOURCE], self.state[TARGET], self.state[COUNT] = source, target, count
 
     def behind(self) -> list[int]:
-        """Return the places of the ranks that are behind others in what they have published, or else in their sums."""
-        for counter in (PUBLISHED, SUMMED):
-            counts = [int(header.view(np.int64)[counter]) for header in self._headers]
-            if min(counts) < max(counts):
-                return [place for place, count in enumerate(counts) if count < max(counts)]
-        return []
+        """Return the places of the ranks that have not published what this rank needs next, or else not added it, or
+        are not done with it.
+        """
+        needed = self._headers[self._place][DONE] + 1
+        others = [(at, header) for at, header in enumerate(self._headers) if at != self._place]
+        late = ([at for at, header in others if header[counter] < needed] for counter in COUNTERS)
+        return next(filter(None, late), [])
+
+    @property
+    def chunk(self) -> int:
+        """The chunk that this rank needs next, counted from 1."""
+        return self.state[DONE_CHUNKS] + 1
 
     def call_of(self, place: int) -> str:
         """Return the call of the rank of that place, or the start of its words."""
-        return bytes(self._headers[place][-LINE_BYTES:]).rstrip(b"\0").decode(errors="ignore")
+        words = self._headers[place][WORDS : WORDS + LINE_BYTES // 8]
+        return words.tobytes().rstrip(b"\0").decode(errors="ignore")
 
 
 def _itemsize(dtype: str) -> int:

@@ -20,14 +20,14 @@ struct Operation { Action action; char *target, *source; };
 // In the caller's memory: a call that has waited long enough ends there, and the next goes on.
 struct Job {
   State state;
-  Patience patience;  // of a call that waits
+  Int spins, yields;  // of a call that waits
   Context* context;   // null: the caller's thread works alone
   Type type;
   Int count;  // elements of this rank's chunk
   Int size, place, operations;
   // size pointers to counters, then the operations
 
-  Int** counters() { return (Int**)(this + 1); }
+  Counter** counters() { return (Counter**)(this + 1); }
   Operation* operation() { return (Operation*)(counters() + size); }
 };
 
@@ -71,27 +71,28 @@ template <class Numbers> void run(Job& job) {
 
 bool all_reached(Job& job, Int count, Patience& patience) {
   for (Int i = 0; i < job.size; i++)
-    if (!reached(job.counters()[i], count, patience)) return false;
+    if (!reached(*job.counters()[i], count, patience)) return false;
   return true;
 }
 
 bool proceed(Job& job, Patience patience) {
-  Int* own = job.counters()[job.place];
+  Counter& own = *job.counters()[job.place];
   if (job.state == IDLE) {
     advance(own);
     job.state = COMING;
   }
-  if (job.state == COMING && all_reached(job, *own, patience)) {
+  if (job.state == COMING && all_reached(job, own.count, patience)) {
     by_type(job.type, [&](auto numbers) { run<decltype(numbers)>(job); });
     advance(own);
     job.state = LEAVING;
   }
-  if (job.state == LEAVING && all_reached(job, *own, patience)) job.state = IDLE;
+  if (job.state == LEAVING && all_reached(job, own.count, patience)) job.state = IDLE;
   return job.state == IDLE;
 }
 
 }  // namespace
 
-// Begin, or go on, without waiting and with: whether it is done.
-extern "C" Int mapped_test(Job* job) { return proceed(*job, {0, 0}); }
-extern "C" Int mapped_wait(Job* job) { return proceed(*job, job->patience); }
+// Begin, or go on: without waiting, awake, and asleep. Whether it is done.
+extern "C" Int mapped_test(Job* job) { return proceed(*job, NONE); }
+extern "C" Int mapped_wait(Job* job) { return proceed(*job, {job->spins, job->yields, 0}); }
+extern "C" Int mapped_rest(Job* job) { return proceed(*job, REST); }

@@ -5,36 +5,46 @@
 // cache, which a virtual machine does not tell, and may change. So a rank times its own copies and additions, without its
 // waits, and takes the faster way for arrays of a size; the other is tried again now and then. No bit hangs on that.
 //
-// What a rank does with each chunk, in which order, and how many slots it has, is the program of
-// collectives/execution/stream_program.py, and is proved there to need no more waits than these.
+// What a rank does with each chunk, and for what it waits before, is the program of
+// collectives/execution/stream_program.py, which is proved for any order of the actions that ranks may take.
+// The order taken here: a rank publishes one chunk ahead of the one that it adds, and goes round in few slots, which stay
+// in its cache. When the others do not come, as one that has lost its core, it publishes as far ahead as it has slots:
+// so the other finds all of that when it gets a core again, and need not wait for this rank's next turn.
 #include "elements.hpp"
 #include "waits.hpp"
 
 constexpr Int LINE = 128;              // bytes of two cache lines, which some CPUs fetch together
-constexpr Int MOST_SLOTS = 4;
-constexpr Int HEADER = 3 * LINE;       // of a rank's memory, before its slots
+constexpr Int MOST_SLOTS = 16;
+constexpr Int NEAR_SLOTS = 4;          // that stay in the cache
+constexpr Int AHEAD = 2;               // chunks that are published before the first of them is done, while the others come
 constexpr Int BLOCK_BYTES = 8 * 1024;  // of the sum of several arrays, which stays in the nearest cache
 constexpr Int VECTOR = VECTOR_BYTES;
 constexpr Int FIRST_TRIES = 3, TRIED_AGAIN = 64;  // calls of a way before one is taken; calls until the other is tried
 
 namespace {
 
-enum Action : Int { PUBLISH, PUBLISH_OTHERS, SUM, SUM_OWN, COPY_OTHERS };
+enum Action : Int { PUBLISH, SUM, COPY_OTHERS };
 enum Operation : Int { ADD, MEAN, MAX, MIN };
-
-struct Instruction { Action action; Int ahead; };
 
 enum Way : Int { PLAIN, PAST_CACHES, FASTER };
 
-// The start of a rank's memory in the window. The call of each slot's chunk, and how it was written, stand beside the
-// counter. The words of a call stay there as long as another rank may read them: none gets past a call that differs.
+// The start of a rank's memory in the window. It counts the chunks that it has published, that it has added its part of,
+// and that it is done with; `ends`, `freed` and `called` only this rank reads.
 struct Header {
-  Int published, calls[MOST_SLOTS];
-  char ways[LINE - sizeof(Int) * (1 + MOST_SLOTS)];
-  Int summed;
-  char apart[LINE - sizeof(Int)], words[LINE];
+  alignas(LINE) Counter published;
+  alignas(LINE) Counter summed;
+  alignas(LINE) Counter done;
+  alignas(LINE) char words[LINE];  // of the call: they stay, since no rank gets past a call that differs
+  Int ends[MOST_SLOTS];            // by slot: how many chunks all ranks must be done with before it is written again
+  Int freed;                       // how many they were done with when this rank looked last
+  Int called;                      // calls so far
+
+  // Beside the first counter, of this call and the one before: a rank is at most one call ahead of another.
+  Int& call(Int called) { return published.beside[called % 2]; }
+  char& way(Int called) { return ((char*)(published.beside + 2))[called % 2]; }
+  char& slot_of(Int chunk, Int slots) { return ((char*)(published.beside + 3))[chunk % slots]; }
 };
-static_assert(sizeof(Header) == HEADER, "the slots follow");
+static_assert(MOST_SLOTS <= 3 * Int(sizeof(Int)), "their numbers stand beside a counter");
 
 // What a byte has cost, by its way: to write it, and to read what others wrote so. Of arrays of about one size.
 struct Cost {
@@ -63,28 +73,32 @@ struct Costs {
 
 // In the caller's memory: a call that has waited long enough ends there, and the next goes on.
 struct Job {
-  Int at;              // instructions that are done
-  Patience patience;   // of a call that waits
+  Int moved;           // actions taken, and one for the start
+  Int spins, yields;   // of each wait
   Type type;
   Operation operation;
   Way asked;
   Costs* costs;        // of arrays of about this size
   Int call;            // what all ranks must ask for: a hash of its words
   const char* words;   // LINE bytes
+  Int sliced;          // whether each rank adds a slice of each chunk
   Int chunk, slots, slot_bytes;
-  Int size, place, instructions;
+  Int size, place;
   Int first;           // chunks that went through the window before
+  Int chunks;          // of this call
+  Int published, summed, done;  // of them
   Way way;             // of this call
   Int writing, reading;  // ticks of this call
   const char* source;
   char* target;
   Int count;
-  // size pointers to the ranks' memory, then the program
+  // size pointers to the ranks' memory
 
-  char** memory() { return (char**)(this + 1); }
-  Instruction* program() { return (Instruction*)(memory() + size); }
-  Header& header(Int rank) { return *(Header*)memory()[rank]; }
-  char* slot(Int rank, Int chunk) { return memory()[rank] + HEADER + (first + chunk) % slots * slot_bytes; }
+  Header& header(Int rank) { return *((Header**)(this + 1))[rank]; }
+  Header& header() { return header(place); }
+  Int called() { return header().called; }
+  char& slot_of(Int rank, Int at) { return header(rank).slot_of(first + at, slots); }
+  char* slot(Int rank, Int at) { return (char*)(&header(rank) + 1) + slot_of(rank, at) * slot_bytes; }
 };
 
 struct Span { Int start, stop; };
@@ -201,19 +215,19 @@ template <class Numbers> struct Chunk {
     write_slot(job, (char*)(slot(job.place) + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
   }
 
-  void publish(bool others) {
-    if (others) {
-      Span own = slice<T>(length, job.place, job.size);
-      put({0, own.start});
-      put({own.stop, length});
-    } else {
-      put({0, length});
-    }
-    Header& header = job.header(job.place);
-    Int at = (job.first + chunk) % job.slots;
-    header.calls[at] = job.call;
-    header.ways[at] = job.way;
-    __atomic_store_n(&header.published, job.first + chunk + 1, __ATOMIC_RELEASE);
+  void publish() {
+    if (!job.sliced) return put({0, length});
+    Span span = slice<T>(length, job.place, job.size);
+    put({0, span.start});
+    put({span.stop, length});
+  }
+
+  void sum() {
+    if (!job.sliced) return sum({0, length});
+    Span span = slice<T>(length, job.place, job.size);
+    sum(span);
+    const T* from = target + span.start;
+    write_slot(job, (char*)(slot(job.place) + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
   }
 
   void sum(Span span) {
@@ -236,14 +250,6 @@ template <class Numbers> struct Chunk {
     divide(into, T(job.size), count);
   }
 
-  void sum_own() {
-    Span own = slice<T>(length, job.place, job.size);
-    sum(own);
-    const T* from = target + own.start;
-    write_slot(job, (char*)(slot(job.place) + own.start), (const char*)from, (own.stop - own.start) * sizeof(T));
-    __atomic_store_n(&job.header(job.place).summed, job.first + chunk + 1, __ATOMIC_RELEASE);
-  }
-
   void copy_others() {
     Int began = ticks();
     for (Int i = 1; i < job.size; i++) {  // each rank begins at another
@@ -256,63 +262,137 @@ template <class Numbers> struct Chunk {
   }
 };
 
-template <class Numbers> void run(Job& job, Action action, Int chunk) {
-  Chunk<Numbers> work(job, chunk);
-  switch (action) {
-    case PUBLISH: return work.publish(false);
-    case PUBLISH_OTHERS: return work.publish(true);
-    case SUM: return work.sum({0, work.length});
-    case SUM_OWN: return work.sum_own();
-    case COPY_OTHERS: return work.copy_others();
-  }
+// The rank that has not come to `count`, or none.
+Int late_rank(Job& job, Counter Header::*counter, Int count) {
+  for (Int rank = 0; rank < job.size; rank++)
+    if (counted(job.header(rank).*counter) < count) return rank;
+  return job.size;
 }
 
-bool all_reached(Job& job, Int Header::*counter, Int count, Patience& patience) {
-  for (Int rank = 0; rank < job.size; rank++)
-    if (!reached(&(job.header(rank).*counter), count, patience)) return false;
+bool all_reached(Job& job, Counter Header::*counter, Int count) { return late_rank(job, counter, count) == job.size; }
+
+Int lowest_slot(Job& job) {
+  Header& header = job.header();
+  Int slot = 0;
+  while (slot < job.slots && header.ends[slot] > header.freed) slot++;
+  return slot;
+}
+
+// The lowest slot that all ranks are done with; job.slots without one.
+Int free_slot(Job& job) {
+  Int slot = lowest_slot(job);
+  if (slot < NEAR_SLOTS) return slot;
+  Int freed = INT64_MAX;
+  for (Int rank = 0; rank < job.size; rank++) freed = least(freed, counted(job.header(rank).done));
+  job.header().freed = freed;
+  return lowest_slot(job);
+}
+
+void run(Job& job, Action action, Int at) {
+  by_type(job.type, [&](auto numbers) {
+    Chunk<decltype(numbers)> chunk(job, at);
+    switch (action) {
+      case PUBLISH: return chunk.publish();
+      case SUM: return chunk.sum();
+      case COPY_OTHERS: return chunk.copy_others();
+    }
+  });
+  job.moved++;
+}
+
+// Whether there was a chunk to publish, and a slot.
+bool publish(Job& job) {
+  Header& header = job.header();
+  Int slot = job.published < job.chunks ? free_slot(job) : job.slots;
+  if (slot == job.slots) return false;
+  job.slot_of(job.place, job.published) = slot;
+  header.ends[slot] = job.first + job.published + 1;
+  run(job, PUBLISH, job.published);
+  set_count(header.published, job.first + ++job.published);
   return true;
 }
 
-// Whether this rank may go on: 1; 0 after as much waiting as there may be; -1 - rank if that rank makes another call.
-Int may_go_on(Job& job, Action action, Int chunk, Patience& patience) {
-  Int count = job.first + chunk + 1;
-  if (action == COPY_OTHERS) return all_reached(job, &Header::summed, count, patience);
-  if (action != SUM && action != SUM_OWN) return 1;
-  if (!all_reached(job, &Header::published, count, patience)) return 0;
-  for (Int rank = 0; rank < job.size; rank++)
-    if (job.header(rank).calls[(job.first + chunk) % job.slots] != job.call) return -1 - rank;
+void sum(Job& job) {
+  run(job, SUM, job.summed);
+  set_count(job.header().summed, job.first + ++job.summed);
+  if (!job.sliced) set_count(job.header().done, job.first + ++job.done);
+}
+
+void copy_others(Job& job) {
+  run(job, COPY_OTHERS, job.done);
+  set_count(job.header().done, job.first + ++job.done);
+}
+
+// The first rank whose call is another than this one's; job.size without one. All have begun theirs.
+Int differing_rank(Job& job) {
+  Int rank = 0;
+  while (rank < job.size && job.header(rank).call(job.called()) == job.call) rank++;
+  return rank;
+}
+
+// Take an action that needs no wait: 1; 0 if there is none; -1 - rank if that rank makes another call.
+Int act(Job& job) {
+  if (job.published < job.done + AHEAD && publish(job)) return 1;
+  if (job.done < job.summed && all_reached(job, &Header::summed, job.first + job.done + 1)) {
+    copy_others(job);
+    return 1;
+  }
+  if (job.summed == job.published || !all_reached(job, &Header::published, job.first + job.summed + 1)) return 0;
+  if (Int differing = differing_rank(job); differing < job.size) return -1 - differing;
+  sum(job);
   return 1;
 }
 
+// Sleep until the rank moves for which this one waits first.
+void sleep_on_late(Job& job) {
+  auto counter = &Header::done;
+  Int count = job.first + job.published + 1 - job.slots;
+  if (job.done < job.summed) counter = &Header::summed, count = job.first + job.done + 1;
+  else if (job.summed < job.published) counter = &Header::published, count = job.first + job.summed + 1;
+  Int rank = late_rank(job, counter, count);
+  if (rank == job.size) return;
+  Counter& late = job.header(rank).*counter;
+  Int seen = counted(late);
+  if (seen < count) sleep_on(late, seen);
+}
+
 void begin(Job& job) {
-  job.first = job.header(job.place).published;
+  Header& header = job.header();
+  job.moved = 1;
+  job.chunks = parts_of(job.count, job.chunk);
+  job.published = job.summed = job.done = 0;
+  job.first = header.published.count;
   job.way = job.asked == FASTER ? job.costs->choose() : job.asked;
   job.writing = job.reading = 0;
-  char* words = job.header(job.place).words;
-  if (memcmp(words, job.words, LINE)) memcpy(words, job.words, LINE);
+  if (!job.count) return;
+  header.called++;
+  header.call(header.called) = job.call;
+  header.way(header.called) = job.way;
+  if (memcmp(header.words, job.words, LINE)) memcpy(header.words, job.words, LINE);
 }
 
 // Where the others wrote in different ways, what was read says nothing of either.
 void end(Job& job) {
-  job.at = 0;
+  job.moved = 0;
   if (job.asked != FASTER || !job.count || job.size == 1) return;
   job.costs->written[job.way].learn(double(job.writing) / job.count);
-  Int at = (job.first + parts_of(job.count, job.chunk) - 1) % job.slots, way = job.header(!job.place).ways[at];
+  Int way = job.header(!job.place).way(job.called());
   for (Int rank = 0; rank < job.size; rank++)
-    if (rank != job.place && job.header(rank).ways[at] != way) return;
+    if (rank != job.place && job.header(rank).way(job.called()) != way) return;
   job.costs->read[way].learn(double(job.reading) / job.count);
 }
 
 Int proceed(Job& job, Patience patience) {
-  if (!job.at) begin(job);
-  Int chunks = parts_of(job.count, job.chunk);
-  for (; job.at < (chunks + 1) * job.instructions; job.at++) {
-    Instruction next = job.program()[job.at % job.instructions];
-    Int chunk = job.at / job.instructions - 1 + next.ahead;
-    if (chunk < 0 || chunk >= chunks) continue;
-    Int going = may_go_on(job, next.action, chunk, patience);
-    if (going != 1) return going;
-    by_type(job.type, [&](auto numbers) { run<decltype(numbers)>(job, next.action, chunk); });
+  if (!job.moved) begin(job);
+  for (Patience left = patience; job.done < job.chunks;) {
+    Int acted = act(job);
+    if (acted < 0) return acted;
+    if (acted || (left.spins <= 0 && publish(job))) {
+      left = patience;
+    } else if (!stay_awake(left)) {
+      if (left.sleeps-- <= 0) return 0;
+      sleep_on_late(job);
+    }
   }
   end(job);
   return 1;
@@ -320,7 +400,8 @@ Int proceed(Job& job, Patience patience) {
 
 }  // namespace
 
-// Begin, or go on, without waiting and with: 1 if it is done, 0 if it has to go on, -1 - rank if that rank makes another
-// call.
-extern "C" Int streamed_test(Job* job) { return proceed(*job, {0, 0}); }
-extern "C" Int streamed_wait(Job* job) { return proceed(*job, job->patience); }
+// Begin, or go on: without waiting, awake, and asleep. 1 if it is done, 0 if it has to go on, -1 - rank if that rank makes
+// another call.
+extern "C" Int streamed_test(Job* job) { return proceed(*job, NONE); }
+extern "C" Int streamed_wait(Job* job) { return proceed(*job, {job->spins, job->yields, 0}); }
+extern "C" Int streamed_rest(Job* job) { return proceed(*job, REST); }

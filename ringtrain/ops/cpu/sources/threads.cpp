@@ -66,7 +66,8 @@ struct Pool {
   pthread_mutex_t lock;
   pthread_cond_t wake;
   pthread_t threads[MOST_THREADS];
-  Int started, job, running;
+  Int started, job;
+  Counter running;
   bool ending;
   Context* context;
   Part part;
@@ -74,7 +75,7 @@ struct Pool {
   Int count, grain;
 };
 
-constexpr Int SPINS = 4000;
+constexpr Int SPINS = 4000, YIELDS = 20;
 constexpr int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 
 static void run_part(Context& context, Int index, Int count, Int grain, Part part, void* given) {
@@ -98,7 +99,7 @@ static void* help(void* given) {
     if (pool.ending) return 0;
     done++;
     run_part(*pool.context, helper.index, pool.count, pool.grain, pool.part, pool.given);
-    __atomic_sub_fetch(&pool.running, 1, __ATOMIC_ACQ_REL);
+    if (!__atomic_sub_fetch(&pool.running.count, 1, __ATOMIC_ACQ_REL)) wake_sleepers(pool.running);
   }
 }
 
@@ -111,16 +112,15 @@ void run_parts(Context& context, Int count, Int grain, Part part, void* given) {
     return;
   }
   pool->count = count; pool->grain = grain; pool->part = part; pool->given = given;
-  __atomic_store_n(&pool->running, context.threads - 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&pool->running.count, context.threads - 1, __ATOMIC_RELEASE);
   pthread_mutex_lock(&pool->lock);
   __atomic_add_fetch(&pool->job, 1, __ATOMIC_ACQ_REL);
   pthread_cond_broadcast(&pool->wake);
   pthread_mutex_unlock(&pool->lock);
   run_part(context, 0, count, grain, part, given);
-  for (Int i = 0; __atomic_load_n(&pool->running, __ATOMIC_ACQUIRE); i++) {
-    pause_cpu();
-    if (i > SPINS) sched_yield();
-  }
+  Patience left = {SPINS, YIELDS, 0};
+  for (Int running; (running = counted(pool->running));)
+    if (!stay_awake(left)) sleep_on(pool->running, running);
 }
 
 // Null without memory. With fewer threads if not all could be started.
