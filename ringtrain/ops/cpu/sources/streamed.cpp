@@ -14,7 +14,7 @@
 #include "waits.hpp"
 
 constexpr Int LINE = 128;              // bytes of two cache lines, which some CPUs fetch together
-constexpr Int MOST_SLOTS = 16;
+constexpr Int MOST_SLOTS = 32;
 constexpr Int NEAR_SLOTS = 4;          // that stay in the cache
 constexpr Int AHEAD = 2;               // chunks that are published before the first of them is done, while the others come
 constexpr Int BLOCK_BYTES = 8 * 1024;  // of the sum of several arrays, which stays in the nearest cache
@@ -32,6 +32,7 @@ enum Way : Int { PLAIN, PAST_CACHES, FASTER };
 // and that it is done with; `ends`, `freed` and `called` only this rank reads.
 struct Header {
   alignas(LINE) Counter published;
+  char slots[MOST_SLOTS];
   alignas(LINE) Counter summed;
   alignas(LINE) Counter done;
   alignas(LINE) char words[LINE];  // of the call: they stay, since no rank gets past a call that differs
@@ -42,9 +43,8 @@ struct Header {
   // Beside the first counter, of this call and the one before: a rank is at most one call ahead of another.
   Int& call(Int called) { return published.beside[called % 2]; }
   char& way(Int called) { return ((char*)(published.beside + 2))[called % 2]; }
-  char& slot_of(Int chunk, Int slots) { return ((char*)(published.beside + 3))[chunk % slots]; }
+  char& slot_of(Int chunk, Int slots) { return this->slots[chunk % slots]; }
 };
-static_assert(MOST_SLOTS <= 3 * Int(sizeof(Int)), "their numbers stand beside a counter");
 
 // What a byte has cost, by its way: to write it, and to read what others wrote so. Of arrays of about one size.
 struct Cost {
@@ -384,15 +384,18 @@ void end(Job& job) {
 
 Int proceed(Job& job, Patience patience) {
   if (!job.moved) begin(job);
+  bool crowded = !job.spins;  // others may need this core to come: it yields before it goes ahead
   for (Patience left = patience; job.done < job.chunks;) {
     Int acted = act(job);
     if (acted < 0) return acted;
-    if (acted || (left.spins <= 0 && publish(job))) {
+    if (acted) {
       left = patience;
-    } else if (!stay_awake(left)) {
-      if (left.sleeps-- <= 0) return 0;
-      sleep_on_late(job);
+      continue;
     }
+    bool came = left.spins > 0 || (crowded && left.yields > 0);
+    if ((!came && publish(job)) || stay_awake(left)) continue;
+    if (left.sleeps-- <= 0) return 0;
+    sleep_on_late(job);
   }
   end(job);
   return 1;
