@@ -22,6 +22,7 @@ from ringtrain.launch.python_script import (
     torchrun_variables,
 )
 from ringtrain.torch import texts
+from ringtrain.torch.call_order import quoted_error
 from ringtrain.torch.replacements import take_over
 from ringtrain.torch.world import TorchWorld
 from ringtrain.transport.base import Transport
@@ -80,7 +81,8 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
         if code not in IN_ORDER and transport.size > 1:
             _tell(texts.SCRIPT_EXITED(rank=transport.rank, host=hosts[transport.rank], code=code))
             transport.abort(code)
-    except Exception as error:
+    except Exception as raised:
+        error = quoted_error(raised)
         shown = "".join(_traceback_of(error)).rstrip()
         _tell(texts.SCRIPT_FAILED(rank=transport.rank, host=hosts[transport.rank], traceback=shown))
         code = error.exit_code if isinstance(error, STOPPING) else 1

@@ -404,7 +404,7 @@ class RingtrainGroup(dist.ProcessGroup):
                     late.append(rank)
             self._options.store.set(f"{name}: all", "late" if late else "")
             if late:
-                ranks = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
+                ranks = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, late))}"
                 raise StalledError(texts.NOT_PASSED(ranks=ranks, seconds=timeout_s))
 
     def _comes(self, key: str, until: float) -> bool:

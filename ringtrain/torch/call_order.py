@@ -78,9 +78,17 @@ class WorkFuture(torch.futures.Future):
     ends the collective, or in the caller's if it has ended.
     """
 
+    latest_error: Exception | None = None  # of all futures
+
     def __init__(self, order: CallOrder):
         super().__init__()
         self._order = order
+
+    def set_exception(self, error: Exception) -> None:
+        """End with an error. PyTorch's C++, which knows no error of Python's, fails where it reads this value."""
+        WorkFuture.latest_error = error
+        self._set_unwrap_func(_Failing.fail)
+        self.set_result(_Failing(error))
 
     def then(self, callback: Callable) -> "WorkFuture":
         after = WorkFuture(self._order)
@@ -102,3 +110,26 @@ class WorkFuture(torch.futures.Future):
             callback(self)
 
         self._order.call_back(run)
+
+
+class _Failing:
+    """The value of a future with an error. DDP looks for tensors in it, by pickling, and shows one that is none."""
+
+    def __init__(self, error: Exception):
+        self._error = error
+
+    def fail(self):
+        raise self._error
+
+    __reduce__ = fail
+
+    def __repr__(self) -> str:
+        return str(self._error)
+
+
+def quoted_error(error: Exception) -> Exception:
+    """Return the error of a future that an error of PyTorch's C++ quotes, as one of DDP's backward does; else that."""
+    latest = WorkFuture.latest_error
+    if latest is not None and type(error) is RuntimeError and str(latest) in str(error):
+        return latest.with_traceback(error.__traceback__)
+    return error

@@ -102,7 +102,9 @@ def test_buckets_are_moved_once(launched, arguments):
     ("how", "code", "text"),
     [
         ("late", 4, r"no progress for 3 s in collective \d+, all-reduce of 1,000 float32 .*: rank 1 \(\S+\) has not"),
+        ("backward", 4, r"backward\(\)\n.*\.StalledError: .*all-reduce of 650 float32 .*: rank 1 \(\S+\) has not"),
         *thorough(
+            ("hook", 4, r"backward\(\)\n.*\.StalledError: .*all-reduce of 650 float16 .*: rank 1 \(\S+\) has not"),
             ("raise", 1, torch_texts.SCRIPT_FAILED.pattern(rank=1) + r"\n.*ValueError: of the script"),
             ("exit", 9, torch_texts.SCRIPT_EXITED.pattern(rank=1, code=9)),
             ("interrupt", 130, ""),
@@ -113,13 +115,15 @@ def test_buckets_are_moved_once(launched, arguments):
     ],
 )
 def test_what_goes_wrong_is_named_and_ends_all_ranks(launched, how, code, text):
-    done = launched(2, f"--deadline-s 3 fails.py {how}")
+    limit_s = 60 if how in ("backward", "hook") else 3  # the former set it when they are under way
+    done = launched(2, f"--deadline-s {limit_s} fails.py {how}")
     assert done.returncode == code, done.stderr
     assert re.search(text, done.stdout + done.stderr, re.DOTALL), done.stderr
 
 
-def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launched):
-    done = launched(3, "waits.py")
+@pytest.mark.parametrize("ranks", [3, *thorough(2)])
+def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launched, ranks):
+    done = launched(ranks, "waits.py")
     assert "late ranks are named" in done.stdout, done.stdout + done.stderr
     if done.returncode == 4:  # on a busy machine the watchdog's thread is before the one that waits
         assert re.search(r"no progress for 1 s in collective", done.stderr), done.stderr
