@@ -99,8 +99,9 @@ class Communicator(CollectiveMethods, MessageMethods):
         # Making one of the first is collective, so all ranks drop the same. Streams are looked up by some ranks alone.
         self._plans: PlanCache[Request, AllReducePlan] = PlanCache(self._workshop.release)
         self._stream_plans: PlanCache[Request, StreamPlan] = PlanCache(self._workshop.release)
+        agree = self._agreement.on  # nothing here holds this object itself, so that __del__ comes at once
         self._streams = StreamChoice(
-            self._transport, self._tuning, lambda request: self._agreement.on(texts.ALL_REDUCE(request=request))
+            self._transport, self._tuning, lambda request: agree(texts.ALL_REDUCE(request=request))
         )
         self._same = SameArrays()
         self._usable = Usable(self._same.clear)
@@ -119,6 +120,11 @@ class Communicator(CollectiveMethods, MessageMethods):
             self.close()
         else:
             self._progress.stop()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._usable.why_not and not self._progress.ending:
+            text = texts.NOT_CLOSED(rank=self.rank, size=self.size)
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def close(self) -> None:
         """Release everything, when nothing is in flight any more; collective. Arrays of :meth:`empty` must not be
@@ -241,7 +247,8 @@ class Communicator(CollectiveMethods, MessageMethods):
                 return given.like(target)
             taken.settle()
             if again and isinstance(plan, StreamPlan):
-                self._same.keep(array, target, op, lambda: self._workshop.stream(request, plan.name))
+                stream = self._workshop.stream
+                self._same.keep(array, target, op, lambda: stream(request, plan.name))
             return out
 
         return self._progress.perform(request, run, async_op)

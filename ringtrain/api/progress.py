@@ -33,7 +33,7 @@ class ThreadEnds(RingtrainError):
 
 class ProgressThread:
     """The operations of a communicator in flight, and the thread that moves them, which starts with the first. Messages
-    are tested whenever the transport waits.
+    are tested whenever the transport waits. ``ending``: whether the thread has to end, or must not start
     """
 
     def __init__(self, transport: Transport, usable: Usable):
@@ -43,7 +43,7 @@ class ProgressThread:
         self._messages: list[MessageWork] = []
         self._failed: Work | None = None  # the first operation whose error no call has raised
         self._thread: threading.Thread | None = None
-        self._ending = False
+        self.ending = False
         self._before = transport.patience
         transport.patience = replace(transport.patience, poll=self.poll)
         transport.before_leaving.append(self.stop)
@@ -112,7 +112,7 @@ class ProgressThread:
     def stop(self) -> None:
         """End the thread, whatever is in flight. A second call does nothing."""
         with self._changed:
-            self._ending = True
+            self.ending = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
@@ -158,7 +158,7 @@ class ProgressThread:
         self._before.poll()
         if self._messages:
             self._test_messages()
-        if self._ending and threading.current_thread() is self._thread:
+        if self.ending and threading.current_thread() is self._thread:
             raise ThreadEnds(texts.THREAD_ENDS)
 
     def _test_messages(self) -> None:
@@ -174,12 +174,12 @@ class ProgressThread:
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
     def _run(self) -> None:
-        while not self._ending:
+        while not self.ending:
             with self._changed:
-                self._changed.wait_for(lambda: self._ending or self._jobs or self._has_messages())
-            if self._jobs and not self._ending:
+                self._changed.wait_for(lambda: self.ending or self._jobs or self._has_messages())
+            if self._jobs and not self.ending:
                 self._perform(self._jobs[0])
-            elif not self._ending:
+            elif not self.ending:
                 wait_for(self._has_other_work, NEVER_S, str, patience=self._before)
 
     def _has_messages(self) -> bool:
@@ -188,7 +188,7 @@ class ProgressThread:
 
     def _has_other_work(self) -> bool:
         self._test_messages()
-        return bool(self._ending or self._jobs or not self._has_messages())
+        return bool(self.ending or self._jobs or not self._has_messages())
 
     def _perform(self, work: Work) -> None:
         assert work.action is not None

@@ -19,6 +19,10 @@ NO_SHAPE = Template("an array cannot have the shape {shape}: lengths begin at 0"
 NO_REPEATS = Template("repeats={repeats} measures nothing: give 1 or more")
 UNDER_WAY = Template("{call}() while a prepared reduction is under way: wait() for it first")
 CLOSED = Template("this communicator is closed: make another")
+NOT_CLOSED = Template(
+    "the communicator of rank {rank} of {size} is dropped and not closed, and its thread and memory stay: close() it "
+    "on all ranks, or use it in a with statement"
+)
 UNUSABLE = Template(
     "a call of this communicator was ended by {error}, and the other ranks may be in another one: close() it on all "
     "ranks and make another"

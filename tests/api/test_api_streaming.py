@@ -276,3 +276,24 @@ def test_a_tensor_whose_memory_is_exchanged_is_another_one():
             assert kept(communicator, tensor) is None
 
     together(2, body)
+
+
+def test_one_that_is_dropped_and_not_closed_says_so_at_once():
+    def body(transport):
+        array = np.ones(20_000)
+        communicators = [Communicator(transport.group([0, 1]), deadline_s=20.0) for _ in range(3)]
+        for communicator in communicators:
+            for _ in range(3):
+                communicator.allreduce(array, out=array)  # the short way must not hold it
+            communicator.allreduce(array, async_op=True).wait()
+            communicator.barrier()
+        communicators[1].close()
+        communicators[2].__exit__(ValueError, ValueError(), None)  # the other ranks may not come to close it
+        names = list(map(streams, communicators))
+        del communicator, communicators
+        return names
+
+    with pytest.warns(ResourceWarning) as caught:
+        assert all(any(names) for names in LoopbackWorld(2).run(body))
+    told = sorted(str(each.message) for each in caught if each.category is ResourceWarning)
+    assert told == [texts.NOT_CLOSED(rank=rank, size=2) for rank in (0, 1)]
