@@ -3,7 +3,7 @@
 A collective is a function that blocks. The thread runs those that were started with ``async_op`` in the order of their
 calls, and so do all ranks. A blocking call runs in the caller's thread if no other is in flight, else behind them.
 Messages are in flight from their call on; while a collective waits, its wait tests them (:meth:`ProgressThread.poll`).
-Without work the thread sleeps.
+Without work the thread sleeps, and ends after a minute.
 """
 
 import atexit
@@ -24,6 +24,7 @@ from ringtrain.transport.base import MessageHandle, Transport
 from ringtrain.transport.waiting import wait_for
 
 NEVER_S = float("inf")
+IDLE_S = 60.0  # after which the thread ends
 JOIN_S = 5.0  # more than any step of the thread takes
 
 
@@ -176,7 +177,10 @@ class ProgressThread:
     def _run(self) -> None:
         while not self.ending:
             with self._changed:
-                self._changed.wait_for(lambda: self.ending or self._jobs or self._has_messages())
+                wanted = self._changed.wait_for(lambda: self.ending or self._jobs or self._has_messages(), IDLE_S)
+                if not wanted and not self._messages:
+                    self._thread = None  # the next operation starts another
+                    return
             if self._jobs and not self.ending:
                 self._perform(self._jobs[0])
             elif not self.ending:

@@ -1,6 +1,8 @@
 """A thread that watches the progress of ranks. A sign of life is not enough: a rank that lives and waits for ever is as
 stuck as a dead one."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,9 +37,10 @@ LOOKS = 4  # at least so many in a deadline
 
 
 class Watchdog:
-    """Reads the flight recorder every ``every_s`` seconds in a thread, and keeps the time of each rank's last change.
+    """Reads the flight recorder every ``every_s`` seconds, and keeps the time of each rank's last change. Those of all
+    groups of a rank look in one thread.
 
-    look: look() runs after each reading; the thread ends when it returns True
+    look: look() runs after each reading; the last that does returns True
     """
 
     def __init__(self, recorder: FlightRecorder, deadline_s: float, look: Callable[[], bool], clock=time.monotonic):
@@ -47,21 +50,32 @@ class Watchdog:
         self._at = clock()
         self._pauses = SuspendDetector(self.every_s, self._at)
         self._changed, self._alive = np.full(recorder.size, self._at), np.full(recorder.size, self._at)
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watchdog of rank {recorder.rank}", daemon=True)
+        self._ended, self._looking = False, threading.RLock()
+        self._due = 0.0  # when to look next, by time.monotonic
 
     def start(self) -> None:
-        self._thread.start()
+        key = os.getpid(), self._recorder.world_rank  # ranks may be threads
+        with _woken:
+            self._due = time.monotonic() + self.every_s
+            if key not in _watching:
+                _watching[key] = []
+                name = f"watchdog of rank {self._recorder.world_rank}"
+                threading.Thread(target=_look_in_turn, args=[key], name=name, daemon=True).start()
+            _watching[key].append(self)
+            _woken.notify_all()
 
     def end(self) -> None:
-        self._ending.set()
-        self._thread.join()
+        """Look no more; a look under way is waited for."""
+        with self._looking:
+            self._ended = True
+        with _woken:
+            _woken.notify_all()
 
-    def _run(self) -> None:
-        while not self._ending.wait(self.every_s):
-            self.note()
-            if self._look():
-                return
+    def _look_once(self) -> None:
+        with self._looking:
+            if not self._ended:
+                self.note()
+                self._ended, self._due = self._look(), time.monotonic() + self.every_s
 
     def note(self) -> None:
         """Note which ranks have changed since the last look."""
@@ -81,3 +95,29 @@ class Watchdog:
     def quiet_s(self, rank: int) -> float:
         """For how long the rank has given no sign of life."""
         return self._at - float(self._alive[rank])
+
+
+_woken = threading.Condition()
+_watching: dict[tuple[int, int], list[Watchdog]] = {}  # those of a process and a rank
+
+
+def _look_in_turn(key: tuple[int, int]) -> None:
+    """Let each watchdog look when it is due, until all have ended."""
+    while (watchdog := _next_due(key)) is not None:
+        try:
+            watchdog._look_once()
+        except Exception:
+            watchdog._ended = True
+            threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), threading.current_thread()]))
+
+
+def _next_due(key: tuple[int, int]) -> Watchdog | None:
+    """Wait until a watchdog is due, and return it; None if all have ended."""
+    with _woken:
+        while watchdogs := [each for each in _watching[key] if not each._ended]:
+            _watching[key], first = watchdogs, min(watchdogs, key=lambda each: each._due)
+            if (left_s := first._due - time.monotonic()) <= 0:
+                return first
+            _woken.wait(left_s)
+        del _watching[key]
+    return None

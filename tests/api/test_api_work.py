@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.api import texts
+from ringtrain.api import progress, texts
 from ringtrain.api.work import MessageWork, Work
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import ALONE
 from tests.api.test_api_communicator import together
+from tests.fakes.clock import until
 
 PATIENCE_S = 20.0  # only a failure waits for it
 
@@ -182,6 +183,17 @@ def test_peers_and_tags_that_cannot_be():
             for call in (communicator.send, communicator.recv):
                 with pytest.raises(UsageError, match=text):
                     call(np.ones(1), peer, tag)
+
+    together(2, body)
+
+
+def test_a_thread_that_is_idle_ends_and_the_next_operation_starts_another(monkeypatch):
+    monkeypatch.setattr(progress, "IDLE_S", 0.01)
+
+    def body(communicator):
+        for _ in range(3):
+            assert communicator.allreduce(np.ones(3), async_op=True).wait().tolist() == [2, 2, 2]
+            until(lambda: communicator._progress._thread is None)
 
     together(2, body)
 

@@ -3,6 +3,7 @@
 import re
 import socket
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -481,6 +482,37 @@ def test_progress_is_what_counts():
     clock.now += 1.0
     dog.note()
     assert (dog.still_s(), dog.quiet_s(1)) == (0, 1)
+
+
+def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(monkeypatch):
+    monkeypatch.setattr(watchdog, "EVERY_S", 0.002)
+    told = []
+    monkeypatch.setattr(threading, "excepthook", lambda hooked: told.append(hooked.exc_type))
+    board, _ = LoopbackWorld(2).run(FlightRecorder)
+    monkeypatch.setattr(FlightRecorder, "world_rank", 71)  # no other test's
+    looks = Counter()
+
+    def looking(name):
+        def look():
+            looks[name] += 1
+            return name == "ends" if name != "fails" else 1 / 0
+
+        made = Watchdog(board, 8.0, look)
+        made.start()
+        return made
+
+    def threads():
+        return [each.name for each in threading.enumerate()].count("watchdog of rank 71")
+
+    first, second, *_ = map(looking, ["first", "second", "ends", "fails"])
+    until(lambda: min(looks["first"], looks["second"]) > 3)
+    assert threads() == 1 and (looks["ends"], looks["fails"], told) == (1, 1, [ZeroDivisionError])
+    first.end()
+    seen = looks.copy()
+    until(lambda: looks["second"] > seen["second"] + 3)
+    assert looks["first"] == seen["first"]
+    second.end()
+    until(lambda: not threads())
 
 
 def test_a_process_that_was_itself_stopped_blames_nobody():
