@@ -84,8 +84,13 @@ class TorchWorld:
         given, own = (options.group_rank, options.group_size), (self.transport.rank, self.transport.size)
         if given != own:
             raise UsageError(texts.OTHER_SIZE(rank=given[0], size=given[1], own=own[0], ranks=own[1]))
+        transport: Transport | None = self.transport
+        if self._communicator is not None:  # its last call may be cut, and must not meet one of the next
+            transport = self.transport.group(range(self.transport.size))
         deadline_s = self._deadline_s or options.timeout.total_seconds()
-        return Communicator(self.transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
+        made = Communicator(transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
+        made._owned = transport is not self.transport
+        return made
 
     def leave(self) -> None:
         """End the process groups that the script has left, and the store. Collective."""

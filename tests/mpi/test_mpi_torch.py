@@ -131,6 +131,12 @@ def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launche
         assert "all is well" in done.stdout and done.returncode == 3, done.stdout + done.stderr
 
 
+@pytest.mark.thorough  # ranks that have seen an error wait ten seconds for the one that ends them
+def test_groups_are_made_again_after_a_mismatch(launched):
+    done = launched(2, "again.py")
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stdout + done.stderr
+
+
 @pytest.mark.thorough
 def test_a_script_that_is_told_to_stop_saves_and_goes_on(launched, tmp_path):
     """One rank alone is told; both stop in the same step, and leave in order."""
