@@ -63,9 +63,13 @@ class StreamWindow:
 
     def move(self, last: "Streamed", how: How = "test") -> None:
         """Let the reductions go on that were started, up to ``last``. ``how``: as of :class:`StreamedCall`"""
-        with self._moving:
+        if not self._moving.acquire(blocking=how != "test"):
+            return  # another thread moves them, and may sleep
+        try:
             while last.started and self.running[0].move(how):
                 pass
+        finally:
+            self._moving.release()
 
     def moved(self) -> int:
         """Return a number that grows whenever this rank goes on."""
