@@ -11,7 +11,8 @@ from ringtrain.ops.cpu.library import CpuKernels, open_library
 TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 ACTIONS = ("copy", "sum", "max", "min")
 IDLE, COMING, LEAVING = range(3)
-# How long a call waits awake: about 50 µs of spins, and as many yields as a busy core takes.
+# How long a call waits awake: about 50 µs of spins; where ranks share cores, yields. Beside other processes a yield gives
+# them the core for milliseconds, where a rank that sleeps is woken in microseconds.
 SPINS, YIELDS = 2000, 20
 
 
@@ -31,7 +32,7 @@ class MappedCall:
     counters:   addresses of the ranks' counters, of which this rank's is at ``place``
     operations: of this rank, in their order; they run when all ranks have come
     helpers:    kernels whose threads share the operations; None: the caller's thread alone
-    spins:      whether a wait spins first; not if ranks share cores
+    spins:      whether a wait spins first; if ranks share cores, it yields
     state:      its first element is IDLE; COMING while it waits for ranks to come; LEAVING while for ranks to be done
     test:       test() begins, or goes on, without waiting. Returns whether it is done
     wait:       wait() does the same, and waits for some 10 µs
@@ -50,7 +51,7 @@ class MappedCall:
     ):
         library, _ = open_library()
         self._helpers = helpers  # kept: the call has the address of their context
-        patience = [SPINS if spins else 0, YIELDS]
+        patience = [SPINS, 0] if spins else [0, YIELDS]
         numbers = [TYPES.index(dtype), count, len(counters), place, len(operations)]
         head = [IDLE, *patience, helpers.context if helpers else 0, *numbers]
         made = [word for each in operations for word in (ACTIONS.index(each.action), each.target, each.source)]

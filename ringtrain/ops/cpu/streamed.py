@@ -11,7 +11,7 @@ import numpy as np
 
 from ringtrain.arrays import array_address
 from ringtrain.ops.cpu.library import open_library
-from ringtrain.ops.cpu.mapped import SPINS, TYPES, YIELDS
+from ringtrain.ops.cpu.mapped import SPINS, TYPES
 
 # In the order of the source.
 OPERATIONS = ("sum", "mean", "max", "min")
@@ -21,7 +21,7 @@ LINE_BYTES = 128
 HEADER_BYTES = 7 * LINE_BYTES  # of a rank's memory in the window: its counters, and its call. Its slots follow
 MOST_SLOTS = 32
 MOST_RANKS = 1024
-CROWDED_YIELDS = 200  # of a wait on shared cores, in place of spins
+YIELDS = 200  # of a wait on shared cores, in place of spins
 PUBLISHED, SUMMED, DONE, WORDS = (line * LINE_BYTES // 8 for line in range(4))  # where they are in a header, as int64
 COUNTERS = PUBLISHED, SUMMED, DONE
 DONE_CHUNKS, SOURCE, TARGET, COUNT = 19, 23, 24, 25  # words of the job
@@ -40,7 +40,7 @@ class StreamedCall:
     call:        what all ranks ask for, in words
     costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
                  ``faster``: it learns the faster way, and tries the other now and then
-    spins:       whether a wait spins first; not if ranks share cores
+    spins:       whether a wait spins first; if ranks share cores, it yields
     state:       its first element grows with each action; it is 0 before a call and after it
     test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - place if the
                  rank of that place makes another call
@@ -68,7 +68,7 @@ class StreamedCall:
         self._kept = memory, costs, words  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
         self._place = place
-        patience = (SPINS, YIELDS) if spins else (0, CROWDED_YIELDS)
+        patience = (SPINS, 0) if spins else (0, YIELDS)
         chunk = chunk_bytes // _itemsize(dtype)
         kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
         number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)

@@ -75,7 +75,7 @@ struct Pool {
   Int count, grain;
 };
 
-constexpr Int SPINS = 4000, YIELDS = 20;
+constexpr Int SPINS = 4000;
 constexpr int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 
 static void run_part(Context& context, Int index, Int count, Int grain, Part part, void* given) {
@@ -118,7 +118,7 @@ void run_parts(Context& context, Int count, Int grain, Part part, void* given) {
   pthread_cond_broadcast(&pool->wake);
   pthread_mutex_unlock(&pool->lock);
   run_part(context, 0, count, grain, part, given);
-  Patience left = {SPINS, YIELDS, 0};
+  Patience left = {SPINS, 0, 0};
   for (Int running; (running = counted(pool->running));)
     if (!stay_awake(left)) sleep_on(pool->running, running);
 }

@@ -48,7 +48,7 @@ inline void sleep_on(Counter& counter, Int seen) {
 }
 
 // How long to wait before the caller, which knows the deadline and the signals, looks around. A wait spins first, since
-// most are short; then it yields its core; in a call of its own it sleeps: the peer may have lost its core, and need this.
+// most are short, or yields where ranks share cores; in a call of its own it sleeps: the peer may have lost its core.
 struct Patience { Int spins, yields, sleeps; };
 constexpr Patience NONE = {0, 0, 0}, REST = {0, 0, SLEEPS};
 
