@@ -45,6 +45,7 @@ struct Header {
   char& way(Int called) { return ((char*)(published.beside + 2))[called % 2]; }
   char& slot_of(Int chunk, Int slots) { return this->slots[chunk % slots]; }
 };
+static_assert(sizeof(Header) == 7 * LINE, "HEADER_BYTES of ops/cpu/streamed.py");
 
 // What a byte has cost, by its way: to write it, and to read what others wrote so. Of arrays of about one size.
 struct Cost {
@@ -384,18 +385,15 @@ void end(Job& job) {
 
 Int proceed(Job& job, Patience patience) {
   if (!job.moved) begin(job);
-  bool crowded = !job.spins;  // others may need this core to come: it yields before it goes ahead
   for (Patience left = patience; job.done < job.chunks;) {
     Int acted = act(job);
     if (acted < 0) return acted;
     if (acted) {
       left = patience;
-      continue;
+    } else if (!stay_awake(left) && !publish(job)) {
+      if (left.sleeps-- <= 0) return 0;
+      sleep_on_late(job);
     }
-    bool came = left.spins > 0 || (crowded && left.yields > 0);
-    if ((!came && publish(job)) || stay_awake(left)) continue;
-    if (left.sleeps-- <= 0) return 0;
-    sleep_on_late(job);
   }
   end(job);
   return 1;
