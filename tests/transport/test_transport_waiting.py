@@ -54,3 +54,18 @@ def test_peers_are_named_and_abridged():
     assert peers([3]) == "rank 3"
     assert peers([2, 0, 2]) == "ranks 0, 2"
     assert peers(range(10)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
+def test_a_test_that_sleeps_itself_is_called_again_at_once(clock):
+    """Each takes a millisecond."""
+    looks = []
+
+    def look():
+        looks.append(clock.now)
+        clock.now += 1e-3
+        return len(looks) > 9
+
+    wait_for(look, 1.0, lambda: "nobody", sleeps=True)
+    assert looks == pytest.approx([number * 1e-3 for number in range(10)])
+    with pytest.raises(StalledError):
+        wait_for(lambda: look() and False, 0.02, lambda: "rank 3 to send", sleeps=True)
