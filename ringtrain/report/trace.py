@@ -52,17 +52,13 @@ def _of_rank(rank: int, slices: Sequence[Slice]) -> list[dict]:
     events = [_named("process_name", rank, 0, f"rank {rank}"), _sorted("process_sort_index", rank, 0, rank)]
     for number, track in enumerate(tracks):
         events += [_named("thread_name", rank, number, track), _sorted("thread_sort_index", rank, number, number)]
-    events += [_complete(rank, tracks.index(each.track), each) for each in sorted(slices, key=_by_time)]
+    in_time = sorted(slices, key=lambda each: (each.start_ns, -each.stop_ns))  # each before those within it
+    events += [_complete(rank, tracks.index(each.track), each) for each in in_time]
     return events
 
 
 def _place(track: str) -> int:
     return (LOOP, DEVICE).index(track) if track in (LOOP, DEVICE) else 2
-
-
-def _by_time(each: Slice) -> tuple[int, int]:
-    """Order slices by time, each before those within it."""
-    return each.start_ns, -each.stop_ns
 
 
 def _complete(rank: int, number: int, each: Slice) -> dict:

@@ -78,9 +78,10 @@ def variant_rows(rows: Sequence[dict]) -> list[dict]:
     found = [_variant_row(name, own) for name, own in of_variant.items()]
     score, sign = ("test_accuracy", 1) if any(row["test_accuracy"] is not None for row in found) else ("test_loss", -1)
     for front, cost in COSTS.items():
-        points = [_point(row[cost], row[score], sign) for row in found]
-        for row, point in zip(found, points, strict=True):
-            row[front] = None if point is None else not any(_dominates(other, point) for other in points)
+        points = {row["name"]: (row[cost], -sign * row[score]) for row in found if None not in (row[cost], row[score])}
+        for row in found:
+            point = points.get(row["name"])
+            row[front] = None if point is None else not any(_dominates(other, point) for other in points.values())
     return found
 
 
@@ -104,13 +105,9 @@ def _figure(row: Mapping, key: str) -> float | None:
     return OVER_RANKS[key](by_rank) if by_rank and None not in by_rank else None
 
 
-def _point(cost: float | None, score: float | None, sign: int) -> tuple[float, float] | None:
-    return None if cost is None or score is None else (cost, -sign * score)
-
-
-def _dominates(other: tuple[float, float] | None, point: tuple[float, float]) -> bool:
+def _dominates(other: tuple[float, float], point: tuple[float, float]) -> bool:
     """Return whether it is no worse in both, and better in one; less is better."""
-    return other is not None and other != point and all(a <= b for a, b in zip(other, point, strict=True))
+    return other != point and all(a <= b for a, b in zip(other, point, strict=True))
 
 
 def variant_notes(variants: Sequence[dict]) -> list[str]:

@@ -96,13 +96,9 @@ def put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
     """Write models, data sets and ranks above, unless there are many, and where the figures come from below."""
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
-    what = (
-        [" and ".join(sorted(texts.MODEL_ON_DATA(model=model, data=data) for model, data in facts))]
-        if len(facts) < 3
-        else []
-    )
+    what = " and ".join(sorted(texts.MODEL_ON_DATA(model=model, data=data) for model, data in facts))
     where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
-    entitle(figure, ", ".join(what + where))
+    entitle(figure, ", ".join([what, *where] if len(facts) < 3 else where))
     print_small(figure, small_print([run.start for run in runs]))
 
 
@@ -170,7 +166,7 @@ def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
 
 def _bytes_by_rank(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
     """Draw a group of bars a run, a bar a rank: rank 0 above."""
-    sent = [row["bytes_sent"] if _counted(row) else [] for row in rows]
+    sent = [[] if None in (row["bytes_sent"] or []) else row["bytes_sent"] or [] for row in rows]
     few_ranks = max(map(len, sent), default=0) <= ALL_RANKS
     for place, (own, look) in enumerate(zip(sent, looks, strict=True)):
         shown = own if few_ranks or not own else [min(own), sorted(own)[len(own) // 2], max(own)]
@@ -180,10 +176,6 @@ def _bytes_by_rank(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) ->
     _name_bars(axes, rows, texts.SENT_AXIS() if few_ranks else texts.SENT_RANGE_AXIS())
     if not any(sent):
         say(axes, texts.NOT_RECORDED(what="bytes"))
-
-
-def _counted(row: dict) -> bool:
-    return row["bytes_sent"] is not None and None not in row["bytes_sent"]
 
 
 def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:

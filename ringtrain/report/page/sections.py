@@ -34,16 +34,12 @@ def glance(row: Mapping) -> Html:
         (row["best_test_accuracy"], "best", accuracy_percent),
         (row["test_loss"], "test loss", "{:.4f}".format),
         (row["images_per_s"], "images/s", "{:,.0f}".format),
-        (row["seconds"], "time", _duration),
+        (row["seconds"], "time", lambda seconds: clock(seconds) if seconds >= 60 else format_seconds(seconds)),
         (row["exposed_share"], "exposed communication", "{:.1%}".format),
         (row["outcome"], "ended", str),
     ]
     shown = [tag("div", tag("b", form(value)), tag("span", label)) for value, label, form in pairs if value is not None]
     return tag("div", *shown, class_="figures")
-
-
-def _duration(seconds: float) -> str:
-    return clock(seconds) if seconds >= 60 else format_seconds(seconds)
 
 
 def curves(run: ReportedRun, level: int) -> Html | None:

@@ -49,6 +49,8 @@ class Row:
 
 def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
     """Return the last traced iterations of the first ranks. ``ranks``: slices by rank, with some"""
+    from matplotlib.patches import Patch
+
     shown = dict(list(ranks.items())[:MOST_RANKS])
     starts = _iterations(shown)[-MOST_ITERATIONS:]
     begin = starts[0][0] if starts else min(each.start_ns for own in shown.values() for each in own)
@@ -66,7 +68,9 @@ def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     axes.set(xlim=(0, span / 1e6), ylim=(places[-1] + 0.6, 0), xlabel=texts.MILLISECONDS())
-    _legend(figure, {kind for row in rows for kind, _ in row.slices})
+    kinds = {kind for row in rows for kind, _ in row.slices}
+    handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in kinds]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=8)
     return figure
 
 
@@ -79,13 +83,9 @@ def _rows(rank: int, slices: Sequence[Slice]) -> list[Row]:
 
 
 def _of_kinds(slices: Sequence[Slice], track: str) -> list[tuple[str, Slice]]:
-    found = [(_kind(each.name), each) for each in slices if each.track == track]
+    """Return the slices of a track with their kinds, without those that are not drawn, as a whole iteration."""
+    found = [(OF_WORD.get(each.name.split(" ")[0]), each) for each in slices if each.track == track]
     return [(kind, each) for kind, each in found if kind is not None]
-
-
-def _kind(name: str) -> str | None:
-    """Return the kind of a slice; None of one that is not drawn, as a whole iteration."""
-    return OF_WORD.get(name.split(" ")[0])
 
 
 def _draw(axes: "Axes", place: float, row: Row, begin: int, span: int) -> None:
@@ -123,10 +123,3 @@ def _mark(axes: "Axes", starts: Sequence[tuple[int, str]], begin: int) -> None:
         axes.axvline((start - begin) / 1e6, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
         place: dict = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
         axes.annotate(name, fontsize=8, va="top", color=GREY, **place)
-
-
-def _legend(figure: "Figure", kinds: set[str]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in kinds]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=8)

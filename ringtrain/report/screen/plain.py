@@ -30,8 +30,10 @@ class PlainScreen(Screen):
     def line(self, text: str) -> None:
         if self._stream is None:
             return
+        encoding = self._stream.encoding or "utf-8"  # a model's name may have characters outside it
+        printable = escaped(text.replace("\n", " ")).encode(encoding, "replace").decode(encoding)
         try:
-            self._stream.write(_printable(text, self._stream.encoding) + "\n")
+            self._stream.write(printable + "\n")
             self._stream.flush()
         except OSError:
             self._stream = None
@@ -43,8 +45,3 @@ class PlainScreen(Screen):
 
     def close(self) -> None:
         """Do nothing: the stream is the caller's."""
-
-
-def _printable(text: str, encoding: str | None) -> str:
-    """Return the text on one line, without characters outside the encoding (a model's name may have any)."""
-    return escaped(text.replace("\n", " ")).encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")

@@ -132,13 +132,10 @@ def is_live(stream: TextIO, environment) -> bool:
     The width decides under Open MPI, which puts every rank's output on a terminal of its own making: that one
     has the size of the user's, or none if the output of mpirun goes to a file or a pipe.
     """
-    if environment.get("TERM", "dumb") in ("", "dumb") or not _is_utf8(stream):
+    is_utf8 = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    if environment.get("TERM", "dumb") in ("", "dumb") or not is_utf8:
         return False
     try:
         return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
     except (OSError, ValueError):
         return False
-
-
-def _is_utf8(stream: TextIO) -> bool:
-    return (stream.encoding or "").lower().replace("-", "") == "utf8"

@@ -25,14 +25,13 @@ BEST = "*"  # marks a test accuracy that is higher than all before, or such a lo
 
 def run_header(run: RunStarted) -> list[str]:
     """Describe the run at its start, a line a fact: at most ``HEADER_LINES``."""
+    tested = texts.TESTED(count=run.test_examples) if run.test_examples else texts.UNTESTED()
+    exactness = texts.EXACT() if run.exact else texts.NOT_EXACT()
     facts = [
         ("model", _model(run)),
-        ("data", texts.DATA(data=run.data, train=run.train_examples, tested=_tested(run))),
+        ("data", texts.DATA(data=run.data, train=run.train_examples, tested=tested)),
         ("ranks", _ranks(run)),
-        (
-            "strategy",
-            texts.STRATEGY(strategy=run.strategy, exactness=texts.EXACT() if run.exact else texts.NOT_EXACT()),
-        ),
+        ("strategy", texts.STRATEGY(strategy=run.strategy, exactness=exactness)),
         ("batch", texts.BATCH(batch=run.batch, iterations=plural(run.iterations_per_epoch, "iteration"))),
         ("optimizer", run.optimizer),
         ("rate", texts.RATE(lr=run.lr, schedule=run.schedule)),
@@ -51,17 +50,9 @@ def _model(run: RunStarted) -> str:
 
 
 def _ranks(run: RunStarted) -> str:
-    return texts.RANKS(ranks=run.ranks, nodes=plural(run.nodes, "node"), hosts=_hosts(run.hosts), device=run.device)
-
-
-def _hosts(hosts: Sequence[str]) -> str:
-    """Name the hosts. ``hosts``: by rank"""
-    names = list(dict.fromkeys(hosts))
-    return texts.HOSTS(names=", ".join(names)) if 0 < len(names) <= FEW_HOSTS else ""
-
-
-def _tested(run: RunStarted) -> str:
-    return texts.TESTED(count=run.test_examples) if run.test_examples else texts.UNTESTED()
+    names = list(dict.fromkeys(run.hosts))
+    hosts = texts.HOSTS(names=", ".join(names)) if 0 < len(names) <= FEW_HOSTS else ""
+    return texts.RANKS(ranks=run.ranks, nodes=plural(run.nodes, "node"), hosts=hosts, device=run.device)
 
 
 def _length(run: RunStarted) -> str:
@@ -182,14 +173,13 @@ def ended(
     if event.test_loss is not None:
         scores = _scores(event.test_loss, event.test_accuracy, event.test_metrics)
         lines.append(texts.TEST(scores=scores, best=best))
-    return [*lines, _speed(event.images_per_s, predicted), *filter(None, more)]
-
-
-def _speed(images_per_s: float, predicted: PredictedSpeed | None) -> str:
-    if predicted is None or not images_per_s:
-        return texts.SPEED(images_per_s=images_per_s)
-    error = step_error(predicted.images_per_s, images_per_s)
-    return texts.SPEED_BESIDE(images_per_s=images_per_s, predicted_per_s=predicted.images_per_s, percent=100 * error)
+    speed = event.images_per_s
+    if predicted is None or not speed:
+        lines.append(texts.SPEED(images_per_s=speed))
+    else:
+        percent = 100 * step_error(predicted.images_per_s, speed)
+        lines.append(texts.SPEED_BESIDE(images_per_s=speed, predicted_per_s=predicted.images_per_s, percent=percent))
+    return [*lines, *filter(None, more)]
 
 
 def best_of(best_by: str, best: float, epoch: int | None) -> str:
