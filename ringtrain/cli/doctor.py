@@ -53,6 +53,7 @@ def doctor(device, mpi_cuda, path, quick, strict, as_json):
 def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: bool, strict: bool, as_json: bool) -> int:
     import os
 
+    from ringtrain.cli.devices import MAKER
     from ringtrain.launch.doctor import checks
     from ringtrain.launch.doctor.doctor import FAIL, OK, DoctorContext, examine, worst_status
     from ringtrain.launch.doctor.timeout import Limit
@@ -67,9 +68,6 @@ def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: boo
         else:
             echo(_as_text(lines, hosts))
     return int(worst_status(lines) == FAIL or (strict and worst_status(lines) != OK))
-
-
-MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
 
 
 def _visible() -> int:
