@@ -92,6 +92,7 @@ def bench_allreduce(**flags):
 
 def _bench(transport: "Transport", flags: dict) -> int:
     from ringtrain import plugin
+    from ringtrain.bench.sweep import tables
     from ringtrain.bench.sweep.sweep import sweep
     from ringtrain.train.agree import agree, on_root, together
 
@@ -102,7 +103,8 @@ def _bench(transport: "Transport", flags: dict) -> int:
     with transport.activity.during("a sweep"):
         result = sweep(transport, asked, _watcher(transport.rank, flags), buffers)
     if transport.rank == 0:
-        _tell_end(result)
+        end = tables.verdict_line(result.rows, result.header["self_test"])
+        _say([*tables.fit_lines(result.header["fits"]), end])
     on_root(transport, lambda: _write(flags, result))
     complaints = together(transport, lambda: _complaints(flags, old, result.rows))
     if transport.rank == 0:
@@ -280,12 +282,6 @@ def _watcher(rank: int, flags: dict):
 
 def _say(lines) -> None:
     echo("\n".join(lines))
-
-
-def _tell_end(result) -> None:
-    from ringtrain.bench.sweep import tables
-
-    _say([*tables.fit_lines(result.header["fits"]), tables.verdict_line(result.rows, result.header["self_test"])])
 
 
 def _write(flags: dict, result) -> None:

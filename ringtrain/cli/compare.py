@@ -54,11 +54,12 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
     """
     from ringtrain.cli.world import in_world
     from ringtrain.errors import UsageError
+    from ringtrain.train.agree import on_root
 
     if not strategies and not variants:
         if seeds is not None:
             raise UsageError(texts.SEEDS_WITHOUT_VARIANTS(seeds=seeds))
-        return in_world(lambda transport: _compare_folders(transport, arguments, out, over_seeds, paths))
+        return in_world(lambda transport: on_root(transport, lambda: _tell_folders(arguments, out, over_seeds, paths)))
     if over_seeds:
         raise UsageError(texts.OVER_SEEDS_OF_VARIANTS)
     asked, variant_of = variants_of(arguments, strategies, variants), None
@@ -68,14 +69,6 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
 
 
 # ── existing runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _compare_folders(
-    transport: "Transport", folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: dict
-) -> None:
-    from ringtrain.train.agree import on_root
-
-    on_root(transport, lambda: _tell_folders(folders, out, over_seeds, paths))
-
-
 def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: dict) -> None:
     from ringtrain.errors import UsageError
     from ringtrain.report.comparison.logs import read_run
@@ -112,6 +105,7 @@ def _compare_variants(
 ) -> int:
     from dataclasses import replace
 
+    from ringtrain.errors import Interrupted
     from ringtrain.train.agree import on_root
     from ringtrain.train.start.variants import check_variants, run_variants
     from ringtrain.transport.world import connect as begin_anew
@@ -127,17 +121,22 @@ def _compare_variants(
     parent = on_root(transport, lambda: _folder(out))
     places = dict(zip([variant.name for variant in asked], folders_of(parent, asked), strict=True))
     asked = [replace(variant, flags={**variant.flags, "out": places[variant.name]}) for variant in asked]
-    speaks = transport.rank == 0
-    begun = (lambda variant: _tell_begin(variant, asked)) if speaks else _nothing
-    ended = (lambda ran: _keep(ran, variant_of, Path(parent) / "compare.json")) if speaks else _nothing
+
+    def begun(variant) -> None:
+        if transport.rank == 0:
+            echo(texts.VARIANT(number=asked.index(variant) + 1, count=len(asked), name=variant.name))
+
+    def ended(ran: list) -> None:
+        if transport.rank == 0:
+            _keep(ran, variant_of, Path(parent) / "compare.json")
+
     ran = run_variants(transport, connect, asked, begun, ended)
-    picture, more = Path(parent) / "compare.png", _left_out(asked, ran)
+    not_run = ", ".join(variant.name for variant in asked[len(ran) :])
+    picture, more = Path(parent) / "compare.png", [texts.NOT_RUN(names=not_run)] if not_run else []
     on_root(transport, lambda: _tell(_read(ran), variant_of, paths, picture, more))
-    return _code(asked, ran)
-
-
-def _nothing(told) -> None:
-    """Print nothing, on ranks other than 0."""
+    if not_run:
+        return Interrupted.exit_code
+    return 1 if any(each.problem for each in ran) else 0
 
 
 def _check_files(out: str | None, asked: list, paths: dict) -> None:
@@ -157,11 +156,6 @@ def _folder(out: str | None) -> str:
     from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 
     return out if out is not None else str(make_unused_folder(RUNS, "compare", datetime.datetime.now()))
-
-
-def _tell_begin(variant, asked: list) -> None:
-    number = [other.name for other in asked].index(variant.name) + 1
-    echo(texts.VARIANT(number=number, count=len(asked), name=variant.name))
 
 
 def _read(ran: list) -> list:
@@ -190,19 +184,6 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
         Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
     except RingtrainError as error:
         echo(texts.FROM(text=error), err=True)
-
-
-def _left_out(asked: list, ran: list) -> list[str]:
-    names = [variant.name for variant in asked[len(ran) :]]
-    return [texts.NOT_RUN(names=", ".join(names))] if names else []
-
-
-def _code(asked: list, ran: list) -> int:
-    from ringtrain.errors import Interrupted
-
-    if len(ran) < len(asked):
-        return Interrupted.exit_code
-    return 1 if any(each.problem for each in ran) else 0
 
 
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────

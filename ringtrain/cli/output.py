@@ -40,7 +40,7 @@ def prepare_streams() -> None:
     """Replace standard output by one that raises OutputError, and escape characters that a terminal cannot show."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by `>&-`
-            setattr(sys, name, _nowhere())
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w")))
     old = sys.stdout
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(Output(old.fileno(), "w", closefd=False)),
@@ -50,10 +50,6 @@ def prepare_streams() -> None:
     )
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")
-
-
-def _nowhere() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.FileIO(os.devnull, "w"))
 
 
 def echo(text: str = "", err: bool = False, nl: bool = True) -> None:

@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -72,12 +72,14 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
     the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
     """
     from ringtrain.launch.mpirun import find_launcher
+    from ringtrain.plan.plan_file import read_plan
     from ringtrain.storage.files import Folder
 
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
     counts, flags = _checked_counts(counts), _checked_words(words)
     config = _config_of(flags)
-    planned, rows_of = _planned(counts, scalings, config.batch), partial(_rows, _read_plans(plan_paths), config)
+    plans = [read_plan(path) for path in plan_paths]
+    planned, rows_of = _planned(counts, scalings, config.batch), partial(_rows, plans, config)
     start = find_launcher(launcher, os.environ)
     check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     folder = Path(_folder(out))
@@ -132,12 +134,6 @@ def _planned(counts: list[int], scalings: list[str], batch: int) -> list[Planned
         for ranks in counts:
             kinds.setdefault((ranks, batch if scaling == "strong" else batch * ranks), []).append(scaling)
     return [PlannedRun(ranks, own, tuple(names)) for (ranks, own), names in kinds.items()]
-
-
-def _read_plans(paths: Sequence[str]) -> "list[PlanFile]":
-    from ringtrain.plan.plan_file import read_plan
-
-    return [read_plan(path) for path in paths]
 
 
 def _folder(out: str | None) -> str:

@@ -91,13 +91,12 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     round alike, and no rank sends more than the schedule states. With --shards also: the gradients of the shards are
     added in the one tree that --reproducible needs.
     """
-    from ringtrain.collectives.proof import addition_order
     from ringtrain.collectives.proof.verify import verify_schedule as prove
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, texts.A_PROOF, texts.PROVE_FEWER)
-    in_tree = _shards_of(name, shards)
-    proof = prove(made, rounds=rounded) if in_tree is None else _proved(addition_order, made, rounded, in_tree)
+    in_tree = SHARDS if name == CANONICAL and shards is None else shards
+    proof = prove(made, rounds=rounded) if in_tree is None else _proved(made, rounded, in_tree)
     over = texts.OVER_ROUNDED if rounded else ""
     echo(texts.PROVED(schedule=repr(made), goal=made.goal, over=over))
     if in_tree is not None:
@@ -211,13 +210,9 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
     return canonical(topology.size, shards)
 
 
-def _shards_of(name: str, shards: int | None) -> int | None:
-    """Return the number of shards of the batch; None without shards."""
-    return SHARDS if name == CANONICAL and shards is None else shards
-
-
-def _proved(addition_order, made, rounded: bool, shards: int):
+def _proved(made, rounded: bool, shards: int):
     from ringtrain.collectives.execution.fused_plan import canonical_plan
+    from ringtrain.collectives.proof import addition_order
     from ringtrain.errors import UsageError
 
     if rounded:

@@ -63,7 +63,8 @@ def slurm(output, force, words, **given):
     """
     from ringtrain.launch.slurm.script import BatchJob, SiteOptions, check_job, script
 
-    kind, flags = _kind_and_flags(words)
+    named = bool(words) and not words[0].startswith("-")
+    kind, flags = (words[0], words[1:]) if named else ("train", words)
     site = SiteOptions(
         **{option.name: given.pop(option.name) for option in fields(SiteOptions) if option.name in given}
     )
@@ -78,13 +79,6 @@ def slurm(output, force, words, **given):
     else:
         _write(output, text, force)
         echo(texts.SCRIPT_WRITTEN(output=output))
-
-
-def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of script, train by default, and the flags, without the -- that click removes."""
-    if words and not words[0].startswith("-"):
-        return words[0], words[1:]
-    return "train", words
 
 
 def _write(path: Path, text: str, force: bool) -> None:
@@ -123,12 +117,16 @@ def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
     from ringtrain.exchange.buckets.reproducible import check_ranks
+    from ringtrain.train.assembly import batch_norm
+    from ringtrain.train.assembly.assemble import check_batch
+    from ringtrain.train.assembly.device import check_device
     from ringtrain.train.checkpoints.resume import Origin, resolve_run
     from ringtrain.train.options import read_options
 
     options = read_options(params.pop("run_file"), given(params))
     config, model = resolve_run(Origin(), options)
-    graph = _check_options(config, model)
+    check_device(config)
+    graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
     if config.device == "cuda" and job.gpus is None:
@@ -138,7 +136,10 @@ def _check_run(job, params: dict):
     if config.elastic is not None and job.site.launcher == "srun":
         raise ConfigError(texts.ELASTIC_BY_SRUN)
     examples = _checked_data(config, model, graph)
-    _check_division(job, config, graph, examples)
+    # Every rank gets a part of a batch: known where the number of ranks that train is.
+    all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
+    grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
+    check_batch(config, job.ranks if all_train else 1, grain, examples)
     _check_schedule(config, options.layers, examples)
     return config
 
@@ -184,29 +185,6 @@ def _checked_data(config, model, graph):
     check_images(model, data)
     check_output(make_loss(config), graph, data)
     return data.train
-
-
-def _check_division(job, config, graph, examples) -> None:
-    """Check that every rank gets a part of a batch, if the number of ranks that train is known."""
-    from ringtrain.train.assembly import batch_norm
-    from ringtrain.train.assembly.assemble import check_batch
-
-    all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
-    check_batch(
-        config,
-        job.ranks if all_train else 1,
-        batch_norm.grain_of(config.batch_norm, graph, config.reproducible),
-        examples,
-    )
-
-
-def _check_options(config, model):
-    """Check the options that a run refuses with any data, devices and ranks. Returns the model's graph."""
-    from ringtrain.train.assembly import batch_norm
-    from ringtrain.train.assembly.device import check_device
-
-    check_device(config)
-    return batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
 
 
 def _missing(job):

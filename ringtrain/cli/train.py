@@ -33,13 +33,9 @@ def train(run_file, **flags):
             world, options, state = session.world, read_options(run_file, given(flags)), RecoveryState()
             stop.end_all = partial(end_all, world)
             if options.elastic is not None:
-                ElasticRun(world, options, _replacement(), stop).train()
+                replacement = child_command("ringtrain.cli.replacement", *sys.argv[1:])  # of a lost rank
+                ElasticRun(world, options, replacement, stop).train()
             else:
                 with failure_recorded(world, stop, state):
                     run_training(world.enter(), options, stop, state)
         return session.code
-
-
-def _replacement() -> list[str]:
-    """Return the command that starts a rank in place of a lost one."""
-    return child_command("ringtrain.cli.replacement", *sys.argv[1:])

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 import click
@@ -14,17 +14,14 @@ def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: 
     """Return the variants, without folders. Raises UsageError with the name of the wrong variant."""
     from ringtrain.errors import UsageError
 
-    named = [(text, ["--sync", *_words(text, text)]) for item in strategies for text in _items(item)]
+    # Split at commas, but not before a number, which continues a list: "allreduce --lr-steps 100,200,delayed".
+    items = [item.strip() for listed in strategies for item in re.split(r",(?!\s*\d)", listed)]
+    named = [(text, ["--sync", *_words(text, text)]) for text in items]
     named += [_named(text) for text in variants]
     for k, (name, _) in enumerate(named):
         if name in [other for other, _ in named[:k]]:
             raise UsageError(texts.VARIANT_TWICE(name=name))
     return [_variant(name, [*common, *words]) for name, words in named]
-
-
-def _items(text: str) -> list[str]:
-    """Split at commas, but not before a number, which continues a list: "allreduce --lr-steps 100,200,delayed"."""
-    return [item.strip() for item in re.split(r",(?!\s*\d)", text)]
 
 
 def _named(text: str) -> tuple[str, list[str]]:
@@ -90,10 +87,6 @@ def folders_of(parent: str, asked: list) -> list[str]:
     names: list[str] = []
     for variant in asked:
         stem = re.sub(r"[^A-Za-z0-9_.]+", "-", variant.name).strip("-.") or "variant"
-        names.append(next(name for name in _numbered(stem) if name not in names))
+        numbered = (f"{stem}-{k}" for k in count(2))
+        names.append(next(name for name in chain([stem], numbered) if name not in names))
     return [str(Path(parent) / name) for name in names]
-
-
-def _numbered(stem: str):
-    yield stem
-    yield from (f"{stem}-{k}" for k in count(2))

@@ -167,14 +167,11 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
     if launch.size > 1 and not alone:
         from ringtrain.train.agree import together_json
 
-        def tell_all(transport: "Transport") -> None:
-            together_json(transport, raise_it)
-
         def raise_it() -> None:
             raise error
 
         try:
-            return in_world(tell_all)
+            return in_world(lambda transport: together_json(transport, raise_it))
         except RingtrainError:
             pass  # the world cannot be joined, and the error says so
     if alone or launch.rank == 0:
