@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.images import Part, Picture, StoredPicture
-from ringtrain.data.split import Shape, Split
+from ringtrain.data.split import Split
 
 # The part of an evaluation's image that the centre crop takes, as in torchvision: 224 of 256 pixels.
 RESIZED, CROPPED = 256, 224
@@ -94,41 +94,14 @@ class PictureSplit(Split):
         np.take(self.labels, examples, out=labels, mode="clip")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StoredPictures(PictureSplit):
     """The images of another split, one class number each."""
 
-    source: Split
-    view: View | None
-    threads: int
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return self.source.count
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return self.source.shape if self.view is None else (*self.view.size, self.source.shape[2])
-
-    @property
-    def dtype(self) -> np.dtype:  # type: ignore[override]
-        return self.source.dtype
-
-    @property
-    def label_shape(self) -> Shape:  # type: ignore[override]
-        return self.source.label_shape
-
-    @property
-    def label_dtype(self) -> np.dtype:  # type: ignore[override]
-        return self.source.label_dtype
-
-    @property
-    def checksum(self) -> str:  # type: ignore[override]
-        return self.source.checksum
-
-    @property
-    def labels(self) -> np.ndarray | None:  # type: ignore[override]
-        return self.source.labels
+    def __init__(self, source: Split, view: View | None, threads: int):
+        self.source, self.view, self.threads = source, view, threads
+        self.count, self.dtype, self.checksum = source.count, source.dtype, source.checksum
+        self.shape = source.shape if view is None else (*view.size, source.shape[2])
+        self.labels, self.label_shape, self.label_dtype = source.labels, source.label_shape, source.label_dtype
 
     @property
     def row_bytes(self) -> int:
