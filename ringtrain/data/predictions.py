@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import h5py
 import numpy as np
@@ -75,6 +75,8 @@ class PredictionFile(ABC):
     ``path``: None for standard output
     """
 
+    _file: Any
+
     def __init__(self, path: Path | None, form: PredictionForm):
         self._path, self._form = path, form
         self._aside = path.with_name(f".{path.name}.{os.getpid()}.partial") if path else Path(os.devnull)
@@ -127,9 +129,9 @@ class PredictionFile(ABC):
     @abstractmethod
     def _write(self, rows: PredictionRows, classes) -> None: ...
 
-    @abstractmethod
     def _close(self) -> None:
         """Close the file. A second call does nothing."""
+        self._file.close()
 
 
 class Hdf5Predictions(PredictionFile):
@@ -163,9 +165,6 @@ class Hdf5Predictions(PredictionFile):
         for name, column in columns.items():
             self._file[name][at] = column
 
-    def _close(self) -> None:
-        self._file.close()
-
 
 class CsvPredictions(PredictionFile):
     """Predictions as a CSV file."""
@@ -194,9 +193,6 @@ class CsvPredictions(PredictionFile):
                 cells = [""] * len(cells)
             self._rows.writerow(self._cells([name], [shown, int(label), *cells], [rows.problems.get(i, "")]))
 
-    def _close(self) -> None:
-        self._file.close()
-
 
 class JsonPredictions(PredictionFile):
     """Predictions as JSON lines, in a file or on a stream, with the ``top`` most probable classes."""
@@ -221,17 +217,15 @@ class JsonPredictions(PredictionFile):
         if rows.labels[i] >= 0:
             line["label"] = int(rows.labels[i])
         if self._form.kind == PROBABILITY:
-            return line | {"top": self._most_probable(rows.values[i])}
+            probabilities, names = rows.values[i], self._form.classes
+            order = np.argsort(-probabilities, kind="stable")[: self._top]
+            top = [{"class": int(k), "name": names[k], "probability": _number(probabilities[k])} for k in order]
+            return line | {"top": top}
         return line | {self._form.kind: _numbers(rows.values[i])}
-
-    def _most_probable(self, probabilities: np.ndarray) -> list[dict]:
-        order = np.argsort(-probabilities, kind="stable")[: self._top]
-        names = self._form.classes
-        return [{"class": int(k), "name": names[k], "probability": _number(probabilities[k])} for k in order]
 
     def _close(self) -> None:
         if self._stream is None:
-            self._file.close()
+            super()._close()
 
 
 def _number(value) -> float | None:
