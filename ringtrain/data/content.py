@@ -85,12 +85,6 @@ def _labels(labels, count: int, where: str):
     return np.ascontiguousarray(labels.reshape(count), np.int32)
 
 
-def numbered_classes(*parts: Part | None) -> tuple[str, ...]:
-    """Return the names "0", "1", … of as many classes as the labels use."""
-    highest = max(int(part.labels.max()) for part in parts if part is not None)
-    return tuple(str(number) for number in range(highest + 1))
-
-
 def row_blocks(count: int, row_bytes: int, multiple: int = 1):
     """Yield slices of about 16 MiB that cover ``count`` rows; each but the last is a multiple of ``multiple`` rows."""
     rows = max(1, BLOCK_BYTES // max(1, row_bytes) // multiple) * multiple

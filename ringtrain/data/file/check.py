@@ -136,7 +136,8 @@ def class_rows(data: DataSet) -> list[tuple[str, ...]]:
     others; no row if labels are not one class number."""
     if not data.train.has_classes:
         return []
-    counts = [_histogram(split, len(data.classes)) for _, split in data.splits()]
+    labels = [split.labels for _, split in data.splits() if split.labels is not None]  # all are in memory
+    counts = [np.bincount(each[each >= 0], minlength=len(data.classes)) for each in labels]
     rows = [
         (str(number), name, *(f"{count[number]:,}" for count in counts))
         for number, name in enumerate(data.classes[:MOST_CLASSES])
@@ -146,8 +147,3 @@ def class_rows(data: DataSet) -> list[tuple[str, ...]]:
         ranges = (f"{count[MOST_CLASSES:].min():,} … {count[MOST_CLASSES:].max():,} each" for count in counts)
         rows.append(("…", f"and {others} more", *ranges))
     return rows
-
-
-def _histogram(split: Split, classes: int):
-    assert split.labels is not None  # class numbers are in memory
-    return np.bincount(split.labels[split.labels >= 0], minlength=classes)

@@ -67,9 +67,8 @@ class DataSet:
     def checksum(self) -> str:
         """One text that is equal for two sets only if all examples, class names and statistics are. Ranks compare it,
         and checkpoints keep it. It begins with the examples' checksums; see :func:`.content.difference`."""
-        return (
-            f"{'+'.join(split.checksum for _, split in self.splits())}{BESIDE}{metadata_checksum(self.classes, self)}"
-        )
+        examples = "+".join(split.checksum for _, split in self.splits())
+        return f"{examples}{BESIDE}{metadata_checksum(self.classes, self)}"
 
     def splits(self):
         """Yield (name, split) of each split that exists."""
@@ -137,7 +136,8 @@ def _fill_for_node(source: OpenSource, arrays, memory, node: NodeMemory, progres
         try:
             _fill(source, arrays, progress)
         except BaseException as error:
-            _write_header(memory, str(error))
+            data = (str(error) or texts.NOT_READ).encode()[: HEADER_BYTES - 1]
+            memory[: len(data)] = np.frombuffer(data, np.uint8)
             node.barrier()
             raise
     node.barrier()
@@ -149,11 +149,6 @@ def _fill_for_node(source: OpenSource, arrays, memory, node: NodeMemory, progres
 def _fill(source: OpenSource, arrays, progress: Progress) -> None:
     with hdf5_errors(source.where):
         fill(source, arrays, progress)
-
-
-def _write_header(memory, text: str) -> None:
-    data = (text or texts.NOT_READ).encode()[: HEADER_BYTES - 1]
-    memory[: len(data)] = np.frombuffer(data, np.uint8)
 
 
 def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, extents: int | None) -> DataSet:

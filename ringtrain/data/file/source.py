@@ -164,7 +164,7 @@ def _open(named: Named) -> OpenSource:
     files = OpenFiles()
     opened = [_open_file(named, file, files) for file in named.files]
     if named.labels:
-        labels = JoinedArray([_npy(file, files) for file in named.labels])
+        labels = JoinedArray([open_npy(existing(file), files) for file in named.labels])
         inputs = JoinedArray([one.parts["train"].inputs for one in opened])
         return replace(opened[0], where=named.text, parts={"train": _part(inputs, labels)})
     return opened[0] if len(opened) == 1 else _joined(named.text, opened)
@@ -195,17 +195,14 @@ def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
     if path.suffix == ".npy":
         if named.names:
             raise DataError(texts.NPY_NAMES(path=path))
-        return OpenSource(named.text, path.stem, {"train": _part(_npy(path, files), None)}, None, f"array {path.name}")
+        parts = {"train": SourcePart(open_npy(path, files), None)}
+        return OpenSource(named.text, path.stem, parts, None, f"array {path.name}")
     if path.suffix == ".npz":
         return _open_npz(named, path, files)
     with open_hdf5(path) as file, hdf5_errors(path):
         if named.names is None and (is_data_set(file) or not any(x in file for x, *_ in PAIRS)):
             return _open_own(path, file, files)
         return _open_arrays(named, path, file, files)
-
-
-def _npy(path: Path, files: OpenFiles) -> StoredArray:
-    return open_npy(existing(path), files)
 
 
 def _open_npz(named: Named, path: Path, files: OpenFiles) -> OpenSource:

@@ -65,11 +65,11 @@ def read(path: Path, size, progress: Progress) -> Content:
     found = _layout_in(path) if path.is_dir() else None
     if found is not None:
         folder, layout = found
-        return _assemble(folder, layout, read_members(folder, layout.files, progress), progress)
+        return _assemble(folder, layout, read_members(folder, layout.files, progress))
     members = read_members(path, {name for layout in LAYOUTS for name in layout.files}, progress)
     for layout in LAYOUTS:
         if _fits(layout, members):
-            return _assemble(path, layout, members, progress)
+            return _assemble(path, layout, members)
     raise DataError(
         texts.NO_CIFAR_BATCHES(
             path=path, known="; ".join(f"{layout.name} ({layout.train[0]}, …, {layout.names})" for layout in LAYOUTS)
@@ -77,7 +77,7 @@ def read(path: Path, size, progress: Progress) -> Content:
     )
 
 
-def _assemble(path: Path, layout: CifarVariant, members, progress: Progress) -> Content:
+def _assemble(path: Path, layout: CifarVariant, members) -> Content:
     missing = [name for name in layout.files if name not in members]
     if missing:
         raise DataError(texts.CIFAR_FILES_MISSING(path=path, dataset=layout.name, missing=", ".join(missing)))

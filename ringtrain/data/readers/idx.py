@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
+from ringtrain.data.content import Content, Part, Progress, make_part
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
@@ -62,20 +62,20 @@ def read(path: Path, size, progress: Progress) -> Content:
                 known=", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes),
             )
         )
-    read = (_read_split(path, named, prefixes[0], names) for names in SPLITS.values())
-    train, *tests = [part for part in read if part is not None]
-    test = tests[0] if tests else None
+    read = (_read_split(named, prefixes[0], names) for names in SPLITS.values())
+    parts = [part for part in read if part is not None]
+    highest = max(int(part.labels.max()) for part in parts)
     folder = path if path.is_dir() else path.parent
     return Content(
         name=prefixes[0].rstrip("-_.") or folder.resolve().name,
-        train=train,
-        test=test,
-        classes=numbered_classes(train, test),
+        train=parts[0],
+        test=parts[1] if parts[1:] else None,
+        classes=tuple(map(str, range(highest + 1))),
         source=f"IDX files {path.name}",
     )
 
 
-def _read_split(path: Path, named: dict, prefix: str, names) -> Part | None:
+def _read_split(named: dict, prefix: str, names) -> Part | None:
     for split in names:
         images, labels = (named.get((prefix, split, kind)) for kind in ("images", "labels"))
         if images and labels:
