@@ -89,17 +89,7 @@ class Conv2D(SpatialConvolution):
             dx_NHWC = wanted[0]
         elif wanted[0]:
             dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape)
-        ctx.ops.conv2d_back(
-            x_NHWC,
-            weights["weight"],
-            y_NPQK,
-            dy,
-            grads["weight"],
-            grads.get("bias"),
-            dx_NHWC,
-            self.geometry,
-            relu=self.relu,
-            accumulate=ctx.accumulate,
-            add=add,
-        )
+        gradients = grads["weight"], grads.get("bias"), dx_NHWC
+        rest = {"relu": self.relu, "accumulate": ctx.accumulate, "add": add}
+        ctx.ops.conv2d_back(x_NHWC, weights["weight"], y_NPQK, dy, *gradients, self.geometry, **rest)
         return (dx_NHWC,)

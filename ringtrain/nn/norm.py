@@ -168,31 +168,10 @@ class BatchNorm(Fusable):
             self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
             return dxs
         back = ctx.ops.batch_norm_add_back if self.sums else ctx.ops.batch_norm_back
-        back(
-            x,
-            weights["gamma"],
-            y,
-            mean_GC,
-            var_GC,
-            dy,
-            grads["gamma"],
-            grads["beta"],
-            dx,
-            self.ghost,
-            self.eps,
-            relu=self.relu,
-            accumulate=ctx.accumulate,
-        )
-        ctx.ops.batch_norm_shares(
-            x,
-            mean_GC,
-            var_GC,
-            self.ghost,
-            ctx.total,
-            grads["mean"],
-            grads["variance"],
-            accumulate=ctx.accumulate,
-        )
+        given, gradients = (x, weights["gamma"], y, mean_GC, var_GC, dy), (grads["gamma"], grads["beta"], dx)
+        back(*given, *gradients, self.ghost, self.eps, relu=self.relu, accumulate=ctx.accumulate)
+        shares = grads["mean"], grads["variance"]
+        ctx.ops.batch_norm_shares(x, mean_GC, var_GC, self.ghost, ctx.total, *shares, accumulate=ctx.accumulate)
         return dxs
 
     def _backward_of_fixed(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
