@@ -58,7 +58,7 @@ class ColumnConvolution(SpatialConvolution):
         inputs = [x.shape[1:]]
         dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
         ctx.ops.bias_back(y, dy, grads.get("bias"), relu=self.relu, accumulate=ctx.accumulate)
-        of_group, dws = self._cut(ctx, "w", weights["weight"]), self._gradients(ctx, grads["weight"])
+        of_group, dws = self._cut(ctx, "w", weights["weight"]), self._parts(ctx, "dw", grads["weight"])
         for start, stop in self._turns(ctx, y, inputs):
             parts = self._cut(ctx, "dy", dy[start:stop])
             for group, part in enumerate(parts):
@@ -89,22 +89,19 @@ class ColumnConvolution(SpatialConvolution):
         return dx.reshape(shape) if self._of_image else _matrix(ctx, "dx", *shape)
 
     # ── groups: arrays [..., K] cut along their last axis ─────────────────────────────────────────────────
-    def _parts(self, ctx: Pass, name: str, whole: Array, dtype=None) -> list[Array]:
+    def _parts(self, ctx: Pass, name: str, whole: Array) -> list[Array]:
         """Return an array for each group's features, as a matrix; the whole one for one group."""
         rows, features = whole.size // self.channels, self.channels // self.groups
         if self.groups == 1:
             return [whole.reshape((rows, features))]
         names = [f"{self.name}.{name}{group}" for group in range(self.groups)]
-        return [ctx.space(each, (rows, features), dtype) for each in names]
+        return [ctx.space(each, (rows, features), whole.dtype) for each in names]
 
     def _cut(self, ctx: Pass, name: str, whole: Array) -> list[Array]:
-        parts = self._parts(ctx, name, whole, whole.dtype)
+        parts = self._parts(ctx, name, whole)
         if self.groups > 1:
             ctx.ops.concat_back(whole.reshape((whole.size // self.channels, self.channels)), parts)
         return parts
-
-    def _gradients(self, ctx: Pass, dw: Array) -> list[Array]:
-        return self._parts(ctx, "dw", dw, dw.dtype)
 
     def _join(self, ctx: Pass, dws: list[Array], dw: Array) -> None:
         flat = (dw.size // self.channels, self.channels)

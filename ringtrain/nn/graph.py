@@ -135,7 +135,7 @@ class Graph:
         plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, nodes))
         for number, segment in enumerate(plan):
             if need is not None:
-                for span in self._spans(segment):
+                for span in chain.from_iterable(self._views[node.name].spans for node in segment):
                     need(span)
             known = ChainMap(made.outputs, before)
             run = partial(self._through, ctx, segment, known)
@@ -224,9 +224,6 @@ class Graph:
             return run()
         ctx.layer = ""
         return ctx.ops.segment((self, *key, count, ctx.training, ctx.space, ctx.space.replaced), run)
-
-    def _spans(self, segment: CaptureSegment) -> list[Span]:
-        return [span for node in segment for span in self._views[node.name].spans]
 
     def _until(self, upto: str | None) -> tuple[Node, ...]:
         if upto is None:

@@ -90,11 +90,7 @@ def gradients_needed(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: I
     """
     found = set(wanted)
     for node in nodes:
-        if found.intersection(node.inputs) or _is_trained(node, known):
+        parameters = {parameter.name for parameter in node.layer.parameters(input_shapes(node, known))}
+        if found.intersection(node.inputs) or parameters - node.layer.frozen:
             found.add(node.name)
     return found
-
-
-def _is_trained(node: Node, known: dict[str, Shape]) -> bool:
-    parameters = node.layer.parameters(input_shapes(node, known))
-    return any(parameter.name not in node.layer.frozen for parameter in parameters)

@@ -42,7 +42,9 @@ def with_classes(model: ModelSpec, classes: int) -> ModelSpec:
     if entry is None:
         raise ModelError(texts.HEAD_IN_BLOCK(layer=head.name, model=model.name, key=key, classes=classes))
     entry[key] = classes
-    text = _edited(model.text, head.name, key, classes)
+    # Another number behind the key in the line of the layer, where it has one.
+    of_layer = rf'(\bname\s*=\s*"{re.escape(head.name)}"[^\n]*?\b{key}\s*=\s*)\d+'
+    text = re.sub(of_layer, rf"\g<1>{classes}", model.text, count=1)
     if parsing.parse_toml(text) != wanted:
         text = tomli_w.dumps(wanted)  # without the comments
     changed = spec.parse_model(text, model.name)
@@ -50,9 +52,3 @@ def with_classes(model: ModelSpec, classes: int) -> ModelSpec:
     if shape[-1] != classes:
         raise ModelError(texts.NO_HEAD(model=model.name, classes=classes))
     return changed
-
-
-def _edited(text: str, layer: str, key: str, classes: int) -> str:
-    """The text with another number behind ``key`` in the line of a layer, or as it is."""
-    of_layer = rf'(\bname\s*=\s*"{re.escape(layer)}"[^\n]*?\b{key}\s*=\s*)\d+'
-    return re.sub(of_layer, rf"\g<1>{classes}", text, count=1)

@@ -51,12 +51,8 @@ def _spread(bound: float, key: int, count: int) -> Blocks:
     return ((start, bound * (2 * uniforms(key, start, stop) - 1)) for start, stop in _blocks(count))
 
 
-def _constant(value: float, count: int) -> Blocks:
-    return ((start, np.full(stop - start, value)) for start, stop in _blocks(count))
-
-
 DRAWS: dict[str, Callable[[Fill, int, int], Blocks]] = {
-    "constant": lambda fill, key, count: _constant(fill.value, count),
+    "constant": lambda fill, key, count: ((i, np.full(stop - i, fill.value)) for i, stop in _blocks(count)),
     "gaussian": lambda fill, key, count: _gaussian(fill.value, key, count),
     "uniform": lambda fill, key, count: _spread(fill.value, key, count),
     # Caffe's: the variance is 1/fan_in. Glorot & Bengio 2010 average fan_in and fan_out.

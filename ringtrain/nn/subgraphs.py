@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ringtrain.nn import graph_checks
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.nn.graph_checks import INPUT
 from ringtrain.nn.layers import Linear
 
 
@@ -39,12 +39,11 @@ def subgraph(graph: Graph, start: int, stop: int) -> Graph:
     source = crossing_output(graph, start)
     if source is None:
         raise ValueError(f"several outputs cross place {start} of the plan")
-    nodes = [_read_input(node, source) for node in graph.plan[start:stop]]
+    nodes = [
+        replace(node, inputs=tuple(INPUT if name == source else name for name in node.inputs))
+        for node in graph.plan[start:stop]
+    ]
     return Graph(nodes, graph.shapes[source], fused=False, wants_dx=source != INPUT)
-
-
-def _read_input(node: Node, source: str) -> Node:
-    return replace(node, inputs=tuple(INPUT if name == source else name for name in node.inputs))
 
 
 def subgraph_flops(graph: Graph, start: int, stop: int) -> int:
