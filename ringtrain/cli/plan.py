@@ -63,8 +63,8 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     from ringtrain.plan.tables import json_text, plan_lines
 
     check_files(json_path, picture=output)
-    layer_times, exchanges, settings, rows = _planned(model, layers, fabric, **asked)
-    echo("\n".join(plan_lines(layer_times, exchanges, settings, rows, price)))
+    layer_times, settings, rows = _planned(model, layers, fabric, **asked)
+    echo("\n".join(plan_lines(layer_times, settings, rows, price)))
     if json_path:
         write_text(json_path, json_text(layer_times, settings, rows))
     if output:
@@ -91,4 +91,4 @@ def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **g
         raise UsageError(texts.RANKS_FROM_ONE(ranks=min(counts)))
     settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **given)
     rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
-    return layer_times, exchanges, settings, rows
+    return layer_times, settings, rows

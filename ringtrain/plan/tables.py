@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from ringtrain.humanize import format_bytes
 from ringtrain.plan import texts
-from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
 from ringtrain.tables import text_lines
@@ -25,19 +24,14 @@ HEAD = (
 )
 
 
-def plan_lines(
-    layers: LayerTimes,
-    exchanges: ExchangeTimes,
-    settings: PlanSettings,
-    rows: Sequence[PlanRow],
-    price: float | None = None,
-) -> list[str]:
+def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow], price: float | None) -> list[str]:
     """Return a head, a row for each prediction with a star at the fastest of its ranks, notes, and what wins. The last
     column is of a million images: hours of a node, or their price."""
     which = texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL
     head = texts.PLAN_HEAD(
         model=layers.model, batch=which(images=settings.batch), per_node=settings.per_node, overlap=settings.overlap
     )
+    last = last_that_pays(rows)
     best = {count: winner(rows, count) for count in sorted({row.ranks for row in rows})}
     cells = [_cells(row, row is best[row.ranks], price) for row in rows]
     title = (*HEAD[:-1], "price" if price is not None else HEAD[-1])
@@ -46,7 +40,7 @@ def plan_lines(
         *text_lines([title, *cells], "rrllrrrrrr"),
         *(texts.NOTE(note=note) for note in layers.notes),
         *_winners(best),
-        _paying(rows),
+        texts.STILL_PAYS(ranks=max(best)) if last is None else texts.STOPS_PAYING(ranks=last),
     ]
 
 
@@ -73,11 +67,6 @@ def _winners(best: dict[int, PlanRow]) -> list[str]:
         each for before, each in zip([None, *found], found, strict=False) if not before or before[1:] != each[1:]
     ]
     return [texts.WINS(strategy=strategy, algorithm=algorithm, ranks=ranks) for ranks, strategy, algorithm in changes]
-
-
-def _paying(rows: Sequence[PlanRow]) -> str:
-    last, most = last_that_pays(rows), max(row.ranks for row in rows)
-    return texts.STILL_PAYS(ranks=most) if last is None else texts.STOPS_PAYING(ranks=last)
 
 
 def json_text(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> str:
