@@ -13,6 +13,7 @@ from ringtrain.errors import UsageError
 from ringtrain.nn import spec
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.spec import InputSpec, ModelSpec
+from ringtrain.storage import files
 from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.weights import onnx_model, tensor_file, texts
@@ -22,9 +23,6 @@ from ringtrain.weights.matching import torch_names
 from ringtrain.weights.names import torchvision_names
 
 COUNTER = "num_batches_tracked"
-
-
-Weights = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +41,7 @@ class Exported:
 def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -> Exported:
     """Write the weights of a checkpoint or a run's folder to ``out``, by its suffix. ``raw``: the weights of the last
     update, also of a run with an average of weights. Raises RingtrainError."""
-    kinds = {tensor_file.SUFFIX: _write_tensors, onnx_model.SUFFIX: _write_onnx}
-    write = kinds.get(out.suffix)
-    if write is None:
+    if out.suffix not in (tensor_file.SUFFIX, onnx_model.SUFFIX):
         raise UsageError(texts.OTHER_SUFFIX(path=out))
     if os.path.lexists(out) and not force:
         raise UsageError(texts.EXISTS(path=out))
@@ -55,21 +51,16 @@ def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -
     graph = model.graph()
     check_parameters(checkpoint, {name: p.shape for name, p in graph.parameters()}, str(found.path))
     weights, averaged = weights_for_use(checkpoint, raw)
-    tensors = write(out, model, graph, checkpoint, weights, found.path)
-    return Exported(found.path, tensors, model.name, checkpoint.iteration, averaged, tuple(found.skipped))
-
-
-def _write_tensors(
-    out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, weights: Weights, path: Path
-) -> int:
-    tensors = to_torch(graph, weights, checkpoint.iteration)
-    tensor_file.write_tensors(out, tensors, _about(model, checkpoint))
-    return len(tensors)
-
-
-def _write_onnx(out: Path, model: ModelSpec, graph: Graph, checkpoint: Checkpoint, weights: Weights, path: Path) -> int:
-    prepared = _prepared(model, checkpoint, path)
-    return onnx_model.write_onnx(out, graph, weights, prepared, _about(model, checkpoint))
+    if out.suffix == tensor_file.SUFFIX:
+        tensors = to_torch(graph, weights, checkpoint.iteration)
+        tensor_file.write_tensors(out, tensors, _about(model, checkpoint))
+        count = len(tensors)
+    else:
+        prepared = _prepared(model, checkpoint, found.path)
+        made = onnx_model.make_onnx(graph, weights, prepared, _about(model, checkpoint))
+        files.write(out, made.SerializeToString())
+        count = len(weights)
+    return Exported(found.path, count, model.name, checkpoint.iteration, averaged, tuple(found.skipped))
 
 
 def to_torch(graph: Graph, weights: Mapping[str, np.ndarray], iteration: int = 0) -> dict[str, np.ndarray]:

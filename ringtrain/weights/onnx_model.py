@@ -8,7 +8,6 @@ Subtracting the mean and scaling is part of the graph.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from ringtrain.nn import graph_checks
 from ringtrain.nn.base import Shape
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
-from ringtrain.storage import files
 from ringtrain.weights import texts
 from ringtrain.weights.onnx_layers import OPERATORS, Operators
 
@@ -35,18 +33,9 @@ class Preparation:
     scale: np.ndarray
 
 
-def write_onnx(
-    path: Path, graph: Graph, weights: Mapping[str, np.ndarray], prepared: Preparation, about: Mapping[str, str]
-) -> int:
-    """Write a network's ONNX graph, whole or not at all; the number of its weights. Raises ModelError for a kind of
-    layer without an operator, UsageError without the package onnx."""
-    content = make_onnx(graph, weights, prepared, about).SerializeToString()
-    files.write(path, content)
-    return len(weights)
-
-
 def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Preparation, about: Mapping[str, str]):
-    """Return the checked ONNX model."""
+    """Return the checked ONNX model of a network. Raises ModelError for a kind of layer without an operator, UsageError
+    without the package onnx."""
     check_kinds(graph)
     nbytes = sum(array.size * 4 for array in weights.values())
     if nbytes > MOST_BYTES:
