@@ -118,28 +118,19 @@ def _placed(transport: "Transport", asked, flags: dict):
     """Return the transport, the sweep, its buffers on the asked device, and a function that frees their resources.
     Raises DeviceError."""
     from ringtrain.bench.measure.buffers import HostBuffers
-    from ringtrain.monitor.guarded_transport import bare
+    from ringtrain.monitor.guard import Guard
+    from ringtrain.monitor.guarded_transport import GuardedTransport, bare
 
     if flags["device"] == "cuda":
         from ringtrain.cli.devices import real_cuda, with_device
 
         return with_device(bare(transport), asked, real_cuda(bare(transport)))
     transport = bare(transport)
-    guarded, asked = _guarded(transport, asked) if flags["check_collectives"] else (transport, asked)
-    return guarded, asked, HostBuffers(guarded), asked.guard.close if flags["check_collectives"] else _nothing
-
-
-def _nothing() -> None:
-    """Free nothing."""
-
-
-def _guarded(transport: "Transport", asked):
-    """Return the transport and the sweep under a guard."""
-    from ringtrain.monitor.guard import Guard
-    from ringtrain.monitor.guarded_transport import GuardedTransport
-
+    if not flags["check_collectives"]:
+        return transport, asked, HostBuffers(transport), lambda: None
     guard = Guard(transport)
-    return GuardedTransport(transport, guard), replace(asked, guard=guard)
+    guarded = GuardedTransport(transport, guard)
+    return guarded, replace(asked, guard=guard), HostBuffers(guarded), guard.close
 
 
 def _tuned(transport: "Transport", flags: dict, asked):
