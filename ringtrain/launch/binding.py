@@ -10,7 +10,7 @@ one rule, and the UUID identifies a device.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
@@ -69,13 +69,10 @@ def _blind(environ: Mapping[str, str], mask: str | None) -> str:
 
 def binding_table(everyone: Sequence[Bound]) -> list[str]:
     """Return the device of each rank, a line a rank, and notes on ranks that share a device."""
-    lines = [
-        texts.BOUND(
-            rank=one.rank, node=one.node, local_rank=one.local_rank, index=one.index, name=one.name, uuid=one.uuid
-        )
-        for one in everyone
-    ]
-    return [*lines, *(_shared(ranks) for ranks in sharing_ranks(everyone))]
+    lines = [texts.BOUND(**asdict(one)) for one in everyone]
+    for *ranks, last in sharing_ranks(everyone):
+        lines.append(texts.SHARED_DEVICE(ranks=", ".join(map(str, ranks)), last=last))
+    return lines
 
 
 def sharing_ranks(everyone: Sequence[Bound]) -> list[list[int]]:
@@ -84,7 +81,3 @@ def sharing_ranks(everyone: Sequence[Bound]) -> list[list[int]]:
     for one in everyone:
         holders.setdefault(one.uuid, []).append(one.rank)
     return [ranks for ranks in holders.values() if len(ranks) > 1]
-
-
-def _shared(ranks: list[int]) -> str:
-    return texts.SHARED_DEVICE(ranks=", ".join(map(str, ranks[:-1])), last=ranks[-1])

@@ -117,7 +117,9 @@ def _ended_s(buckets: Sequence[Sequence[Leg]], backward_end: float, looks: Seque
             began = max(moment, free.get(leg.direction, 0.0))
             free[leg.direction], hidden = _round(leg, began, backward_end)
             core += hidden * leg.exchange.core_s / leg.rounds
-            waiting.append((_next_look(free[leg.direction], looks), place, number, left - 1))
+            # The core sees what has ended after the layer of that moment; at once after backward.
+            seen = next((look for look in looks if look >= free[leg.direction]), free[leg.direction])
+            waiting.append((seen, place, number, left - 1))
         elif number + 1 < len(buckets[place]):
             following = buckets[place][number + 1]
             waiting.append((max(moment, following.earliest), place, number + 1, following.rounds))
@@ -135,8 +137,3 @@ def _round(leg: Leg, began: float, backward_end: float) -> tuple[float, float]:
     if beside_s <= left:
         return began + beside_s, 1.0
     return backward_end + (1 - left / beside_s) * alone_s, left / beside_s
-
-
-def _next_look(moment: float, looks: Sequence[float]) -> float:
-    """Return when the core sees what has ended: after the layer of that moment; at once after backward."""
-    return next((look for look in looks if look >= moment), moment)

@@ -24,13 +24,8 @@ def find_runs(top: Path) -> tuple[list[Path], list[str]]:
         problems.append(texts.UNREADABLE(path=plain(str(error.filename)), problem=error.strerror))
 
     for path, folders, names in os.walk(top, onerror=told):
-        if _is_run(folders, names):
+        begun = lock.NAME in names and CHECKPOINTS in folders  # maybe of a run that was killed before its first record
+        if begun or LOG in names or outcome.NAME in names:
             found.append(Path(path))
         folders[:] = [name for name in folders if not name.startswith(".") and name != CHECKPOINTS]
     return sorted(found), problems
-
-
-def _is_run(folders: list[str], names: list[str]) -> bool:
-    """Return whether a folder is one of a run, maybe of one that was killed before its first record."""
-    begun = lock.NAME in names and CHECKPOINTS in folders
-    return begun or LOG in names or outcome.NAME in names

@@ -7,6 +7,7 @@ depends on the number of runs, and not on their length.
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice, takewhile
@@ -79,7 +80,9 @@ def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
 
     ``name``: of the run in the list. A folder without the start of a run has no summary.
     """
-    became = _outcome_of(folder)
+    became = None
+    with suppress(UsageError):
+        became = read_outcome(folder)
     start, last, why = _read_log(folder / LOG)
     if not start:
         return None, texts.LEFT_OUT(name=name, why=_with_end(why, became))
@@ -88,13 +91,6 @@ def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
     results = _results(start, last, became) | {"name": name, "outcome": word}
     found = RunSummary(plain(str(folder)), {each: results.get(each) for each in RESULTS}, options, problem)
     return found, texts.NO_OPTIONS(name=name, why=lacking) if lacking else None
-
-
-def _outcome_of(folder: Path) -> RunOutcome | None:
-    try:
-        return read_outcome(folder)
-    except UsageError:
-        return None
 
 
 def _with_end(why: str, became: RunOutcome | None) -> str:

@@ -97,7 +97,9 @@ def disk(context: DoctorContext) -> list[Line]:
 def _measured(place: Path) -> list[Line]:
     try:
         with folder_in(place) as own:
-            small_s = _replace_s(own / "small")
+            began = time.perf_counter()
+            files.write(own / "small", MARK)
+            small_s = time.perf_counter() - began
             written, nbytes = _write_rate(own / "large")
     except (OSError, RingtrainError):
         return []  # the run folder's line gives the reason
@@ -105,12 +107,6 @@ def _measured(place: Path) -> list[Line]:
     if written < SLOW_BYTES_PER_S or small_s > SLOW_S:
         return [Line(WARN, "disk", text, texts.DISK_SLOW)]
     return [Line(OK, "disk", text)]
-
-
-def _replace_s(file: Path) -> float:
-    began = time.perf_counter()
-    files.write(file, MARK)
-    return time.perf_counter() - began
 
 
 def _write_rate(file: Path) -> tuple[float, int]:

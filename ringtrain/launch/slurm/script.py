@@ -176,12 +176,10 @@ def _settings(job: BatchJob) -> list[str]:
     ]
     own = {"train": train + goes_on, "run": goes_on + run, "bench": bench}
     lines = ["# ── settings of the site: edit them, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 41]
-    return lines + [_setting(*each) for each in common + own[job.kind]]
-
-
-def _setting(name: str, value: str, comment: str) -> str:
-    line = f'{name}="${{RINGTRAIN_{name.upper()}:-{value}}}"'
-    return f"{line:<{WIDTH}}  # {comment}"
+    for name, value, comment in common + own[job.kind]:
+        line = f'{name}="${{RINGTRAIN_{name.upper()}:-{value}}}"'
+        lines.append(f"{line:<{WIDTH}}  # {comment}")
+    return lines
 
 
 def _flags(job: BatchJob) -> list[str]:
@@ -196,6 +194,5 @@ def _quoted(word: str) -> str:
     """Return a word as bash reads it, in characters that are safe on a terminal."""
     if word.isprintable():
         return shlex.quote(word)
-    return (
-        "$'" + "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(word)) + "'"
-    )
+    safe = (chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(word))
+    return f"$'{''.join(safe)}'"
