@@ -114,7 +114,8 @@ def parse_model(text: str, name: str, source: str = "model") -> ModelSpec:
 
 def _model(table: dict, name: str, text: str) -> ModelSpec:
     _known(texts.THE_MODEL(), table, KEYS)
-    layers = blocks.expand_blocks(_tables(table, "layers"), _blocks(table))
+    held = _typed(table, "blocks", dict, {})
+    layers = blocks.expand_blocks(_tables(table, "layers"), {name: _tables(held, name) for name in held})
     spec = ModelSpec(
         name=plain(name),
         summary=_typed(table, "summary", str, ""),
@@ -152,11 +153,6 @@ def _tables(table: dict, key: str) -> list[dict]:
         if not isinstance(entry, dict):
             raise ModelError(texts.ENTRY_TYPE(key=key, type=TYPES[list], value=entry))
     return entries
-
-
-def _blocks(table: dict) -> dict[str, list[dict]]:
-    found = _typed(table, "blocks", dict, {})
-    return {name: _tables(found, name) for name in found}
 
 
 def _input(table: dict) -> InputSpec:
