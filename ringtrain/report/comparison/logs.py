@@ -194,31 +194,13 @@ def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
         known = _bytes(process, seen, examples, nbytes)
         for each in process.iterations:
             at = seen[each["iteration"]]
-            train.append(
-                Point(
-                    each["seconds"] - origin,
-                    at,
-                    _between(known, at),
-                    each["loss"],
-                    each["accuracy"],
-                    iteration=each["iteration"],
-                    lr=each["lr"],
-                    images_per_s=each["images_per_s"],
-                )
-            )
+            when, rest = each["seconds"] - origin, {name: each[name] for name in ("iteration", "lr", "images_per_s")}
+            train.append(Point(when, at, _between(known, at), each["loss"], each["accuracy"], **rest))
         for each in process.tests:
             at = seen.get(each["iteration"], examples)
             if each.get("test_loss") is not None or each.get("test_accuracy") is not None:
-                point = Point(
-                    each["seconds"] - origin,
-                    at,
-                    _between(known, at),
-                    each["test_loss"],
-                    each["test_accuracy"],
-                    each.get("test_metrics") or {},
-                    each["iteration"],
-                )
-                test.append(point)
+                scores = each["test_loss"], each["test_accuracy"], each.get("test_metrics") or {}
+                test.append(Point(each["seconds"] - origin, at, _between(known, at), *scores, each["iteration"]))
         stamps = [each["seconds"] for each in (*process.iterations[-1:], *process.tests[-1:])]
         stamps += [each["seconds"] for each in (process.last.get("end"),) if each]
         seconds = max(stamps, default=origin + seconds) - origin

@@ -92,7 +92,9 @@ def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> "
     if size <= MOST_COUNTS:
         for i, row in enumerate(counts):
             for j, count in enumerate(row):
-                _write_count(axes, i, j, count, shares[i][j])
+                if count:
+                    ink = "#ffffff" if shares[i][j] > 0.3 else "#222222"  # light on a dark colour of the map
+                    axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=8, color=ink)
     if size <= MOST_NAMES:
         shown = [_shortened(name, NAME_WIDTH) for name in names]
         upright = 0 if max(map(len, shown)) < 4 else 90
@@ -103,13 +105,6 @@ def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> "
     axes.spines[:].set_visible(True)
     figure.colorbar(image, ax=axes, label=texts.SHARE(), shrink=0.7)
     return figure
-
-
-def _write_count(axes, i: int, j: int, count: int, share: float) -> None:
-    """Write a count in its cell: dark on a light colour of the map, light on a dark one."""
-    if count:
-        colour = "#ffffff" if share > 0.3 else "#222222"
-        axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=8, color=colour)
 
 
 def _shortened(name: str, most: int) -> str:

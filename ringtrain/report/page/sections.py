@@ -1,6 +1,6 @@
 """The sections of the page about one run, each as HTML; None where the run has nothing for it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import median
 
@@ -159,10 +159,6 @@ def setting(value) -> str:
 
 def environment(run: ReportedRun, level: int) -> Html:
     start = run.log.start
-    return joined([heading(texts.ENVIRONMENT(), level), facts(_environment(start, run.log.folder))])
-
-
-def _environment(start: Mapping, folder: str) -> Iterable[tuple[str, str]]:
     ranks, nodes = start.get("ranks"), start.get("nodes")
     found = [
         ("date", date_of(start)),
@@ -174,14 +170,15 @@ def _environment(start: Mapping, folder: str) -> Iterable[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {version}" for name, version in (start.get("versions") or {}).items())),
         ("job", start.get("job")),
         ("plug-ins", ", ".join(f"{path} (sha256 {sha})" for path, sha in (start.get("plugins") or {}).items())),
-        ("run folder", folder),
+        ("run folder", run.log.folder),
         ("model", _with_count(start, "model", "parameters", "parameters")),
         ("data", _with_count(start, "data", "train_examples", "examples to train on")),
         ("strategy", start.get("strategy")),
         ("optimizer", start.get("optimizer")),
         ("rate", ", ".join(filter(None, (start.get("lr") and setting(start["lr"]), start.get("schedule"))))),
     ]
-    return [(name, str(value)) for name, value in found if value]
+    known = [(name, str(value)) for name, value in found if value]
+    return joined([heading(texts.ENVIRONMENT(), level), facts(known)])
 
 
 def _with_count(start: Mapping, name: str, count: str, noun: str) -> str | None:
