@@ -12,7 +12,7 @@ TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 ACTIONS = ("copy", "sum", "max", "min")
 IDLE, COMING, LEAVING = range(3)
 # How long a call waits awake: about 50 µs of spins; where ranks share cores, yields. Beside other processes a yield gives
-# them the core for milliseconds, where a rank that sleeps is woken in microseconds.
+# these the core for milliseconds, and a rank that sleeps is woken in microseconds.
 SPINS, YIELDS = 2000, 20
 
 
