@@ -242,14 +242,14 @@ def allreduce(
         raise click.UsageError(str(error)) from None
     if GLOO in names and importlib.util.find_spec("torch") is None:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
-    try:
-        with confinement(quota, cores) as confine:
-            sweeps, all_well = measure(launches, worlds, confine)
-    except OSError as error:
-        click.echo(
-            f"allreduce: skipped, since --quota {quota:g} needs a control group of cpu.max or cpu.cfs_quota_us: {error}"
-        )
-        return
+    with ExitStack() as stack:
+        try:
+            confine = stack.enter_context(confinement(quota, cores))
+        except OSError as error:
+            needs = "a control group of cpu.max or cpu.cfs_quota_us"
+            click.echo(f"allreduce: skipped, since --quota {quota:g} needs {needs}: {error}")
+            return
+        sweeps, all_well = measure(launches, worlds, confine)
     for number, own in sweeps.items():
         if own:
             write(bases[number], pictures[number], own, command_line(sys.argv[1:]))

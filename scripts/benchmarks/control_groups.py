@@ -1,6 +1,9 @@
 """Control groups, version 1 or 2, in which measured processes run: with less memory, or less time on cores."""
 
 import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -29,7 +32,15 @@ class ControlGroup:
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def remove(self) -> None:
-        """Remove it: its processes have ended."""
+        """End the processes that are left in it, as ranks of a launch that was interrupted, and remove it."""
+        for _ in range(100):
+            with suppress(OSError):  # busy
+                self._folder.rmdir()
+                return
+            for number in (self._folder / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(number), signal.SIGKILL)
+            time.sleep(0.05)
         self._folder.rmdir()
 
 

@@ -2,9 +2,11 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,6 +157,20 @@ def test_a_launch_gets_the_time_of_so_many_cores(program, tmp_path, monkeypatch,
         confine()
     file = tmp_path / name.replace("G", f"ringtrain-cpu-{os.getpid()}")
     assert file.read_text() == value and (file.parent / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_a_group_ends_with_the_processes_that_are_left_in_it(program, tmp_path, monkeypatch):
+    """As ranks whose launcher was interrupted. A folder of files becomes empty by hand, while it waits."""
+    control_groups = sys.modules["control_groups"]
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
+    group = control_groups.cpu_group(1.5)
+    (folder,) = tmp_path.iterdir()
+    clear = SimpleNamespace(sleep=lambda seconds: [file.unlink() for file in folder.iterdir()])
+    monkeypatch.setattr(control_groups, "time", clear)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as left:
+        (folder / "cgroup.procs").write_text(str(left.pid))
+        group.remove()
+        assert left.wait() == -signal.SIGKILL and not folder.exists()
 
 
 def test_a_launch_gets_the_first_cores(program):
