@@ -367,6 +367,22 @@ def test_a_late_rank_is_named_by_the_world():
         assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=awaited), told)
 
 
+@pytest.mark.parametrize("sliced_bytes", [1 << 30, 0], ids=["slots", "sums"])
+def test_a_rank_that_stops_after_it_has_published_ahead_is_the_late_one(small_chunks, monkeypatch, sliced_bytes):
+    """By hand, rank by rank, in one thread: the others go on until they need its slots, or its sums."""
+    monkeypatch.setattr(streamed, "SLICED_BYTES", sliced_bytes)
+
+    def body(t):
+        return prepare_streamed(t, np.ones(20_011), "stream", "sum", "float64")
+
+    first, stopped, last = LoopbackWorld(3).run(body)
+    for run in (stopped, first, last):
+        run.start()
+    for run in (first, last) * 100:
+        assert not run.test()
+    assert [run.awaited().partition(" for ")[0] for run in (first, last)] == ["rank 1", "rank 1"]
+
+
 def test_what_cannot_be_streamed_is_told():
     def body(t):
         return cannot_stream(t, np.ones(3, "f4"), "float32")

@@ -67,7 +67,7 @@ class StreamedCall:
         words = np.frombuffer(call.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0"), np.uint8)
         self._kept = memory, costs, words  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
-        self._place = place
+        self._place, self._slots = place, slots
         patience = (SPINS, 0) if spins else (0, YIELDS)
         chunk = chunk_bytes // _itemsize(dtype)
         kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
@@ -84,12 +84,13 @@ class StreamedCall:
         self.state[SOURCE], self.state[TARGET], self.state[COUNT] = source, target, count
 
     def behind(self) -> list[int]:
-        """Return the places of the ranks that have not published what this rank needs next, or else not added it, or
-        are not done with it.
+        """Return the places of the ranks that have not published what this rank needs next, or else not added it; if
+        this rank has no slot, of those that are not done with what is in one.
         """
-        needed = self._headers[self._place][DONE] + 1
+        published, done = (self._headers[self._place][counter] for counter in (PUBLISHED, DONE))
+        needs = [(PUBLISHED, done + 1), (SUMMED, done + 1)] if done < published else [(DONE, done + 1 - self._slots)]
         others = [(at, header) for at, header in enumerate(self._headers) if at != self._place]
-        late = ([at for at, header in others if header[counter] < needed] for counter in COUNTERS)
+        late = ([at for at, header in others if header[counter] < needed] for counter, needed in needs)
         return next(filter(None, late), [])
 
     @property
