@@ -11,8 +11,7 @@ from ringtrain.ops.cpu.library import CpuKernels, open_library
 TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 ACTIONS = ("copy", "sum", "max", "min")
 IDLE, COMING, LEAVING = range(3)
-# How long a call waits awake: about 50 µs of spins; where ranks share cores, yields. Beside other processes a yield gives
-# these the core for milliseconds, and a rank that sleeps is woken in microseconds.
+# How long a call waits awake: about 50 µs of spins; where ranks share cores, yields.
 SPINS, YIELDS = 2000, 20
 
 

@@ -12,6 +12,7 @@
 
 constexpr Int SLEEP_NS = 500 * 1000;  // at most
 constexpr Int SLEEPS = 2;
+constexpr Int LONG_YIELD_NS = 1000 * 1000;
 
 // A cache line: words of its owner may stand beside the count. sleepers: how many threads sleep until the count changes
 struct Counter { Int count, beside[6], sleepers; };
@@ -52,10 +53,19 @@ inline void sleep_on(Counter& counter, Int seen) {
 struct Patience { Int spins, yields, sleeps; };
 constexpr Patience NONE = {0, 0, 0}, REST = {0, 0, SLEEPS};
 
+// Yield once. Whether a process has taken the core that does not wait: one that waits gives it back in microseconds.
+inline bool yielded_long() {
+  timespec began, ended;
+  clock_gettime(CLOCK_MONOTONIC, &began);
+  sched_yield();
+  clock_gettime(CLOCK_MONOTONIC, &ended);
+  return (ended.tv_sec - began.tv_sec) * 1000000000 + ended.tv_nsec - began.tv_nsec > LONG_YIELD_NS;
+}
+
 // Spin or yield once. Whether it was time for that; if not, it is time to sleep.
 INLINE bool stay_awake(Patience& patience) {
   if (patience.spins-- > 0) pause_cpu();
-  else if (patience.yields-- > 0) sched_yield();
+  else if (patience.yields-- > 0) patience.yields = yielded_long() ? 0 : patience.yields;
   else return false;
   return true;
 }
