@@ -7,6 +7,8 @@ their collectives have a communicator of their own, made by the first one.
 
 import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -78,17 +80,16 @@ class WorkFuture(torch.futures.Future):
     ends the collective, or in the caller's if it has ended.
     """
 
-    latest_error: Exception | None = None  # of all futures
-
     def __init__(self, order: CallOrder):
         super().__init__()
         self._order = order
 
     def set_exception(self, error: Exception) -> None:
         """End with an error. PyTorch's C++, which knows no error of Python's, fails where it reads this value."""
-        WorkFuture.latest_error = error
+        value = _Failing(error)
+        _latest.append(weakref.ref(value))
         self._set_unwrap_func(_Failing.fail)
-        self.set_result(_Failing(error))
+        self.set_result(value)
 
     def then(self, callback: Callable) -> "WorkFuture":
         after = WorkFuture(self._order)
@@ -116,20 +117,24 @@ class _Failing:
     """The value of a future with an error. DDP looks for tensors in it, by pickling, and shows one that is none."""
 
     def __init__(self, error: Exception):
-        self._error = error
+        self.error = error
 
     def fail(self):
-        raise self._error
+        raise self.error
 
     __reduce__ = fail
 
     def __repr__(self) -> str:
-        return str(self._error)
+        return f"{type(self.error).__name__}: {self.error}"  # as PyTorch shows an error that it meets
+
+
+_latest: deque["weakref.ref[_Failing]"] = deque(maxlen=1000)  # of all futures, as long as these live
 
 
 def quoted_error(error: Exception) -> Exception:
     """Return the error of a future that an error of PyTorch's C++ quotes, as one of DDP's backward does; else that."""
-    latest = WorkFuture.latest_error
-    if latest is not None and type(error) is RuntimeError and str(latest) in str(error):
-        return latest.with_traceback(error.__traceback__)
-    return error
+    values = [value for reference in tuple(_latest) if (value := reference()) is not None and repr(value) in str(error)]
+    if type(error) is not RuntimeError or not values:
+        return error
+    quoted = max(values, key=lambda value: len(repr(value)))  # "collective 1" is a part of "collective 12"
+    return quoted.error.with_traceback(error.__traceback__)

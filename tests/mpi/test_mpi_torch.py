@@ -11,6 +11,7 @@ import pytest
 
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.python_script import parse_script_command
+from ringtrain.errors import StalledError
 from tests.mpi.conftest import PATIENCE_S, ROOT, run
 from tests.tiers import thorough
 
@@ -119,6 +120,21 @@ def test_what_goes_wrong_is_named_and_ends_all_ranks(launched, how, code, text):
     done = launched(2, f"--deadline-s {limit_s} fails.py {how}")
     assert done.returncode == code, done.stderr
     assert re.search(text, done.stdout + done.stderr, re.DOTALL), done.stderr
+
+
+def test_an_error_of_a_script_is_not_taken_for_one_of_a_future():
+    call_order = importlib.import_module("ringtrain.torch.call_order")
+    errors = [StalledError("collective 1"), StalledError("collective 12"), AssertionError()]
+    futures = [call_order.WorkFuture(None) for _ in errors]
+    for future, error in zip(futures, errors, strict=True):
+        future.set_exception(error)
+    for error in errors:
+        quoting = RuntimeError(f"Unable to cast {type(error).__name__}: {error} to Tensor")
+        assert call_order.quoted_error(quoting) is error
+    for error in (RuntimeError("of the script"), ValueError("AssertionError: ")):
+        assert call_order.quoted_error(error) is error
+    del futures, future
+    assert call_order.quoted_error(quoting) is quoting
 
 
 @pytest.mark.parametrize("ranks", [3, *thorough(2)])
