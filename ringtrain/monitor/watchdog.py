@@ -75,7 +75,8 @@ class Watchdog:
         with self._looking:
             if not self._ended:
                 self.note()
-                self._ended, self._due = self._look(), time.monotonic() + self.every_s
+                self._ended = self._look() or self._ended  # a look may call end()
+                self._due = time.monotonic() + self.every_s
 
     def note(self) -> None:
         """Note which ranks have changed since the last look."""
@@ -106,7 +107,7 @@ def _look_in_turn(key: tuple[int, int]) -> None:
     while (watchdog := _next_due(key)) is not None:
         try:
             watchdog._look_once()
-        except Exception:
+        except BaseException:  # SystemExit too: the others look on
             watchdog._ended = True
             threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), threading.current_thread()]))
 

@@ -490,23 +490,28 @@ def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(mon
     monkeypatch.setattr(threading, "excepthook", lambda hooked: told.append(hooked.exc_type))
     board, _ = LoopbackWorld(2).run(FlightRecorder)
     monkeypatch.setattr(FlightRecorder, "world_rank", 71)  # no other test's
-    looks = Counter()
+    looks, watchdogs = Counter(), {}
 
     def looking(name):
         def look():
             looks[name] += 1
+            if name == "exits":
+                raise SystemExit
+            if name == "is ended":
+                watchdogs[name].end()
             return name == "ends" if name != "fails" else 1 / 0
 
-        made = Watchdog(board, 8.0, look)
+        made = watchdogs[name] = Watchdog(board, 8.0, look)
         made.start()
         return made
 
     def threads():
         return [each.name for each in threading.enumerate()].count("watchdog of rank 71")
 
-    first, second, *_ = map(looking, ["first", "second", "ends", "fails"])
+    once = ["ends", "fails", "is ended", "exits"]
+    first, second, *_ = map(looking, ["first", "second", *once])
     until(lambda: min(looks["first"], looks["second"]) > 3)
-    assert threads() == 1 and (looks["ends"], looks["fails"], told) == (1, 1, [ZeroDivisionError])
+    assert threads() == 1 and [looks[name] for name in once] == [1] * 4 and told == [ZeroDivisionError, SystemExit]
     first.end()
     seen = looks.copy()
     until(lambda: looks["second"] > seen["second"] + 3)
