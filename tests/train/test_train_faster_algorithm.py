@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from small_runs import DROPOUT_NET, everywhere
 
+from ringtrain.errors import StalledError
 from ringtrain.train import texts
 from ringtrain.train.run import faster_algorithm, records
 from ringtrain.train.start.start import start
@@ -23,19 +24,21 @@ def ended(monkeypatch, tmp_path):
     measures. ``seconds``: of those that take other than 2 s, by name.
     """
 
-    def run(seconds, worth_s=0.0, **flags):
+    def run(seconds, worth_s=0.0, rounds=4, failing=False, **flags):
         local, counts = threading.local(), []
         algorithm = flags.get("algorithm", "auto")
         own = "mapped" if algorithm == "auto" else algorithm
         names = list(dict.fromkeys([own, *MEASURED]))
 
         def clock():
-            """Called before each all-reduce and after it. The first round is slow for all."""
+            """Called before each all-reduce and after it. In the first round all take 0.1 s, and that does not count."""
             if not hasattr(local, "steps"):
                 taken = [seconds.get(name, 2.0) for name in names]
                 local.now, local.calls = 0.0, 0
                 local.steps = cycle(step for each in taken for step in (0.0, each))
-            local.now += 100.0 if local.calls < 2 * len(names) else next(local.steps)
+            if failing and local.calls == 5:
+                raise StalledError("a rank does not come")
+            local.now += 0.05 if local.calls < 2 * len(names) else next(local.steps)
             local.calls += 1
             counts.append(1)
             return local.now
@@ -48,7 +51,7 @@ def ended(monkeypatch, tmp_path):
         monkeypatch.setattr(records, "WORTH_SHARE", 0.0)
         everywhere(2, lambda transport: start(transport, None, dict(own_flags), StopFlag()))
         found = records_of(tmp_path / "run", "note")
-        measured = len(counts) // (2 * 2 * faster_algorithm.ROUNDS)
+        measured = len(counts) // (2 * 2 * (1 + rounds))
         return [note["text"] for note in found if "--algorithm" in note["text"]], measured
 
     return run
@@ -79,6 +82,11 @@ def test_the_fastest_is_named_if_it_is_worth_it(ended, seconds, algorithm, wante
 )
 def test_a_run_that_no_other_algorithm_suits_measures_none(ended, flags):
     assert ended({"mpi": 1.0}, **flags) == ([], 0)
+
+
+def test_a_measurement_that_stalls_leaves_a_run_that_is_done(ended, tmp_path):
+    assert ended({"mpi": 1.0}, failing=True)[0] == []
+    assert records_of(tmp_path / "run", "end")[0]["reason"] == "done"
 
 
 def test_an_exchange_that_hardly_blocks_is_not_measured(ended):

@@ -25,6 +25,7 @@ from ringtrain.transport.waiting import peers, wait_for
 How = Literal["test", "wait", "rest"]
 SLOT_BYTES = 256 << 10
 LEAST_SLOTS = 4
+TURN_S = 0.5e-3
 MOST_BITS = 64  # of a size in bytes
 WINDOW_BYTES = 32 << 20  # of a node, at most: its ranks then have smaller slots
 LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can measure; below, the way to the others
@@ -63,8 +64,8 @@ class StreamWindow:
 
     def move(self, last: "Streamed", how: How = "test") -> None:
         """Let the reductions go on that were started, up to ``last``. ``how``: as of :class:`StreamedCall`"""
-        if not self._moving.acquire(blocking=how != "test"):
-            return  # another thread moves them, and may sleep
+        if not self._moving.acquire(timeout=0.0 if how == "test" else TURN_S):
+            return  # another thread moves them, and may sleep for long: `last` may have ended by then
         try:
             while last.started and self.running[0].move(how):
                 pass

@@ -11,20 +11,21 @@ from ringtrain.allreduce.catalogue import auto_name, find_candidates, make_allre
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import NATIVE
+from ringtrain.errors import StalledError, TransportError
 from ringtrain.exchange.tags import MEASURED
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 
 FLOAT32 = TYPES["float32"]
-ROUNDS = 6  # of which the first is not counted
+ROUNDS, LONGEST_S = 5, 2.0  # after a first round, which is not counted; as many as the seconds allow
 MOST_BYTES = 16 << 20  # of a buffer that is measured
 WORTH = 1.25  # times as fast
 
 
 def faster_algorithm_note(run: Assembly, share: float) -> str | None:
-    """A note if another all-reduce takes less time than that of the run's largest bucket; else None. Collective.
-    ``share``: of the training, that the exchange blocked.
+    """A note if another all-reduce takes less time than that of the run's largest bucket; else None, as where it cannot
+    be measured: the run is done, however that ends. Collective. ``share``: of the training, that the exchange blocked.
     """
     transport, (nbytes, algorithm) = run.transport, _largest_bucket(run)
     if not nbytes:
@@ -32,10 +33,15 @@ def faster_algorithm_note(run: Assembly, share: float) -> str | None:
     nbytes = min(nbytes, MOST_BYTES)
     buffer = transport.allocate(nbytes // FLOAT32.itemsize, FLOAT32.storage)
     here = find_candidates(transport, buffer, FLOAT32.name)
+    if algorithm not in here.candidates:
+        return None
     names = dict.fromkeys([algorithm, NATIVE, *usual_order(nbytes, here.layout)])
-    seconds = _measure(run, buffer, [name for name in names if name in here.candidates])
+    try:
+        seconds = _measure(run, buffer, [name for name in names if name in here.candidates])
+    except (StalledError, TransportError):
+        return None
     fastest = min(seconds, key=lambda name: seconds[name])
-    if seconds.get(algorithm, 0.0) < WORTH * seconds[fastest]:
+    if seconds[algorithm] < WORTH * seconds[fastest]:
         return None
     return texts.FASTER_ALGORITHM(
         share=share,
@@ -53,20 +59,26 @@ def _largest_bucket(run: Assembly) -> tuple[int, str]:
     plain = config.sync == "allreduce" and config.wire == config.compress == "none"
     if not plain or facts.shards is not None or run.ops.records:
         return 0, ""
-    largest = max(run.exchange.reducers.traffic().buckets, key=lambda bucket: bucket.nbytes)
-    return largest.nbytes, largest.algorithm.removeprefix(auto_name(""))
+    largest = max(run.exchange.reducers.traffic().buckets, key=lambda bucket: bucket.nbytes, default=None)
+    return (largest.nbytes, largest.algorithm.removeprefix(auto_name(""))) if largest else (0, "")
 
 
 def _measure(run: Assembly, buffer: Array, names: list[str]) -> dict[str, float]:
     """Return the seconds of an all-reduce by each algorithm, in turns: the median of the slowest rank's. Collective."""
     transport, deadline_s, add = run.transport, run.config.deadline_s, FLOAT32.combine("sum")
-    own: dict[str, list[float]] = {name: [] for name in names}
-    with transport.activity.during("measuring all-reduces"):
-        ways = {name: make_allreduce(transport, buffer, name, add, tag=MEASURED + at) for at, name in enumerate(names)}
-        for name in names * ROUNDS:
+    ways = {name: make_allreduce(transport, buffer, name, add, tag=MEASURED + at) for at, name in enumerate(names)}
+
+    def measured_round() -> dict[str, float]:
+        seconds = {}
+        for name, way in ways.items():
             transport.barrier()
             began = time.perf_counter()
-            ways[name].run(deadline_s)
-            own[name].append(time.perf_counter() - began)
-    every = transport.gather_json(own)
-    return {name: median(map(max, zip(*(ranks[name][1:] for ranks in every), strict=True))) for name in names}
+            way.run(deadline_s)
+            seconds[name] = time.perf_counter() - began
+        every = transport.gather_json(seconds)
+        return {name: max(ranks[name] for ranks in every) for name in names}
+
+    with transport.activity.during("measuring all-reduces"):
+        first_s = sum(measured_round().values())
+        rounds = [measured_round() for _ in range(max(1, min(ROUNDS, int(LONGEST_S / first_s))))]
+    return {name: median(each[name] for each in rounds) for name in names}

@@ -108,22 +108,21 @@ class RunRecords:
         ranks = self._statistics.ranks()
         self._sink.handle(ranks)
         self._note_waits(ranks)
+        exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
+        ended = Ended(
+            iterations=self._progress.iteration,
+            epochs=self._of.sampler.epoch_of(self._progress.iteration),
+            ranks=self._of.transport.size,
+            **_test_fields(score),
+            images_per_s=self._rates.overall(),
+            weights_sha256=weights_sha256,
+            seconds=self._now(),
+            exposed_share=exposed / training_s if training_s else 0.0,
+            reason=reason,
+        )
         if reason == "done":
             self._note_faster_algorithm(ranks)
-        exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
-        self._sink.handle(
-            Ended(
-                iterations=self._progress.iteration,
-                epochs=self._of.sampler.epoch_of(self._progress.iteration),
-                ranks=self._of.transport.size,
-                **_test_fields(score),
-                images_per_s=self._rates.overall(),
-                weights_sha256=weights_sha256,
-                seconds=self._now(),
-                exposed_share=exposed / training_s if training_s else 0.0,
-                reason=reason,
-            )
-        )
+        self._sink.handle(ended)
 
     def _note_waits(self, ranks: Ranks) -> None:
         """Say so if the loader held up a rank."""
