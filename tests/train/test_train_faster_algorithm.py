@@ -24,21 +24,21 @@ def ended(monkeypatch, tmp_path):
     measures. ``seconds``: of those that take other than 2 s, by name.
     """
 
-    def run(seconds, worth_s=0.0, rounds=4, failing=False, **flags):
+    def run(seconds, worth_s=0.0, rounds=5, first_s=0.05, failing=False, **flags):
         local, counts = threading.local(), []
         algorithm = flags.get("algorithm", "auto")
         own = "mapped" if algorithm == "auto" else algorithm
         names = list(dict.fromkeys([own, *MEASURED]))
 
         def clock():
-            """Called before each all-reduce and after it. In the first round all take 0.1 s, and that does not count."""
+            """Called before each all-reduce and after it. The first round does not count."""
             if not hasattr(local, "steps"):
                 taken = [seconds.get(name, 2.0) for name in names]
                 local.now, local.calls = 0.0, 0
                 local.steps = cycle(step for each in taken for step in (0.0, each))
             if failing and local.calls == 5:
                 raise StalledError("a rank does not come")
-            local.now += 0.05 if local.calls < 2 * len(names) else next(local.steps)
+            local.now += first_s if local.calls < 2 * len(names) else next(local.steps)
             local.calls += 1
             counts.append(1)
             return local.now
@@ -82,6 +82,11 @@ def test_the_fastest_is_named_if_it_is_worth_it(ended, seconds, algorithm, wante
 )
 def test_a_run_that_no_other_algorithm_suits_measures_none(ended, flags):
     assert ended({"mpi": 1.0}, **flags) == ([], 0)
+
+
+def test_on_a_slow_machine_one_round_counts(ended):
+    notes, measured = ended({"mpi": 1.0}, rounds=1, first_s=1.0)
+    assert len(notes) == 1 and measured == len(MEASURED)
 
 
 def test_a_measurement_that_stalls_leaves_a_run_that_is_done(ended, tmp_path):

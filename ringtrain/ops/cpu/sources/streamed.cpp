@@ -390,7 +390,9 @@ Int proceed(Job& job, Patience patience) {
     if (acted < 0) return acted;
     if (acted) {
       left = patience;
-    } else if (!stay_awake(left) && !publish(job)) {
+    } else if (stay_awake(left)) {
+      if (!left.yields) patience.yields = 0;  // one was to a busy process: each further one would cost as much
+    } else if (!publish(job)) {
       if (left.sleeps-- <= 0) return 0;
       sleep_on_late(job);
     }
