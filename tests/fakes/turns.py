@@ -6,6 +6,8 @@ import time
 from random import Random
 from types import SimpleNamespace
 
+from ringtrain.collectives.execution import mapped, streamed
+from ringtrain.ops.cpu.library import open_library
 from ringtrain.transport import waiting
 from ringtrain.transport.threads import loopback
 from ringtrain.transport.threads.local_counters import LocalCounters
@@ -89,6 +91,10 @@ class OneAtATime(LoopbackWorld):
         monkeypatch.setattr(LocalCounters, "take", take_in_turn)
         monkeypatch.setattr(loopback, "time", SimpleNamespace(sleep=turns.give))
         monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=turns.give))
+        library, _ = open_library()
+        for module, name in ((mapped, "mapped"), (streamed, "streamed")):  # their waits would sleep and keep the turn
+            monkeypatch.setattr(library, f"{name}_rest", getattr(library, f"{name}_test"))
+            monkeypatch.setattr(module, "wait_for", lambda *asked, sleeps: waiting.wait_for(*asked))
 
     def run(self, function) -> list:
         def in_turn(transport):
