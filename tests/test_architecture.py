@@ -78,8 +78,8 @@ ORDER = {
     "runs": "texts search summary conditions table",
     "plan": "texts layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "storage": "texts files hdf5 checkpoint run_folder",
-    "torch": "texts tensors call_order work store shared_buckets backend mixed buckets world replacements stopping "
-    "__main__",
+    "torch": "texts tensors call_order work store shared_buckets monitored_barrier backend mixed buckets world "
+    "replacements stopping __main__",
     "train": "texts agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts averaged layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "texts deadline activity counters rows shared_arena buffers native_call traffic fault_tolerance "

@@ -1,6 +1,5 @@
 """PyTorch's process group over a communicator of ringtrain."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -13,9 +12,10 @@ from torch._C._distributed_c10d import Backend
 from torch.autograd.profiler import record_function
 from torch.distributed.constants import default_pg_timeout
 
-from ringtrain.errors import StalledError, UsageError
+from ringtrain.errors import UsageError
 from ringtrain.torch import texts
 from ringtrain.torch.call_order import CallOrder
+from ringtrain.torch.monitored_barrier import MonitoredBarrier
 from ringtrain.torch.shared_buckets import SharedBuckets
 from ringtrain.torch.tensors import FOLDS, HostTensor, Operand, fold, operation, put
 from ringtrain.torch.work import CollectiveWork, raising_torchs
@@ -386,35 +386,16 @@ class RingtrainGroup(dist.ProcessGroup):
         return self._run("barrier", opts, [self.communicator.barrier], None, [])
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks; rank 0 names the first that does not come, or all. By the store: collectives may hang."""
+        """Wait for all ranks; rank 0 names the first that does not come, or all."""
         timeout = default_pg_timeout if timeout is None else timeout
         timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self._barriers += 1
-        name, until = f"monitored barrier {self._barriers}", time.monotonic() + timeout_s
-        late: list[int] = []
-        came = [f"{name}: {rank}" for rank in range(self.size())]
+        barrier = MonitoredBarrier(self._options.store, self._barriers, timeout_s)
         with raising_torchs():
             if self.rank():
-                self._options.store.set(came[self.rank()], "")
-                if not self._comes(f"{name}: all", until) or self._options.store.get(f"{name}: all"):
-                    raise StalledError(texts.NOT_RELEASED(rank=self.rank()))
-                return
-            for rank in range(1, self.size()):
-                if (wait_all_ranks or not late) and not self._comes(came[rank], until):
-                    late.append(rank)
-            self._options.store.set(f"{name}: all", "late" if late else "")
-            if late:
-                ranks = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, late))}"
-                raise StalledError(texts.NOT_PASSED(ranks=ranks, seconds=timeout_s))
-
-    def _comes(self, key: str, until: float) -> bool:
-        """Return whether a key is in the store in time."""
-        try:
-            left_s = max(0.001, until - time.monotonic())  # with 0 PyTorch's FileStore waits for ever
-            self._options.store.wait([key], timedelta(seconds=left_s))
-        except RuntimeError:  # of FileStore; others raise a DistStoreError, which is one
-            return False
-        return True
+                barrier.come(self.rank())
+            else:
+                barrier.release(range(1, self.size()), wait_all_ranks)
 
     def _check_parts(self, parts: Sequence, name: str) -> None:
         if len(parts) != self.size():

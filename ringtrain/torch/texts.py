@@ -15,7 +15,7 @@ OTHER_SIZE = Template(
 # work
 TIMED_OUT = Template("the timeout is over: {error}")
 
-# backend: PyTorch's words for its own monitored_barrier
+# monitored_barrier: PyTorch's words for its own
 NOT_PASSED = Template(
     "{ranks} failed to pass monitoredBarrier in {seconds:g} s: Rank 0 timed out in monitoredBarrier. See where they are"
 )

@@ -25,7 +25,7 @@ compiled call (ops/cpu/sources/streamed.cpp) takes the order that is fastest at 
 from typing import NamedTuple
 
 PUBLISH, PUBLISH_OTHERS, SUM, SUM_OWN, COPY_OTHERS = "publish", "publish others", "sum", "sum own", "copy others"
-PUBLISHED, SUMMED, DONE = COUNTERS = "published", "summed", "done"
+PUBLISHED, SUMMED, DONE = "published", "summed", "done"
 
 
 class StreamAction(NamedTuple):
