@@ -29,7 +29,7 @@ import difflib
 import errno
 from contextlib import contextmanager
 
-from ringtrain.template import LINES, Template, escaped
+from ringtrain.template import LINES, Lines, Template, escaped
 
 NO_PACKAGE = Template(
     "the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
@@ -55,7 +55,7 @@ class RingtrainError(Exception):
     everywhere = False
 
     def __init__(self, message: str = ""):
-        super().__init__(plain(message, LINES))
+        super().__init__(plain(message, LINES if isinstance(message, Lines) else ""))
 
 
 class UsageError(RingtrainError):

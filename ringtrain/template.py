@@ -1,10 +1,13 @@
-"""Texts with named fields: every error and note that a user sees is one, in the ``texts.py`` of its room.
+"""Text that is safe for a terminal, and texts with named fields.
 
-Fields often hold text of others: names of files, classes, models, hosts. So they are escaped here (:func:`escaped`).
+A message is an f-string where it happens. It often holds text of others: names of files, classes, models, hosts. So a
+message is one line, and what would break it is escaped when it becomes an error or is printed (:func:`escaped`).
+A text of several lines is a :class:`Template`, which escapes the values of its fields one by one.
 """
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from string import Formatter
 
 LINES = "\n\t"
@@ -18,6 +21,22 @@ def escaped(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if _is_shown(c) or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+class Lines(str):
+    """A text whose line breaks are ringtrain's own: what it quotes is escaped already."""
+
+    __slots__ = ()
+
+
+def escaped_message(text: str) -> str:
+    """Return a message that is safe for a terminal: on one line, unless it is :class:`Lines`."""
+    return escaped(text, LINES if isinstance(text, Lines) else "")
+
+
+def joined(lines: Iterable[str]) -> Lines:
+    """Return messages as the lines of one text."""
+    return Lines("\n".join(map(escaped_message, lines)))
 
 
 def _is_shown(character: str) -> bool:
@@ -36,7 +55,7 @@ class Template(str):
         text = self.format(**values)
         if text.isprintable():
             return text
-        return "".join(_escaped_part(part, values) for part in Formatter().parse(self))
+        return Lines("".join(_escaped_part(part, values) for part in Formatter().parse(self)))
 
     def pattern(self, /, **values) -> str:
         """A regular expression that matches this text with these values, and with any value in its other fields."""

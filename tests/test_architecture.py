@@ -60,7 +60,7 @@ ORDER = {
     "bench": "texts header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
-    "config": "record texts resolve",
+    "config": "record resolve",
     "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
@@ -72,7 +72,7 @@ ORDER = {
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
     "host_update host_norm host cpu reference catalogue",
-    "optim": "texts lr optimizers",
+    "optim": "lr optimizers",
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
     "plots scaling page",
     "runs": "texts search summary conditions table",

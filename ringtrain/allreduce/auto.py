@@ -24,6 +24,7 @@ from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, predict_s
 from ringtrain.humanize import format_bytes, format_seconds
+from ringtrain.template import Template
 
 SMALL_BYTES = 32 << 10
 NEAR = 0.03
@@ -36,12 +37,12 @@ SMALL = ("mpi",)
 ONE_NODE = ("mapped", "stream", "sliced", RING)
 SEVERAL_NODES = ("routed", "hierarchical", RING)
 BECAUSE = {
-    "mpi": texts.LEAST_LATENCY,
+    "mpi": "; it has the least latency",
     "mapped": texts.NO_MESSAGES,
     "stream": texts.NO_MESSAGES,
-    "sliced": texts.TWO_ROUNDS,
-    "routed": texts.ONLY_BETWEEN_NODES,
-    "hierarchical": texts.LEAST_BETWEEN_NODES,
+    "sliced": "; it takes 2 rounds of messages",
+    "routed": "; it sends messages only between nodes",
+    "hierarchical": "; it sends the fewest bytes between nodes",
 }
 
 
@@ -89,19 +90,19 @@ def select_algorithm(nbytes: int, dtype: str, op: str, here: Candidates, table: 
     table: measurements on this machine and layout; None without any
     """
     if here.layout.ranks == 1:
-        return AlgorithmChoice(here.candidates[0], USUAL, texts.ONE_RANK, {})
+        return AlgorithmChoice(here.candidates[0], USUAL, "one rank has nothing to exchange", {})
     usual = [name for name in usual_order(nbytes, here.layout, here.on_device) if name in here.candidates]
     order = list(dict.fromkeys([*usual, *here.candidates]))
     if here.on_device:
-        return _unmeasured(order, nbytes, here, texts.HOST_TUNING)
+        return _unmeasured(order, nbytes, here, "tuning files are for host memory")
     if table is None:
-        return _unmeasured(order, nbytes, here, texts.NO_TUNING)
+        return _unmeasured(order, nbytes, here, "no tuning file")
     group = table.group(dtype, op)
     found = {name: time for name in order if (time := estimate(group.points.get(name), group.models.get(name), nbytes))}
     if any(basis != MODELLED for _, basis in found.values()):
         found = {name: (time, basis) for name, (time, basis) in found.items() if basis != MODELLED}
     if not found:
-        return _unmeasured(order, nbytes, here, texts.NO_TIME)
+        return _unmeasured(order, nbytes, here, "the tuning file has no time of an algorithm that can run here")
     return _fastest(found, "" if group.name == (dtype, op) else " ".join(group.name), here.layout.ranks)
 
 
@@ -141,11 +142,11 @@ def _fastest(found: dict[str, tuple[float, str]], group: str, ranks: int) -> Alg
     least = min(times, key=times.__getitem__)
     chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
     basis, time = found[chosen][1], format_seconds(times[chosen])
-    why = texts.CHOSEN_AS_FOR(basis=basis, group=group, time=time) if group else texts.CHOSEN(basis=basis, time=time)
+    why = f"{basis} as for {group} {time}" if group else f"{basis} {time}"
     named = [chosen]
     if chosen != least:
         named.append(least)
-        why += texts.WITHIN(near=NEAR, fastest=least, time=format_seconds(times[least]))
+        why += f", within {NEAR:.0%} of {least} ({format_seconds(times[least])})"
     else:
         others = sorted((time, name) for name, time in times.items() if name != chosen)
         named += [name for _, name in others[:1]]
@@ -156,7 +157,7 @@ def _fastest(found: dict[str, tuple[float, str]], group: str, ranks: int) -> Alg
 
 
 def _ring_messages(ranks: int) -> str:
-    return texts.RING_SENDS(factor=2 * (ranks - 1) / ranks, rounds=2 * (ranks - 1))
+    return f"; ring: each rank sends {2 * (ranks - 1) / ranks:.3g} x the buffer in {2 * (ranks - 1)} rounds"
 
 
 def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -> AlgorithmChoice:
@@ -164,11 +165,15 @@ def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
     layout = here.layout
     if here.on_device or layout.nodes == 1:
-        why = texts.USUAL(reason=because, layout=layout.words())
+        why = f"{because}: the default, {layout.words()}"
     else:
-        usual = texts.USUAL_UP_TO if nbytes <= SMALL_BYTES else texts.USUAL_ABOVE
+        usual = (
+            Template("{reason}: the default up to {size}, {layout}")
+            if nbytes <= SMALL_BYTES
+            else Template("{reason}: the default above {size}, {layout}")
+        )
         why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout.words())
     why += BECAUSE.get(order[0], "")
-    why += "".join(texts.PASSED_OVER(name=name, why=here.refused[name]) for name in passed if name in here.refused)
+    why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
     why += _ring_messages(layout.ranks) if order[0] != RING else ""
     return AlgorithmChoice(order[0], USUAL, why, {})

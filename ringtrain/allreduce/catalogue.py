@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ringtrain.allreduce import texts
 from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorithm
 from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.machine import RankLayout, rank_layout
@@ -171,13 +170,13 @@ def _without(here: Candidates, refused: dict[str, str]) -> Candidates:
 def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None:
     """Return the reason why ``auto`` does not consider an algorithm; None if it may."""
     if layout.ranks == 1 and (name == NATIVE or is_shared(name) or is_stream(name)):
-        return texts.SINGLE_RANK
+        return "there is one rank"
     if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
-        return texts.SINGLE_NODE
+        return "there is one node"
     if layout.nodes > 1 and (name == MAPPED or is_stream(name)):
-        return texts.SEVERAL_NODES(nodes=layout.nodes)
+        return f"there are {layout.nodes} nodes"
     if name == NATIVE and dtype not in NATIVE_TYPES:
-        return texts.NO_MPI_TYPE(dtype=dtype)
+        return f"MPI has no {dtype}"
     if (name == MAPPED or is_stream(name)) and (why := not_added(dtype)):
         return why
     try:
@@ -208,7 +207,7 @@ def check_algorithm(name: str, wired: bool = False) -> None:
         return
     known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
     if ":" not in name and name not in known:
-        raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, known)))
+        raise UsageError(f"unknown algorithm {name!r} (one of your own needs --plugin FILE.py): {nearest(name, known)}")
     if is_shared(name):
         check_shared(name, wired)
     elif is_stream(name):
@@ -216,14 +215,17 @@ def check_algorithm(name: str, wired: bool = False) -> None:
     elif name != NATIVE:
         check_name(name, wired)
     elif wired:
-        raise UsageError(texts.SENDS_UNPACKED(name=NATIVE))
+        raise UsageError(
+            f"{NATIVE!r}, the MPI's own all-reduce, sends a buffer without packing: leave the wire out, or name a "
+            "schedule"
+        )
 
 
 def _check_wire(wire: WireFormat, dtype: str, op: str) -> None:
     if dtype != "float32":
-        raise UsageError(texts.WIRE_TYPE(wire=wire.name, dtype=dtype))
+        raise UsageError(f"a wire of {wire.name} carries float32, and this is {dtype}: leave the wire out")
     if op != "sum":
-        raise UsageError(texts.WIRE_SUMS(wire=wire.name, op=op))
+        raise UsageError(f"a wire of {wire.name} carries sums, and this is {op}: leave the wire out")
 
 
 def schedule_for(algorithm: str, transport: Transport, rounded: bool = False) -> Schedule:
@@ -239,10 +241,10 @@ def check_native(transport: Transport, numbers: NumberType, op: str) -> None:
     """Try the MPI's all-reduce on one element. Collective. Raises UsageError. ``op`` is sum, max or min."""
     # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
     if numbers.name == "bfloat16":
-        raise UsageError(texts.NO_BFLOAT16)
+        raise UsageError("MPI has no bfloat16: it would add the bits as integers")
     try:
         transport.native_allreduce(np.zeros(1, numbers.storage), op)
     except RankLostError:
         raise
     except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
-        raise UsageError(texts.NOT_REDUCED(dtype=numbers.name, op=op, error=error)) from error
+        raise UsageError(f"MPI does not reduce {numbers.name} by {op}: {error}") from error

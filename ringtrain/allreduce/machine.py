@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.allreduce import texts
 from ringtrain.humanize import plural
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport
@@ -31,7 +30,7 @@ class RankLayout:
 
     def words(self) -> str:
         """Return the layout in words: 1x2 → "2 ranks on 1 node"."""
-        return texts.LAYOUT(ranks=plural(self.ranks, "rank"), nodes=plural(self.nodes, "node"))
+        return f"{plural(self.ranks, 'rank')} on {plural(self.nodes, 'node')}"
 
 
 def rank_layout(node_of: Sequence[int]) -> RankLayout:
@@ -77,11 +76,7 @@ def machine_digest(machine: dict[str, str]) -> str:
 
 def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
     """Return a line for each field that is not the same."""
-    return [
-        texts.DIFFERENCE(field=name, there=written[name], here=here[name])
-        for name in FIELDS
-        if written[name] != here[name]
-    ]
+    return [f"  {name}: {written[name]} there, {here[name]} here" for name in FIELDS if written[name] != here[name]]
 
 
 def _together(values: list[str]) -> str:

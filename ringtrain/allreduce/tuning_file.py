@@ -10,6 +10,7 @@ from ringtrain.allreduce.machine import RankLayout, differences, inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, parse_tuning, table_of
 from ringtrain.errors import UsageError, everywhere, plain
 from ringtrain.parsing import parse_json, read_text
+from ringtrain.template import Lines, joined
 from ringtrain.transport.base import Transport
 
 VARIABLE = "RINGTRAIN_TUNING"
@@ -55,8 +56,8 @@ def find_tuning(transport: Transport, given: str | None) -> FoundTuning:
     own = _read_here(tuning_source(given, os.environ), machine, layout) if transport.rank == 0 else None
     answer = transport.gather_json(own)[0]
     if answer["error"]:
-        raise everywhere(UsageError(answer["error"]))
-    table = answer["table"] and table_of(texts.TUNING_OF_RANK_0, layout.name, answer["table"])
+        raise everywhere(UsageError(Lines(answer["error"])))
+    table = answer["table"] and table_of("rank 0's tuning", layout.name, answer["table"])
     return FoundTuning(table, answer["remark"])
 
 
@@ -73,7 +74,7 @@ def _read_here(place: TuningSource, machine: dict, layout: RankLayout) -> dict:
     except OSError as problem:  # its folder may not be looked into
         error = texts.TUNING_UNREADABLE(file=_named(place), reason=problem.strerror)
     if error and not place.asked_by:
-        return {"table": None, "error": "", "remark": plain(texts.TUNING_LEFT_OUT(error=error))}
+        return {"table": None, "error": "", "remark": plain(f"without tuning: {error}")}
     return {"table": table, "error": error, "remark": ""}
 
 
@@ -83,7 +84,8 @@ def matching_table(tuning: Tuning, place: TuningSource, machine: dict, layout: R
     if layout.name not in tuning.tables:
         known = ", ".join(tuning.tables) or "none"
         raise UsageError(
-            texts.NO_LAYOUT(file=_named(place), layout=layout.name, ranks=layout.words(), known=known, path=place.path)
+            f"{_named(place)} has no layout {layout.name} ({layout.words()}), only {known}: add it with `ringtrain "
+            f"tune --tuning {place.path}`, started like this run"
         )
     return tuning.tables[layout.name]
 
@@ -92,13 +94,14 @@ def check_machine(tuning: Tuning, place: TuningSource, machine: dict) -> None:
     """Raise UsageError if the file is of another machine, field by field."""
     lines = differences(tuning.machine, machine)
     if lines:
-        raise UsageError(texts.OTHER_MACHINE(file=_named(place), differences="\n".join(lines)))
+        remedy = "`ringtrain tune` measures this one: --tuning names another file for it, --fresh replaces this one"
+        raise UsageError(joined([f"{_named(place)} is of another machine:", *lines, remedy]))
 
 
 def _named(place: TuningSource) -> str:
     if place.asked_by == VARIABLE:
-        return texts.TUNING_FILE_OF(path=place.path, variable=VARIABLE)
-    return texts.TUNING_FILE(path=place.path)
+        return f"tuning file {place.path} ({VARIABLE})"
+    return f"tuning file {place.path}"
 
 
 def read_tuning(place: TuningSource) -> Tuning:
@@ -107,9 +110,9 @@ def read_tuning(place: TuningSource) -> Tuning:
     try:
         found = parse_json(read_text(place.path))
     except FileNotFoundError:
-        raise UsageError(texts.NO_TUNING_FILE(file=where)) from None
+        raise UsageError(f"there is no {where}: `mpirun -np N ringtrain tune` makes one; run it first") from None
     except OSError as error:
         raise UsageError(texts.TUNING_UNREADABLE(file=where, reason=error.strerror)) from None
     except ValueError as error:
-        raise UsageError(texts.TUNING_NOT_JSON(file=where, error=error)) from None
+        raise UsageError(f"{where} is not JSON ({error}): make one with `ringtrain tune`") from None
     return parse_tuning(where, found)

@@ -129,41 +129,38 @@ class Tuning:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 MOST = 1e15  # bytes or seconds: results computed from them are finite, too
 KINDS = {
-    dict: texts.AN_OBJECT,
-    list: texts.A_LIST,
-    str: texts.A_TEXT,
-    bool: texts.A_BOOLEAN,
-    int: texts.A_COUNT,
-    float: texts.A_NUMBER,
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number above 0",
+    float: "a number, not below 0; a time, above 0; at most 1e15",
 }
 
 
 def parse_tuning(where: str, found) -> Tuning:
     """Return the tuning in decoded JSON. Raises UsageError."""
     if not isinstance(found, dict) or TITLE not in found:
-        raise UsageError(texts.NOT_TUNING(where=where, title=TITLE))
+        raise UsageError(f"{where} is not a tuning file, it has no {TITLE!r}: `ringtrain tune` makes one")
     if found[TITLE] != FORMAT:
-        raise UsageError(texts.OTHER_FORMAT(where=where, found=found[TITLE], format=FORMAT))
+        raise UsageError(f"{where} has format {found[TITLE]!r}, and this ringtrain reads {FORMAT}: tune again")
     machine = _get(where, found, "machine", dict)
     layouts = _get(where, found, "layouts", dict)
-    fields = {name: _get(texts.IN_MACHINE(where=where), machine, name, str) for name in FIELDS}
+    fields = {name: _get(f"{where}: machine", machine, name, str) for name in FIELDS}
     return Tuning(fields, {name: table_of(where, name, table) for name, table in layouts.items()})
 
 
 def table_of(where: str, name: str, table) -> Table:
     """Return the table of one layout in decoded JSON. Raises UsageError."""
-    at = texts.IN_LAYOUT(where=where, layout=name)
+    at = f"{where}: layouts.{name}"
     if not isinstance(table, dict):
         raise UsageError(texts.NOT_OBJECT(where=at, found=table))
-    rows = tuple(
-        _record(texts.IN_ROW(where=at, row=i), TuningRow, row) for i, row in enumerate(_get(at, table, "rows", list))
-    )
+    rows = tuple(_record(f"{at}.rows[{i}]", TuningRow, row) for i, row in enumerate(_get(at, table, "rows", list)))
     models = tuple(
-        _record(texts.IN_MODEL(where=at, model=i), TimeModel, row)
-        for i, row in enumerate(_get(at, table, "models", list))
+        _record(f"{at}.models[{i}]", TimeModel, row) for i, row in enumerate(_get(at, table, "models", list))
     )
     if not rows:
-        raise UsageError(texts.NO_ROWS(where=at))
+        raise UsageError(f"{at} has no rows: tune again")
     layout = RankLayout(name, _get(at, table, "ranks", int), _get(at, table, "nodes", int))
     return Table(layout, _get(at, table, "at", str), rows, models)
 
@@ -176,12 +173,12 @@ def _record(where: str, kind: type, found):
 
 def _get(where: str, found: dict, name: str, kind: type):
     if name not in found:
-        raise UsageError(texts.NO_FIELD(where=where, name=name))
+        raise UsageError(f"{where} has no {name!r}: tune again")
     value = found[name]
     if kind is float and type(value) is int:
         value = float(value)
     least = 1 if kind is int else 1e-12 if name == "median_s" else 0
     in_range = kind not in (int, float) or (isinstance(value, int | float) and least <= value <= MOST)
     if type(value) is not kind or not in_range:
-        raise UsageError(texts.WRONG_FIELD(where=where, name=name, value=value, wanted=KINDS[kind]))
+        raise UsageError(f"{where}.{name} is {value!r}; wanted {KINDS[kind]}")
     return value

@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 
-from ringtrain.allreduce import texts
 from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.base import Ops
@@ -19,7 +18,7 @@ WIRES = (NONE, *TYPES)
 def check_wire(name: str) -> None:
     """Raise UsageError for an unknown wire format."""
     if name not in WIRES:
-        raise UsageError(texts.UNKNOWN_WIRE(name=name, hint=nearest(name, WIRES)))
+        raise UsageError(f"unknown wire {name!r}: {nearest(name, WIRES)}")
 
 
 def make_wire(name: str, ops: Ops) -> WireFormat | None:

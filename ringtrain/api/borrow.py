@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ringtrain.api import texts
 from ringtrain.errors import UsageError
 
 
@@ -34,7 +33,7 @@ class BorrowedArray:
 def unreadable(array, error: Exception, advice: str) -> UsageError:
     """Return the error of a library that refuses access to its array's elements."""
     reason = str(error).splitlines()[0]
-    return UsageError(texts.UNREADABLE(thing=article(array), reason=reason, advice=advice))
+    return UsageError(f"the elements of {article(array)} cannot be read ({reason}): {advice}")
 
 
 def article(array) -> str:

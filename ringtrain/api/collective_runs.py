@@ -13,7 +13,6 @@ import numpy as np
 
 from ringtrain.allreduce.catalogue import NATIVE_TYPES, check_native
 from ringtrain.allreduce.dtypes import MEAN, TYPES, NumberType, reduction_of
-from ringtrain.api import texts
 from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
 from ringtrain.api.request import Agreement, carrier_of
@@ -26,6 +25,7 @@ from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import NATIVE, Combine
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule
 from ringtrain.errors import UsageError, everywhere, nearest
+from ringtrain.template import Template
 from ringtrain.transport import native_call
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, message_bounds
@@ -60,11 +60,9 @@ class AgreedCall:
         return carrier_of(self.dtype, self.op)
 
     def __str__(self) -> str:
-        op = texts.OF_OP(op=self.op) if self.op else ""
-        root = "" if self.root is None else texts.OF_ROOT(root=self.root)
-        return texts.COLLECTIVE(
-            kind=self.kind, op=op, dtype=self.dtype, shape=list(self.shape), root=root, algorithm=self.algorithm
-        )
+        op = f"the {self.op} of " if self.op else ""
+        root = "" if self.root is None else f", root {self.root}"
+        return f"{self.kind} of {op}{self.dtype} {list(self.shape)}{root} by {self.algorithm}"
 
 
 def choose_algorithm(asked: str | None, kind: str, dtype: str, nbytes: int, nodes: int) -> str:
@@ -72,7 +70,7 @@ def choose_algorithm(asked: str | None, kind: str, dtype: str, nbytes: int, node
     for an unknown name.
     """
     if asked not in (None, AUTO, NATIVE, *HALVES):
-        raise UsageError(texts.UNKNOWN_HALF(name=asked, hint=nearest(str(asked), [AUTO, NATIVE, *HALVES])))
+        raise UsageError(f"unknown algorithm {asked!r}: {nearest(str(asked), [AUTO, NATIVE, *HALVES])}")
     if asked not in (None, AUTO):
         return str(asked)
     name, longest = FASTEST[kind]
@@ -190,7 +188,14 @@ class CollectiveRuns:
             names = self._transport.world_ranks
             ends = {"source": names[source], "target": names[target]}
             counts = {"sent": sent[source, target], "expected": wanted[source, target]}
-            raise everywhere(UsageError(texts.COUNTS_DIFFER(**ends, **counts)))
+            raise everywhere(
+                UsageError(
+                    Template(
+                        "rank {source} sends {sent} bytes to rank {target}, which wants {expected}: send_counts of "
+                        "the one must be recv_counts of the other"
+                    )(**ends, **counts)
+                )
+            )
 
     # ── pieces ────────────────────────────────────────────────────────────────────────────────────────────
     def _broadcast_pieces(self, plan: AllReducePlan, call: AgreedCall, data: np.ndarray) -> None:

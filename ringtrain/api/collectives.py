@@ -15,6 +15,7 @@ from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import check_operation, check_writable_array
 from ringtrain.collectives.algorithms.canonical import NAME
 from ringtrain.errors import UsageError
+from ringtrain.template import Template
 from ringtrain.transport import native_call
 
 
@@ -80,9 +81,15 @@ class CollectiveMethods:
         given = lend(array)
         check_operation(given.dtype, op)
         if algorithm not in (None, AUTO, NAME) or wire != NONE:
-            raise UsageError(texts.NOT_REPRODUCIBLE(algorithm=algorithm or AUTO, wire=wire))
+            raise UsageError(
+                f"reproducible=True adds in one tree, and algorithm={algorithm or AUTO!r} over wire={wire!r} does "
+                "not: leave algorithm out, and give wire='none'"
+            )
         if not given.host.shape or not len(given.host):
-            raise UsageError(texts.NO_SHARDS(shape=list(given.host.shape)))
+            raise UsageError(
+                "reproducible=True adds this rank's shards, the rows of the first axis, and the shape is "
+                f"{list(given.host.shape)}: give one or more"
+            )
         call = AgreedCall("reproducible allreduce", given.dtype, given.host.shape, NAME, op)
         result = CollectiveResult(given, given.host.shape[1:], out, lend)
         rows = result.apart(given.host)
@@ -108,7 +115,9 @@ class CollectiveMethods:
         """
         self._check_root(root)
         if (array is None) == (self.rank == root) or (array is None and out is None):
-            raise UsageError(texts.NOT_SCATTERED(root=root))
+            raise UsageError(
+                f"scatter gets its array on rank {root}: the others give out=, which tells the shape and type"
+            )
         given = lend_bytes(out if array is None else array)
         if array is not None:
             self._check_rows(given.host, "scatter")
@@ -144,29 +153,38 @@ class CollectiveMethods:
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
     def _check_root(self, root: int) -> None:
         if not 0 <= root < self.size:
-            raise UsageError(texts.NO_ROOT(root=root, last=self.size - 1))
+            raise UsageError(f"root={root}: ranks are 0 to {self.size - 1}")
 
     def _check_rows(self, host: np.ndarray, call: str) -> None:
         if host.shape[:1] != (self.size,):
-            raise UsageError(texts.ROWS_FOR_RANKS(size=self.size, call=call, shape=list(host.shape)))
+            raise UsageError(
+                f"the first axis of the array must have one row for each of {self.size} ranks: {call} got "
+                f"{list(host.shape)}"
+            )
 
     def _counts(
         self, host: np.ndarray, send_counts: Sequence[int] | None, recv_counts: Sequence[int] | None
     ) -> tuple[list[int], list[int]]:
         """Return the rows to each rank and from each rank."""
         if host.ndim == 0:
-            raise UsageError(texts.NO_AXIS(call="all_to_all"))
+            raise UsageError("all_to_all needs an array with rows, and this one has the shape []")
         if (send_counts is None) != (recv_counts is None):
-            raise UsageError(texts.BOTH_COUNTS)
+            raise UsageError("give send_counts and recv_counts, both or neither: a rank must be told what it gets")
         rows = len(host)
         if send_counts is None or recv_counts is None:
             if rows % self.size:
-                raise UsageError(texts.NOT_EQUAL_PARTS(rows=rows, size=self.size))
+                raise UsageError(
+                    f"{rows} rows are not equal parts for {self.size} ranks: give send_counts and recv_counts, or a "
+                    f"multiple of {self.size}"
+                )
             return [rows // self.size] * self.size, [rows // self.size] * self.size
         sent, received = [int(count) for count in send_counts], [int(count) for count in recv_counts]
         for name, counts, wanted in (("send_counts", sent, rows), ("recv_counts", received, sum(received))):
             if len(counts) != self.size or min(counts) < 0 or sum(counts) != wanted:
-                raise UsageError(texts.COUNTS_DO_NOT_FIT(name=name, counts=counts, size=self.size, rows=wanted))
+                raise UsageError(
+                    f"{name}={counts} do not fit: wanted {self.size} numbers from 0, one for each rank, of {wanted} "
+                    "rows together"
+                )
         return sent, received
 
     def _perform(self, call: AgreedCall, run: Callable[[], None], result: "CollectiveResult", async_op: bool):
@@ -184,7 +202,9 @@ def lend_bytes(array) -> BorrowedArray:
     given = lend(array)
     dtype = given.host.dtype
     if dtype.hasobject:
-        raise UsageError(texts.OBJECTS(dtype=given.dtype))
+        raise UsageError(
+            f"elements of type {given.dtype} are references to objects, whose bytes mean nothing on another rank"
+        )
     return given if dtype.isnative and dtype.names is None else replace(given, dtype=str(dtype))
 
 
@@ -223,5 +243,5 @@ def check_out(out: BorrowedArray, dtype: str, shape: tuple[int, ...]) -> None:
     """Raise UsageError if ``out`` cannot take a result of that type and shape."""
     if (out.dtype, out.host.shape) != (dtype, shape):
         told = {"out_dtype": out.dtype, "out_shape": list(out.host.shape), "dtype": dtype, "shape": list(shape)}
-        raise UsageError(texts.UNLIKE_SHAPE(**told))
+        raise UsageError(Template("out is {out_dtype} {out_shape}, and must be {dtype} {shape}")(**told))
     check_writable_array(out.host, texts.OUT)

@@ -123,7 +123,10 @@ class Communicator(CollectiveMethods, MessageMethods):
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._usable.why_not and not self._progress.ending:
-            text = texts.NOT_CLOSED(rank=self.rank, size=self.size)
+            text = (
+                f"the communicator of rank {self.rank} of {self.size} is dropped and not closed, and its thread and "
+                "memory stay: close() it on all ranks, or use it in a with statement"
+            )
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def close(self) -> None:
@@ -139,7 +142,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             self._check_idle("close")
             self._progress.drain()
         self._closed = True
-        self._usable.end(texts.CLOSED())
+        self._usable.end("this communicator is closed: make another")
         self._progress.close()
         self._plans.clear()
         self._stream_plans.clear()
@@ -169,7 +172,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             self._progress.settle()
         ranks = [int(rank) for rank in ranks]
         if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.size)):
-            raise UsageError(texts.NO_RANKS(last=self.size - 1, ranks=ranks))
+            raise UsageError(f"a group needs ranks of this communicator, 0 to {self.size - 1}, each once: got {ranks}")
         with self._usable:
             transport = self._transport.group(ranks, tag)
         if transport is None:
@@ -269,7 +272,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         check_writable_array(host, texts.THE_ARRAY)
         request = self._request(host, given.dtype, op, algorithm, wire)
         with self._usable:
-            self._agreement.on(texts.PREPARE(request=request))
+            self._agreement.on(f"prepare, {request}")
             ours = request.place is not None
             span = host.reshape(-1) if ours else self._memory.allocate(host.size, request.carrier.storage)
             prepared = self._workshop.prepare(request, span)
@@ -288,9 +291,9 @@ class Communicator(CollectiveMethods, MessageMethods):
         numbers = TYPES[type_name(dtype)]
         shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
         if min(shape, default=0) < 0:
-            raise UsageError(texts.NO_SHAPE(shape=list(shape)))
+            raise UsageError(f"an array cannot have the shape {list(shape)}: lengths begin at 0")
         with self._usable:
-            self._agreement.on(texts.EMPTY(dtype=numbers.name, shape=list(shape)))
+            self._agreement.on(f"empty, {numbers.name} {list(shape)}")
             return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
 
     def register(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
@@ -308,7 +311,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         """
         self._progress.settle()
         with self._usable:
-            self._agreement.on(texts.REGISTER())
+            self._agreement.on("register")
             self._same.clear()  # what was streamed may now be reduced where it lies
             return self._memory.register(array, path, offset)
 
@@ -320,9 +323,13 @@ class Communicator(CollectiveMethods, MessageMethods):
         self._progress.settle()
         number = self._memory.registered(array)
         with self._usable:
-            self._agreement.on(texts.UNREGISTER(number=number))
+            self._agreement.on(f"unregister, block {number}")
             if number is None:
-                raise everywhere(UsageError(texts.NOT_REGISTERED(nbytes=array.nbytes)))
+                raise everywhere(
+                    UsageError(
+                        f"this array of {array.nbytes} bytes is not registered: give the one that register() was given"
+                    )
+                )
             self._check_idle("unregister")
             self._plans.drop(lambda request: request.place is not None and request.place[0] == number)
             self._memory.unregister(number)
@@ -342,10 +349,10 @@ class Communicator(CollectiveMethods, MessageMethods):
         for algorithm in algorithms:
             check_request(given.dtype, op, algorithm)
         if repeats < 1:
-            raise UsageError(texts.NO_REPEATS(repeats=repeats))
+            raise UsageError(f"repeats={repeats} measures nothing: give 1 or more")
         self._check_idle("bench")
         shape, names = list(given.host.shape), ", ".join(algorithms)
-        call = texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names)
+        call = f"bench, {op} of {given.dtype} {shape} by {names}"
         asked = Sweep(
             [given.host.nbytes],
             algorithms,
@@ -401,7 +408,7 @@ class Communicator(CollectiveMethods, MessageMethods):
 
     def _check_idle(self, call: str) -> None:
         if self._flying:
-            raise UsageError(texts.UNDER_WAY(call=call))
+            raise UsageError(f"{call}() while a prepared reduction is under way: wait() for it first")
 
     def _leave_in_child(self) -> None:
         """Be of no use in a process that is forked."""

@@ -5,7 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray, article, unreadable
 from ringtrain.errors import UsageError
 
@@ -26,9 +25,15 @@ def as_plain(array: np.ndarray) -> np.ndarray:
     memory is not all that it means.
     """
     if isinstance(array, np.ma.MaskedArray):
-        raise UsageError(texts.MASKED(thing=article(array)))
+        raise UsageError(
+            f"{article(array)} has a mask, which a collective does not see: pass x.filled(…), or x.data for all "
+            "elements"
+        )
     if type(array).__module__.partition(".")[0] != "numpy":
-        raise UsageError(texts.SUBCLASS(thing=article(array)))
+        raise UsageError(
+            f"{article(array)} may mean more than its memory, as a unit: pass np.asarray(x), which is the same memory "
+            "without that"
+        )
     return array.view(np.ndarray)
 
 
@@ -64,14 +69,17 @@ def lend_torch(tensor) -> BorrowedArray:
     """
     torch = sys.modules["torch"]  # it has made the tensor
     if tensor.requires_grad:
-        raise UsageError(texts.REQUIRES_GRAD)
+        raise UsageError(
+            "the tensor requires grad, and autograd cannot record an all-reduce: pass x.detach(), which is the same "
+            "memory, or the gradient x.grad"
+        )
     name, device = str(tensor.dtype).removeprefix("torch."), tensor.device
     half = tensor.dtype == torch.bfloat16  # travels as bits: NumPy has no such type
     try:
         seen = tensor if device.type == "cpu" else tensor.to("cpu")
         host = torch_memory(seen.view(torch.int16)).view(np.uint16) if half else torch_memory(seen)
     except (TypeError, RuntimeError, BufferError) as error:
-        raise unreadable(tensor, error, texts.AS_DENSE) from error
+        raise unreadable(tensor, error, "pass a dense tensor of numbers, on the CPU or a GPU") from error
 
     def like(fresh: np.ndarray):
         made = torch.from_numpy(fresh.view(np.int16)).view(torch.bfloat16) if half else torch.from_numpy(fresh)
@@ -110,7 +118,11 @@ def lend_jax(array) -> BorrowedArray:
     try:
         seen = np.asarray(array)
     except (TypeError, RuntimeError) as error:
-        raise unreadable(array, error, texts.TRACED) from error
+        raise unreadable(
+            array,
+            error,
+            "inside jit, grad or vmap an array has no elements yet: call outside, or through jax.pure_callback",
+        ) from error
     loan = lend_numpy(seen)
     sharding = array.sharding
     return BorrowedArray(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))
@@ -124,11 +136,14 @@ def lend_dlpack(array) -> BorrowedArray:
     """
     kind, index = array.__dlpack_device__()
     if kind != CPU:
-        raise UsageError(texts.ON_DEVICE(thing=article(array), kind=int(kind), index=index))
+        raise UsageError(
+            f"{article(array)} lies on device {int(kind)}:{index} (DLPack's numbers), and only arrays of PyTorch, "
+            "CuPy and JAX can be copied to the host from there: copy it to the host first"
+        )
     try:
         host = np.from_dlpack(array)
     except (TypeError, RuntimeError, BufferError) as error:
-        raise unreadable(array, error, texts.AS_NUMPY) from error
+        raise unreadable(array, error, "pass a NumPy array of it") from error
     return BorrowedArray(host, host.dtype.name, lambda fresh: fresh)
 
 
@@ -149,4 +164,7 @@ def lend(array) -> BorrowedArray:
             return BY_LIBRARY[library](array)
         if "__dlpack__" in vars(kind):
             return lend_dlpack(array)
-    raise UsageError(texts.NOT_AN_ARRAY(thing=article(array)))
+    raise UsageError(
+        f"{article(array)} is not an array: pass one of NumPy, PyTorch, JAX or CuPy, or any that has __dlpack__; a "
+        "number as np.float64(x)"
+    )

@@ -28,7 +28,9 @@ class MessageMethods:
         """
         self._check_message(peer, tag, async_op)
         data = contiguous(lend_bytes(array).host)
-        return self._move(texts.SEND(peer=peer, tag=tag), self._messages.send(data, peer, tag), lambda: None, async_op)
+        return self._move(
+            f"send to rank {peer} (tag {tag})", self._messages.send(data, peer, tag), lambda: None, async_op
+        )
 
     def recv(self, array, peer: int | None = None, tag: int = 0, *, async_op: bool = False):
         """Receive into the array a message of as many bytes from rank ``peer``, or from any rank, and return the array.
@@ -46,7 +48,7 @@ class MessageMethods:
             given.settle()
             return array
 
-        return self._move(texts.RECEIVE(tag=tag), self._messages.receive(data, peer, tag), finish, async_op)
+        return self._move(f"recv (tag {tag})", self._messages.receive(data, peer, tag), finish, async_op)
 
     def _move(self, called: str, handle: MessageHandle, finish, async_op: bool):
         if async_op:
@@ -59,6 +61,6 @@ class MessageMethods:
         self._usable.check()
         self._progress.check_call(async_op)
         if peer is not None and (not 0 <= peer < self.size or peer == self.rank):
-            raise UsageError(texts.NO_PEER(peer=peer, last=self.size - 1, rank=self.rank))
+            raise UsageError(f"peer={peer}: the other ranks are 0 to {self.size - 1}, without this rank, {self.rank}")
         if not 0 <= tag <= LAST_TAG:
-            raise UsageError(texts.NO_TAG(tag=tag, last=LAST_TAG))
+            raise UsageError(f"tag={tag}: a tag is 0 to {LAST_TAG}, since every MPI has these")

@@ -15,7 +15,6 @@ from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.dtypes import MEAN
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import host_wire
-from ringtrain.api import texts
 from ringtrain.api.request import Agreement, Request
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.execution.streamed import Streamed
@@ -94,7 +93,7 @@ class PlanBuilder:
         prepared = self.hold(span, make, request)
         if prepared.reduction.transport != catalogue.NATIVE:
             return prepared
-        call = texts.PREPARED(request=request, tag=prepared.tag)
+        call = f"{request}, tag {prepared.tag}"
         return replace(prepared, agree=lambda: self._agreement.again(call))
 
     def hold(

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ringtrain.api import texts
 from ringtrain.api.usable import Usable
 from ringtrain.api.work import IN_CALLBACK, MessageWork, Work
 from ringtrain.errors import RingtrainError, UsageError
@@ -76,7 +75,9 @@ class ProgressThread:
         """
         _check_outside_callback()
         if async_op and self._transport.why_one_thread:
-            raise UsageError(texts.NO_ASYNC(why=self._transport.why_one_thread))
+            raise UsageError(
+                f"async_op needs a thread that calls the MPI: {self._transport.why_one_thread}. Leave async_op out"
+            )
         self.check()
 
     def check(self) -> None:
@@ -160,7 +161,7 @@ class ProgressThread:
         if self._messages:
             self._test_messages()
         if self.ending and threading.current_thread() is self._thread:
-            raise ThreadEnds(texts.THREAD_ENDS)
+            raise ThreadEnds("the program ends while operations are in flight: wait() for them first")
 
     def _test_messages(self) -> None:
         for work in list(self._messages):
@@ -229,7 +230,7 @@ def _check_outside_callback() -> None:
     and has to run what is behind it.
     """
     if threading.get_ident() in IN_CALLBACK:
-        raise UsageError(texts.FROM_CALLBACK)
+        raise UsageError("a function of add_done_callback calls a communicator: call it outside")
 
 
 def _stop(reference: "weakref.ref[ProgressThread]") -> None:

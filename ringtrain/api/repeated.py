@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
 from ringtrain.api.plan import PreparedReduction
 from ringtrain.api.request import Agreement
@@ -51,7 +50,7 @@ class PersistentAllReduce:
     def start(self) -> None:
         """Start. Raises UsageError if it is in flight. All ranks start their reductions in the same order."""
         if self in self._flying:
-            raise UsageError(texts.STARTED_AGAIN)
+            raise UsageError("the reduction was started again before it finished: wait() first")
         with self._usable:
             self._settle()
             self._loan = self._lend and self._lend()

@@ -57,14 +57,12 @@ class Request:
     @property
     def of(self) -> str:
         """The shape in words, which tells arrays of as many elements apart; "" for an axis alone."""
-        return "" if len(self.shape) == 1 else texts.OF_SHAPE(shape=list(self.shape))
+        return "" if len(self.shape) == 1 else f"of shape {list(self.shape)}"
 
     def __str__(self) -> str:
-        wire = "" if self.wire == NONE else texts.OVER_WIRE(wire=self.wire)
-        place = "" if self.place is None else texts.IN_BLOCK(block=self.place[0], offset=self.place[1])
-        return texts.REQUEST(
-            op=self.op, dtype=self.dtype, shape=list(self.shape), algorithm=self.algorithm, wire=wire, place=place
-        )
+        wire = "" if self.wire == NONE else f" over {self.wire}"
+        place = "" if self.place is None else f" in block {self.place[0]} at byte {self.place[1]}"
+        return f"{self.op} of {self.dtype} {list(self.shape)} by {self.algorithm}{wire}{place}"
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +80,9 @@ def check_request(dtype: str, op: str, algorithm: str, wire: str = NONE) -> Numb
     check_wire(wire)
     check_algorithm(algorithm, wire != NONE)
     if wire != NONE and (dtype != "float32" or op not in ("sum", MEAN)):
-        raise UsageError(texts.WIRE_CARRIES(wire=wire, op=op, dtype=dtype))
+        raise UsageError(
+            f"a wire of {wire} carries sums and means of float32, and this is {op} of {dtype}: use wire='none'"
+        )
     return numbers
 
 
@@ -91,16 +91,16 @@ def check_operation(dtype: str, op: str) -> NumberType:
     check_type(dtype)
     numbers = TYPES[dtype]
     if op not in OPS:
-        raise UsageError(texts.UNKNOWN_OPERATION(op=op, hint=nearest(op, OPS)))
+        raise UsageError(f"unknown operation {op!r}: {nearest(op, OPS)}")
     if op == MEAN and numbers.integral:
-        raise UsageError(texts.MEAN_NOT_WHOLE(dtype=dtype))
+        raise UsageError(f"the mean of {dtype} is not an integer: use op='sum', or convert the array to float64")
     return numbers
 
 
 def check_type(dtype: str) -> None:
     """Raise UsageError for elements that cannot be reduced."""
     if dtype not in TYPES:
-        raise UsageError(texts.NOT_REDUCED(dtype=dtype, known=", ".join(TYPES)))
+        raise UsageError(f"{dtype} elements are not reduced: convert the array to one of {', '.join(TYPES)}")
 
 
 def type_name(dtype) -> str:
@@ -108,7 +108,7 @@ def type_name(dtype) -> str:
     try:
         name = dtype if dtype in tuple(TYPES) else np.dtype(dtype).name
     except TypeError as error:
-        raise UsageError(texts.UNKNOWN_TYPE(dtype=dtype, hint=nearest(str(dtype), TYPES))) from error
+        raise UsageError(f"unknown type {dtype!r}: {nearest(str(dtype), TYPES)}") from error
     check_type(name)
     return name
 
@@ -117,9 +117,8 @@ def check_result(out: BorrowedArray, given: BorrowedArray) -> None:
     """Raise UsageError if ``out`` cannot take the result."""
     if (out.dtype, out.host.shape) != (given.dtype, given.host.shape):
         raise UsageError(
-            texts.UNLIKE(
-                out_dtype=out.dtype, out_shape=list(out.host.shape), dtype=given.dtype, shape=list(given.host.shape)
-            )
+            f"out is {out.dtype} {list(out.host.shape)}, and the array {given.dtype} {list(given.host.shape)}: they "
+            "must be alike"
         )
     check_writable_array(out.host, texts.OUT)
 
@@ -127,7 +126,7 @@ def check_result(out: BorrowedArray, given: BorrowedArray) -> None:
 def check_writable_array(host: np.ndarray, what: str) -> None:
     """Raise UsageError for a read-only array. ``what`` is its name in the text."""
     if not host.flags.writeable:
-        raise UsageError(texts.READ_ONLY(name=what))
+        raise UsageError(f"{what} cannot be written to: give an array that can, or leave out= out for a new one")
 
 
 def copy_if_aliased(source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -163,7 +162,7 @@ class Agreement:
         MismatchError if it is new on some of them alone.
         """
         if self._has_window and self._guard is None:  # which sees at once that another rank makes another call
-            self._meet(texts.NEW_CALL, called=call)
+            self._meet("a call of a new kind", called=call)
         self._compare(call)
 
     def again(self, call: str) -> None:
@@ -197,7 +196,9 @@ class Agreement:
     def _compare(self, call: str) -> None:
         own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
         every = np.empty((self._transport.size, own.size), np.uint8)
-        self.wait(texts.AGREEMENT(call=call), lambda: self._transport.native_start(NativeCall(ALL_GATHER, own, every)))
+        self.wait(
+            f"agreement on a new call, {call}", lambda: self._transport.native_start(NativeCall(ALL_GATHER, own, every))
+        )
         if (every != own).any():
             raise everywhere(self._difference(call))
 
@@ -209,7 +210,7 @@ class Agreement:
     def _difference(self, call: str) -> UsageError:
         every = self._transport.gather_json(call)
         groups = [
-            texts.CALL_OF(ranks=peers(rank for rank, other in enumerate(every) if other == each), call=each)
+            f"{peers((rank for rank, other in enumerate(every) if other == each))}: {each}"
             for each in dict.fromkeys(every)
         ]
-        return UsageError(texts.CALLS_DIFFER(calls="; ".join(groups)))
+        return UsageError(f"ranks make different calls: all must make the same. {'; '.join(groups)}")

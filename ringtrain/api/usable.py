@@ -4,7 +4,6 @@ import os
 import weakref
 from collections.abc import Callable
 
-from ringtrain.api import texts
 from ringtrain.errors import MismatchError, RingtrainError, UsageError
 
 
@@ -32,7 +31,10 @@ class Usable:
     def end_by(self, error: BaseException) -> None:
         """Note an error of a call: a signal's, such as KeyboardInterrupt, may come at any point of it."""
         if isinstance(error, MismatchError) or not isinstance(error, RingtrainError):
-            self.end(texts.UNUSABLE(error=f"{type(error).__name__}: {error}".rstrip(": ")))
+            self.end(
+                f"a call of this communicator was ended by {f'{type(error).__name__}: {error}'.rstrip(': ')}, and the "
+                "other ranks may be in another one: close() it on all ranks and make another"
+            )
 
     def __enter__(self) -> None:
         self.check()

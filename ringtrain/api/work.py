@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ringtrain.api import texts
 from ringtrain.errors import StalledError
 from ringtrain.transport.base import MessageHandle
 from ringtrain.transport.waiting import Patience, wait_for
@@ -49,7 +48,7 @@ class Work:
         communicator ends the wait.
         """
         if not self._ended.wait(timeout_s):
-            raise StalledError(texts.NOT_DONE(call=self.called, seconds=timeout_s))
+            raise StalledError(f"{self.called} is not done after {timeout_s:g} s")
         return self._outcome()
 
     def add_done_callback(self, function: "Callable[[Work], None]") -> None:

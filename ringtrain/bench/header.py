@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import ringtrain
 from ringtrain.allreduce.machine import cpu_model
-from ringtrain.bench import texts
 from ringtrain.humanize import plural
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport
@@ -58,7 +57,7 @@ def make_header(transport: Transport, start: str) -> dict:
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "library": transport.describe(),
         "transport": type(bare(transport)).__name__.lower(),  # messages, loopback
-        "transport_why": texts.ROWS_SAY if transport.size > 1 else texts.ONE_RANK,
+        "transport_why": "rows say what carried each" if transport.size > 1 else "there is one rank",
         "ranks": transport.size,
         "nodes": transport.nodes,
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
@@ -79,7 +78,9 @@ def before_a_call(protocol: Mapping) -> str:
     """Return how buffers and caches are treated before each timed call, and what runs beside, by a header's
     ``protocol``. One of an earlier version does not mention written buffers, since they were not written.
     """
-    written = texts.WRITES_BUFFER if protocol.get("fresh") else texts.KEEPS_BUFFER
-    treated = texts.EMPTIES_CACHES(written=written) if protocol.get("cold_bytes") else written
+    written = (
+        "every rank writes its buffer" if protocol.get("fresh") else "buffers keep the values of the last iteration"
+    )
+    treated = f"{written}, and caches are emptied" if protocol.get("cold_bytes") else written
     beside = plural(protocol.get("beside", 0), "busy process", "busy processes")
-    return texts.BESIDE(treated=treated, processes=beside) if protocol.get("beside") else treated
+    return f"{treated}; beside {beside} on each node" if protocol.get("beside") else treated

@@ -9,7 +9,6 @@ from itertools import pairwise
 from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorithm
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow
-from ringtrain.bench import texts
 from ringtrain.bench.measure.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.model.fit import model_of
 from ringtrain.bench.sweep.sweep import Result
@@ -49,7 +48,10 @@ def barred(table: Table) -> list[str]:
         if not row.correct:
             found.setdefault((row.algorithm, row.dtype, row.op), row.bytes)
     return [
-        texts.BARRED(algorithm=algorithm, size=format_bytes(nbytes), dtype=dtype, op=op)
+        (
+            f"{algorithm} was wrong, or differed between ranks, at {format_bytes(nbytes)} of {dtype} {op}: auto takes "
+            "it at no size"
+        )
         for (algorithm, dtype, op), nbytes in found.items()
     ]
 
@@ -59,10 +61,10 @@ def doubts(result: Result) -> list[str]:
     measured = [row for row in result.rows if row["status"] != REFUSED]
     noisy = sum(row["cv"] > NOISY_CV for row in measured)
     crowded = result.header["crowded"]
-    lines = [texts.SCHEDULER_MEASURED(crowded=crowded)] if crowded else []
+    lines = [f"{crowded}: times include the scheduler's"] if crowded else []
     if noisy > len(measured) / 2:
-        told = texts.NOISY_ROWS(noisy=noisy, rows=len(measured), most=NOISY_CV)
-        lines.append(texts.TUNE_AGAIN(doubt=told))
+        told = f"{noisy} of {len(measured)} rows vary by more than {NOISY_CV:.0%}, even in their quietest pass"
+        lines.append(f"{told}: tune again when the machine is idle")
     return lines
 
 
@@ -102,4 +104,4 @@ def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) 
         yield from _changes(name_at, low, middle, halvings - 1)
         yield from _changes(name_at, middle, high, halvings - 1)
     elif before != after:
-        yield texts.GIVES_WAY(before=before, after=after, size=format_bytes(high))
+        yield f"{before} gives way to {after} at {format_bytes(high)}"

@@ -156,7 +156,7 @@ def _asked(flags: dict, ranks: int):
 
     dtypes = parse_names(flags["dtypes"], TYPES, "type")
     if flags["device"] == "cuda" and flags["check_collectives"]:
-        raise UsageError(texts.GUARD_ON_DEVICE)
+        raise UsageError("--check-collectives works in host memory alone: leave it out with --device cuda")
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
         algorithms=_algorithms(flags),
@@ -179,10 +179,10 @@ def _protocol(flags: dict, ranks: int):
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
-        raise UsageError(texts.NO_SUCH_RANK(rank=late_rank, last=ranks - 1))
+        raise UsageError(f"--skew delays rank {late_rank}, but the ranks are 0 to {ranks - 1}")
     for flag in ("budget_s", "min_busbw"):
         if flags[flag] is not None and not isfinite(flags[flag]):
-            raise UsageError(texts.NO_NUMBER(flag=f"--{flag.replace('_', '-')}", value=flags[flag]))
+            raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
     return Protocol(
         repeats=flags["iterations"],
         warm_up=flags["warm_up"],
@@ -204,13 +204,13 @@ def _algorithms(flags: dict) -> list[str]:
 
     names = [name.strip() for name in flags["algorithms"].split(",")]
     if flags["device"] == "cpu" and NCCL in names:
-        raise UsageError(texts.NCCL_ON_HOST(nccl=NCCL))
+        raise UsageError(f"{NCCL} reduces device memory: give --device cuda, or leave {NCCL} out")
     others = [name for name in names if name != NCCL]
     chosen = catalogue.parse_algorithms(",".join(others)) if others else []
     if flags["device"] == "cuda" and (NCCL in names or names == ["all"]):
         chosen.append(NCCL)
     if flags["tuning"] is not None and catalogue.AUTO not in chosen:
-        raise UsageError(texts.TUNING_WITHOUT_AUTO(path=flags["tuning"]))
+        raise UsageError(f"--tuning {flags['tuning']} is for auto: name auto in --algorithm, or leave --tuning out")
     return chosen
 
 
@@ -223,7 +223,7 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
         first, last, factor = (SWEPT | given).values()
         return swept(first, last, factor)
     if given:
-        raise UsageError(texts.SIZES_OF)
+        raise UsageError("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
     from ringtrain.config.record import TrainConfig
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
@@ -260,7 +260,7 @@ def _watcher(rank: int, flags: dict):
 
     def measured(rows: list[dict]) -> None:
         while unwritten:  # of earlier sizes; a failure at the end is an error
-            echo(texts.ROWS_NOT_WRITTEN(error=unwritten.pop()), err=True)
+            echo(f"ringtrain: the rows so far are not in their files: {unwritten.pop()}", err=True)
         so_far.rows += rows
         _say(tables.row_line(row, columns) for row in rows)
         try:
@@ -272,7 +272,7 @@ def _watcher(rank: int, flags: dict):
 
 
 def _say(lines) -> None:
-    echo("\n".join(lines))
+    echo(*lines)
 
 
 def _write(flags: dict, result) -> None:

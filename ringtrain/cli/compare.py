@@ -58,10 +58,12 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
 
     if not strategies and not variants:
         if seeds is not None:
-            raise UsageError(texts.SEEDS_WITHOUT_VARIANTS(seeds=seeds))
+            raise UsageError(
+                f"--seeds {seeds} trains variants: give --sync or --variant; --over-seeds averages runs that exist"
+            )
         return in_world(lambda transport: on_root(transport, lambda: _tell_folders(arguments, out, over_seeds, paths)))
     if over_seeds:
-        raise UsageError(texts.OVER_SEEDS_OF_VARIANTS)
+        raise UsageError("--over-seeds averages runs that exist: --seeds K trains variants over seeds")
     asked, variant_of = variants_of(arguments, strategies, variants), None
     if seeds is not None:
         asked, variant_of = seeded(asked, seeds)
@@ -75,18 +77,18 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
     from ringtrain.report.comparison.over_seeds import variants_by_seed
 
     if not folders:
-        raise UsageError(texts.NOTHING_TO_COMPARE)
+        raise UsageError("nothing to compare: give folders of runs, or --sync A,B with training options after --")
     for folder in folders:
         if folder.startswith("-"):
-            raise UsageError(texts.NO_RUN_FOLDER(folder=folder))
+            raise UsageError(f"{folder} is not the folder of a run: training options need --sync or --variant")
     if out is not None:
-        raise UsageError(texts.OUT_WITHOUT_VARIANTS(out=out))
+        raise UsageError(f"--out {out} is the folder for trained variants: give --sync or --variant, or leave it out")
     places = [Path(folder).resolve() for folder in folders]
     runs = [read_run(folder, name) for folder, name in zip(folders, run_names(places), strict=True)]
     check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     variant_of = variants_by_seed(runs) if over_seeds else None
     if variant_of and len(set(variant_of.values())) == len(set(places)):
-        raise UsageError(texts.NO_SEEDS)
+        raise UsageError("--over-seeds: no two of these runs differ by seed alone")
     _tell(runs, variant_of, paths, None)
 
 
@@ -124,7 +126,7 @@ def _compare_variants(
 
     def begun(variant) -> None:
         if transport.rank == 0:
-            echo(texts.VARIANT(number=asked.index(variant) + 1, count=len(asked), name=variant.name))
+            echo("", f"== variant {asked.index(variant) + 1} of {len(asked)}: {variant.name}")
 
     def ended(ran: list) -> None:
         if transport.rank == 0:
@@ -132,7 +134,7 @@ def _compare_variants(
 
     ran = run_variants(transport, connect, asked, begun, ended)
     not_run = ", ".join(variant.name for variant in asked[len(ran) :])
-    picture, more = Path(parent) / "compare.png", [texts.NOT_RUN(names=not_run)] if not_run else []
+    picture, more = Path(parent) / "compare.png", [f"not run: {not_run}"] if not_run else []
     on_root(transport, lambda: _tell(_read(ran), variant_of, paths, picture, more))
     if not_run:
         return Interrupted.exit_code
@@ -147,7 +149,7 @@ def _check_files(out: str | None, asked: list, paths: dict) -> None:
     check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     there = [folder for folder in (folders_of(out, asked) if out else []) if Path(folder).exists()]
     if there:
-        raise UsageError(texts.VARIANT_EXISTS(folder=there[0], out=out))
+        raise UsageError(f"{there[0]} exists already: name another folder with --out, or compare the runs in {out}")
 
 
 def _folder(out: str | None) -> str:
@@ -179,7 +181,7 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     from ringtrain.storage.files import Folder
 
     if ran[-1].problem is not None:
-        echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, text=ran[-1].problem), err=True)
+        echo(f"ringtrain: variant {ran[-1].variant.name!r}: {ran[-1].problem}", err=True)
     try:
         Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
     except RingtrainError as error:
@@ -244,7 +246,7 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
     except RingtrainError as error:
         if asked_for:
             raise
-        echo(texts.NO_PICTURE(error=error))
+        echo(f"note: no picture: {error}")
     else:
         echo(texts.PICTURE(path=path))
 

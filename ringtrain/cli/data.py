@@ -9,6 +9,7 @@ from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.output import echo
 from ringtrain.parsing import whole_number
+from ringtrain.template import joined
 
 SEEN = 224, 224  # of image files, for mean and standard deviation
 
@@ -32,7 +33,7 @@ class ImageSize(click.ParamType):
         match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", value) if isinstance(value, str) else None
         sides = tuple(whole_number(side or match[1]) for side in match.groups()) if match else (None,)
         if None in sides:
-            self.fail(texts.NO_SIZE(value=value), param, ctx)
+            self.fail(f"{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32", param, ctx)
         return sides
 
 
@@ -60,7 +61,7 @@ def make(source, out, **options):
     for note in content.notes:
         echo(texts.NOTE(note=note))
     parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
-    echo(texts.MADE(out=out, name=content.name, parts=parts, classes=len(content.classes)))
+    echo(f"{out}: {content.name}, {parts} examples in {len(content.classes)} classes")
 
 
 @data.command()
@@ -113,11 +114,13 @@ def check(file):
         problems, notes = images.check_images(file, progress) if of_images else (check_file(file, progress), ())
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise DataError(texts.PROBLEMS(file=file, count=count, problems="\n".join(f"  - {p}" for p in problems)))
-    echo(texts.GOOD(file=file))
-    unsummed = [] if of_images else unsummed_arrays(file)
-    for note in (*notes, *(texts.NO_CHECKSUM(array=array) for array in unsummed)):
+        raise DataError(joined([f"{file} has {count}:", *(f"  - {problem}" for problem in problems)]))
+    echo(f"{file} is good")
+    for note in notes:
         echo(texts.NOTE(note=note))
+    for array in () if of_images else unsummed_arrays(file):
+        why = "values that changed would not be seen; `ringtrain data make` writes a file that has one"
+        echo(texts.NOTE(note=f"{array} holds no checksum: {why}"))
 
 
 def _table(header, rows):

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ringtrain.cli import texts
 from ringtrain.cli.output import echo
 from ringtrain.transport.base import Transport
 
@@ -37,7 +36,7 @@ def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Call
 
     buffers, told = device_buffers(transport, cuda)
     if transport.rank == 0:
-        echo(texts.DEVICE_LINE(text=told))
+        echo(f"# {told}")
     nccl = Nccl(buffers, load_nccl or load_from_cupy)
     return buffers.transport, replace(asked, baselines={NCCL: nccl}), buffers, nccl.close
 
@@ -59,7 +58,7 @@ def device_buffers(transport: Transport, cuda: BenchDevices):
     names = dict.fromkeys([choice.way, STAGED, *([DIRECT] if tried else [])])
     ipc = CudaIpc(transport, runtime)
     ways = {name: DeviceTransport(transport, runtime, name, ipc=ipc) for name in names}
-    told = texts.NOT_MAPPED(choice=choice.words, why=ipc.why) if ipc.why else choice.words
+    told = f"{choice.words}; ranks of a node do not map each other's buffers: {ipc.why}" if ipc.why else choice.words
     return DeviceBuffers(runtime, partial(cuda.ops, runtime), ways), told
 
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.output import echo, echo_file
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: boo
         if as_json:
             echo_file(_as_json(lines, hosts))
         else:
-            echo(_as_text(lines, hosts))
+            echo(*_as_text(lines, hosts))
     return int(worst_status(lines) == FAIL or (strict and worst_status(lines) != OK))
 
 
@@ -88,7 +87,7 @@ def _give_up(context, words: str) -> None:
 
     from ringtrain.errors import StalledError
 
-    echo(texts.DOCTOR_STUCK(rank=context.transport.rank, host=context.host, words=words), err=True)
+    echo(f"ringtrain doctor: rank {context.transport.rank} on {context.host}: {words}", err=True)
     if context.transport.size > 1:
         context.transport.abort(StalledError.exit_code)
     os._exit(StalledError.exit_code)
@@ -97,13 +96,13 @@ def _give_up(context, words: str) -> None:
 PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun
 
 
-def _as_text(lines, hosts) -> str:
+def _as_text(lines, hosts) -> list[str]:
     import shutil
 
     from ringtrain.launch.doctor.doctor import format_lines, summary_line
 
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
-    return "\n".join([*format_lines(lines, hosts, width), summary_line(lines)])
+    return [*format_lines(lines, hosts, width), summary_line(lines)]
 
 
 def _as_json(lines, hosts) -> str:

@@ -67,9 +67,9 @@ def _check_output(path: Path | None, force: bool) -> None:
     if path is None:
         return
     if path.suffix not in (".json", ".csv"):
-        raise UsageError(texts.METRICS_ENDING(path=path))
+        raise UsageError(f"{path}: metrics are written as .json or .csv")
     if os.path.lexists(path) and not force:
-        raise UsageError(texts.METRICS_EXIST(path=path))
+        raise UsageError(f"{path} exists: give another name, or --force")
 
 
 def _check_classes(score: "Score", loss: str, per_class: bool, confusion: bool) -> None:
@@ -78,9 +78,12 @@ def _check_classes(score: "Score", loss: str, per_class: bool, confusion: bool) 
 
     for flag in ("per-class",) * per_class + ("confusion",) * confusion:
         if score.classes is None:
-            raise UsageError(texts.NOT_BY_CLASS(flag=flag, loss=loss))
+            raise UsageError(f"--{flag} is for --loss ce and bce, and this run has --loss {loss}: leave --{flag} out")
     if confusion and score.classes is not None and score.classes.confusion is None:
-        raise UsageError(texts.NOT_CONFUSED(most=MOST_CONFUSED, count=len(score.classes.hits), loss=loss))
+        raise UsageError(
+            f"--confusion wants classes that exclude one another, {MOST_CONFUSED:,} at the most, and this run has "
+            f"{len(score.classes.hits):,} classes of --loss {loss}: give --per-class"
+        )
 
 
 def _report(
@@ -102,17 +105,17 @@ def _report(
         more = ({"classes": every} if per_class else {}) | ({"confusion": matrix} if confusion else {})
         echo_file(json.dumps(told | more))
         return
-    echo(_words(trained, split, score))
+    echo(*_words(trained, split, score))
     if per_class:
-        echo("\n".join(_class_lines(every)))
+        echo(*_class_lines(every))
     if confusion and matrix is not None:
-        echo("\n".join(_matrix_lines(matrix, [each["class"] for each in every])))
+        echo(*_matrix_lines(matrix, [each["class"] for each in every]))
     if output is not None:
-        echo(texts.METRICS_WRITTEN(path=output))
+        echo(f"{output} has all metrics")
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _words(trained: "TrainedOnData", split: str, score: "Score") -> str:
+def _words(trained: "TrainedOnData", split: str, score: "Score") -> list[str]:
     from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
 
     found = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
@@ -123,17 +126,15 @@ def _words(trained: "TrainedOnData", split: str, score: "Score") -> str:
             found.append((metric_name(name), metric_value(name, value)))
     examples = trained.split.count
     dense = trained.split.label_shape != ()
-    count = texts.ELEMENTS(count=score.examples, examples=examples) if dense else texts.EXAMPLES(count=score.examples)
-    return texts.SCORE(
-        path=trained.path,
-        model=trained.model.name,
-        iteration=trained.iteration,
-        split=split,
-        loss=score.loss,
-        others="".join(texts.METRIC(name=name, value=value) for name, value in found),
-        count=count,
-        averaged=texts.AVERAGED if trained.averaged else "",
+    count = (
+        f"{score.examples:,} labelled elements of {examples:,} examples" if dense else f"{score.examples:,} examples"
     )
+    others = "".join(f", {name} {value}" for name, value in found)
+    averaged = texts.AVERAGED if trained.averaged else ""
+    return [
+        f"{trained.path} (model {trained.model.name}, iteration {trained.iteration:,})",
+        f"{split} loss {score.loss:.4f}{others} of {count}{averaged}",
+    ]
 
 
 def _class_lines(classes: list[dict]) -> list[str]:
@@ -154,7 +155,7 @@ def _matrix_lines(matrix: list[list[int]], names: list[str]) -> list[str]:
     from ringtrain.tables import text_lines
 
     rows = [[name, *(f"{count:,}" for count in row)] for name, row in zip(names, matrix, strict=True)]
-    return ["", *text_lines([[texts.MATRIX_HEAD(), *names], *rows], "l" + "r" * len(names))]
+    return ["", *text_lines([["label \\ predicted", *names], *rows], "l" + "r" * len(names))]
 
 
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,5 +24,6 @@ def export(target, out, best, raw, force):
 
     done = export(target, out, best, force, raw)
     tell_skipped(done.skipped)
-    of = {"path": done.path, "model": done.model, "iteration": done.iteration}
-    echo(texts.EXPORTED(out=out, tensors=done.tensors, averaged=texts.AVERAGED if done.averaged else "", **of))
+    averaged = texts.AVERAGED if done.averaged else ""
+    source = f"{done.path} (model {done.model}, iteration {done.iteration:,}){averaged}"
+    echo(f"{out}: {done.tensors} tensors of {source}")

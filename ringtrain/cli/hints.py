@@ -7,6 +7,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.errors import nearest, plain
+from ringtrain.template import Lines, joined
 
 # ringtrain's option, and its names in torchrun, timm, Keras, Lightning, Horovod, nccl-tests and earlier versions of
 # ringtrain. The first option of the command with the other name is proposed.
@@ -98,7 +99,7 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
     if context is None:
         return plain(error.format_message())
     text = hint(error, arguments) or plain(error.format_message())
-    return texts.USAGE(text=text, usage=context.get_usage(), command=context.command_path)
+    return joined([text, Lines(context.get_usage()), f"Try '{context.command_path} --help' for help."])
 
 
 def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
@@ -109,7 +110,7 @@ def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
     command = error.ctx.command
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
     told = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name or "")
-    return told and texts.UNKNOWN_OPTION(asked=asked, hint=told)
+    return told and f"No such option '{asked}': {told}"
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
@@ -137,5 +138,5 @@ def _elsewhere(asked: str, known: set[str], command: str) -> str | None:
         if asked in others and name.split()[0] in known:
             return texts.USE(option=name)
     if asked in RANKS:
-        return texts.RANKS(command=command)
+        return f"mpirun starts the ranks: mpirun -np 2 ringtrain {command}"
     return None

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import echo
@@ -74,9 +73,9 @@ def copy(name, out, classes, force):
     model = with_classes(model, classes) if classes else model
     path = out or Path(f"{model.name}.toml")
     if path.exists() and not force:
-        raise UsageError(texts.FILE_EXISTS(path=path))
+        raise UsageError(f"{path} is there already: give another -o, or --force to replace it")
     files.write(path, model.text.encode())
-    echo(texts.COPIED(path=path))
+    echo(f"{path}: train it by --model {path}")
 
 
 def _layer_table(graph, batch: int):

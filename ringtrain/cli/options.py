@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.config.record import RECIPE_KEYS, config_fields, default_of, kind_of
 from ringtrain.parsing import epochs
 
@@ -64,7 +63,7 @@ class Numbers(click.ParamType):
         try:
             return [int(part) for part in value.split(",")]
         except ValueError:
-            self.fail(texts.NO_INTEGERS(value=value), param, ctx)
+            self.fail(f"{value!r} is not a list of integers like 4000,5000", param, ctx)
 
 
 class Iterations(click.ParamType):
@@ -76,7 +75,7 @@ class Iterations(click.ParamType):
         try:
             return value if isinstance(value, int) or epochs(value) is not None else int(value)
         except ValueError:
-            self.fail(texts.NO_ITERATIONS(value=value), param, ctx)
+            self.fail(f"{value!r} is neither a number of iterations like 400 nor of epochs like 5ep", param, ctx)
 
 
 class ManyIterations(click.ParamType):

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, OutputError
-from ringtrain.template import LINES, escaped
+from ringtrain.template import joined
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +32,7 @@ class Output(io.FileIO):
             self._failed = True
             if error.errno == errno.EPIPE:
                 raise OutputClosed from None
-            raise OutputError(texts.OUTPUT_FAILED(reason=error.strerror)) from None
+            raise OutputError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def prepare_streams() -> None:
@@ -52,9 +51,9 @@ def prepare_streams() -> None:
         sys.stderr.reconfigure(errors="backslashreplace")
 
 
-def echo(text: str = "", err: bool = False, nl: bool = True) -> None:
+def echo(*lines: str, err: bool = False, nl: bool = True) -> None:
     """Print lines for people. All that commands say goes through here, whatever text of others it holds."""
-    click.echo(escaped(text, LINES), err=err, nl=nl)
+    click.echo(joined(lines), err=err, nl=nl)
 
 
 def echo_file(text: str) -> None:
@@ -78,7 +77,7 @@ def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
             console.print(table)
         return
     for table in make(shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns, False):
-        echo("\n".join([*plain_lines(table), ""]))
+        echo(*plain_lines(table), "")
 
 
 def check_files(*paths: str | None, picture: str | None = None) -> None:

@@ -64,7 +64,7 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
 
     check_files(json_path, picture=output)
     layer_times, settings, rows = _planned(model, layers, fabric, **asked)
-    echo("\n".join(plan_lines(layer_times, settings, rows, price)))
+    echo(*plan_lines(layer_times, settings, rows, price))
     if json_path:
         write_text(json_path, json_text(layer_times, settings, rows))
     if output:
@@ -81,14 +81,17 @@ def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **g
 
     layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
     if model != layer_times.model:
-        raise UsageError(texts.LAYERS_OF_ANOTHER(path=layers[0], found=layer_times.model, model=model))
+        raise UsageError(
+            f"{layers[0]} has the layers of {layer_times.model}, not of {model}: measure them by `ringtrain time "
+            f"{model} --json`"
+        )
     for name in sync or ():
         if name not in STRATEGIES:
-            raise UsageError(texts.NOT_PLANNED(name=name, known=", ".join(STRATEGIES), hint=nearest(name, STRATEGIES)))
+            raise UsageError(f"--sync {name}: plans are of {', '.join(STRATEGIES)}{nearest(name, STRATEGIES)}")
     per_node = per_node or max(exchanges.measured_on.counts)
     counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
     if min(counts) < 1:
-        raise UsageError(texts.RANKS_FROM_ONE(ranks=min(counts)))
+        raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
     settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **given)
     rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
     return layer_times, settings, rows

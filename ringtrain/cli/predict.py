@@ -49,7 +49,7 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
     from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 
     if inputs and given["data"]:
-        raise UsageError(texts.INPUT_AND_DATA(data=given["data"]))
+        raise UsageError(f"--data {given['data']} stands in place of inputs: leave it out, or name it as an input")
 
     def action(transport: "Transport") -> int:
         from ringtrain.train.load import load, load_model
@@ -72,14 +72,17 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
 
 
 def _tell(out: Path, predicted, averaged: str) -> None:
-    right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)
+    right = "" if predicted.accuracy is None else f", accuracy {100 * predicted.accuracy:.2f} %"
     if out != STANDARD_OUTPUT:
         echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right, averaged=averaged))
     elif right:
         echo(
-            texts.PREDICTED(out=texts.ON_SCREEN(), examples=predicted.examples, accuracy=right, averaged=averaged),
+            texts.PREDICTED(out="standard output", examples=predicted.examples, accuracy=right, averaged=averaged),
             err=True,
         )
     if predicted.bad:
-        told = texts.BAD_INPUTS(bad=predicted.bad, examples=predicted.examples, first=predicted.first)
+        told = (
+            f"{predicted.bad:,} of {predicted.examples:,} could not be read and have an error in place of a "
+            f"prediction: {predicted.first}"
+        )
         echo(texts.FROM(text=told), err=True)

@@ -2,7 +2,6 @@
 
 import time
 
-from ringtrain.cli import texts
 from ringtrain.cli.output import echo
 
 PROGRESS_EVERY_S = 5.0
@@ -17,4 +16,4 @@ class ProgressLine:
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._clock() - self._told > PROGRESS_EVERY_S:
             self._told = self._clock()
-            echo(texts.PROGRESS(what=what, done=done, total=total), err=True)
+            echo(f"# {what}: {done} of {total} done", err=True)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import click
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm
-from ringtrain.cli import texts
 from ringtrain.cli.hints import in_words
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import ScriptCommand
@@ -26,7 +25,9 @@ def parse_script_command(given: Sequence[str]) -> ScriptCommand | str:
     if options.pop("help"):
         return context.get_help()
     if not words:
-        raise UsageError(texts.NO_SCRIPT)
+        raise UsageError(
+            "there is no script to run: python -m ringtrain.torch script.py, or -m module; --help shows the options"
+        )
     check_algorithm(options["algorithm"])
     return ScriptCommand(words[0], words[1:], **options)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.output import echo
 
 PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
@@ -43,22 +42,25 @@ def report(runs, out, metrics, force):
     _check(out, force)
     need_matplotlib()
     if metrics is not None and len(runs) > 1:
-        raise UsageError(texts.METRICS_OF_ONE(count=len(runs)))
+        raise UsageError(
+            f"--metrics is for one run, and these are {len(runs)}: leave it out, and metrics.json of each run folder "
+            "is taken"
+        )
     names = run_names([Path(run).resolve() for run in runs])
     found = [read_reported(Path(run), name, metrics) for run, name in zip(runs, names, strict=True)]
     now = datetime.datetime.now(datetime.UTC)
     data = _page(found, now) if out.suffix == PAGE else _curves(found, out.suffix)
     files.write(out, data)
-    echo(texts.REPORTED(out=out, runs=", ".join(names), size=len(data) / 1e6))
+    echo(f"{out}: {', '.join(names)}, {len(data) / 1e6:.2f} MB")
 
 
 def _check(out: Path, force: bool) -> None:
     from ringtrain.errors import UsageError
 
     if out.suffix not in (PAGE, *PICTURES):
-        raise UsageError(texts.REPORT_ENDING(out=out, endings=", ".join((PAGE, *PICTURES))))
+        raise UsageError(f"--out {out}: a report is one of {', '.join((PAGE, *PICTURES))}")
     if os.path.lexists(out) and not force:
-        raise UsageError(texts.REPORT_EXISTS(out=out))
+        raise UsageError(f"{out} exists: give another --out, or --force")
 
 
 def _page(runs: list, now) -> bytes:

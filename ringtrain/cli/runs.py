@@ -46,7 +46,7 @@ def _list(
     folder: Path, conditions: Sequence[str], key: str | None, json_path: str | None, csv_path: str | None
 ) -> None:
     if json_path == csv_path == STANDARD_OUTPUT:
-        raise UsageError(texts.ONE_ON_SCREEN)
+        raise UsageError("standard output takes one of --json and --csv: give the other a file")
     from ringtrain.runs.conditions import parse_condition, sort_runs
     from ringtrain.runs.summary import list_runs
 
@@ -56,9 +56,9 @@ def _list(
     found, notes = list_runs(folder)
     chosen = sort_runs((run for run in found if all(condition.holds(run) for condition in wanted)), key)
     if not found:
-        notes.append(texts.NO_RUNS(folder=folder))
+        notes.append(f"there is no run in {folder}")
     elif len(chosen) < len(found):
-        notes.append(texts.CHOSEN(count=len(chosen), runs=plural(len(found), "run"), folder=folder))
+        notes.append(f"{len(chosen)} of {plural(len(found), 'run')} in {folder}")
     _tell(chosen, notes, json_path, csv_path)
 
 
@@ -81,12 +81,12 @@ def _write_log(folder: Path, path: str, others: bool) -> None:
     from ringtrain.runs.table import iterations_text
 
     if others:
-        raise UsageError(texts.LOG_ALONE)
+        raise UsageError("--log writes one run: leave out --where, --sort, --json and --csv")
     check_files(path if path != STANDARD_OUTPUT else None)
     rows = read_iterations(folder)
     _write(path, iterations_text(rows))
     if path != STANDARD_OUTPUT:
-        echo(texts.LOG_WRITTEN(path=path, iterations=plural(len(rows), "iteration")))
+        echo(f"{path}: {plural(len(rows), 'iteration')}")
 
 
 def _write(path: str, text: str) -> None:

@@ -18,6 +18,7 @@ from ringtrain.child import child_command
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
 from ringtrain.cli.output import check_files, echo, write_text
+from ringtrain.template import Lines, joined
 
 if TYPE_CHECKING:
     from ringtrain.config.record import TrainConfig
@@ -90,7 +91,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
             for run in planned:
                 if run.name not in failed:
                     where = folder / f"{run.name}-round-{number}"
-                    echo(texts.SCALE_RUN(round=number, rounds=rounds, name=run.name, batch=run.batch), nl=False)
+                    echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch:<8} ", nl=False)
                     _take(run, number, start(run.ranks), flags, where, runs, failed)
                     Folder(folder).write("scale.json", _json(words, runs, failed, rows_of).encode())
     return _tell(words, runs, failed, paths, rows_of)
@@ -101,7 +102,7 @@ def _checked_counts(counts: list[int]) -> list[int]:
     from ringtrain.errors import UsageError
 
     if min(counts) < 1 or len(set(counts)) < 2:
-        raise UsageError(texts.SCALE_COUNTS(counts=",".join(map(str, counts))))
+        raise UsageError(f"-n {','.join(map(str, counts))}: scaling wants two numbers of ranks or more, as -n 1,2,4")
     return sorted(set(counts))
 
 
@@ -109,7 +110,10 @@ def _checked_words(words: tuple[str, ...]) -> list[str]:
     from ringtrain.errors import UsageError
 
     if not words or words[0] != "train":
-        raise UsageError(texts.SCALE_COMMAND(given=repr(words[0]) if words else "nothing"))
+        raise UsageError(
+            "scale measures `train` with options after --: ringtrain scale -n 1,2 -- train; got "
+            f"{repr(words[0]) if words else 'nothing'}"
+        )
     return list(words[1:])
 
 
@@ -123,7 +127,10 @@ def _config_of(flags: list[str]) -> "TrainConfig":
     params = dict(train.make_context("ringtrain train", list(flags)).params)
     config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), given(params)))
     if config.out is not None or config.resume is not None:
-        raise UsageError(texts.SCALE_OUT(flag="--out" if config.out is not None else "--resume"))
+        raise UsageError(
+            "scale names the folders of the runs, and each begins anew: leave "
+            f"{'--out' if config.out is not None else '--resume'} out after --"
+        )
     return config
 
 
@@ -147,7 +154,7 @@ def _folder(out: str | None) -> str:
             return str(make_unused_folder(RUNS, "scale", datetime.datetime.now()))
         Path(out).mkdir(parents=True)
     except OSError as error:
-        raise UsageError(texts.SCALE_FOLDER(out=out or RUNS, error=error.strerror)) from None
+        raise UsageError(f"--out {out or RUNS} cannot be made: {error.strerror}; name a new folder") from None
     return out
 
 
@@ -158,7 +165,7 @@ def _ended_by_signals(folder: Path) -> Iterator[None]:
     from ringtrain.errors import Interrupted
 
     def end(number, frame):
-        raise Interrupted(texts.SCALE_ENDED(folder=folder))
+        raise Interrupted(f"told to end: the figures of the runs before are in {folder}/scale.json, if there were any")
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
@@ -185,15 +192,19 @@ def _take(
     log = _log(folder, run.name)
     sample = sample_of(log) if log and status == 0 else None
     if sample is None or sample["ranks"] != run.ranks:
-        told = texts.SCALE_OTHER_RANKS(**sample) if sample else _last_words(output)
-        failed[run.name] = texts.SCALE_FAILED(name=run.name, status=status, output=output, told=told)
-        echo(texts.SCALE_NOTHING)
+        ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
+        failed[run.name] = joined([ended, _other_ranks(sample) if sample else Lines(_last_words(output))])
+        echo("no figure")
         echo(texts.FROM(text=failed[run.name]), err=True)
         return
     facts = {name: log.start.get(name) for name in ("version", "model", "data", "device", "hosts", "mpi", "date")}
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
-    echo(texts.SCALE_RATE(images_per_s=sample["images_per_s"]))
+    echo(f"{sample['images_per_s']:,.0f} images/s")
+
+
+def _other_ranks(sample: dict) -> str:
+    return f"its log is of ranks: {sample['ranks']}; the launcher starts another number, or an MPI of another kind"
 
 
 def _log(folder: Path, name: str):

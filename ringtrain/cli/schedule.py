@@ -2,7 +2,6 @@
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Numbers, plugin_option
 from ringtrain.cli.output import echo
@@ -57,7 +56,7 @@ def list_schedules():
         proof = verify_schedule(made)
         rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / made.chunks:.4g} n"))
     _print_table(("schedule", "rounds", "messages a rank", "bytes a rank"), rows)
-    echo(texts.AT_MOST)
+    echo("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")
 
 
 @schedule.command()
@@ -71,14 +70,14 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     if rank is None:
-        _limit(topology, SHOWN, texts.SHOWING_ALL, texts.NAME_ONE)
+        _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
     elif not 0 <= rank < topology.size:
-        raise UsageError(texts.NO_RANK(rank=rank, last=topology.size - 1))
-    echo(texts.SHOWN(schedule=repr(made), goal=made.goal))
+        raise UsageError(f"--rank {rank}: the ranks are 0 to {topology.size - 1}")
+    echo(f"{made!r}: {made.goal}")
     for one in range(topology.size) if rank is None else [rank]:
-        echo(texts.SENDS(rank=one, sent=made.max_chunks_sent(one), chunks=made.chunks))
+        echo(f"rank {one}: sends at most {made.max_chunks_sent(one)} chunks; the buffer has {made.chunks}")
         for number, step in enumerate(made.steps(one)):
-            echo(texts.STEP(number=number, step=step_text(step, one)))
+            echo(f"  {number:3}  {step_text(step, one)}")
     echo(collectives_texts.LEGEND)
 
 
@@ -94,16 +93,20 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     from ringtrain.collectives.proof.verify import verify_schedule as prove
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
-    _limit(topology, VERIFIED, texts.A_PROOF, texts.PROVE_FEWER)
+    _limit(topology, VERIFIED, "a proof", "prove it for fewer")
     in_tree = SHARDS if name == CANONICAL and shards is None else shards
     proof = prove(made, rounds=rounded) if in_tree is None else _proved(made, rounded, in_tree)
-    over = texts.OVER_ROUNDED if rounded else ""
-    echo(texts.PROVED(schedule=repr(made), goal=made.goal, over=over))
+    over = ", over messages that are rounded" if rounded else ""
+    echo(f"{made!r} is proved: {made.goal}{over}")
     if in_tree is not None:
-        where = texts.BOTH_WAYS if name == CANONICAL else ""
-        echo(texts.PROVED_SHARDS(shards=in_tree, where=where))
+        where = ", by messages and in memory that the ranks share" if name == CANONICAL else ""
+        echo(f"shards             {in_tree}, added in one tree{where}")
     sent = _range([sent / made.chunks for sent in proof.sent])
-    echo(texts.PROVED_COUNTS(rounds=proof.rounds, messages=_range(proof.messages), sent=sent))
+    echo(
+        f"rounds             {proof.rounds}",
+        f"messages a rank    {_range(proof.messages)}",
+        f"bytes a rank       {sent} of the buffer",
+    )
 
 
 @schedule.command()
@@ -145,17 +148,17 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
-    _limit(topology, MOST_RANKS, texts.A_PREDICTION, texts.PREDICT_FEWER)
+    _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
     fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
     if min(sizes or [0]) < 0:
-        raise UsageError(texts.NEGATIVE_BYTES(nbytes=min(sizes)))
+        raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
         told = predict(made, topology, nbytes, fabric, travels)
         share = travels * least_s(made, topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
         rows.append(
             (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
         )
-    echo(texts.ON_NODES(schedule=repr(made), counts=", ".join(map(str, topology.counts))))
+    echo(f"{made!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
     _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
 
 
@@ -168,10 +171,10 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     from ringtrain.collectives.inspect.draw import MOST_RANKS, picture, schedule_table
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
-    _limit(topology, MOST_RANKS, texts.A_DRAWING, texts.DRAW_FEWER)
+    _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
     if output:
         picture(made, topology, output)
-        echo(texts.DRAWN(schedule=repr(made), output=output))
+        echo(f"{made!r} is drawn in {output}")
         return
     echo(repr(made))
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
@@ -192,9 +195,9 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
     elif shards is None:
         made = make_schedule(name, topology, goal, rounded)
     else:
-        raise UsageError(texts.SHARDS_NOT_HERE(shards=shards, canonical=CANONICAL))
+        raise UsageError(f"--shards {shards} is for {CANONICAL} and for `ringtrain schedule verify`: leave it out")
     if pieces > 1:
-        _limit(topology, VERIFIED, texts.PIPELINING, texts.NO_PIECES)
+        _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
         made = pipelined(made, pieces)
     return made, topology
 
@@ -206,7 +209,7 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
 
     if rounded or goal != ALL_REDUCE:
         what = "--rounded" if rounded else f"--goal {goal}"
-        raise UsageError(texts.WHOLE_GRADIENTS(canonical=CANONICAL, option=what))
+        raise UsageError(f"{CANONICAL!r} adds whole gradients, all of them: leave {what} out")
     return canonical(topology.size, shards)
 
 
@@ -216,7 +219,7 @@ def _proved(made, rounded: bool, shards: int):
     from ringtrain.errors import UsageError
 
     if rounded:
-        raise UsageError(texts.SHARDS_NOT_ROUNDED(shards=shards))
+        raise UsageError(f"--shards {shards} adds gradients without rounding: leave --rounded out")
     if made.name == CANONICAL:  # in shared memory it is another plan
         addition_order.prove_fused(canonical_plan(made.size, shards), shards)
     return addition_order.prove(made, shards)
@@ -226,7 +229,7 @@ def _limit(topology, most: int, what: str, instead: str) -> None:
     from ringtrain.errors import UsageError
 
     if topology.size > most:
-        raise UsageError(texts.TOO_MANY_RANKS(ranks=topology.size, what=what, most=most, instead=instead))
+        raise UsageError(f"{topology.size} ranks are too many for {what}: at most {most}; {instead}")
 
 
 def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
@@ -235,7 +238,7 @@ def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
 
     for flag, rate in (("--gbit-s", gbit_s), ("--local-gb-s", local_gb_s), ("--add-gb-s", add_gb_s)):
         if not rate > 0:
-            raise UsageError(texts.NO_RATE(flag=flag, rate=rate))
+            raise UsageError(f"{flag} {rate:g}: wanted a rate above 0")
     return Fabric(
         alpha_s=1e-6 * alpha_us,
         beta_s=8e-9 / gbit_s,

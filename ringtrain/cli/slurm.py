@@ -78,7 +78,7 @@ def slurm(output, force, words, **given):
         echo_file(text)
     else:
         _write(output, text, force)
-        echo(texts.SCRIPT_WRITTEN(output=output))
+        echo(f"{output} is written: submit it with sbatch {output}")
 
 
 def _write(path: Path, text: str, force: bool) -> None:
@@ -86,7 +86,7 @@ def _write(path: Path, text: str, force: bool) -> None:
     from ringtrain.storage import files
 
     if os.path.lexists(path) and not force:
-        raise UsageError(texts.SCRIPT_EXISTS(path=path))
+        raise UsageError(f"{path} exists already: name another with --output, or replace it with --force")
     files.write(path, text.encode())
     path.chmod(0o755)
 
@@ -130,11 +130,11 @@ def _check_run(job, params: dict):
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
     if config.device == "cuda" and job.gpus is None:
-        raise ConfigError(texts.NO_GPUS)
+        raise ConfigError("--device cuda, but the job asks for no GPUs: give --gpus, the number of a node")
     if config.data is None and not config.synthetic and model.name != "digits":
-        raise ConfigError(texts.NO_DATA_SET(model=model.name))
+        raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
     if config.elastic is not None and job.site.launcher == "srun":
-        raise ConfigError(texts.ELASTIC_BY_SRUN)
+        raise ConfigError("--elastic needs Open MPI's mpirun, but --launcher is srun: leave one of them out")
     examples = _checked_data(config, model, graph)
     # Every rank gets a part of a batch: known where the number of ranks that train is.
     all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
@@ -199,11 +199,11 @@ def _missing(job):
 
 def _remarks(job, config):
     if job.gpus is not None and config.device == "cpu":
-        yield texts.GPUS_UNUSED
+        yield "the job asks for GPUs, but the run does not use them: add --device cuda"
     if _is_far(config):
         yield texts.NOT_HERE(path=config.data)
     if config.elastic is not None:
-        yield texts.ELASTIC_NEEDS
+        yield "--elastic: `mpirun --with-ft ulfm` starts the ranks, which needs Open MPI 5 on the nodes"
     yield from _missing_container(job)
 
 

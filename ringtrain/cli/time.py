@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import check_files, echo, write_text
 
@@ -69,7 +68,7 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
     ops = device.ops
     header["device"] = ops.describe()
     if transport.rank == 0:
-        echo("\n".join(_header_lines(header)))
+        echo(*_header_lines(header))
     alone = without_exchange(config, graph, transport.size, warm_up + iterations)
     with closing(_training(device, alone, model)) as training:
         whole = iteration_times(training)[warm_up:]
@@ -101,7 +100,7 @@ def _asked(ranks: int, name: str, given: dict):
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
     check_options(config)
     if config.batch < ranks:
-        raise UsageError(texts.BATCH_TOO_SMALL(batch=config.batch, ranks=ranks))
+        raise UsageError(f"--batch {config.batch} is smaller than the number of ranks, {ranks}; use a larger one")
     return config, model
 
 
@@ -155,18 +154,11 @@ def _header_lines(header: dict) -> list[str]:
 
     images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
     timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1
-    crowd = texts.CROWDED(crowded=header["crowded"]) if header["crowded"] else ""
+    crowd = f"; {header['crowded']}: times include the scheduler's" if header["crowded"] else ""
+    where = f"{header['dtype']}, {header['ops']}, {header['device']}"
     return [
-        texts.HEADER(
-            version=header["ringtrain"],
-            model=header["model"],
-            images=images,
-            ranks=ranks,
-            dtype=header["dtype"],
-            ops=header["ops"],
-            device=header["device"],
-        ),
-        texts.HEADER_PROTOCOL(timed=timed, first=first, binding=" | ".join(header["binding"]), crowded=crowd),
+        f"ringtrain {header['ringtrain']} time {header['model']}: {images} on {ranks}, {where}",
+        f"medians of {timed} after {first}; cores by rank: {' | '.join(header['binding'])}{crowd}",
     ]
 
 
@@ -181,8 +173,8 @@ def _show(rows: list[dict], total: dict, header: dict) -> None:
     if is_live(sys.stdout, os.environ):
         print_whole(layer_table(rows, total, framed=True))
     else:
-        echo("\n".join(plain_lines(layer_table(rows, total))))
-    echo("\n".join(summary_lines(total, header)))
+        echo(*plain_lines(layer_table(rows, total)))
+    echo(*summary_lines(total, header))
 
 
 def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:

@@ -87,11 +87,11 @@ def _tune(transport: "Transport", flags: dict) -> int:
     for dtype, op in table.groups():
         here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
-            echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
+            echo(*choice_lines(table, here, asked.sizes, dtype, op, whole=False))
     if transport.rank == 0:
         for line in [*barred(table), *doubts(result)]:
             echo(texts.FROM(text=line), err=True)
-        echo(texts.TUNED(path=kept[0][0].path))
+        echo(f"written to {kept[0][0].path}")
     return 0
 
 
@@ -113,9 +113,9 @@ def _asked(transport: "Transport", flags: dict):
     dtypes, ops = parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation")
     names = catalogue.parse_algorithms(flags["algorithms"])
     if catalogue.AUTO in names:
-        raise UsageError(texts.TUNES_AUTO)
+        raise UsageError("this command tunes auto: name the candidates that it chooses among, or all")
     if transport.size == 1:
-        raise UsageError(texts.ONE_RANK)
+        raise UsageError("one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`")
     protocol = Protocol(
         repeats=flags["iterations"], warm_up=flags["warm_up"], budget_s=flags["budget_s"], seed=flags["seed"]
     )
@@ -151,15 +151,15 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
         place.path.parent.mkdir(parents=True, exist_ok=True)
     folder = place.path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(texts.NO_TUNING_FOLDER(path=place.path, folder=folder))
+        raise UsageError(f"{place.path} cannot be written: there is no folder {folder}")
     if place.path.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(texts.TUNING_READ_ONLY(path=place.path))
+        raise UsageError(f"{place.path} cannot be written: it is a folder, or its folder is not writable")
     tuning = Tuning(machine)
     if place.path.exists() and not flags["fresh"]:
         tuning = read_tuning(place)
         check_machine(tuning, place, machine)
     told = "; ".join(f"{name} {value}" for name, value in machine.items())
-    echo(texts.TUNING(layout=layout.words(), name=layout.name, machine=machine_digest(machine), facts=told))
+    echo(f"tuning {layout.words()} (layout {layout.name}) of machine {machine_digest(machine)}: {told}")
     return place, tuning
 
 
@@ -202,16 +202,12 @@ def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
 
     place = tuning_source(flags["tuning"], os.environ)
     tuning = read_tuning(place)
-    echo(
-        texts.TUNING_FILE(
-            path=place.path, machine=machine_digest(tuning.machine), facts="; ".join(tuning.machine.values())
-        )
-    )
+    echo(f"{place.path}: machine {machine_digest(tuning.machine)}, {'; '.join(tuning.machine.values())}")
     for name, table in tuning.tables.items():
-        echo(texts.TUNED_LAYOUT(name=name, at=table.at))
+        echo(f"layout {name}, measured {table.at}")
         for dtype, op in pairs:
             here = static_candidates(table.layout, dtype)
-            echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
+            echo(*choice_lines(table, here, flags["explain"], dtype, op, whole=True))
 
 
 def _explain_here(transport: "Transport", flags: dict, pairs: list[tuple[str, str]]) -> None:
@@ -223,6 +219,6 @@ def _explain_here(transport: "Transport", flags: dict, pairs: list[tuple[str, st
     for dtype, op in pairs:
         here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
-            echo("\n".join(choice_lines(found.table, here, flags["explain"], dtype, op, whole=True)))
+            echo(*choice_lines(found.table, here, flags["explain"], dtype, op, whole=True))
     if transport.rank == 0 and found.remark:
         echo(texts.FROM(text=found.remark), err=True)

@@ -4,7 +4,6 @@ import re
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.parsing import whole_number
 
 
@@ -40,7 +39,7 @@ class Fraction(click.ParamType):
     def convert(self, value, param, ctx):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", value) if isinstance(value, str) else None
         if not match:
-            self.fail(texts.NO_SHARE(value=value), param, ctx)
+            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
         return float(match[1]) / (100 if match[2] else 1)
 
 
@@ -55,11 +54,7 @@ class OfRank(click.ParamType):
         match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
         rank = whole_number(match[1]) if match else None
         if match is None or rank is None or not self._above < float(match[2]) <= self._most:
-            self.fail(
-                texts.NO_RANK_VALUE(
-                    value=value, what=self._what, above=self._above, most=self._most, example=self._example
-                ),
-                param,
-                ctx,
-            )
+            bounds = f"above {self._above:g} and at most {self._most:g}"
+            message = f"{value!r} is not a rank and its {self._what}, {bounds}: write it as {self._example}"
+            self.fail(message, param, ctx)
         return rank, float(match[2])

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
-
 
 def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
     """Return the variants, without folders. Raises UsageError with the name of the wrong variant."""
@@ -20,7 +18,7 @@ def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: 
     named += [_named(text) for text in variants]
     for k, (name, _) in enumerate(named):
         if name in [other for other, _ in named[:k]]:
-            raise UsageError(texts.VARIANT_TWICE(name=name))
+            raise UsageError(f"variant {name!r} is there twice: give one of them other options or another name")
     return [_variant(name, [*common, *words]) for name, words in named]
 
 
@@ -29,7 +27,7 @@ def _named(text: str) -> tuple[str, list[str]]:
 
     name, colon, options = text.partition(":")
     if not colon or not name.strip():
-        raise UsageError(texts.VARIANT_NO_NAME(variant=text))
+        raise UsageError(f'--variant {text!r} has no name: write it as "large: --batch 256 --lr 0.1"')
     return name.strip(), _words(name.strip(), options)
 
 
@@ -39,10 +37,10 @@ def _words(name: str, text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(texts.VARIANT_NO_OPTIONS(name=name, options=text, error=error)) from None
+        raise UsageError(f"variant {name!r}: {text!r} is not a list of options ({error})") from None
     if not words:
-        where = texts.VARIANT_EMPTY(name=name) if name else texts.SYNC_EMPTY
-        raise UsageError(texts.NOTHING_TO_TRAIN(where=where))
+        where = f"--variant {name!r} has no options" if name else "--sync has nothing before or after a comma"
+        raise UsageError(f"{where}: leave it out, or add options")
     return words
 
 
@@ -56,9 +54,11 @@ def _variant(name: str, words: list[str]):
     try:
         flags = dict(train.make_context("train", words).params)
     except click.ClickException as error:
-        raise UsageError(texts.VARIANT_OPTION(name=name, error=hint(error, words) or error.format_message())) from None
+        raise UsageError(f"variant {name!r}: {hint(error, words) or error.format_message()}") from None
     if flags["out"] is not None:
-        raise UsageError(texts.VARIANT_OUT(name=name, out=flags["out"]))
+        raise UsageError(
+            f"variant {name!r}: compare names the folders, not --out {flags['out']}: put --out before the --"
+        )
     return Variant(name, flags.pop("run_file"), given(flags))
 
 
@@ -76,7 +76,7 @@ def seeded(variants: list, count: int) -> tuple[list, dict[str, str]]:
     runs, variant_of = [], {}
     for k in range(count):
         for variant, seed in zip(variants, (k + seed for seed in first), strict=True):
-            name = texts.VARIANT_SEED(name=variant.name, seed=seed)
+            name = f"{variant.name}, seed {seed}"
             runs.append(replace(variant, name=name, flags={**variant.flags, "seed": seed}))
             variant_of[name] = variant.name
     return runs, variant_of

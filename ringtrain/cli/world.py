@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ringtrain.cli import texts
 from ringtrain.cli.output import echo
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages, naming_paths
+from ringtrain.template import Lines, joined
 from ringtrain.transport.launch_environment import read_launch
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _joined(activity, ender: "Ender") -> "World":
     from ringtrain.transport.world import World
 
     activity.lost = roll_of(os.environ)
-    with activity.holds_gil(texts.STARTING):
+    with activity.holds_gil("starting the MPI and finding the other ranks"):
         try:
             world = World(lambda transport: guarded(transport, activity), activity.deadline_s)
         except TransportError as error:  # this rank prints it: the others may have met
@@ -103,7 +104,7 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
     except BaseException as error:
         told = blamed(error)
         if told is None:
-            _tell(texts.RANK_FAILED(rank=world.transport.rank, traceback=traceback.format_exc()))
+            _tell(joined([f"ringtrain: rank {world.transport.rank} failed:", Lines(traceback.format_exc())]))
             world.transport.abort(1)
             raise
         session.code, several = told.exit_code, world.transport.size > 1
@@ -183,7 +184,7 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
 def tell_skipped(skipped) -> None:
     """Print a note for each checkpoint that was passed over for an older one."""
     for text in skipped:
-        _tell(texts.SKIPPED(reason=text))
+        _tell(f"ringtrain: passed over: {text}")
 
 
 def tell_notes(notes: Iterable[str]) -> None:

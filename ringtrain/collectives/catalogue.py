@@ -84,7 +84,9 @@ def make_by_rank(name: str, size: int, goal: str) -> Schedule:
     half = _half(name, size, goal, rounded=False)
     owners = [half.owner(chunk) for chunk in range(half.chunks)]
     if sorted(owners) != list(range(size)):
-        raise UsageError(texts.NOT_BY_RANK(name=name, size=size, goal=goal))
+        raise UsageError(
+            f"{name} has no {goal} that gives each of {size} ranks one row: take ring, circulant, sliced or mpi"
+        )
     return compose.seated(half, [owners.index(rank) for rank in range(size)])
 
 
@@ -116,14 +118,17 @@ def check_name(name: str, rounded: bool = False) -> None:
     if not pair and name not in SCHEDULES:
         raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, SCHEDULES)))
     if pair and (kind != "hierarchical" or len(pair) != 2):
-        raise UsageError(texts.NOT_A_PAIR(name=name))
-    places = ((sorted(HALVES), texts.WITHIN_NODES), (sorted(FLAT), texts.ACROSS_NODES))
+        raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
+    places = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))
     for part, (known, place) in zip(pair, places, strict=False):
         if part not in known:
-            raise UsageError(texts.UNKNOWN_PART(part=part, place=place, name=name, hint=nearest(part, known)))
+            raise UsageError(f"unknown algorithm {part!r} {place} in {name!r}: {nearest(part, known)}")
     owning = PAIRS[name][1] if name in PAIRS else name.split(":")[-1]
     if rounded and owning not in HALVES:
-        raise UsageError(texts.NO_OWNERS(name=name, owning=", ".join(HALVES)))
+        raise UsageError(
+            f"{name!r} cannot use a wire that rounds: no rank owns a sum. Each rank adds its exact number to the "
+            f"other's rounded one, so ranks end with different bits. Use an algorithm with owners: {', '.join(HALVES)}"
+        )
 
 
 def needs_nodes(name: str) -> bool:
@@ -133,8 +138,8 @@ def needs_nodes(name: str) -> bool:
 
 def _half(name: str, size: int, goal: str, rounded: bool) -> Schedule:
     if goal not in GOALS:
-        raise UsageError(texts.UNKNOWN_GOAL(goal=goal, hint=nearest(goal, GOALS)))
+        raise UsageError(f"unknown goal {goal!r}: {nearest(goal, GOALS)}")
     if name not in HALVES:
-        raise UsageError(texts.NO_HALVES(name=name, goal=goal, halves=", ".join(HALVES)))
+        raise UsageError(f"{name!r} is not made of two halves and has no {goal}. These have one: {', '.join(HALVES)}")
     half = HALVES[name][GOALS.index(goal) - 1](size)
     return compose.rounded(half) if rounded and goal == ALL_GATHER else half

@@ -5,7 +5,6 @@ verify, cost, draw, pipelining.
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
@@ -51,13 +50,13 @@ def messages(schedule: Schedule, steps: Steps) -> list[MatchedMessage]:
 
 
 def _meet(schedule: Schedule, source: int, target: int, out: list, into: list) -> list[MatchedMessage]:
-    where = texts.MESSAGES_BETWEEN(schedule=schedule, source=source, target=target)
+    where = f"{schedule!r}, rank {source} to rank {target}"
     if len(out) != len(into):
-        raise ScheduleError(texts.UNEVEN_ENDS(where=where, sends=len(out), recvs=len(into)))
+        raise ScheduleError(f"{where}: {len(out)} sends, {len(into)} receives")
     for (k, send), (j, recv) in zip(out, into, strict=True):
         if not _fit(send, recv, schedule.chunks):
             raise ScheduleError(
-                texts.OTHER_CHUNKS(where=where, sent=span(send), send_step=k, received=span(recv), recv_step=j)
+                f"{where}: chunks {span(send)} sent in step {k} arrive as chunks {span(recv)} in step {j}"
             )
     return [MatchedMessage(source, target, k, j, send, recv) for (k, send), (j, recv) in zip(out, into, strict=True)]
 

@@ -39,7 +39,9 @@ def check_shared(algorithm: str, wired: bool) -> None:
     """
     kind, pair, outer = algorithm.partition(":")
     if pair and (kind != ROUTED or outer not in FLAT):
-        raise UsageError(texts.UNKNOWN_OUTER(name=algorithm, hint=nearest(outer, FLAT)))
+        raise UsageError(
+            f"unknown algorithm {algorithm!r}: routed:OUTER names the algorithm between nodes: {nearest(outer, FLAT)}"
+        )
     if wired and kind == MAPPED:
         raise UsageError(texts.NO_MESSAGES(name=kind))
     check_name(outer or OUTER, wired)
@@ -83,11 +85,11 @@ def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Seque
     Collective.
     """
     if algorithm == MAPPED and transport.nodes > 1:
-        return texts.SEVERAL_NODES(nodes=transport.nodes, instead=ROUTED)
+        return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
     lacking = transport.gather_json(_lacking(transport, buffer, tags))
     first = next(filter(None, lacking), None)
     alike = peers(rank for rank, what in enumerate(lacking) if what == first)
-    return first and texts.ON_RANKS(why=first, peers=alike)
+    return first and f"{first}, on {alike}"
 
 
 def not_added(dtype: str) -> str | None:
@@ -100,10 +102,14 @@ def _lacking(transport: Transport, buffer: Array, tags: Sequence[int]) -> str | 
     counters = [transport.signal_counter(tag) for tag in tags]
     views = transport.peer_views(buffer)
     if views is None:
-        return texts.NOT_SHARED_WHY(why=transport.why_not_shared) if transport.why_not_shared else texts.NOT_SHARED
+        return (
+            f"the buffer is not in memory that the ranks of a node share: {transport.why_not_shared}"
+            if transport.why_not_shared
+            else "the buffer is not in memory that the ranks of a node share"
+        )
     if not on_host(views) and len(views) > AT_ONCE:
-        return texts.TOO_MANY_BUFFERS(limit=AT_ONCE, size=len(views))
-    return texts.NO_COUNTERS if None in counters else None
+        return f"a device adds up the buffers of {AT_ONCE} ranks at once, and the node has {len(views)}"
+    return "shared memory has no room for the counters that ranks wait on" if None in counters else None
 
 
 def or_nearest_over_messages(
@@ -116,7 +122,7 @@ def or_nearest_over_messages(
     if why is None:
         return algorithm, None
     instead = INSTEAD[algorithm.partition(":")[0]]
-    return instead, texts.RUNS_INSTEAD(algorithm=algorithm, why=why, instead=instead)
+    return instead, f"{algorithm} cannot run here: {why}; {instead} over messages runs instead"
 
 
 @cache

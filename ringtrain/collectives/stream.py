@@ -48,16 +48,20 @@ def stream_window(transport: Transport) -> StreamWindow:
 def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None:
     """Return the reason why such a buffer cannot be streamed here; None if it can. Collective the first time."""
     if transport.nodes > 1:
-        return texts.STREAM_ONE_NODE(nodes=transport.nodes)
+        return f"ranks are on {transport.nodes} nodes, and it works within one"
     if dtype not in TYPES:
         return texts.NOT_ADDED(known=", ".join(TYPES), dtype=dtype)
     if not isinstance(buffer, np.ndarray):
-        return texts.STREAM_ON_HOST()
+        return "the buffer is not in host memory"
     if transport.local_size > MOST_RANKS:
-        return texts.STREAM_TOO_MANY(size=transport.local_size, most=MOST_RANKS)
+        return f"the node has {transport.local_size} ranks, and it takes {MOST_RANKS}"
     if stream_window(transport).memory is None:
         why = transport.why_not_shared
-        return texts.STREAM_NO_WINDOW_WHY(why=why) if why else texts.STREAM_NO_WINDOW()
+        return (
+            f"the ranks of the node have no memory that they share: {why}"
+            if why
+            else "the ranks of the node have no memory that they share"
+        )
     return None
 
 

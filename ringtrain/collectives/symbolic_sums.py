@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.collectives import texts
-
 LONGEST = 200  # characters of an expression in an error
 
 
@@ -74,23 +72,23 @@ class Contributions:
         """Return the first leaf whose count is not one, in words."""
         held = self.sums.leaves[value]
         wrong = next((leaf for leaf in range(self.sums.count) if held[leaf] != 1), None)
-        return None if wrong is None else texts.MISCOUNT(leaf=self.name(wrong), times=held[wrong])
+        return None if wrong is None else f"ends with {self.name(wrong)} {held[wrong]} times"
 
     def disorder(self, value: int) -> str | None:
         """Return the expression in words, if it is not the wanted total."""
         if self.total in (None, value):
             return None
-        return texts.DISORDER(got=self.sums.say(value), wanted=self.sums.say(self.total))
+        return f"is added as {self.sums.say(value)}; wanted {self.sums.say(self.total)}"
 
 
 def contributions(brings: Sequence[int]) -> Contributions:
     """Return the contributions of ranks with these numbers of input arrays: every array is a leaf, the buffers
     first.
     """
-    names = [texts.CONTRIBUTION(rank=rank) for rank in range(len(brings))]
+    names = [f"rank {rank}'s contribution" for rank in range(len(brings))]
     inputs = [[rank] for rank in range(len(brings))]
     for rank, count in enumerate(brings):
         for number in range(1, count):
             inputs[rank].append(len(names))
-            names.append(texts.INPUT_CONTRIBUTION(rank=rank, number=number))
+            names.append(f"rank {rank}'s contribution in input {number}")
     return Contributions(SymbolicSums(len(names)), inputs, names.__getitem__)

@@ -21,10 +21,10 @@ class Topology:
             raise UsageError(texts.NO_RANKS(size=0))
         for number, ranks in enumerate(self.nodes):
             if not ranks:
-                raise UsageError(texts.EMPTY_NODE(node=number))
+                raise UsageError(f"node {number} has no ranks: every node needs at least 1")
         every = sorted(rank for node in self.nodes for rank in node)
         if every != list(range(len(every))):
-            raise UsageError(texts.NOT_EACH_ONCE(ranks=every, last=len(every) - 1))
+            raise UsageError(f"the nodes hold ranks {every}: wanted 0 to {len(every) - 1}, each once")
 
     @property
     def size(self) -> int:
@@ -61,7 +61,7 @@ def even(size: int, nodes: int = 1) -> Topology:
     if size < 1:
         raise UsageError(texts.NO_RANKS(size=size))
     if not 1 <= nodes <= size:
-        raise UsageError(texts.TOO_MANY_NODES(size=size, nodes=nodes))
+        raise UsageError(f"{size} ranks cannot run on {nodes} nodes: wanted 1 to {size} nodes")
     return topology_from_nodes([rank * nodes // size for rank in range(size)])
 
 
@@ -78,5 +78,7 @@ def requested(ranks: int | None, nodes: Sequence[int] | None) -> Topology:
     topology = filled(nodes)
     if ranks not in (None, topology.size):
         told = ", ".join(map(str, nodes))
-        raise UsageError(texts.NODES_DISAGREE(counts=told, total=topology.size, ranks=ranks))
+        raise UsageError(
+            f"nodes of {told} ranks have {topology.size} ranks in all, not {ranks}: give only one of the two"
+        )
     return topology

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from ringtrain import parsing
-from ringtrain.config import texts
 from ringtrain.config.record import (
     FORMER_KEYS,
     FORMER_VALUES,
@@ -25,6 +24,7 @@ from ringtrain.config.record import (
 )
 from ringtrain.errors import ConfigError, nearest
 
+IN_EPOCHS = "a whole number of iterations, or epochs like 5ep or 0.5ep"
 FLAGS = "flags"  # the source of the command line's values
 YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
@@ -34,7 +34,7 @@ def parse_run_file(text: str, source: str) -> dict:
     try:
         table = renamed(parsing.parse_toml(text))
     except ValueError as error:
-        raise ConfigError(texts.NOT_TOML(source=source, error=error)) from None
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
     return {key: value for key, value in table.items() if FORMER_KEYS.get(key, key) is not None}
 
 
@@ -49,9 +49,9 @@ def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) ->
     try:
         text = parsing.read_text(path, opener=opener)
     except (OSError, ValueError) as error:
-        raise ConfigError(texts.UNREADABLE(path=path, error=error)) from None
+        raise ConfigError(f"run file {path} cannot be read: {error}") from None
     try:
-        return parse_run_file(text, texts.RUN_FILE(path=path))
+        return parse_run_file(text, f"run file {path}")
     except ConfigError as error:
         raise ConfigError(_with_toml(error, text)) from None
 
@@ -66,7 +66,7 @@ def _with_toml(error: ConfigError, text: str) -> str:
         parsing.parse_toml(f"{key} = {value}")
     except ValueError:
         value = json.dumps(value, ensure_ascii=False)
-    return texts.WRITE_TOML(error=error, key=key, value=value)
+    return f"{error}. It looks like YAML, and a run file is TOML: write {key} = {value}"
 
 
 def resolve(*layers: tuple[str, dict]) -> TrainConfig:
@@ -86,8 +86,8 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
 def _one_length(source: str, given: dict, values: dict) -> None:
     epochs, iterations = given.get("epochs"), given.get("iterations")
     if epochs is not None and iterations is not None:
-        names = {f"{key}_name": _named(source, key) for key in ("epochs", "iterations")}
-        raise ConfigError(texts.BOTH_LENGTHS(epochs=epochs, iterations=iterations, **names))
+        both = f"{_named(source, 'epochs')} ({epochs}) and {_named(source, 'iterations')} ({iterations})"
+        raise ConfigError(f"both {both} are given; give one")
     if epochs is not None:
         values["iterations"] = None
     if iterations is not None:
@@ -97,54 +97,62 @@ def _one_length(source: str, given: dict, values: dict) -> None:
 def _checked(source: str, key: str, value):
     known = config_fields()
     if key not in known:
-        raise ConfigError(texts.UNKNOWN_KEY(source=source, key=key, hint=nearest(key, known)))
+        raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
     spec, where = known[key], (source, key)
     if value is None:
         return None
     if isinstance(default_of(spec), tuple):
         if not isinstance(value, (list, tuple)):
-            raise _wanted(where, value, texts.LIST_OF_EPOCHS if spec.metadata["epochs"] else texts.LIST)
+            raise _wanted(
+                where,
+                value,
+                'a list like [4000] or ["30ep", "60ep"]' if spec.metadata["epochs"] else "a list of whole numbers",
+            )
         return tuple(_scalar(where, int, spec.metadata, item) for item in value)
     return _scalar(where, kind_of(spec), spec.metadata, value)
 
 
 def _named(source: str, key: str) -> str:
     """Return the flag as the user types it, or the file's key."""
-    return texts.IN_FLAG(flag=key.replace("_", "-")) if source == FLAGS else texts.IN_FILE(source=source, key=key)
+    return f"--{key.replace('_', '-')}" if source == FLAGS else f"{source}: {key}"
 
 
 def _refused(where: tuple[str, str], value, wanted: str) -> ConfigError:
     """Return the error for a bad value. ``where``: source and key"""
     if where[0] == FLAGS:
-        return ConfigError(texts.REFUSED_FLAG(name=_named(*where), value=shlex.quote(str(value)), wanted=wanted))
-    return ConfigError(texts.REFUSED_KEY(name=_named(*where), value=value, wanted=wanted))
+        return ConfigError(f"{_named(*where)} {shlex.quote(str(value))}: {wanted}")
+    return ConfigError(f"{_named(*where)} is {value!r}; {wanted}")
 
 
 def _wanted(where: tuple[str, str], value, wanted: str) -> ConfigError:
-    return _refused(where, value, texts.WANTS(wanted=wanted))
+    return _refused(where, value, f"it wants {wanted}")
 
 
-_WORDS = {int: texts.A_WHOLE_NUMBER, float: texts.A_NUMBER, bool: texts.TRUE_OR_FALSE, str: texts.A_TEXT}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def _scalar(where: tuple[str, str], kind: type, rules, value):
     if type(value) is int and abs(value) > parsing.LARGEST_NUMBER:
         most = parsing.LARGEST_NUMBER
-        wanted = texts.AT_MOST(bound=most) if value > 0 else texts.AT_LEAST(bound=-most)
-        raise ConfigError(texts.TOO_LONG(name=_named(*where), digits=len(str(abs(value))), wanted=wanted))
+        wanted = f"at most {most}" if value > 0 else f"at least {-most}"
+        raise ConfigError(f"{_named(*where)} is a number of {len(str(abs(value)))} digits; it wants {wanted}")
     if kind is float and type(value) is int:
         value = float(value)
     if rules["epochs"] and type(value) is str:
         return _in_epochs(where, rules, value)
     if type(value) is not kind:
-        raise _wanted(where, value, texts.IN_EPOCHS if rules["epochs"] else _WORDS[kind])
+        raise _wanted(where, value, IN_EPOCHS if rules["epochs"] else _WORDS[kind])
     if isinstance(value, float) and not math.isfinite(value):
-        raise _wanted(where, value, texts.A_FINITE_NUMBER)
+        raise _wanted(where, value, "a finite number")
     if isinstance(value, str):
         _check_text(where, value)
         if rules["choices"] and value not in rules["choices"]:
             known = nearest(value, rules["choices"])
-            raise _refused(where, value, texts.OR_PLUGIN(known=known) if isinstance(rules["choices"], list) else known)
+            raise _refused(
+                where,
+                value,
+                f"{known}; one of your own needs --plugin FILE.py" if isinstance(rules["choices"], list) else known,
+            )
     _check_bounds(where, rules, value)
     return value
 
@@ -152,42 +160,42 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
 def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
     count = parsing.epochs(value)
     if count is None:
-        raise _wanted(where, value, texts.IN_EPOCHS)
+        raise _wanted(where, value, IN_EPOCHS)
     if rules["low"] and not count:
-        raise _wanted(where, value, texts.MORE_THAN_NO_EPOCH)
+        raise _wanted(where, value, "more than 0ep")
     return value
 
 
 def _check_text(where: tuple[str, str], value: str) -> None:
     if not value:
-        raise ConfigError(texts.EMPTY(name=_named(*where), why=parsing.UNSET))
+        raise ConfigError(f"{_named(*where)} is empty: {parsing.UNSET}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ConfigError(texts.NOT_UTF8(name=_named(*where), value=value)) from None
+        raise ConfigError(f"{_named(*where)} is {value!r}, which is not text in UTF-8") from None
     if "\0" in value:
-        raise ConfigError(texts.ZERO_BYTE(name=_named(*where), value=value))
+        raise ConfigError(f"{_named(*where)} is {value!r}; a name has no zero byte")
 
 
 def _check_bounds(where: tuple[str, str], rules, value) -> None:
     bounds = (
-        (rules["low"], lambda v, b: v >= b, texts.AT_LEAST),
-        (rules["above"], lambda v, b: v > b, texts.MORE_THAN),
-        (rules["below"], lambda v, b: v < b, texts.LESS_THAN),
-        (rules["high"], lambda v, b: v <= b, texts.AT_MOST),
+        (rules["low"], lambda v, b: v >= b, "at least"),
+        (rules["above"], lambda v, b: v > b, "more than"),
+        (rules["below"], lambda v, b: v < b, "less than"),
+        (rules["high"], lambda v, b: v <= b, "at most"),
     )
-    for bound, holds, text in bounds:
+    for bound, holds, words in bounds:
         if bound is not None and not holds(value, bound):
-            raise _wanted(where, value, text(bound=bound))
+            raise _wanted(where, value, f"{words} {bound}")
 
 
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
     """Return the recipe of a model file as a source of :func:`resolve`. Raises: ConfigError for a key that no recipe
     has."""
-    source = texts.RECIPE(model=model_name)
+    source = f"recipe of model {model_name}"
     for key in recipe:
         if FORMER_KEYS.get(key, key) not in RECIPE_KEYS:
-            raise ConfigError(texts.NOT_OF_A_RECIPE(source=source, key=key, hint=nearest(key, RECIPE_KEYS)))
+            raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, RECIPE_KEYS)}")
     return source, renamed(recipe)
 
 

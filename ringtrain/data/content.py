@@ -62,11 +62,11 @@ def make_part(images, labels, where: str) -> Part:
     Raises: DataError naming ``where``.
     """
     if images.dtype != np.uint8:
-        raise DataError(texts.IMAGES_TYPE(where=where, dtype=images.dtype))
+        raise DataError(f"{where}: images are {images.dtype}; they must be uint8, 0 to 255: convert them first")
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or 0 in images.shape[1:]:
-        raise DataError(texts.IMAGES_SHAPE(where=where, shape=images.shape))
+        raise DataError(f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]")
     if images.shape[1] in (1, 3) and images.shape[3] not in (1, 2, 3, 4):
         raise DataError(texts.CHANNELS_FIRST(where=where, shape=images.shape))
     return Part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
@@ -74,9 +74,9 @@ def make_part(images, labels, where: str) -> Part:
 
 def _labels(labels, count: int, where: str):
     if labels.dtype.kind not in "iu":
-        raise DataError(texts.LABELS_TYPE(where=where, dtype=labels.dtype))
+        raise DataError(f"{where}: labels are {labels.dtype}; they must be integers, the number of each class")
     if labels.shape not in ((count,), (count, 1)):
-        raise DataError(texts.LABELS_SHAPE(where=where, shape=labels.shape, count=count))
+        raise DataError(f"{where}: labels have the shape {labels.shape} for {count} images; it must be ({count},)")
     if count == 0:
         raise DataError(texts.NO_EXAMPLES(where=where))
     low, high = int(labels.min()), int(labels.max())
@@ -137,7 +137,7 @@ def difference(held: str, given: str) -> str:
     ringtrain, whose checksums cover the examples only."""
     (held, beside, facts), (given, _, other) = held.partition(BESIDE), given.partition(BESIDE)
     if held != given:
-        return texts.OTHER_EXAMPLES(held=held[:12], given=given[:12])
+        return f"its examples have the checksum {held[:12]}…, these have {given[:12]}…"
     if beside and facts != other:
-        return texts.OTHER_FACTS(held=facts[:12], given=other[:12])
+        return f"its class names, mean, std and mean_image have the checksum {facts[:12]}…, these have {other[:12]}…"
     return ""

@@ -76,7 +76,7 @@ class FilePicture(Picture):
 
     def __init__(self, data: bytes, where: str, channels: int):
         if channels not in MODES:
-            raise DataError(texts.CHANNELS_OF_FILES(channels=channels))
+            raise DataError(f"files of images have 1 channel or 3, not {channels}: use arrays, in an HDF5 file")
         self._where, self._mode, self._channels = where, MODES[channels], channels
         chunks = _chunks(data, where)
         self._image = _opened(data, where)
@@ -142,7 +142,7 @@ def _opened(data: bytes, where: str):
     if not known or bits > 8:
         image.close()
         mode = f"{image.mode} with {bits} bits a channel" if known else image.mode
-        raise DataError(texts.PIXEL_TYPE(file=where, mode=mode))
+        raise DataError(f"{where} has pixels of type {mode}: convert it to 8 bits a channel first")
     return image
 
 
@@ -163,7 +163,10 @@ def _chunks(data: bytes, where: str) -> set[bytes]:
         end = at + 8 + int.from_bytes(view[at : at + 4])
         noted, computed = view[end : end + 4], zlib.crc32(view[at + 4 : end])
         if len(noted) == 4 and int.from_bytes(noted) != computed:
-            raise DataError(texts.CHUNK_DIFFERS(file=where, offset=at, computed=computed, noted=int.from_bytes(noted)))
+            raise DataError(
+                f"{where} changed after it was written: the CRC-32 of its chunk at byte {at} is {computed:08x}, the "
+                f"file says {int.from_bytes(noted):08x}; copy it again"
+            )
         types.add(bytes(view[at + 4 : at + 8]))
         at = end + 4
     return types

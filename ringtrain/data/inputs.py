@@ -44,7 +44,9 @@ def list_inputs(given: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list
             listed[-1][1].extend(paths)
         else:
             listed.append((kind, paths))
-    return listed, [texts.NOT_PREDICTED(count=len(others), first=plain(others[0]))] if others else []
+    return listed, [
+        f"{len(others)} files or folders are no images and were left out: {plain(others[0])}, …"
+    ] if others else []
 
 
 def _look(path: str, others: list[str]) -> tuple[str, list[str]]:
@@ -53,12 +55,14 @@ def _look(path: str, others: list[str]) -> tuple[str, list[str]]:
         found = list(walk(path))
         images = [each for each, kind in found if kind != OTHER]
         if not images:
-            raise DataError(texts.NO_IMAGES_BELOW(folder=path, suffixes=", ".join(sorted(SUFFIXES))))
+            raise DataError(f"{path} and the folders in it have no images (of {', '.join(sorted(SUFFIXES))})")
         others += [each for each, kind in found if kind == OTHER]
         return IMAGES, images
     for kind, endings in ((IMAGES, SUFFIXES), (ARRAY, ARRAY_ENDINGS)):
         if ending in endings and not os.path.exists(path):
-            raise DataError(texts.NO_INPUT(path=path))
+            raise DataError(
+                f"there is no {path}: give image files, folders of them, .npy or .npz files, or data sets (.h5)"
+            )
         if ending in endings:
             return kind, [path]
     return DATA_SET, [path]
@@ -120,7 +124,7 @@ def _content(path: str) -> bytes:
         with os.fdopen(files.open_regular(Path(path), os.O_RDONLY), "rb") as file:
             return file.read()
     except OSError as error:
-        raise DataError(texts.INPUT_UNREADABLE(path=path, reason=error.strerror or error)) from None
+        raise DataError(f"{path} could not be read: {error.strerror or error}") from None
 
 
 def read_array(path: str, shape: Shape) -> ArraySplit:
@@ -147,7 +151,8 @@ def _array_name(path: str, archive) -> str:
         if name in archive.files:
             return name
     raise DataError(
-        texts.WHICH_ARRAY(path=path, found=", ".join(archive.files) or "none", known=", ".join(ARRAY_NAMES))
+        f"{path} has several arrays ({', '.join(archive.files) or 'none'}): name the one with the examples "
+        f"{', '.join(ARRAY_NAMES)}"
     )
 
 
@@ -164,10 +169,14 @@ def unlabelled(array, shape: Shape, where: str) -> ArraySplit:
     Raises: DataError naming ``where``, if the array has no such axes, no examples, or no numbers.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
-        raise DataError(texts.GIVEN_TYPE(where=where, dtype=getattr(array, "dtype", type(array).__name__)))
+        raise DataError(
+            f"{where}: its values are {getattr(array, 'dtype', type(array).__name__)}: give uint8, or other numbers"
+        )
     examples = _with_axes(array, shape)
     if examples is None or 0 in examples.shape:
-        raise DataError(texts.GIVEN_SHAPE(where=where, shape=array.shape, wanted=", ".join(map(str, shape))))
+        raise DataError(
+            f"{where} has the shape {array.shape}: the training data has [N, {', '.join(map(str, shape))}]; N from 1"
+        )
     return ArraySplit(examples, np.full(len(examples), IGNORE, np.int32), "")
 
 

@@ -7,7 +7,6 @@ import ctypes
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.errors import DataError
 
 
@@ -18,7 +17,10 @@ def pillow():
 
         Image.Image.__arrow_c_array__  # noqa: B018 (what :func:`pixels_of` needs)
     except (ImportError, AttributeError) as error:
-        raise DataError(texts.NO_PILLOW) from error
+        raise DataError(
+            "files of images need Pillow 11.3 or newer, which is not installed: pip install --upgrade "
+            "'ringtrain[images]'"
+        ) from error
     return Image
 
 

@@ -26,7 +26,6 @@ from typing import IO, Any
 import h5py
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.content import IGNORE
 from ringtrain.errors import DataError, RingtrainError
 from ringtrain.storage import hdf5
@@ -114,7 +113,7 @@ class PredictionFile(ABC):
         except RingtrainError:  # of standard output
             raise
         except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError at times
-            raise RingtrainError(texts.PREDICTIONS_FAILED(path=self._path, error=error)) from None
+            raise RingtrainError(f"{self._path} could not be written: {error}; make room there") from None
 
     def discard(self) -> None:
         """Close the file, and remove it if it is not finished."""
@@ -248,25 +247,27 @@ def open_predictions(
         _check_text(path, form)
         return JsonPredictions(None, form, top or TOP, stream)
     if path.is_dir():
-        raise DataError(texts.PREDICTIONS_FOLDER(path=path))
+        raise DataError(f"{path} is a folder; name a file that ends in .jsonl, .csv or .h5")
     if path.exists() and not force:
-        raise DataError(texts.PREDICTIONS_EXIST(path=path))
+        raise DataError(f"{path} exists already; name another file, or give --force to replace it")
     if top is not None and path.suffix != ".jsonl":
-        raise DataError(texts.TOP_ELSEWHERE(path=path))
+        raise DataError(f"{path} gets the probabilities of all classes: leave --top out, or write .jsonl")
     try:
         if path.suffix in (".h5", ".hdf5"):
             return Hdf5Predictions(path, form, about)
         if path.suffix not in (".csv", ".jsonl"):
-            raise DataError(texts.PREDICTIONS_ENDING(path=path))
+            raise DataError(f"{path}: its ending gives the format: name it .jsonl, .csv or .h5")
         _check_text(path, form)
         return CsvPredictions(path, form) if path.suffix == ".csv" else JsonPredictions(path, form, top or TOP)
     except OSError as error:
-        raise DataError(texts.PREDICTIONS_REFUSED(path=path, reason=error.strerror or error)) from None
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _check_text(path: Path, form: PredictionForm) -> None:
     count = math.prod(form.shape)
     if count > MOST_IN_TEXT:
-        raise DataError(texts.TOO_MUCH_TEXT(path=path, count=count, most=MOST_IN_TEXT))
+        raise DataError(
+            f"{path}: {count:,} numbers an example are too many for text (at most {MOST_IN_TEXT:,}): write .h5"
+        )
     if form.kind == PROBABILITY and len(form.shape) != 1:
-        raise DataError(texts.PIXELS_IN_TEXT(path=path))
+        raise DataError(f"{path}: a class for each pixel is no line of text: write .h5")

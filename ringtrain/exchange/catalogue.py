@@ -93,12 +93,14 @@ STRATEGIES = {
         make=Delayed,
         summary="apply the previous gradient while this one is exchanged",
         options=(),
-        overlap=Only(("backward", "forward"), texts.OVERLAP_DELAYED),
+        overlap=Only(
+            ("backward", "forward"), Template("exchanges while the next iteration computes; {other} forbids that")
+        ),
         algorithm=None,
         tuning=None,
         wire=None,
         compress=None,
-        loss_scale=texts.SCALE_DELAYED,
+        loss_scale=Template("scales the loss; {other} applies a gradient after the scale has changed"),
         activations=None,
         batch_norm_sync=None,
         hybrid=texts.HYBRID_DELAYED,
@@ -112,10 +114,12 @@ STRATEGIES = {
         summary="each rank updates its slice and holds only its optimizer state",
         options=(),
         overlap=None,
-        algorithm=Only((AUTO, *HALVES), texts.ALGORITHM_HALVES),
-        tuning=texts.TUNING_HALVES,
+        algorithm=Only(
+            (AUTO, *HALVES), Template("updates between the two halves of an all-reduce; {other} has no halves")
+        ),
+        tuning=Template("holds times of whole all-reduces; {other} runs their halves"),
         wire=texts.WIRE,
-        compress=texts.COMPRESS_SLICES,
+        compress=Template("needs the sums of whole parameters; {other} gives each rank the sums of its slice"),
         loss_scale=None,
         activations=None,
         batch_norm_sync=None,
@@ -150,7 +154,9 @@ STRATEGIES = {
         make=Gossip,
         summary="average with one other rank",
         options=("gossip_max_lag",),
-        overlap=Only(("backward",), texts.OVERLAP_GOSSIP),
+        overlap=Only(
+            ("backward",), Template("exchanges weights during the whole iteration; {other} cannot change that")
+        ),
         algorithm=None,
         tuning=None,
         wire=texts.WIRE,
@@ -168,9 +174,12 @@ STRATEGIES = {
         make=Master,
         summary="rank 0 reads the data, computes the loss and updates",
         options=(),
-        overlap=Only(("backward",), texts.OVERLAP_MASTER),
-        algorithm=Only((AUTO, STAR), texts.ALGORITHM_STAR),
-        tuning=texts.TUNING_STAR,
+        overlap=Only(("backward",), Template("updates on rank 0 between two passes; {other} cannot change that")),
+        algorithm=Only(
+            (AUTO, STAR),
+            Template("gathers gradients on rank 0 and sends weights back, as the star does; {other} does not"),
+        ),
+        tuning=Template("holds times of all-reduces to choose from; {other} has one algorithm only"),
         wire=texts.WIRE,
         compress=texts.COMPRESS_SERVERS,
         loss_scale=texts.HALVED_ACTIVATIONS,
@@ -191,7 +200,9 @@ STRATEGIES = {
         tuning=texts.TUNING_SERVERS,
         wire=texts.WIRE,
         compress=texts.COMPRESS_SERVERS,
-        loss_scale=texts.SCALE_SERVERS,
+        loss_scale=Template(
+            "skips an update if a gradient overflows; with {other} some servers would skip it, others not"
+        ),
         activations=None,
         batch_norm_sync=texts.BATCH_NORM,
         hybrid=None,

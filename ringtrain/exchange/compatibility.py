@@ -77,12 +77,13 @@ class Rule:
         """Return the refusal of this configuration."""
         option, given = (_typed(name, getattr(config, name)) for name in (self.option, self.other))
         if self.why is None:
-            return texts.UNUSED(option=option, users=self._accepted(), given=given)
+            users = self._accepted()
+            return f"{option} is used by {users} alone; this run uses {given}: leave it out, or use {users}"
         why = self.why if isinstance(self.why, Template) else self.why[getattr(config, self.other)]
         instead = ", or ".join(filter(None, [self.also, self._accepted()]))
         if not instead:
-            return texts.EITHER(option=option, reason=why(other=given))
-        return texts.REFUSED(option=option, reason=why(other=given), instead=instead)
+            return f"{option} {why(other=given)}. Leave one of the two out"
+        return f"{option} {why(other=given)}. Use {instead}, or leave {option} out"
 
     def _accepted(self) -> str:
         """ "--sync allreduce, sharded or delayed"; nothing where the other option is to be left out"""
@@ -130,7 +131,7 @@ OTHER_RULES = (
     Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),
     Rule("tuning", None, "asynchronous", OFF, texts.TUNING_SERVERS),
-    Rule("asynchronous", ON, "staleness", (0,), texts.BOUND),
+    Rule("asynchronous", ON, "staleness", (0,), Template("puts no bound on how far ranks are apart; {other} is one")),
     Rule("server_levels", None, "asynchronous", OFF, texts.LEVELS),
     Rule("server_levels", None, "staleness", (0,), texts.LEVELS),
     Rule("check_replicas", bool, "asynchronous", OFF, texts.CHECK_REPLICAS),
@@ -138,45 +139,175 @@ OTHER_RULES = (
     Rule("ema", None, "asynchronous", OFF, texts.AVERAGE_APART),
     Rule("ema", None, "staleness", (0,), texts.AVERAGE_APART),
     # compression
-    Rule("compress", None, "fc", (DATA,), texts.DIVIDED),
-    Rule("compress", None, "overlap", ("none", "backward"), texts.TWO_ROUNDS),
-    Rule("compress", None, "wire", (NONE,), texts.ROUNDED_REST),
-    Rule("precision", ("float16",), "compress", (NONE,), texts.SCALE_REST, BFLOAT16),
+    Rule(
+        "compress",
+        None,
+        "fc",
+        (DATA,),
+        Template("keeps the rest of each gradient for later; with {other} ranks do not exchange all gradients"),
+    ),
+    Rule(
+        "compress",
+        None,
+        "overlap",
+        ("none", "backward"),
+        Template("exchanges in two rounds, in one order on all ranks; {other} allows other orders"),
+    ),
+    Rule(
+        "compress",
+        None,
+        "wire",
+        (NONE,),
+        Template("sends less by itself; {other} would round it, and lose the rounding error"),
+    ),
+    Rule(
+        "precision",
+        ("float16",),
+        "compress",
+        (NONE,),
+        Template("scales the loss; {other} keeps parts of gradients that an earlier scale was applied to"),
+        BFLOAT16,
+    ),
     # sums in one order
-    Rule("reproducible", ON, "fc", (DATA,), texts.ORDER_FC),
-    Rule("reproducible", ON, "wire", (NONE,), texts.ORDER_WIRE),
-    Rule("reproducible", ON, "compress", (NONE,), texts.ORDER_COMPRESS),
-    Rule("reproducible", ON, "accumulate", (1,), texts.ORDER_SHARDS),
-    Rule("batch_norm", ("sync",), "reproducible", OFF, texts.ORDER_STATISTICS, GHOST),
-    Rule("ops", None, "reproducible", OFF, texts.ORDER_OPS),
+    Rule(
+        "reproducible",
+        ON,
+        "fc",
+        (DATA,),
+        Template("adds gradients in one order at any number of ranks; with {other} the order depends on that number"),
+    ),
+    Rule(
+        "reproducible",
+        ON,
+        "wire",
+        (NONE,),
+        Template("gives the same bits at any number of ranks; {other} rounds sums that depend on that number"),
+    ),
+    Rule(
+        "reproducible",
+        ON,
+        "compress",
+        (NONE,),
+        Template("gives the same bits at any number of ranks; {other} drops parts that depend on that number"),
+    ),
+    Rule(
+        "reproducible",
+        ON,
+        "accumulate",
+        (1,),
+        Template("makes one micro-batch of each shard, smaller with more --shards; {other} cuts it again"),
+    ),
+    Rule(
+        "batch_norm",
+        ("sync",),
+        "reproducible",
+        OFF,
+        Template("sums statistics in an order that depends on the number of ranks; {other} needs one order"),
+        GHOST,
+    ),
+    Rule(
+        "ops",
+        None,
+        "reproducible",
+        OFF,
+        Template("multiplies by NumPy's BLAS, whose order of sums is not fixed; {other} needs one order"),
+    ),
     # statistics of the whole batch
-    Rule("batch_norm", ("sync",), "accumulate", (1,), texts.WHOLE_BATCH),
-    Rule("batch_norm", ("sync",), "fc", (DATA, "hybrid"), texts.SAME_LAYER),
-    Rule("batch_norm", ("sync",), "recompute", OFF, texts.WHOLE_AGAIN),
+    Rule(
+        "batch_norm",
+        ("sync",),
+        "accumulate",
+        (1,),
+        Template("takes statistics over the whole batch; {other} would normalise parts of it one after another"),
+    ),
+    Rule(
+        "batch_norm",
+        ("sync",),
+        "fc",
+        (DATA, "hybrid"),
+        Template("needs all ranks in the same layer; with {other} they are in different ones"),
+    ),
+    Rule(
+        "batch_norm",
+        ("sync",),
+        "recompute",
+        OFF,
+        Template("exchanges statistics in every layer; {other} would exchange them again in backward"),
+    ),
     # fully connected layers
-    Rule("fc", ("hybrid",), "asynchronous", OFF, texts.SAME_BATCH),
+    Rule(
+        "fc",
+        ("hybrid",),
+        "asynchronous",
+        OFF,
+        Template("needs all ranks in every pass of one batch; with {other} they are in different batches"),
+    ),
     Rule("fc", ("hybrid",), "staleness", (0,), texts.HYBRID_APART),
-    Rule("fc", ("pipeline",), "algorithm", (AUTO, *FLAT), texts.ALGORITHM_SOME),
-    Rule("fc", ("pipeline",), "tuning", UNSET, texts.TUNING_SOME),
-    Rule("ema", None, "fc_update", ("accumulate",), texts.AVERAGE_UPDATES),
-    Rule("fc_update", ("micro-batch",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
+    Rule(
+        "fc",
+        ("pipeline",),
+        "algorithm",
+        (AUTO, *FLAT),
+        Template("sums over some of the ranks; {other} takes all of them"),
+    ),
+    Rule(
+        "fc",
+        ("pipeline",),
+        "tuning",
+        UNSET,
+        Template("sums over some of the ranks; {other} holds times of all-reduces over all of them"),
+    ),
+    Rule(
+        "ema",
+        None,
+        "fc_update",
+        ("accumulate",),
+        Template("averages after each iteration; {other} updates some layers more often"),
+    ),
+    Rule(
+        "fc_update",
+        ("micro-batch",),
+        "clip_norm",
+        UNSET,
+        Template("updates at every message; {other} needs the whole gradient before any update"),
+    ),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
     # images
-    Rule("random_resized_crop", None, "augment", ON, texts.RANDOM_CROP),
+    Rule("random_resized_crop", None, "augment", ON, Template("crops at random; {other} asks for no random crops")),
     *(
         rule
         for option in ("mixup", "cutmix")
         for rule in (
-            Rule(option, None, "loss", ("ce",), texts.MIXED_LOSS),
+            Rule(
+                option,
+                None,
+                "loss",
+                ("ce",),
+                Template("trains on two labels of an example, by their shares; {other} has no shares of labels"),
+            ),
             Rule(option, None, "fc", (DATA,), texts.MIXED_ELSEWHERE),
             Rule(option, None, "sync", tuple(name for name in STRATEGIES if name != "master"), texts.MIXED_ELSEWHERE),
         )
     ),
     # the rest
-    Rule("elastic", None, "asynchronous", OFF, texts.HANDED_OUT),
-    Rule("elastic", None, "mpi_cuda", (AUTO, "staged"), texts.OUTLIVED),
-    Rule("wire", None, "dtype", ("float32",), texts.WIRE_TYPE),
-    Rule("precision", None, "dtype", ("float32",), texts.FEWER_BITS),
+    Rule(
+        "elastic",
+        None,
+        "asynchronous",
+        OFF,
+        Template("recovers what a dead rank had; with {other} the parts that it had taken are lost"),
+    ),
+    Rule(
+        "elastic",
+        None,
+        "mpi_cuda",
+        (AUTO, "staged"),
+        Template("needs messages that outlive a rank; {other} moves device memory by UCX, which does not"),
+    ),
+    Rule("wire", None, "dtype", ("float32",), Template("carries float32 rounded; {other} is another type")),
+    Rule(
+        "precision", None, "dtype", ("float32",), Template("computes with fewer bits than {other}, which is for checks")
+    ),
     Rule("synthetic", ON, "data", UNSET, texts.RANDOM_IMAGES),
     Rule("synthetic", ON, "test_data", UNSET, texts.RANDOM_IMAGES),
 )
@@ -199,7 +330,10 @@ def check_options(config: TrainConfig) -> None:
     """Raises ConfigError for an unknown strategy and for options that do not go together, UsageError for an unknown
     algorithm."""
     if config.sync not in STRATEGIES:
-        raise ConfigError(texts.UNKNOWN_STRATEGY(name=config.sync, hint=nearest(config.sync, STRATEGIES)))
+        raise ConfigError(
+            f"unknown strategy --sync {config.sync!r} (one of your own needs --plugin FILE.py): "
+            f"{nearest(config.sync, STRATEGIES)}"
+        )
     if config.algorithm != CANONICAL:
         check_algorithm(config.algorithm, config.wire != NONE)
     for sentence in refusals(config):

@@ -10,10 +10,9 @@ one rule, and the UUID identifies a device.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch import texts
 
 MASK = "CUDA_VISIBLE_DEVICES"
 # A scheduler's variables for the devices of a task; some set them without the mask.
@@ -49,29 +48,38 @@ def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> Binding:
     mask = environ.get(MASK)
     if not visible:
         raise DeviceError(_blind(environ, mask))
-    of = texts.OF_MASK(variable=MASK, mask=mask) if mask is not None else ""
+    of = f" of {MASK}={mask}" if mask is not None else ""
     if visible == 1:
-        return Binding(0, 1, texts.ONLY_DEVICE(of=of))
-    return Binding(local_rank % visible, visible, texts.BY_LOCAL_RANK(local_rank=local_rank, visible=visible, of=of))
+        return Binding(0, 1, f"the only visible one{of}")
+    return Binding(local_rank % visible, visible, f"local rank {local_rank} modulo the {visible} visible ones{of}")
 
 
 def _blind(environ: Mapping[str, str], mask: str | None) -> str:
     if mask is not None:
-        told = texts.MASK_NAMES_NONE(variable=MASK, mask=mask)
+        told = (
+            f"{MASK} is {mask!r}, which names no device of this machine: unset it, or name devices that nvidia-smi -L "
+            "lists"
+        )
     elif any(name in environ for name in GIVEN):
-        told = texts.TASK_HAS_NONE
+        told = "the job has some, but this task got none: srun --gpus-per-task=1, or --gpus-per-node"
     elif any(name.startswith("SLURM_") for name in environ):
-        told = texts.ASK_SLURM
+        told = "ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch"
     else:
-        told = texts.SEE_NVIDIA_SMI
-    return texts.NO_GPU(hint=told)
+        told = "nvidia-smi -L lists those of this machine; a container needs --gpus all"
+    return f"--device cuda: this process sees no GPU: {told}; or use --device cpu"
 
 
 def binding_table(everyone: Sequence[Bound]) -> list[str]:
     """Return the device of each rank, a line a rank, and notes on ranks that share a device."""
-    lines = [texts.BOUND(**asdict(one)) for one in everyone]
+    lines = [
+        f"rank {one.rank}: node {one.node}, local rank {one.local_rank}, device {one.index}, {one.name}, {one.uuid}"
+        for one in everyone
+    ]
     for *ranks, last in sharing_ranks(everyone):
-        lines.append(texts.SHARED_DEVICE(ranks=", ".join(map(str, ranks)), last=last))
+        lines.append(
+            f"ranks {', '.join(map(str, ranks))} and {last} share one device, its time and its memory: start as many "
+            "ranks as there are GPUs"
+        )
     return lines
 
 

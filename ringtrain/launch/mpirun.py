@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ringtrain.errors import UsageError
-from ringtrain.launch import texts
 from ringtrain.storage.files import open_nofollow
 from ringtrain.transport.launch_environment import read_launch
 
@@ -31,7 +30,7 @@ def find_launcher(asked: str | None, environ: Mapping[str, str]) -> Callable[[in
     """Return a function that gives the words of the launcher for a number of ranks. Raises UsageError."""
     launch = read_launch(environ)
     if launch.size > 1 or launch.by in ("mpirun", "mpiexec"):
-        raise UsageError(texts.UNDER_LAUNCHER(launcher=launch.by))
+        raise UsageError(f"ringtrain scale starts the ranks itself: run it without {launch.by}")
     if asked is not None:
         return _of_template(asked)
     beside = Path(sys.executable).with_name("mpirun")
@@ -39,7 +38,7 @@ def find_launcher(asked: str | None, environ: Mapping[str, str]) -> Callable[[in
     if mpirun is None and ALLOCATION in environ and shutil.which("srun", path=environ.get("PATH")):
         return lambda ranks: ["srun", "-n", str(ranks)]
     if mpirun is None:
-        raise UsageError(texts.NO_MPIRUN())
+        raise UsageError("no mpirun is on PATH: pip install 'ringtrain[mpi]', load the site's MPI, or give --launcher")
     cores = None if ALLOCATION in environ or not _is_open_mpi(mpirun) else len(os.sched_getaffinity(0))
     return lambda ranks: [mpirun, "-np", str(ranks), *(BEYOND_CORES if cores and ranks > cores else ())]
 
@@ -48,11 +47,11 @@ def _of_template(asked: str) -> Callable[[int], list[str]]:
     try:
         words = shlex.split(asked)
     except ValueError as error:
-        raise UsageError(texts.LAUNCHER_MALFORMED(launcher=asked, error=error)) from None
+        raise UsageError(f"--launcher {asked!r} is no command ({error})") from None
     if PLACE not in asked:
-        raise UsageError(texts.LAUNCHER_WITHOUT_RANKS(launcher=asked, place=PLACE))
+        raise UsageError(f"--launcher {asked!r} has no {PLACE}, the place of the number of ranks")
     if shutil.which(words[0]) is None:
-        raise UsageError(texts.LAUNCHER_MISSING(launcher=asked, program=words[0]))
+        raise UsageError(f"--launcher {asked!r}: there is no program {words[0]}")
     return lambda ranks: [word.replace(PLACE, str(ranks)) for word in words]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.errors import UsageError
-from ringtrain.launch import texts
 from ringtrain.transport.base import Seat
 
 PORT = "29500"  # torch's usual one. No process listens there
@@ -44,7 +43,7 @@ def asked_deadline(environ: Mapping[str, str]) -> float | None:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < 1e9:
-        raise UsageError(texts.NO_SECONDS(name=DEADLINE, value=environ[DEADLINE]))
+        raise UsageError(f"{DEADLINE} is {environ[DEADLINE]!r}: wanted a number of seconds above 0")
     return seconds
 
 

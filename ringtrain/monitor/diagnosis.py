@@ -6,7 +6,7 @@ from functools import partial
 
 from ringtrain.monitor import texts
 from ringtrain.monitor.flight_recorder import RankRecord, RecordedCollective
-from ringtrain.template import Template
+from ringtrain.template import joined
 from ringtrain.transport.waiting import peers, placed
 
 TOLD = 8  # so many of the last collectives are listed
@@ -20,10 +20,13 @@ def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
     made = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
     if len(made) < 2:
         return None
-    others = "".join(texts.GOT(ranks=_placed(rows, calls[text]), call=text) for text in made[1:])
+    others = "".join(f"; got, on {_placed(rows, calls[text])}: {text}" for text in made[1:])
     if None in calls:
-        others += texts.ABSENT(ranks=peers(calls[None]))
-    return texts.MISMATCH(number=number, ranks=peers(calls[made[0]]), call=made[0], others=others)
+        others += f"; not begun on {peers(calls[None])}"
+    return (
+        f"collective {number} is not the same on all ranks: expected, as on {peers(calls[made[0]])}: "
+        f"{made[0]}{others}. All ranks must make the same calls, of the same size and type, in the same order"
+    )
 
 
 def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | None], gap: str = "") -> str:
@@ -35,12 +38,12 @@ def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | 
     """
     number = first_open(rows, quiet)
     if number is None:
-        return texts.NONE_OPEN
+        return "no collective: none is under way"
     seen = [row for row in rows if row.entries or not gap]
     lines = [_whom(seen, number, quiet, bool(gap)), *last_collectives(seen, quiet)]
     if gap:
         lines.append(texts.NOT_SEEN(rank=rank, gap=gap))
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def first_open(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> int | None:
@@ -60,25 +63,24 @@ def _whom(rows: Sequence[RankRecord], number: int, quiet: Callable[[int], float 
     absent = [row for row in rows if row.last < number]
     silent = [(row, seconds) for row in rows if row not in absent and (seconds := quiet(row.rank)) is not None]
     waiting = [rank for rank, entry in known.items() if entry and not entry.done and quiet(rank) is None]
-    named = [
-        _joined(quiet(row.rank))(rank=_placed(rows, [row.rank]), whereabouts=_whereabouts(row, quiet)) for row in absent
-    ]
-    named += [texts.SILENT_IN(rank=_placed(rows, [row.rank]), silence=_life(seconds)) for row, seconds in silent]
+    named = [_not_in_it(row, rows, quiet) for row in absent]
+    named += [f"{_placed(rows, [row.rank])} is in it, but {_life(seconds)}" for row, seconds in silent]
     if not named and some:
-        named = [texts.SEEN_JOINED]
+        named = ["all ranks that are seen here have joined it"]
     if not named:
         moves, last = min((entry.moved, rank) for rank, entry in known.items() if entry and not entry.done)
-        named = [texts.LEAST_MOVED(rank=_placed(rows, [last]), moves=moves)]
+        named = [f"all ranks have joined it, and {_placed(rows, [last])} is the furthest behind, after {moves} moves"]
     if waiting:
-        named.append((texts.WAITS_IN if len(waiting) == 1 else texts.WAIT_IN)(ranks=peers(waiting)))
+        named.append(f"{peers(waiting)} waits in it" if len(waiting) == 1 else f"{peers(waiting)} wait in it")
     iteration = max(row.iteration for row in rows)
     if iteration:
-        return texts.OPEN_IN_ITERATION(number=number, call=text, iteration=iteration, ranks="; ".join(named))
-    return texts.OPEN(number=number, call=text, ranks="; ".join(named))
+        return f"collective {number}, {text}, iteration {iteration}: {'; '.join(named)}"
+    return f"collective {number}, {text}: {'; '.join(named)}"
 
 
-def _joined(silent_s: float | None) -> Template:
-    return texts.NOT_JOINED if silent_s is None else texts.NOT_SEEN_IN
+def _not_in_it(row: RankRecord, rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> str:
+    verb = "joined it" if quiet(row.rank) is None else "been seen in it"
+    return f"{_placed(rows, [row.rank])} has not {verb} ({_whereabouts(row, quiet)})"
 
 
 def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
@@ -88,23 +90,23 @@ def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
 
 def _whereabouts(row: RankRecord, quiet: Callable[[int], float | None]) -> str:
     last = row.entries.get(row.last)
-    where = texts.BEGUN_NONE if last is None else _state(last)
+    where = "it has begun none" if last is None else _state(last)
     if row.iteration:
-        where += texts.IN_ITERATION(iteration=row.iteration)
+        where += f", in iteration {row.iteration}"
     if row.left:
-        return texts.HAS_ENDED(whereabouts=where)
+        return f"{where}; it has ended"
     silent_s = quiet(row.rank)
     if silent_s is not None:
-        return texts.LAST_SEEN(whereabouts=where + _doing(row, False), silence=_life(silent_s))
+        return f"when last seen: {where + _doing(row, False)}; {_life(silent_s)}"
     return where + _doing(row, True)
 
 
 def _doing(row: RankRecord, alive: bool) -> str:
-    return texts.IN_STAGE(stage=row.doing) + _time(row, alive) if row.doing else ""
+    return f"; it is in {row.doing}" + _time(row, alive) if row.doing else ""
 
 
 def _time(row: RankRecord, alive: bool) -> str:
-    return texts.FOR_SECONDS(seconds=row.doing_s) if alive and row.doing_s >= 1 else ""
+    return f" for {row.doing_s:.3g} s" if alive and row.doing_s >= 1 else ""
 
 
 def behind(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[int]:
@@ -120,8 +122,8 @@ def held_up(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) ->
     """The ranks that are behind, as the end of a sentence; empty if there are none."""
     ranks = behind(rows, quiet)
     if len(ranks) == 1:
-        return texts.ONE_BEHIND(rank=_placed(rows, ranks))
-    return texts.SEVERAL_BEHIND(ranks=_placed(rows, ranks)) if ranks else ""
+        return f"; the furthest behind is {_placed(rows, ranks)}"
+    return f"; the furthest behind are {_placed(rows, ranks)}" if ranks else ""
 
 
 def rank_states(
@@ -129,41 +131,38 @@ def rank_states(
 ) -> list[str]:
     """A line for each rank with its stage, for ranks that wait outside of collectives. ``gap``: the ranks whose rows
     ``rank`` cannot see."""
-    lines: list[str] = [texts.ACTIVITIES]
+    lines: list[str] = ["activity of every rank:"]
     for row in rows[:RANKS]:
         silent_s = quiet(row.rank)
-        lines.append(
-            texts.ACTIVITY(
-                rank=_placed(rows, [row.rank]),
-                iteration=texts.ACTIVITY_ITERATION(iteration=row.iteration) if row.iteration else "",
-                stage=texts.ENDED if row.left else row.doing or texts.BETWEEN_STAGES,
-                time=_time(row, silent_s is None),
-                silence="" if silent_s is None else f"; {_life(silent_s)}",
-            )
-        )
+        iteration = f"iteration {row.iteration}, " if row.iteration else ""
+        stage = "ended" if row.left else row.doing or "between stages"
+        silence = "" if silent_s is None else f"; {_life(silent_s)}"
+        lines.append(f"  {_placed(rows, [row.rank])}: {iteration}{stage}{_time(row, silent_s is None)}{silence}")
     return [*lines, *([texts.NOT_SEEN(rank=rank, gap=gap)] if gap else [])]
 
 
 def _state(entry: RecordedCollective) -> str:
-    return (texts.LAST_DONE if entry.done else texts.LAST_OPEN)(number=entry.number)
+    return (
+        f"its last is collective {entry.number}, done"
+        if entry.done
+        else f"its last is collective {entry.number}, not done"
+    )
 
 
 def _life(seconds: float) -> str:
-    return texts.SILENT(seconds=seconds)
+    return f"it has given no sign of life for {seconds:.3g} s: it is stopped, or its node hangs"
 
 
 def last_collectives(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[str]:
     """A line for each of the last collectives: for each call, the ranks on which it is done, those on which it is under
     way, with their moves, and those that have not begun it."""
     newest = max(row.last for row in rows)
-    lines: list[str] = [texts.LAST_COLLECTIVES]
+    lines: list[str] = ["the last collectives of every rank:"]
     for number in range(max(1, newest - TOLD + 1), newest + 1):
         absent = [row.rank for row in rows if row.last < number]
         calls = _grouped(rows, partial(_call_text, number))
-        states = [
-            texts.CALL_STATES(call=text, states=_states(rows, ranks, number)) for text, ranks in calls.items() if text
-        ]
-        lines.append(texts.COLLECTIVE(number=number, states="; ".join([*states, *_absent(absent, quiet)])))
+        states = [f"{text}: {_states(rows, ranks, number)}" for text, ranks in calls.items() if text]
+        lines.append(f"  {number}  {'; '.join([*states, *_absent(absent, quiet)])}")
     return lines
 
 
@@ -174,19 +173,18 @@ def _call_text(number: int, row: RankRecord) -> str | None:
 def _absent(ranks: list[int], quiet: Callable[[int], float | None]) -> list[str]:
     silent = [rank for rank in ranks if quiet(rank) is not None]
     known = [rank for rank in ranks if rank not in silent]
-    groups = ((texts.NOT_BEGUN, known), (texts.NOT_SEEN_ON, silent))
-    return [told(ranks=peers(these)) for told, these in groups if these]
+    return [f"not {verb} on {peers(these)}" for verb, these in (("begun", known), ("seen", silent)) if these]
 
 
 def _states(rows: Sequence[RankRecord], ranks: list[int], number: int) -> str:
     entries = {row.rank: row.entries[number] for row in rows if row.rank in ranks}
     done = [rank for rank, entry in entries.items() if entry.done]
     inside = {rank: entry.moved for rank, entry in entries.items() if not entry.done}
-    states = [texts.DONE_ON(ranks=peers(done))] if done else []
+    states = [f"done on {peers(done)}"] if done else []
     if inside:
         moves = ", ".join(map(str, list(inside.values())[:8]))
-        under_way = texts.UNDER_WAY_MOVES(ranks=peers(inside), moves=moves)
-        states.append(under_way if any(inside.values()) else texts.UNDER_WAY(ranks=peers(inside)))
+        under_way = f"under way on {peers(inside)} ({moves} moves)"
+        states.append(under_way if any(inside.values()) else f"under way on {peers(inside)}")
     return ", ".join(states)
 
 

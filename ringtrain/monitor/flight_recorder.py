@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 
 RING = 256  # collectives that a row remembers
@@ -232,5 +231,5 @@ def _text(words: np.ndarray) -> str:
 
 def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> RecordedCollective:
     number, fingerprint = word >> SHIFT, word & LOW
-    text = described.get(fingerprint, texts.FORGOTTEN_CALL)
+    text = described.get(fingerprint, "a call whose text has left the flight recorder")
     return RecordedCollective(number, fingerprint, text, done == word, moved & LOW if moved >> SHIFT == number else 0)

@@ -20,6 +20,7 @@ from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall,
 from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
 from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, ReporterElection
 from ringtrain.monitor.watchdog import Watchdog
+from ringtrain.template import Lines, joined
 from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
 
@@ -70,13 +71,12 @@ class Guard:
 
     # ── watched calls ────────────────────────────────────────────────────────────────────────────────────
     def watch(
-        self, reduction: Reduction, op: str, dtype, count: int, what: str = texts.ALL_REDUCE, of: str = ""
+        self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce", of: str = ""
     ) -> Reduction:
         """Return the reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``of``: its
         data, such as the names of spans."""
-        called = {"kind": what, "count": count, "dtype": dtype, "algorithm": reduction.algorithm, "op": op}
-        text = texts.WATCHED_OF(**called, carried=of) if of else texts.WATCHED(**called)
-        fingerprint = self.call(text).fingerprint
+        text = texts.WATCHED(kind=what, count=count, dtype=dtype, algorithm=reduction.algorithm, op=op)
+        fingerprint = self.call(f"{text}, {of}" if of else text).fingerprint
         native = reduction.transport == NATIVE
         watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
         self._watched.append(weakref.ref(watched))
@@ -187,7 +187,7 @@ class Guard:
     def _mismatch(self, number: int) -> MismatchError:
         rows = self._rows_with(number)
         self._election.take([row.rank for row in rows if number in row.entries], number)
-        return MismatchError(diagnosis.mismatch(rows, number) or texts.UNKNOWN_MISMATCH(number=number))
+        return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
 
     def _rows_with(self, number: int) -> list[RankRecord]:
         """Read the rows when all ranks have begun the collective, or have had time to do so: the call of most ranks is
@@ -207,16 +207,16 @@ class Guard:
         culprit = any(row.limited for row in rows if row.last < (number or 0) and self._silent_s(row.rank) is None)
         self._election.take([rank for rank in waiting if self._silent_s(rank) is None], number or EVERYTHING, culprit)
         if self.recorder.gap and self._awaited:
-            return _whole(texts.STALLED_AWAITING(seconds=deadline_s, collective=text, awaited=self._awaited))
-        return _whole(texts.STALLED(seconds=deadline_s, collective=text))
+            return _whole(f"no progress for {deadline_s:g} s in {text}; it waits for {self._awaited}")
+        return _whole(f"no progress for {deadline_s:g} s in {text}")
 
     def with_rank_states(self, error: StalledError) -> StalledError:
         """Add the state of all ranks to the error of a rank that waited outside of collectives."""
         if error.whole:
             return error
-        text = f"{error}{diagnosis.held_up(self.recorder.read(), self._silent_s)}{self._rank_states()}"
+        first = Lines(f"{error}{diagnosis.held_up(self.recorder.read(), self._silent_s)}")
         self._election.take([], EVERYTHING)
-        return _whole(text)
+        return _whole(joined([first, *self._rank_states()]))
 
     def _silent_s(self, rank: int) -> float | None:
         """Return the seconds since the rank's last sign of life; None if they are few."""
@@ -253,14 +253,13 @@ class Guard:
             return self.recorder.last < reported
         return self.recorder.world_rank in diagnosis.behind(self.recorder.read(), self._silent_s)
 
-    def _rank_states(self) -> str:
-        lines = diagnosis.rank_states(self.recorder.read(), self._silent_s, self.recorder.gap, self.recorder.world_rank)
-        return "".join(f"\n{line}" for line in lines)
+    def _rank_states(self) -> list[str]:
+        return diagnosis.rank_states(self.recorder.read(), self._silent_s, self.recorder.gap, self.recorder.world_rank)
 
     def _open_collectives(self) -> str:
         rows = self.recorder.read()
         entries = [entry for entry in rows[self.recorder.rank].entries.values() if not entry.done]
-        return "; ".join(texts.IN_COLLECTIVE(number=entry.number, call=entry.text) for entry in entries[:2])
+        return "; ".join(f"in collective {entry.number}, {entry.text}" for entry in entries[:2])
 
     def _write_moves(self) -> None:
         for reference in self._watched[:]:
@@ -285,7 +284,7 @@ class Guard:
 
 def _whole(text: str) -> StalledError:
     """Return an error that has the state of all ranks already."""
-    error = StalledError(text)
+    error = StalledError(Lines(text))
     error.whole = True
     return error
 
@@ -294,7 +293,7 @@ def _end_all(transport: Transport) -> Callable[[RingtrainError], None]:
     """Return the default ``end``."""
 
     def end(error: RingtrainError) -> None:
-        sys.stderr.write(texts.ENDING(rank=transport.world_ranks[transport.rank], error=error) + "\n")
+        sys.stderr.write(f"ringtrain: rank {transport.world_ranks[transport.rank]}: {error}" + "\n")
         with suppress(SystemExit):  # ends a world of threads; nothing catches it in this one
             transport.abort(error.exit_code)
 

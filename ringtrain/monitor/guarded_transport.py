@@ -33,20 +33,20 @@ class GuardedTransport(ForwardingTransport):
         return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
 
     def native_start(self, call: NativeCall) -> Handle:
-        text = texts.NATIVE(kind=call.kind, root=call.root)
+        text = f"{call.kind} by the MPI, root {call.root}"
         return self._guard.started(self._guard.call(text), lambda: self._inner.native_start(call))
 
     def broadcast(self, span: Array, root: int = 0) -> None:
         self._run(_broadcast(span.size * span.dtype.itemsize, root), lambda: self._inner.broadcast(span, root))
 
     def gather_json(self, value: Any) -> list:
-        return self._run(texts.GATHER, lambda: self._inner.gather_json(value))
+        return self._run("gather of values", lambda: self._inner.gather_json(value))
 
     def barrier(self) -> None:
-        self._run(texts.BARRIER, self._inner.barrier)
+        self._run("barrier", self._inner.barrier)
 
     def node_barrier(self) -> None:
-        self._run(texts.NODE_BARRIER, self._inner.node_barrier)
+        self._run("barrier of a node", self._inner.node_barrier)
 
     def _run(self, text: str, action: Callable):
         return self._guard.run(self._guard.call(text), action)
@@ -55,12 +55,12 @@ class GuardedTransport(ForwardingTransport):
 # A text is formatted at its first call alone: a call of the MPI takes a few microseconds, and so does a text.
 @lru_cache
 def _all_reduce(count: int, dtype, op: str) -> str:
-    return texts.WATCHED(kind=texts.ALL_REDUCE, count=count, dtype=dtype, algorithm=NATIVE, op=op)
+    return texts.WATCHED(kind="all-reduce", count=count, dtype=dtype, algorithm=NATIVE, op=op)
 
 
 @lru_cache
 def _broadcast(nbytes: int, root: int) -> str:
-    return texts.BROADCAST(nbytes=nbytes, root=root)
+    return f"broadcast of {nbytes:,} bytes from rank {root}"
 
 
 def guarded(transport: Transport, activity: Activity) -> Transport:
@@ -68,7 +68,7 @@ def guarded(transport: Transport, activity: Activity) -> Transport:
     transport.activity = activity
     if transport.size == 1:
         return transport
-    with activity.during(texts.FINDING, limited=True):
+    with activity.during("finding the other ranks", limited=True):
         guard = Guard(transport, activity.deadline_s)
     return GuardedTransport(transport, guard)
 

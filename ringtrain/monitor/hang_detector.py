@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 
 from ringtrain.errors import RankLostError, RingtrainError, StalledError
-from ringtrain.monitor import stack_dump, texts
+from ringtrain.monitor import stack_dump
 from ringtrain.monitor.watchdog import SuspendDetector
+from ringtrain.template import escaped, joined
 from ringtrain.transport.activity import Activity, NoHardTimeout
 from ringtrain.transport.deadline import STDERR, Deadline
 
@@ -38,7 +39,7 @@ class HardTimeout(NoHardTimeout):
         self.takes, self._who = False, who
 
     def arm(self, text: str, seconds: float) -> None:
-        told = texts.HELD_TOO_LONG(who=self._who, seconds=seconds, stage=text)
+        told = escaped(f"{self._who}: no progress for {seconds:g} s in {text}: the call does not return")
         self._deadline = Deadline(seconds + LATER_S, StalledError.exit_code, told, stacks=True).start()
         if self.takes:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {SHOW})
@@ -66,7 +67,7 @@ class HangDetector:
     def __enter__(self) -> "HangDetector":
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
         faulthandler.register(SHOW, file=STDERR, all_threads=True)
-        self._activity.hard_timeout = HardTimeout(texts.RANK(rank=self._rank, host=self._activity.host))
+        self._activity.hard_timeout = HardTimeout(f"rank {self._rank} ({self._activity.host})")
         self._thread.start()
         self._started.wait()
         return self
@@ -121,12 +122,9 @@ class HangDetector:
         taken_s = now - max(stage.since, self._resumed)
         if not stage.limited or taken_s <= self._activity.deadline_s:
             return None
-        return StalledError(
-            texts.TOO_LONG(
-                seconds=taken_s,
-                stage=stage.text,
-                rank=self._rank,
-                host=self._activity.host,
-                everyone=self._activity.everyone(),
-            )
+        stalled = (
+            f"no progress for {taken_s:.3g} s in {stage.text}, on rank {self._rank} ({self._activity.host}): the call "
+            "does not return. See whether a file system or the network hangs on this node, or another rank hangs; if "
+            "they are only slow, give a longer deadline (--deadline-s, RINGTRAIN_DEADLINE_S)"
         )
+        return StalledError(joined([stalled, *self._activity.everyone()]))

@@ -6,7 +6,7 @@ import threading
 import traceback
 from types import FrameType
 
-from ringtrain.monitor import texts
+from ringtrain.template import joined
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.deadline import STDERR
 
@@ -24,23 +24,23 @@ def compose(activity: Activity, rank: int) -> str:
     """The rank, its stage, and the stack of each thread; the newest call last."""
     frames, main = sys._current_frames(), threading.main_thread()
     threads = sorted(threading.enumerate(), key=lambda thread: thread is not main)
-    lines = [texts.STACKS(rank=rank, host=activity.host, process=os.getpid(), whereabouts=current_stage(activity))]
+    lines = [f"stacks of rank {rank} ({activity.host}), process {os.getpid()}: {current_stage(activity)}"]
     for thread in threads:
         if thread.ident in frames and not thread.name.startswith(WATCHERS):
-            lines += [texts.THREAD(name=thread.name), *_calls(frames[thread.ident])]
-    return "\n".join(lines) + "\n"
+            lines += [f"  thread {thread.name!r}", *_calls(frames[thread.ident])]
+    return f"{joined(lines)}\n"
 
 
 def current_stage(activity: Activity) -> str:
     """ "iteration 47, in backward, layer 'conv2', in collective 102, all-reduce of …" """
     doing = activity.words()
-    iteration = texts.ITERATION(iteration=activity.iteration) if activity.iteration else ""
-    stage = texts.STAGE(stage=doing) if doing else ""
-    return ", ".join(filter(None, [iteration, stage, activity.collective()])) or texts.BEFORE_FIRST
+    iteration = f"iteration {activity.iteration}" if activity.iteration else ""
+    stage = f"in {doing}" if doing else ""
+    return ", ".join(filter(None, [iteration, stage, activity.collective()])) or "before its first stage"
 
 
 def _calls(frame: FrameType) -> list[str]:
-    return [texts.CALL(file=call.filename, line=call.lineno, function=call.name) for call in _stack(frame)]
+    return [f"    {call.filename}:{call.lineno} in {call.name}" for call in _stack(frame)]
 
 
 def _stack(frame: FrameType) -> list[traceback.FrameSummary]:

@@ -13,7 +13,6 @@ the block's input, which is the layer before it. Other names in ``inputs`` are o
 """
 
 from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import texts
 
 OWN_KEYS = ("name", "block")
 MOST_LAYERS = 10_000  # a short file can use a long block often
@@ -30,14 +29,14 @@ def expand_blocks(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dic
         before = str(plain[-1].get("name")) if plain else "input"
         plain.extend(_use(entry, blocks, before) if "block" in entry else [entry])
         if len(plain) > MOST_LAYERS:
-            raise ModelError(texts.TOO_MANY_LAYERS(most=MOST_LAYERS))
+            raise ModelError(f"the model has more than {MOST_LAYERS:,} layers: use fewer of them, or larger ones")
     return plain
 
 
 def _use(entry: dict, blocks: dict, before: str) -> list[dict]:
     name, block = str(entry.get("name")), entry["block"]
     if not isinstance(block, str) or block not in blocks:
-        raise ModelError(texts.UNKNOWN_BLOCK(layer=name, block=block, hint=nearest(str(block), blocks)))
+        raise ModelError(f"layer {name!r}: unknown block {block!r}; {nearest(str(block), blocks)}")
     values = {key: value for key, value in entry.items() if key not in OWN_KEYS}
     _check_values(name, block, values, blocks[block])
     within = {str(layer.get("name")) for layer in blocks[block]}
@@ -48,9 +47,9 @@ def _check_values(name: str, block: str, values: dict, layers: list[dict]) -> No
     wanted = {value[1:] for layer in layers for value in layer.values() if _is_hole(value)}
     for key in values:
         if key not in wanted:
-            raise ModelError(texts.UNKNOWN_BLOCK_KEY(layer=name, block=block, key=key, hint=nearest(key, wanted)))
+            raise ModelError(f"layer {name!r}: block {block!r} takes no key {key!r}; {nearest(key, wanted)}")
     for key in sorted(wanted - set(values)):
-        raise ModelError(texts.BLOCK_KEY_MISSING(layer=name, block=block, key=key))
+        raise ModelError(f"layer {name!r}: block {block!r} wants the key {key!r}")
 
 
 def _is_hole(value) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ringtrain.nn import shapes, texts
+from ringtrain.nn import shapes
 from ringtrain.nn.base import Fusable
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
 from ringtrain.ops.base import ConvGeometry, Ops
@@ -34,7 +34,7 @@ class SpatialConvolution(Fusable):
     def shape(self, inputs):
         C = shapes.spatial(self, inputs, self.AXES)[-1]
         if C % self.groups or self.channels % self.groups:
-            wanted = texts.GROUPS(inputs=C, outputs=self.channels, groups=self.groups)
+            wanted = f"channels in and out ({C} and {self.channels}) that groups = {self.groups} divides"
             raise shapes.misfit(self, inputs, wanted)
         return (*shapes.windows(self, self.geometry, inputs, self.AXES), self.channels)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ringtrain.arrays import Array
-from ringtrain.nn import shapes, texts
+from ringtrain.nn import shapes
 from ringtrain.nn.base import Fusable, Pass, Shape
 from ringtrain.nn.conv import SpatialConvolution
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
@@ -181,11 +181,13 @@ class ConvTranspose2D(Fusable):
     def shape(self, inputs):
         H, W, _ = shapes.image(self, inputs)
         if self.output_pad >= self.stride:
-            raise shapes.misfit(self, inputs, texts.OUTPUT_PAD(stride=self.stride, output_pad=self.output_pad))
+            raise shapes.misfit(
+                self, inputs, f"output_pad below stride = {self.stride}, but output_pad = {self.output_pad}"
+            )
         more = self.kernel + self.output_pad - 2 * self.pad
         P, Q = ((extent - 1) * self.stride + more for extent in (H, W))
         if min(P, Q) < 1:
-            raise shapes.misfit(self, inputs, texts.NOTHING_LEFT(pad=self.pad))
+            raise shapes.misfit(self, inputs, f"more pixels than pad = {self.pad} takes away")
         return P, Q, self.channels
 
     def parameters(self, inputs):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import graph_checks, texts
+from ringtrain.nn import graph_checks
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 
@@ -22,10 +22,12 @@ def freeze(graph: Graph, patterns: Sequence[str]) -> Graph:
     layers = {name.rpartition(".")[0] for name in names}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in (*names, *layers)):
-            raise ModelError(texts.NOTHING_TO_FREEZE(pattern=pattern, hint=nearest(pattern, layers)))
+            raise ModelError(f"--freeze {pattern}: no layer or parameter has such a name; {nearest(pattern, layers)}")
     frozen = Graph([_frozen(node, graph, patterns) for node in graph.nodes], graph.input_shape)
     if all(parameter.frozen for _, parameter in frozen.parameters()):
-        raise ModelError(texts.ALL_FROZEN(patterns=",".join(patterns)))
+        raise ModelError(
+            f"--freeze {','.join(patterns)}: that is every parameter, and none is left to train: freeze fewer"
+        )
     return frozen
 
 

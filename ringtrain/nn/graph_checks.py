@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import texts
 from ringtrain.nn.base import Layer, Shape
 
 INPUT = "input"  # the name of the images
@@ -37,7 +36,7 @@ def check_graph(nodes: tuple[Node, ...]) -> None:
     last is read.
     """
     if not nodes:
-        raise ModelError(texts.NO_LAYERS())
+        raise ModelError("the model has no layers: it wants at least one")
     seen = {INPUT: None}  # in order
     for node in nodes:
         _check_node(node, seen)
@@ -45,15 +44,20 @@ def check_graph(nodes: tuple[Node, ...]) -> None:
     read = reader_counts(nodes)
     for node in nodes[:-1]:
         if not read[node.name]:
-            raise ModelError(texts.UNREAD_LAYER(layer=node.name))
+            raise ModelError(
+                f"no layer reads layer {node.name!r}, which is not the last one: name it in the inputs of another "
+                "layer, or remove it"
+            )
 
 
 def _check_node(node: Node, seen: Collection[str]) -> None:
     if node.name in seen:
-        raise ModelError(texts.NAME_TAKEN(layer=node.name, images=INPUT))
+        raise ModelError(f"layer name {node.name!r} is taken: names are unique, and {INPUT!r} names the images")
     for source in node.inputs:
         if source not in seen:
-            raise ModelError(texts.UNKNOWN_INPUT(layer=node.name, source=source, hint=nearest(source, seen)))
+            raise ModelError(
+                f"layer {node.name!r} reads {source!r}, but no layer before it has that name; {nearest(source, seen)}"
+            )
 
 
 def reader_counts(nodes: tuple[Node, ...]) -> Counter:
@@ -64,19 +68,21 @@ def reader_counts(nodes: tuple[Node, ...]) -> Counter:
 def infer_shapes(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
     """Return the shape of each output, by name. Raises ModelError if shapes do not fit, or exceed any memory."""
     known = {INPUT: tuple(input_shape)}
-    _check_size(texts.THE_INPUT(), known[INPUT])
+    _check_size("the input", known[INPUT])
     for node in nodes:
         given = input_shapes(node, known)
         known[node.name] = node.layer.shape(given)
-        _check_size(texts.A_LAYER(layer=node.name), known[node.name])
+        _check_size(f"layer {node.name!r}", known[node.name])
         for parameter in node.layer.parameters(given):
-            _check_size(texts.PARAMETER_OF_LAYER(parameter=parameter.name, layer=node.name), parameter.shape)
+            _check_size(f"{parameter.name} of layer {node.name!r}", parameter.shape)
     return known
 
 
 def _check_size(name: str, shape: Shape) -> None:
     if math.prod(shape) > MOST_NUMBERS:
-        raise ModelError(texts.TOO_LARGE(name=name, shape="x".join(map(str, shape))))
+        raise ModelError(
+            f"{name} is {'x'.join(map(str, shape))}, more numbers than any memory holds: use smaller sizes"
+        )
 
 
 def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:

@@ -40,7 +40,10 @@ def with_classes(model: ModelSpec, classes: int) -> ModelSpec:
     wanted = copy.deepcopy(parsing.parse_toml(model.text))
     entry = next((layer for layer in wanted["layers"] if layer.get("name") == head.name), None)
     if entry is None:
-        raise ModelError(texts.HEAD_IN_BLOCK(layer=head.name, model=model.name, key=key, classes=classes))
+        raise ModelError(
+            f"--classes {classes}: the last layer of model {model.name!r}, {head.name!r}, is in a block: give it "
+            f"{key} = {classes} in a copy of the model file"
+        )
     entry[key] = classes
     # Another number behind the key in the line of the layer, where it has one.
     of_layer = rf'(\bname\s*=\s*"{re.escape(head.name)}"[^\n]*?\b{key}\s*=\s*)\d+'

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ringtrain.nn import shapes, texts
+from ringtrain.nn import shapes
 from ringtrain.nn.activations import ElementwiseLayer
 from ringtrain.nn.base import Fusable, Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, whole
@@ -118,7 +118,7 @@ class Add(Fusable):
     def shape(self, inputs):
         given = shapes.several(self, inputs)
         if len(set(given)) > 1:
-            raise shapes.misfit(self, inputs, texts.SAME_SHAPE())
+            raise shapes.misfit(self, inputs, "inputs of the same shape")
         return given[0]
 
     def flops(self, inputs):
@@ -157,7 +157,7 @@ class Concat(Layer):
     def shape(self, inputs):
         given = shapes.several(self, inputs)
         if len({shape[:-1] for shape in given}) > 1:
-            raise shapes.misfit(self, inputs, texts.SAME_BUT_CHANNELS())
+            raise shapes.misfit(self, inputs, "inputs that differ in their channels only")
         return (*given[0][:-1], sum(shape[-1] for shape in given))
 
     def forward(self, ctx, weights, xs):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, ModelError, nearest
-from ringtrain.nn import shapes, texts
+from ringtrain.nn import shapes
 from ringtrain.nn.base import Pass, Shape
 from ringtrain.nn.metrics import BinaryMetrics, ClassMetrics, Metrics, NoMetrics, ValueMetrics
 from ringtrain.nn.shapes import element_count
@@ -105,19 +105,35 @@ class SoftmaxCrossEntropy(Loss):
 
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
         if labels.values:
-            raise ModelError(texts.CLASS_NUMBERS(shape=shapes.format_shape(labels.shape) or "()"))
+            raise ModelError(
+                "--loss ce takes class numbers, but the labels are values of shape "
+                f"{shapes.format_shape(labels.shape) or '()'}: give --loss mse, mae, huber or bce, or a data set with "
+                "class numbers"
+            )
         if labels.shape:
             if output[:-1] != labels.shape or (classes and output[-1] != classes):
                 each, shape = shapes.format_shape(labels.shape), shapes.format_shape(output)
-                wanted = shapes.format_shape((*labels.shape, classes)) if classes else texts.ONE_MORE_EXTENT()
-                raise ModelError(texts.DENSE_CLASSES(layer=layer, shape=shape, labels=each, wanted=wanted))
+                wanted = (
+                    shapes.format_shape((*labels.shape, classes))
+                    if classes
+                    else "their shape and the number of classes"
+                )
+                raise ModelError(
+                    f"the last layer, {layer!r}, gives {shape}, but each label has {each} class numbers, for which "
+                    f"--loss ce takes {wanted}: use a model that ends in this shape, or another data set"
+                )
         elif not classes:
-            raise ModelError(texts.NO_LABELS())
+            raise ModelError(
+                "the data set has no labels, and --loss ce takes class numbers: name both, as in "
+                "FILE.h5:images,labels or x.npy,y.npy"
+            )
         elif output != (classes,):
             count = "1 class" if classes == 1 else f"{classes} classes"
-            model = texts.A_MODEL() if file is None else texts.A_COPY(file=file)
-            given = {"layer": layer, "shape": shapes.format_shape(output), "count": count, "classes": classes}
-            raise ModelError(texts.CLASSES(model=model, **given))
+            model = "a model" if file is None else f"give --model a copy of {file}"
+            raise ModelError(
+                f"the last layer, {layer!r}, gives {shapes.format_shape(output)}, but the data set has {count}: use "
+                f"another data set, --classes {classes}, or {model} that ends in Linear with units = {classes}"
+            )
 
     def labels_of(self, output: Shape) -> tuple[LabelForm, int | None]:
         return LabelForm(output[:-1]), output[-1]
@@ -165,10 +181,16 @@ class ValueLoss(Loss):
 
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
         if _without_one(output) != _without_one(labels.shape):
-            given = {"layer": layer, "shape": shapes.format_shape(output), "loss": self.name}
-            wanted = shapes.format_shape(labels.shape) if _without_one(labels.shape) else texts.ONE_NUMBER()
-            remedy = texts.CLASSES_INSTEAD() if labels == ONE_CLASS_NUMBER else texts.SHAPE_INSTEAD()
-            raise ModelError(texts.OTHER_VALUES(labels=wanted, remedy=remedy, **given))
+            wanted = shapes.format_shape(labels.shape) if _without_one(labels.shape) else "one number"
+            remedy = (
+                "give --loss ce if labels are classes, or a model that ends in Linear with units = 1"
+                if labels == ONE_CLASS_NUMBER
+                else "use a model that ends in the labels' shape, or another data set"
+            )
+            raise ModelError(
+                f"the last layer, {layer!r}, gives {shapes.format_shape(output)}, but each label is {wanted}, and "
+                f"--loss {self.name} takes outputs and labels of one shape: {remedy}"
+            )
 
     def labels_of(self, output: Shape) -> tuple[LabelForm, int | None]:
         return LabelForm(output, values=True), None
@@ -255,7 +277,10 @@ LOSSES: dict[str, type[Loss]] = {kind.name: kind for kind in KINDS}
 def make_loss(config: Any) -> Loss:
     """The loss of a run's configuration. Raises ConfigError for an unknown name."""
     if config.loss not in LOSSES:
-        raise ConfigError(texts.UNKNOWN_LOSS(name=config.loss, hint=nearest(config.loss, LOSSES)))
+        raise ConfigError(
+            f"--loss {config.loss}: unknown loss (one of your own needs --plugin FILE.py); "
+            f"{nearest(config.loss, LOSSES)}"
+        )
     return LOSSES[config.loss].make(config)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ringtrain.nn import shapes, texts, whole_batch
+from ringtrain.nn import shapes, whole_batch
 from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
 from ringtrain.nn.settings import Number, WordSetting, number, setting, whole
 from ringtrain.ops.normalised import Measured, Normalised, NormStatistics
@@ -32,9 +32,9 @@ class LRN(Layer):
     def shape(self, inputs):
         shape = shapes.image(self, inputs)
         if self.size % 2 == 0:
-            raise shapes.misfit(self, inputs, texts.ODD_SIZE(size=self.size))
+            raise shapes.misfit(self, inputs, f"an odd size, which has a middle, but size = {self.size}")
         if self.region == "within" and self.k != 1:
-            raise shapes.misfit(self, inputs, texts.ONE_WITHIN(k=self.k))
+            raise shapes.misfit(self, inputs, f'k = 1 with region = "within", but k = {self.k:g}')
         return shape
 
     def flops(self, inputs):
@@ -256,7 +256,7 @@ class GroupNorm(ExampleNorm):
     def shape(self, inputs):
         shape = shapes.single(self, inputs)
         if shape[-1] % self.groups:
-            raise shapes.misfit(self, inputs, texts.CHANNEL_GROUPS(groups=self.groups))
+            raise shapes.misfit(self, inputs, f"channels that groups = {self.groups} divides")
         return shape
 
     def _view(self, x):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringtrain.nn import shapes, texts
+from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
 from ringtrain.nn.settings import Flag, setting, whole
 from ringtrain.ops.base import PoolGeometry
@@ -27,7 +27,7 @@ class WindowPool(Layer):
 
     def shape(self, inputs):
         if self.pad >= self.kernel:
-            raise shapes.misfit(self, inputs, texts.PADDING(kernel=self.kernel, pad=self.pad))
+            raise shapes.misfit(self, inputs, f"pad below kernel = {self.kernel}, but pad = {self.pad}")
         return (*shapes.windows(self, self.geometry, inputs), inputs[0][2])
 
     def flops(self, inputs):
@@ -81,7 +81,9 @@ class GlobalAvgPool(Layer):
     def shape(self, inputs):
         shape = shapes.single(self, inputs)
         if len(shape) < 2:
-            raise shapes.misfit(self, inputs, texts.SPATIAL())
+            raise shapes.misfit(
+                self, inputs, "spatial axes before its channels: a sequence LxD, an image HxWxC or a volume DxHxWxC"
+            )
         return shape[-1:]
 
     def flops(self, inputs):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringtrain.errors import ModelError
-from ringtrain.nn import shapes, texts
+from ringtrain.nn import shapes
 from ringtrain.nn.base import Fill, Layer, Parameter
 from ringtrain.nn.layers import as_rows
 from ringtrain.nn.settings import Flag, setting, whole
@@ -26,22 +26,27 @@ class Embedding(Layer):
     def shape(self, inputs):
         shape = shapes.single(self, inputs)
         if len(shape) != 1:
-            raise shapes.misfit(self, inputs, texts.NUMBERS())
+            raise shapes.misfit(self, inputs, "a list of whole numbers, those of the entries")
         return (*shape, self.units)
 
     def parameters(self, inputs):
         return (Parameter("weight", (self.entries, self.units), SMALL),)
 
     def nonfinite_cause(self):
-        return texts.NO_ENTRY(last=self.entries - 1)
+        return (
+            f"which an input other than the whole numbers 0 to {self.entries - 1} makes so: look at the data and at "
+            "entries"
+        )
 
     def forward(self, ctx, weights, xs):
         (x_NL,) = xs
         dtype = ctx.ops.active.name
         most = WHOLE_NUMBERS.get(dtype, self.entries)
         if self.entries > most + 1:
-            given = {"layer": self.name, "entries": self.entries, "dtype": dtype, "most": most}
-            raise ModelError(texts.ENTRIES_IN_16_BITS(**given))
+            raise ModelError(
+                f"layer {self.name!r} (Embedding) has {self.entries} entries, but activations of {dtype} hold whole "
+                f"numbers up to {most} alone: use --precision float32"
+            )
         y_NLD = ctx.space.shared(f"{self.name}.y", (*x_NL.shape, self.units))
         ctx.ops.embedding(x_NL, weights["weight"], y_NLD)
         return y_NLD, x_NL
@@ -108,7 +113,7 @@ class Attention(Layer):
     def shape(self, inputs):
         shape = shapes.sequence(self, inputs)
         if shape[1] % self.heads:
-            raise shapes.misfit(self, inputs, texts.HEADS(heads=self.heads))
+            raise shapes.misfit(self, inputs, f"a sequence LxD whose D heads = {self.heads} divides")
         return shape
 
     def parameters(self, inputs):

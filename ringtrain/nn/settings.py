@@ -25,8 +25,8 @@ class IntegerSetting:
     def read(self, value) -> int:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= self.least
         if not fits or value > self.most:
-            text = texts.WHOLE_NUMBER_BETWEEN if self.most < MOST or fits else texts.WHOLE_NUMBER
-            raise ModelError(text(least=self.least, most=self.most, value=value))
+            most = f" and at most {self.most}" if self.most < MOST or fits else ""
+            raise ModelError(f"wants a whole number of at least {self.least}{most}, got {value!r}")
         return value
 
 
@@ -41,9 +41,7 @@ class Number:
 
     def read(self, value) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not self._holds(value):
-            bounds = self._bounds()
-            text = texts.NUMBER_WITHIN if bounds else texts.NUMBER
-            raise ModelError(text(bounds=bounds, value=value))
+            raise ModelError(f"wants a number{self._bounds()}, got {value!r}")
         return float(value)
 
     def _holds(self, value) -> bool:
@@ -54,10 +52,10 @@ class Number:
     def _bounds(self) -> str:
         parts = []
         if self.least > float("-inf"):
-            parts.append((texts.ABOVE if self.open_least else texts.FROM)(least=self.least))
+            parts.append(f"above {self.least:g}" if self.open_least else f"of at least {self.least:g}")
         if self.most < float("inf"):
-            parts.append((texts.BELOW if self.open_most else texts.UP_TO)(most=self.most))
-        return " and ".join(parts)
+            parts.append(f"below {self.most:g}" if self.open_most else f"at most {self.most:g}")
+        return f" {' and '.join(parts)}" if parts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Flag:
 
     def read(self, value) -> bool:
         if not isinstance(value, bool):
-            raise ModelError(texts.FLAG(value=value))
+            raise ModelError(f"wants true or false, got {value!r}")
         return value
 
 
@@ -78,7 +76,7 @@ class WordSetting:
 
     def read(self, value) -> str:
         if value not in self.words:
-            raise ModelError(texts.WORD(value=value, hint=nearest(str(value), self.words)))
+            raise ModelError(f"wants one of these words, got {value!r}; {nearest(str(value), self.words)}")
         return value
 
 
@@ -115,7 +113,11 @@ class Tuned:
         if self.optional and isinstance(value, bool):
             return self.usual if value else None
         if not isinstance(value, dict):
-            raise ModelError((texts.PARAMETER_OR_FLAG if self.optional else texts.PARAMETER)(value=value))
+            raise ModelError(
+                f'wants true, false or a table like {{ fill = "gaussian", std = 0.01 }}, got {value!r}'
+                if self.optional
+                else f'wants a table like {{ fill = "gaussian", std = 0.01 }}, got {value!r}'
+            )
         return self._table(dict(value))
 
     def _table(self, table: dict) -> ParameterSpec:
@@ -124,10 +126,10 @@ class Tuned:
         number = FILLS[fill]
         known = {"lr": "lr", "decay": "decay"} | ({number: "value"} if number else {})
         if fill in ("gaussian", "uniform") and number not in table:
-            raise ModelError(texts.FILL_KEY_MISSING(fill=fill, key=number))
+            raise ModelError(f"fill {fill!r} wants the key {number!r}")
         for key, given in table.items():
             if key not in known:
-                raise ModelError(texts.UNKNOWN_FILL_KEY(key=key, hint=nearest(key, ["fill", *known])))
+                raise ModelError(f"has an unknown key {key!r}; {nearest(key, ['fill', *known])}")
             changed: dict[str, Any] = {known[key]: self._number(key, given)}
             spec = replace(spec, **changed)
         return spec

@@ -5,7 +5,6 @@ the expected one.
 from collections.abc import Sequence
 
 from ringtrain.errors import ModelError
-from ringtrain.nn import texts
 from ringtrain.nn.base import Layer, Shape
 
 
@@ -16,14 +15,14 @@ def format_shape(shape: Shape) -> str:
 
 def misfit(layer: Layer, inputs: Sequence[Shape], wanted: str) -> ModelError:
     """Return the error of inputs that do not fit."""
-    got = " and ".join(format_shape(shape) for shape in inputs) or texts.NO_INPUT()
-    return ModelError(texts.MISFIT(layer=layer.name, kind=type(layer).__name__, got=got, wanted=wanted))
+    got = " and ".join(format_shape(shape) for shape in inputs) or "no input"
+    return ModelError(f"layer {layer.name!r} ({type(layer).__name__}) got {got}, wants {wanted}")
 
 
 def single(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     """Return the shape of the one input. Raises ModelError"""
     if len(inputs) != 1:
-        raise misfit(layer, inputs, texts.ONE_INPUT())
+        raise misfit(layer, inputs, "one input")
     return tuple(inputs[0])
 
 
@@ -36,7 +35,15 @@ def spatial(layer: Layer, inputs: Sequence[Shape], axes: int) -> Shape:
     """Return the shape of the one input, of so many spatial axes and channels. Raises ModelError"""
     shape = single(layer, inputs)
     if len(shape) != axes + 1:
-        raise misfit(layer, inputs, {1: texts.SEQUENCE, 2: texts.IMAGE, 3: texts.VOLUME}[axes]())
+        raise misfit(
+            layer,
+            inputs,
+            {
+                1: "a sequence LxD of features: an input of this shape, or an Embedding before it",
+                2: "an image HxWxC: put it before the layer that flattens",
+                3: "a volume DxHxWxC",
+            }[axes],
+        )
     return shape
 
 
@@ -49,14 +56,16 @@ def rows(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     """Return [D] or [L, D] of the one input. Raises ModelError"""
     shape = single(layer, inputs)
     if len(shape) not in (1, 2):
-        raise misfit(layer, inputs, texts.FEATURES())
+        raise misfit(
+            layer, inputs, "a list of features, or a sequence LxD of them: put a Flatten or GlobalAvgPool before it"
+        )
     return shape
 
 
 def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
     """Check that there are two inputs or more. Raises ModelError"""
     if len(inputs) < 2:
-        raise misfit(layer, inputs, texts.SEVERAL_INPUTS())
+        raise misfit(layer, inputs, 'two or more inputs: inputs = ["a", "b"]')
     return [tuple(shape) for shape in inputs]
 
 
@@ -72,5 +81,7 @@ def windows(layer: Layer, geometry, inputs: Sequence[Shape], axes: int = 2) -> S
     """Return the extents, such as (P, Q), after a kernel has moved along so many spatial axes. Raises ModelError"""
     *extents, _ = spatial(layer, inputs, axes)
     if min(extents) + 2 * geometry.pad < geometry.kernel:
-        raise misfit(layer, inputs, texts.WINDOW(side=format_shape((geometry.kernel,) * axes)))
+        raise misfit(
+            layer, inputs, f"at least {format_shape((geometry.kernel,) * axes)} with padding, the size of its kernel"
+        )
     return tuple(map(geometry.output, extents))

@@ -91,12 +91,12 @@ def load_model(name_or_path) -> ModelSpec:
         known = available()
         name = str(name_or_path)
         if name not in known:
-            raise ModelError(texts.NO_MODEL(name=name, hint=nearest(name, known)))
+            raise ModelError(f"no model or model file {name!r}; {nearest(name, known)}")
         path = known[name]
     try:
         text = parsing.read_text(path)
     except (OSError, ValueError) as error:
-        raise ModelError(texts.UNREADABLE(source=path, error=error)) from None
+        raise ModelError(f"{path}: cannot be read: {error}") from None
     return parse_model(text, path.stem, str(path))
 
 
@@ -105,15 +105,15 @@ def parse_model(text: str, name: str, source: str = "model") -> ModelSpec:
     try:
         table = parsing.parse_toml(text)
     except ValueError as error:
-        raise ModelError(texts.NOT_TOML(source=source, error=error)) from None
+        raise ModelError(f"{source}: not a TOML file: {error}") from None
     try:
         return _model(table, name, text)
     except ModelError as error:
-        raise ModelError(texts.AT_SOURCE(source=source, error=error)) from None
+        raise ModelError(f"{source}: {error}") from None
 
 
 def _model(table: dict, name: str, text: str) -> ModelSpec:
-    _known(texts.THE_MODEL(), table, KEYS)
+    _known("the model", table, KEYS)
     held = _typed(table, "blocks", dict, {})
     layers = blocks.expand_blocks(_tables(table, "layers"), {name: _tables(held, name) for name in held})
     spec = ModelSpec(
@@ -126,7 +126,7 @@ def _model(table: dict, name: str, text: str) -> ModelSpec:
         text=text,
     )
     for result in spec.results:
-        _known(texts.A_RESULT(), result, RESULT_KEYS)
+        _known("an entry of results", result, RESULT_KEYS)
     spec.graph()  # names and shapes are checked now, not when training starts
     return spec
 
@@ -134,16 +134,16 @@ def _model(table: dict, name: str, text: str) -> ModelSpec:
 def _known(owner: str, table: dict, keys) -> None:
     for key in table:
         if key not in keys:
-            raise ModelError(texts.UNKNOWN_KEY(owner=owner, key=key, hint=nearest(key, keys)))
+            raise ModelError(f"{owner} has an unknown key {key!r}; {nearest(key, keys)}")
 
 
-TYPES: dict[type, str] = {str: texts.A_TEXT(), dict: texts.A_TABLE(), list: texts.A_LIST_OF_TABLES()}
+TYPES: dict[type, str] = {str: "a text", dict: "a table", list: "a list of tables"}
 
 
 def _typed(table: dict, key: str, kind: type, default):
     value = table.get(key, default)
     if not isinstance(value, kind):
-        raise ModelError(texts.TYPE(key=key, type=TYPES[kind], value=value))
+        raise ModelError(f"{key} wants {TYPES[kind]}, got {value!r}")
     return value
 
 
@@ -151,7 +151,7 @@ def _tables(table: dict, key: str) -> list[dict]:
     entries = _typed(table, key, list, [])
     for entry in entries:
         if not isinstance(entry, dict):
-            raise ModelError(texts.ENTRY_TYPE(key=key, type=TYPES[list], value=entry))
+            raise ModelError(f"{key} wants {TYPES[list]}, got the entry {entry!r}")
     return entries
 
 
@@ -161,13 +161,19 @@ def _input(table: dict) -> InputSpec:
     spec = InputSpec(_input_shape(table.get("shape")), **values)
     for key in ("pad", "flip"):
         if getattr(spec, key) and len(spec.shape) != IMAGE_EXTENTS:
-            raise ModelError(texts.INPUT_NO_IMAGE(key=key, shape=format_shape(spec.shape)))
+            raise ModelError(
+                f"input: {key} is for images of [height, width, channels], and shape is {format_shape(spec.shape)}: "
+                f"leave {key} out"
+            )
     return spec
 
 
 def _input_shape(given) -> Shape:
     if not isinstance(given, list) or not 1 <= len(given) <= MOST_EXTENTS:
-        raise ModelError(texts.INPUT_SHAPE(value=given))
+        raise ModelError(
+            "input: shape wants one to four whole numbers, such as [height, width, channels], [length] or [length, "
+            f"channels], got {given!r}"
+        )
     return tuple(_read(texts.INPUT_KEY(key="shape"), IntegerSetting(1), extent) for extent in given)
 
 
@@ -183,21 +189,24 @@ def _nodes(layers: list[dict]) -> tuple[Node, ...]:
 def _layer(entry: dict) -> Layer:
     name = entry.get("name")
     if not isinstance(name, str) or not LAYER_NAME.fullmatch(name):
-        raise ModelError(texts.LAYER_NAME(name=name, entry=entry))
+        raise ModelError(f"a layer wants a name of letters, digits and _ . -, got {name!r} in {entry!r}")
     kind = entry.get("kind", "")
     if not isinstance(kind, str) or kind not in LAYERS:
-        raise ModelError(texts.UNKNOWN_KIND(layer=name, kind=kind, hint=nearest(str(kind), LAYERS)))
+        raise ModelError(
+            f"layer {name!r}: unknown kind {kind!r} (one of your own needs --plugin FILE.py); "
+            f"{nearest(str(kind), LAYERS)}"
+        )
     given = {key: value for key, value in entry.items() if key not in ("name", "kind", "inputs")}
-    return LAYERS[kind](name, **_settings({"layer": name, "kind": kind}, LAYERS[kind], given))
+    return LAYERS[kind](name, **_settings(f"layer {name!r} ({kind})", LAYERS[kind], given))
 
 
-def _settings(where: dict, kind: type, given: dict) -> dict:
+def _settings(where: str, kind: type, given: dict) -> dict:
     known = {f.name: f for f in fields(kind) if "setting" in f.metadata}
-    _known(texts.LAYER_OF_KIND(**where), given, (*known, "name", "kind", "inputs"))
+    _known(where, given, (*known, "name", "kind", "inputs"))
     for key, f in known.items():
         if f.default is MISSING and key not in given:
-            raise ModelError(texts.LAYER_KEY_MISSING(key=key, **where))
-    return {key: _read(texts.LAYER_KEY(key=key, **where), known[key].metadata["setting"], given[key]) for key in given}
+            raise ModelError(f"{where} wants the key {key!r}")
+    return {key: _read(f"{where}: {key}", known[key].metadata["setting"], given[key]) for key in given}
 
 
 def _read(where: str, setting, value):
@@ -210,5 +219,5 @@ def _read(where: str, setting, value):
 def _inputs(entry: dict, before: str) -> tuple[str, ...]:
     inputs = entry.get("inputs", [before])
     if not isinstance(inputs, list) or not inputs or not all(isinstance(source, str) for source in inputs):
-        raise ModelError(texts.INPUT_NAMES(layer=entry["name"], value=inputs))
+        raise ModelError(f"layer {entry['name']!r}: inputs wants a list of layer names, got {inputs!r}")
     return tuple(inputs)

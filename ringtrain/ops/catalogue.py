@@ -1,7 +1,6 @@
 """The implementations by name, each imported at its first use."""
 
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.ops import texts
 
 
 def _cpu(dtype):
@@ -25,7 +24,7 @@ def make_ops(name: str, dtype="float32"):
     Raises: ConfigError for an unknown name or another type.
     """
     if name not in OPS:
-        raise ConfigError(texts.UNKNOWN_OPS(name=name, hint=nearest(name, OPS)))
+        raise ConfigError(f"unknown operations {name!r}; {nearest(name, OPS)}")
     if str(dtype) not in ("float32", "float64"):
-        raise ConfigError(texts.UNKNOWN_DTYPE(name=name, dtype=str(dtype)))
+        raise ConfigError(f"operations {name!r} got dtype {str(dtype)!r}; use float32 or float64")
     return OPS[name](dtype)

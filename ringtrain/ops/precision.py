@@ -6,7 +6,6 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.ops import texts
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")  # of which activations and their gradients take 16 bits
@@ -31,9 +30,12 @@ def active_dtype(precision: str, dtype) -> np.dtype:
     """
     dtype = np.dtype(dtype)
     if precision not in PRECISIONS:
-        raise ConfigError(texts.UNKNOWN_PRECISION(precision=precision, hint=nearest(precision, PRECISIONS)))
+        raise ConfigError(f"unknown precision {precision!r}; {nearest(precision, PRECISIONS)}")
     if dtype != np.float32 and precision != "float32":
-        raise ConfigError(texts.PRECISION_OF_CHECKS(precision=precision, dtype=dtype))
+        raise ConfigError(
+            f"--precision {precision} with --dtype {dtype}: --precision is for float32 weights, and {dtype} is for "
+            "checks; leave one of them out"
+        )
     if precision == "bfloat16":
         return _bfloat16()
     return np.dtype(np.float16) if precision == "float16" else dtype
@@ -43,5 +45,5 @@ def _bfloat16() -> np.dtype:
     try:
         from ml_dtypes import bfloat16
     except ImportError:
-        raise ConfigError(texts.NO_ML_DTYPES()) from None
+        raise ConfigError("--precision bfloat16 wants the package ml_dtypes: pip install ml_dtypes") from None
     return np.dtype(bfloat16)

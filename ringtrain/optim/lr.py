@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from ringtrain import parsing
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.ops.elementary import half_cosine, power
-from ringtrain.optim import texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +46,13 @@ class LearningRate:
 
     def __post_init__(self):
         if self.policy not in POLICIES:
-            raise ConfigError(texts.UNKNOWN_POLICY(policy=self.policy, hint=nearest(self.policy, POLICIES)))
+            raise ConfigError(f"unknown lr_policy {self.policy!r}; {nearest(self.policy, POLICIES)}")
         if self.policy in CHECKS:
             CHECKS[self.policy](self)
         if self.floor > self.lr:
-            raise ConfigError(texts.FLOOR(floor=self.floor, lr=self.lr))
+            raise ConfigError(f"min_lr is the least learning rate, at most lr {self.lr:g}, got {self.floor:g}")
         if self.warmup < 0:
-            raise ConfigError(texts.WARMUP(warmup=self.warmup))
+            raise ConfigError(f"warmup wants a number of iterations, at least 0, got {self.warmup}")
 
     def at(self, iteration: int) -> float:
         """Return the learning rate of an iteration."""
@@ -100,19 +99,21 @@ TO_FLOOR = ("poly", "cosine")  # policies that end at the floor
 
 def _wants_one_step(s: LearningRate) -> None:
     if len(s.steps) != 1 or s.steps[0] < 1:
-        raise ConfigError(texts.ONE_STEP(steps=list(s.typed or s.steps)))
+        raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, at least 1, got {list(s.typed or s.steps)}")
 
 
 def _wants_rising_steps(s: LearningRate) -> None:
     if not s.steps or list(s.steps) != sorted(set(s.steps)) or s.steps[0] < 0:
         in_epochs = any(isinstance(step, str) for step in s.typed)
-        why = texts.NOT_RISING_IN_ITERATIONS() if in_epochs else ""
-        raise ConfigError(texts.RISING_STEPS(steps=list(s.typed or s.steps), why=why))
+        why = ": in iterations they fall, or two of them are equal" if in_epochs else ""
+        raise ConfigError(
+            f"lr_policy 'multistep' wants lr_steps, rising iterations, got {list(s.typed or s.steps)}{why}"
+        )
 
 
 def _wants_total(s: LearningRate) -> None:
     if s.total < 1:
-        raise ConfigError(texts.TOTAL(policy=s.policy, total=s.total))
+        raise ConfigError(f"lr_policy {s.policy!r} wants the iterations of the whole run, got {s.total}")
 
 
 CHECKS = {

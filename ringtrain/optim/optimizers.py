@@ -44,7 +44,6 @@ from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import APPLIED, EMA, MULTIPLIER, RATE, UPDATES, UpdateRange, UpdateRule, trained_ranges
-from ringtrain.optim import texts
 
 Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
@@ -277,5 +276,5 @@ def make_squares(optimizer: Optimizer, ops: Ops) -> Array | None:
 
 def make_optimizer(name: str, spans: Sequence[Span], hyper: Hyper) -> Optimizer:
     if name not in OPTIMIZERS:
-        raise ConfigError(texts.UNKNOWN_OPTIMIZER(name=name, hint=nearest(name, OPTIMIZERS)))
+        raise ConfigError(f"unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
     return OPTIMIZERS[name](spans, hyper)

@@ -57,7 +57,7 @@ class ExchangeTimes:
         header = found["header"] if isinstance(found.get("header"), dict) else {}
         hosts = header.get("host_by_rank")
         if not hosts or not header.get("finished"):
-            raise UsageError(texts.NO_SWEEP(path=path))
+            raise UsageError(f"{path} has no finished sweep of `ringtrain bench-allreduce --json`")
         names = list(dict.fromkeys(hosts))
         self.measured_on = topology_from_nodes([names.index(host) for host in hosts])
         self._points: dict[str, list[tuple[int, float]]] = {}
@@ -66,7 +66,7 @@ class ExchangeTimes:
             if alike and row["status"] == OK and not row["algorithm"].startswith("auto"):
                 self._points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
         if not self._points:
-            raise UsageError(texts.NO_FLOAT32(path=path))
+            raise UsageError(f"{path} has no float32 sums in place: measure them by `ringtrain bench-allreduce`")
         self._beside, self._core_s_per_byte = _beside_computing(path, header.get("calibration"))
         self._models = {
             name: model_of(model)
@@ -95,9 +95,12 @@ class ExchangeTimes:
         if topology.size == 1 or not nbytes:
             return ExchangeTime(0.0)
         if algorithm not in self._points:
-            raise UsageError(texts.NOT_MEASURED(algorithm=algorithm, path=self._path, known=", ".join(self._points)))
+            raise UsageError(f"{algorithm} was not measured in {self._path}; it has {', '.join(self._points)}")
         if len(topology.nodes) > 1 and len(self.measured_on.nodes) == 1:
-            raise UsageError(texts.NO_NODES(nodes=len(topology.nodes), path=self._path))
+            raise UsageError(
+                f"a plan of {len(topology.nodes)} nodes wants a sweep between nodes, and {self._path} is of one: "
+                "measure it by `mpirun -np 2 --map-by node ringtrain bench-allreduce --json FILE`"
+            )
         model = self._models.get(algorithm)
         if model is None:  # then it is planned on the ranks of the sweep alone
             return ExchangeTime(_between(self._points[algorithm], nbytes))
@@ -132,7 +135,9 @@ def _beside_computing(path: str, calibration: object) -> tuple[float, float]:
 def _figure(path: str, found: dict, name: str) -> float:
     value = found.get(name)
     if type(value) is not float or not 0 <= value < math.inf:
-        raise UsageError(texts.BAD_SWEEP(path=path, problem=texts.BAD_FIELD(name=name, value=value)))
+        raise UsageError(
+            f"{path} is no sweep of `ringtrain bench-allreduce --json`: {texts.BAD_FIELD(name=name, value=value)}"
+        )
     return value
 
 

@@ -74,7 +74,9 @@ class LayerTimes:
         self.model = self.files[0].header["model"]
         for path, file in zip(paths, self.files, strict=True):
             if file.header["model"] != self.model:
-                raise UsageError(texts.OTHER_MODEL(path=path, found=file.header["model"], model=self.model))
+                raise UsageError(
+                    f"{path} is of model {file.header['model']}, not of {self.model}: give files of one model"
+                )
         self.names = [row["layer"] for row in self.files[0].rows if row["kind"]]
         self.notes: dict[str, None] = {}
 
@@ -131,13 +133,18 @@ class LayerTimes:
         files = [file for file in self.files if file.ranks == nearest]
         if nearest == ranks:
             return files, 1.0
-        self._note(texts.FILES_BY_RANKS(ranks=plural(ranks, "rank"), measured=nearest))
+        self._note(
+            f"layers of {plural(ranks, 'rank')} a node are taken as measured with {nearest} a node, for want of a file"
+        )
         if self.streams:  # each rank computes on a device of its own
             return files, 1.0
         cores = files[0].cores
         factor = max(1.0, ranks / cores) / max(1.0, nearest / cores)
         if factor > 1:
-            self._note(texts.CROWDED(ranks=plural(ranks, "rank"), cores=plural(cores, "core"), factor=factor))
+            self._note(
+                f"{plural(ranks, 'rank')} a node share {plural(cores, 'core')}: layers take {factor:.1f} times as "
+                "long as measured"
+            )
         return files, factor
 
     def _line(self, files: list[LayerFile], images: float) -> list[tuple[float, LayerFile]]:
@@ -146,7 +153,7 @@ class LayerTimes:
         if images in sizes:
             return [(1.0, files[sizes.index(images)])]
         if len(set(sizes)) == 1:
-            self._note(texts.PROPORTIONAL(batches=f"{sizes[0]:g}"))
+            self._note(f"layers at other batches of a rank than {f'{sizes[0]:g}'} are taken in proportion")
             return [(images / sizes[0], files[0])]
         above = min(max(bisect_left(sizes, images), 1), len(sizes) - 1)
         low, high = files[above - 1], files[above]

@@ -11,6 +11,7 @@ from ringtrain.parsing import parse_json, read_text
 from ringtrain.plan import texts
 from ringtrain.plan.prediction import PlanRow, PlanSettings
 from ringtrain.plan.strategies import STRATEGIES
+from ringtrain.template import Template
 
 MOST = 1e100  # of a number in a file, so that results are finite, too
 ABOVE_ZERO = ("ranks", "nodes", "batch", "step_s", "images_per_s")
@@ -52,15 +53,15 @@ def read_plan(path: str | Path) -> PlanFile:
         found = parse_json(read_text(path))
         rows = tuple(PlanRow(**_values(PlanRow, row)) for row in found["rows"])
         if not rows:
-            raise ValueError(texts.NO_ROWS)
+            raise ValueError("it has no rows")
         settings = PlanSettings(**_values(PlanSettings, found["settings"]))
         return PlanFile(plain(str(path)), _value("model", str, found["model"]), settings, rows)
     except OSError as error:
         raise UsageError(texts.NO_PLAN(path=path, reason=error.strerror)) from None
     except KeyError as error:
-        raise UsageError(texts.NO_PLAN(path=path, reason=texts.LACKS(name=error))) from None
+        raise UsageError(texts.NO_PLAN(path=path, reason=f"it lacks {error}")) from None
     except TypeError:  # a list in place of an object, or the reverse
-        raise UsageError(texts.NO_PLAN(path=path, reason=texts.OTHER_FORM)) from None
+        raise UsageError(texts.NO_PLAN(path=path, reason="it is JSON of another form")) from None
     except ValueError as error:
         raise UsageError(texts.NO_PLAN(path=path, reason=error)) from None
 
@@ -101,7 +102,7 @@ def find_rates(
         counts = sorted(ranks for kind, ranks in runs if kind == scaling)
         missing = [ranks for ranks in counts if rows[scaling, ranks] is None]
         if missing:
-            what = texts.SCALING(scaling=scaling, ranks=", ".join(map(str, missing)))
+            what = f"{scaling} scaling on ranks {', '.join(map(str, missing))}"
             notes.append(missing_note(plans, runs[scaling, missing[-1]], what, counts, scaling == "weak"))
     return {key: row.images_per_s for key, row in rows.items() if row is not None}, notes
 
@@ -112,21 +113,23 @@ def missing_note(plans: Sequence[PlanFile], run: SoughtRun, what: str, counts: S
     _, reason = _fitting(plans, run)
     found = {"paths": ", ".join(plan.path for plan in plans), "what": what, "reason": reason}
     if _unplanned(run.config):
-        return texts.NO_ROW(**found)
-    return texts.NO_ROW_YET(**found, command=_command(run, counts, weak))
+        return Template("{paths} has no prediction of {what}: {reason}")(**found)
+    return Template("{paths} has no prediction of {what}: {reason}; `{command}` makes one")(
+        **found, command=_command(run, counts, weak)
+    )
 
 
 def _fitting(plans: Sequence[PlanFile], run: SoughtRun) -> tuple[list[PlanRow], str]:
     """Return the rows of a run; without any the first of the run's facts that no row has, in words."""
     unplanned = _unplanned(run.config)
     if unplanned:
-        return [], texts.UNPLANNED(options=unplanned)
+        return [], f"plans are of runs without {unplanned}"
     left = [(_facts(plan, row), row) for plan in plans for row in plan.rows]
     for name, value in _wanted(run).items():
         known = dict.fromkeys(str(facts[name]) for facts, _ in left)
         left = [(facts, row) for facts, row in left if facts[name] == value]
         if not left:
-            return [], texts.OTHERS(name=name, known=", ".join(known), value=value)
+            return [], f"it has {name} {', '.join(known)}, and the run has {value}"
     return [row for _, row in left], ""
 
 
@@ -178,4 +181,7 @@ def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
         *([] if config.algorithm == AUTO else [_typed(config, "algorithm")]),
         *(_typed(config, name) for name in names if getattr(config, name) != getattr(DEFAULTS, name)),
     ]
-    return texts.PLAN_COMMAND(model=shlex.quote(run.model), options=" ".join(options))
+    return (
+        f"ringtrain plan {shlex.quote(run.model)} --layers LAYERS.json --fabric SWEEP.json {' '.join(options)} --json "
+        "PLAN.json"
+    )

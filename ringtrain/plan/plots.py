@@ -35,16 +35,16 @@ def _figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Fig
         efficiency.plot(ranks, [100 * row.efficiency for row in curve], **look)
     counts = sorted({row.ranks for row in rows})
     alone = rows[0].images_per_s / rows[0].efficiency / rows[0].ranks
-    rate.set(yscale="log", ylabel=texts.RATE_AXIS)
+    rate.set(yscale="log", ylabel="images/s")
     ideal = [alone * count for count in counts]
-    rate.plot(counts, ideal, color=GREY, linewidth=1, label=texts.IDEAL)
+    rate.plot(counts, ideal, color=GREY, linewidth=1, label="ideal")
     rate.set_yticks(ideal, [f"{each:,.0f}" for each in ideal])  # a power of ten may not be among so few
-    efficiency.set(ylabel=texts.EFFICIENCY_AXIS, ylim=(0, 105 * max(1, *(row.efficiency for row in rows))))
+    efficiency.set(ylabel="efficiency, %", ylim=(0, 105 * max(1, *(row.efficiency for row in rows))))
     for axes in (rate, efficiency):
         _finish(axes, counts)
     rate.legend(fontsize="small")
     batch = (texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL)(images=settings.batch)
-    entitle(figure, texts.PICTURE_TITLE(model=model, batch=batch, per_node=settings.per_node))
+    entitle(figure, f"{model}, {batch}, {settings.per_node} ranks a node: predicted")
     return figure
 
 
@@ -61,4 +61,4 @@ def _finish(axes: "Axes", counts: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > MANY else 0)
     axes.minorticks_off()
-    axes.set_xlabel(texts.RANKS_AXIS)
+    axes.set_xlabel("ranks")

@@ -8,10 +8,10 @@ from ringtrain.collectives.topology import Topology
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.nn.buckets import make_buckets
-from ringtrain.plan import texts
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
+from ringtrain.template import Template
 
 DEFAULTS = TrainConfig()
 ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
@@ -101,7 +101,11 @@ def _algorithms(strategy: str, exchanges: ExchangeTimes, topology: Topology, ask
     names = [name for name in asked if name in suiting] if asked else suiting
     if not names:
         sizes = {"ranks": topology.size, "nodes": len(topology.nodes)}
-        raise UsageError(texts.NO_ALGORITHM(strategy=strategy, known=", ".join(exchanges.algorithms), **sizes))
+        raise UsageError(
+            Template(
+                "no algorithm of the sweep is one of {strategy} on {ranks} ranks and {nodes} nodes: it has {known}"
+            )(strategy=strategy, known=", ".join(exchanges.algorithms), **sizes)
+        )
     return names
 
 

@@ -28,8 +28,9 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
     """Return a head, a row for each prediction with a star at the fastest of its ranks, notes, and what wins. The last
     column is of a million images: hours of a node, or their price."""
     which = texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL
-    head = texts.PLAN_HEAD(
-        model=layers.model, batch=which(images=settings.batch), per_node=settings.per_node, overlap=settings.overlap
+    head = (
+        f"# {layers.model}, {which(images=settings.batch)}, {settings.per_node} a node, overlap {settings.overlap}; "
+        "predicted from measured layers and all-reduces"
     )
     last = last_that_pays(rows)
     best = {count: winner(rows, count) for count in sorted({row.ranks for row in rows})}
@@ -38,9 +39,11 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
     return [
         head,
         *text_lines([title, *cells], "rrllrrrrrr"),
-        *(texts.NOTE(note=note) for note in layers.notes),
+        *(f"# {note}" for note in layers.notes),
         *_winners(best),
-        texts.STILL_PAYS(ranks=max(best)) if last is None else texts.STOPS_PAYING(ranks=last),
+        f"up to {max(best):,} ranks each further rank adds at least half the images/s of one rank alone"
+        if last is None
+        else f"beyond {last:,} ranks a further rank adds less than half the images/s of one rank alone",
     ]
 
 
@@ -66,7 +69,9 @@ def _winners(best: dict[int, PlanRow]) -> list[str]:
     changes = [
         each for before, each in zip([None, *found], found, strict=False) if not before or before[1:] != each[1:]
     ]
-    return [texts.WINS(strategy=strategy, algorithm=algorithm, ranks=ranks) for ranks, strategy, algorithm in changes]
+    return [
+        f"from {ranks:,} ranks on the fastest is {strategy} ({algorithm})" for ranks, strategy, algorithm in changes
+    ]
 
 
 def json_text(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> str:

@@ -5,7 +5,6 @@ import os
 from contextlib import suppress
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.report import texts
 from ringtrain.storage import files
 
 CLOSED = -1  # in place of a file's number
@@ -44,4 +43,7 @@ class AppendedFile:
 def unwritable(path: str, error: OSError) -> RingtrainError:
     """Return the error for a file that cannot be opened."""
     kind = UsageError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else RingtrainError
-    return kind(texts.LOG_UNWRITABLE(path=path, problem=error.strerror))
+    return kind(
+        f"log {path}: could not be written ({error.strerror}); make room or allow writing there, then continue from "
+        "the last checkpoint with --resume auto"
+    )

@@ -56,7 +56,7 @@ def check_picture(path) -> None:
 
     known, ending = FigureCanvasAgg(Figure()).get_supported_filetypes(), kind_of(path)
     if ending not in known:
-        raise UsageError(texts.UNKNOWN_PICTURE(path=path, ending=ending, hint=nearest(ending, known)))
+        raise UsageError(f"--plot {path}: unknown kind of picture {ending!r}; {nearest(ending, known)}")
 
 
 def need_matplotlib() -> None:
@@ -64,7 +64,7 @@ def need_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise UsageError(texts.PICTURE_NEEDS_MATPLOTLIB()) from None
+        raise UsageError("a picture needs matplotlib: pip install 'ringtrain[plot]'") from None
 
 
 def kind_of(path) -> str:
@@ -189,7 +189,7 @@ def small_print(starts: Sequence[dict]) -> str:
 def few(values: Iterable[str | None]) -> str:
     """Return the different ones in words: the first three, and how many more there are."""
     found = list(dict.fromkeys(plain(value) for value in values if value))
-    more = [texts.AND_MORE(count=len(found) - NAMED)] if len(found) > NAMED else []
+    more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
     return ", ".join(found[:NAMED] + more)
 
 
@@ -204,7 +204,7 @@ def title_of(start: Mapping) -> str:
     if {"model", "data", "ranks", "batch"} - start.keys():
         return ""
     ranks = plural(start["ranks"], "rank")
-    return texts.PICTURE_TITLE(model=start["model"], data=start["data"], ranks=ranks, batch=start["batch"])
+    return f"{start['model']} on {start['data']}, {ranks}, batch {start['batch']:,}"
 
 
 def say(axes: "Axes", text: str) -> None:

@@ -43,10 +43,10 @@ def draw_curves(folder, path) -> str | None:
     try:
         run = read_run(folder, Path(folder).name)
         if not run.train:
-            return texts.NOTHING_TO_DRAW(path=folder)
+            return f"{folder} has no iteration to draw"
         write_picture(partial(curves_figure, run), path, files.Folder(Path(path).parent))
     except ImportError:
-        return texts.NO_MATPLOTLIB()
+        return "matplotlib is not installed: pip install 'ringtrain[plot]' draws the curves of the next run"
     except RingtrainError as error:
         return str(error)
     return None
@@ -80,7 +80,7 @@ def _loss(axes: "Axes", run: RunLog) -> None:
     _curves(axes, run, lambda point: point.loss)
     tested = [point.loss for point in run.test if point.loss is not None]
     trained = running_mean([point.loss for point in run.train if point.loss is not None])
-    axes.set(title=texts.CROSS_ENTROPY() if name == "ce" else texts.LOSS_OF(name=name), ylim=loss_view(tested, trained))
+    axes.set(title="Loss: cross-entropy" if name == "ce" else f"Loss: {name}", ylim=loss_view(tested, trained))
     _say_tests(axes, [f"{loss:.4f}" for loss in tested], tested, min)
 
 
@@ -94,13 +94,13 @@ def _score(axes: "Axes", run: RunLog) -> None:
         axes.set_ylim(*accuracy_view(tested, trained))
         _say_tests(axes, [accuracy_percent(accuracy) for accuracy in tested], tested, max)
     if not axes.lines:
-        say(axes, texts.NOT_RECORDED_HERE(what=found.name))
+        say(axes, f"the run has recorded no {found.name}")
 
 
 def _say_tests(axes: "Axes", shown: Sequence[str], values: Sequence[float], best) -> None:
     """Write the last and the best figure of the tests above the axes."""
     if shown:
-        text = texts.LAST_AND_BEST(last=shown[-1], best=shown[values.index(best(values))])
+        text = f"test: last {shown[-1]}, best {shown[values.index(best(values))]}"
         axes.set_title(text, loc="right", fontsize="small", color=TEST)
 
 
@@ -125,14 +125,14 @@ def _unit(run: RunLog) -> tuple[int, str]:
     """Return the iterations of one unit of the x axis, and its name."""
     of_an_epoch = run.start.get("iterations_per_epoch") or 0
     whole = 0 < of_an_epoch <= max((point.iteration for point in run.train), default=0)
-    return (of_an_epoch, texts.EPOCH_AXIS()) if whole else (1, texts.ITERATION_AXIS())
+    return (of_an_epoch, "epoch") if whole else (1, "iteration")
 
 
 def _learning_rate(axes: "Axes", run: RunLog) -> None:
     unit, label = _unit(run)
     x, y = series(run.train, lambda point: point.iteration / unit, lambda point: point.lr)
     axes.plot(*thin_out(x, y), color=TRAIN, linewidth=1.6)
-    axes.set(title=texts.RATE_AXIS(), xlabel=label, xlim=(0, None))
+    axes.set(title="Learning rate", xlabel=label, xlim=(0, None))
     axes.locator_params(axis="x", integer=True)
     axes.set_ylim(bottom=0)
 
@@ -142,16 +142,16 @@ def _throughput(axes: "Axes", run: RunLog) -> None:
     unit, label = time_unit(run.train)
     x, y = series(run.train, lambda point: point.seconds / unit, lambda point: point.images_per_s or None)
     axes.plot(*broken(*thin_out(x, y)), color=TRAIN, linewidth=1.6)
-    axes.set(title=texts.SPEED_AXIS(), xlabel=label, xlim=(0, None))
+    axes.set(title="Images/s, over all ranks", xlabel=label, xlim=(0, None))
     axes.set_ylim(bottom=0, top=1.15 * max(y, default=1))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     overall = (run.end or {}).get("images_per_s")
     if overall:
-        axes.set_title(texts.MEDIAN(value=overall), loc="right", fontsize="small")
+        axes.set_title(f"median {overall:,.0f}", loc="right", fontsize="small")
 
 
 def time_unit(points: Sequence[Point]) -> tuple[float, str]:
     """Return the seconds of one unit of an axis of time, and its name."""
     longest = max((point.seconds for point in points), default=0.0)
-    units = ((3600.0, texts.HOURS_AXIS()), (60.0, texts.MINUTES_AXIS()))
+    units = ((3600.0, "time, h"), (60.0, "time, min"))
     return next((each for each in units if longest >= 3 * each[0]), (1.0, texts.TIME_AXIS()))

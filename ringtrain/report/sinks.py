@@ -92,11 +92,11 @@ class JsonLines(Sink):
     def close(self) -> None:
         self._file.close()
         if self._lost:
-            self._warn(texts.LOG_MISSING(path=self._path, missing=self._missing()))
+            self._warn(f"log {self._path}: {self._missing()}")
             self._lost = 0
 
     def _missing(self) -> str:
-        return texts.MISSING(records=plural(self._lost, "record"))
+        return f"{plural(self._lost, 'record')} could not be written: no room, or the disk failed"
 
 
 def _line(found: dict) -> bytes:

@@ -99,4 +99,7 @@ def check_tensorboard() -> None:
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401
     except ImportError as error:
-        raise UsageError(texts.NO_TENSORBOARD(error=error)) from None
+        raise UsageError(
+            f"--tensorboard needs the Python package tensorboard ({error}): pip install 'ringtrain[tensorboard]', or "
+            "leave --tensorboard out"
+        ) from None

@@ -110,7 +110,7 @@ def read_trace(path) -> dict[int, list[Slice]]:
     except OSError as error:
         raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise UsageError(texts.NO_TRACE(path=path, error=repr(error))) from None
+        raise UsageError(f"{path} is not a trace of `ringtrain train --trace` ({error!r})") from None
     return dict(sorted(ranks.items()))
 
 

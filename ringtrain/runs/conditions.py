@@ -12,7 +12,6 @@ from ringtrain.config.record import config_fields, default_of, kind_of
 from ringtrain.errors import UsageError, nearest
 from ringtrain.parsing import epochs
 from ringtrain.report.screen import words
-from ringtrain.runs import texts
 from ringtrain.runs.summary import RESULTS, RunSummary
 
 OPERATORS: dict[str, Callable] = {
@@ -65,7 +64,9 @@ def parse_condition(text: str) -> Condition:
     """Parse a condition. Raises UsageError."""
     found = FORM.fullmatch(text)
     if found is None:
-        raise UsageError(texts.NO_CONDITION(text=text))
+        raise UsageError(
+            f"--where {text!r} is not NAME OPERATOR VALUE, such as 'lr>=0.1'; operators: =, !=, <, <=, >, >="
+        )
     name = known_name("--where", text, found[1])
     return Condition(name, found[2], _wanted(text, name, found[2], found[3]))
 
@@ -74,7 +75,7 @@ def known_name(flag: str, text: str, name: str) -> str:
     """Return the name with underscores. Raises UsageError, with the nearest name, if no option or result has it."""
     known = {*RESULTS, *config_fields()}
     if name.replace("-", "_") not in known:
-        raise UsageError(texts.UNKNOWN_NAME(flag=flag, text=text, name=name, hint=nearest(name, known)))
+        raise UsageError(f"{flag} {text!r}: no option or result of a run is called {name!r}; {nearest(name, known)}")
     return name.replace("-", "_")
 
 
@@ -83,14 +84,14 @@ def _wanted(text: str, name: str, operator: str, value: str) -> float | bool | s
     many = spec is not None and isinstance(default_of(spec), tuple)
     kind = str if many else RESULTS[name] if spec is None else kind_of(spec)
     if (kind is bool or many or value == NONE) and operator not in ("=", "!="):
-        raise UsageError(texts.NOT_ORDERED(text=text, name=name if value != NONE else NONE))
+        raise UsageError(f"--where {text!r}: {name if value != NONE else NONE} has no order: compare it by = or !=")
     in_epochs = spec is not None and spec.metadata["epochs"] and epochs(value) is not None
     if kind is str or value == NONE or in_epochs:
         return value
     found = TRUTH.get(value.lower()) if kind is bool else _number(value, most=1.0 if name in FRACTIONS else None)
     if found is None:
-        number = texts.WANTED_FRACTION if name in FRACTIONS else texts.WANTED_NUMBER
-        raise UsageError(texts.WANTED(text=text, name=name, wanted=texts.WANTED_BOOL if kind is bool else number))
+        number = "a fraction such as 0.95 or 95%" if name in FRACTIONS else "a number"
+        raise UsageError(f"--where {text!r}: {name} wants {'true or false' if kind is bool else number}, or none")
     return found
 
 

@@ -16,8 +16,10 @@ def find_runs(top: Path) -> tuple[list[Path], list[str]]:
     Hidden folders and linked ones are passed over. Raises UsageError if there is no folder ``top``.
     """
     if not top.is_dir():
-        what = texts.NOT_A_FOLDER if os.path.lexists(top) else texts.NOT_THERE
-        raise UsageError(texts.NO_FOLDER(folder=top, what=what))
+        what = "not a folder" if os.path.lexists(top) else "not there"
+        raise UsageError(
+            f"{top} is {what}: name a run folder, or a folder with run folders; `ringtrain train` makes runs/"
+        )
     found, problems = [], []
 
     def told(error: OSError) -> None:

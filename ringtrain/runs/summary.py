@@ -85,12 +85,12 @@ def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
         became = read_outcome(folder)
     start, last, why = _read_log(folder / LOG)
     if not start:
-        return None, texts.LEFT_OUT(name=name, why=_with_end(why, became))
+        return None, f"{name} is not listed: {_with_end(why, became)}"
     options, lacking = _options_of(folder / CONFIG)
     word, problem = _ended(folder, last, became)
     results = _results(start, last, became) | {"name": name, "outcome": word}
     found = RunSummary(plain(str(folder)), {each: results.get(each) for each in RESULTS}, options, problem)
-    return found, texts.NO_OPTIONS(name=name, why=lacking) if lacking else None
+    return found, f"{name} is listed without its options: {lacking}" if lacking else None
 
 
 def _with_end(why: str, became: RunOutcome | None) -> str:
@@ -98,7 +98,7 @@ def _with_end(why: str, became: RunOutcome | None) -> str:
     if became is None or became.outcome == RUNNING:
         return why
     text = texts.ENDED_WITH(text=plain(became.text.split("\n")[0])) if became.text else ""
-    return texts.ENDED(why=why, outcome=became.outcome, text=text)
+    return f"{why} ({became.outcome}{text})"
 
 
 def _ended(folder: Path, last: Mapping, became: RunOutcome | None) -> tuple[str, str | None]:
@@ -144,7 +144,7 @@ def _read_log(path: Path) -> tuple[dict, dict, str]:
         with open(path, "rb", opener=files.open_nofollow) as log:
             start = _start(log)
             if not start:
-                return {}, {}, texts.NO_START(log=LOG)
+                return {}, {}, f"its {LOG} does not begin with the start of a run"
             return start, _last(log, tested=bool(start.get("test_examples"))), ""
     except FileNotFoundError:
         return {}, {}, texts.NO_FILE(name=LOG)
@@ -212,7 +212,7 @@ def _options_of(path: Path) -> tuple[dict, str | None]:
     except OSError as error:
         return {}, texts.UNREADABLE(path=path.name, problem=error.strerror)
     except (ConfigError, ValueError) as error:
-        return {}, texts.IN_CONFIG(config=path.name, error=error)
+        return {}, f"its {path.name} is damaged: {error}"
     return {name: _value(held[name]) if name in held else _absent(spec) for name, spec in config_fields().items()}, None
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.storage import texts
 
 PARTIAL = ".ringtrain-partial"  # a name of our own: the folder may hold other files
 ASIDE = "superseded-"  # prefix of the new name
@@ -55,14 +54,14 @@ def open_regular(path, flags: int, mode: int = 0o666, dir_fd: int | None = None)
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
-            raise OSError(errno.ELOOP, texts.IS_A_LINK, str(path)) from error
+            raise OSError(errno.ELOOP, "A link, and none is followed in the folder of a run", str(path)) from error
         raise
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
         return descriptor
     os.close(descriptor)
     what = errno.EISDIR if stat.S_ISDIR(kind) else errno.ENXIO
-    raise OSError(what, os.strerror(what) if what == errno.EISDIR else texts.NO_REGULAR_FILE, str(path))
+    raise OSError(what, os.strerror(what) if what == errno.EISDIR else "Not a regular file", str(path))
 
 
 def open_nofollow(path, flags: int) -> int:
@@ -101,7 +100,10 @@ class Folder:
                 if not stat.S_ISLNK(_mode(at, self.path.name)):
                     raise
                 target = os.readlink(self.path.name, dir_fd=at)
-            raise UsageError(texts.LINKED_FOLDER(path=self.path, target=target, folder=self.above.path))
+            raise UsageError(
+                f"{self.path} is a link to {target}: a run writes in its own folder alone, and follows no link there; "
+                f"put a folder in its place, or name another run folder than {self.above.path}"
+            )
 
     def make(self) -> None:
         """Make the folder if it is missing. Raises: as :meth:`opened`."""
@@ -193,15 +195,18 @@ class Folder:
 def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
     """Return the error that says why ``nbytes`` bytes could not be written to ``path``."""
     if error.errno in _FORBIDDEN:
-        return UsageError(texts.WRITING_REFUSED(path=path, reason=error.strerror))
+        return UsageError(f"{path}: writing is not allowed ({error.strerror}); name another with --out")
     if error.errno in _MISPLACED and path.parent.is_dir():
-        return UsageError(texts.NO_NEW_FILES(path=path, folder=path.parent, reason=error.strerror))
+        return UsageError(f"{path}: {path.parent} takes no new files ({error.strerror}); name another with --out")
     if error.errno in _MISPLACED:
-        return UsageError(texts.NO_FOLDER(path=path, folder=path.parent))
+        return UsageError(f"{path}: {path.parent} is missing, or is not a folder; name another with --out")
     if error.errno in _UNNAMEABLE:
-        return UsageError(texts.NAME_REFUSED(path=path, reason=error.strerror))
-    what = texts.NO_ROOM if error.errno in _FULL else texts.DISK_FAILED
-    return RingtrainError(texts.NOT_WRITTEN(path=path, problem=what, nbytes=nbytes, reason=error.strerror))
+        return UsageError(f"{path}: {error.strerror}; name another with --out")
+    what = "no room" if error.errno in _FULL else "the disk failed"
+    return RingtrainError(
+        f"{path}: {what} for {nbytes:,} bytes ({error.strerror}); earlier files are kept: make room, then run it "
+        "again; a training goes on from its last checkpoint with --resume auto"
+    )
 
 
 # ── names in an open folder ───────────────────────────────────────────────────────────────────────────────────────────

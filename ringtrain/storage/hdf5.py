@@ -59,7 +59,7 @@ def filter_problem(array: h5py.Dataset) -> str | None:
     codes = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
     other = [code for code in codes if code not in PLAIN_FILTERS]
     if other:
-        return texts.FILTER_NEEDS_CODE(code=other[0])
+        return f"was written with the filter {other[0]}, which needs code from elsewhere: write it with gzip or none"
     return None
 
 
@@ -69,9 +69,9 @@ def claim_problem(array: h5py.Dataset) -> str | None:
     stored = array.id.get_storage_size()
     most = stored * (MOST_EXPANDED if array.chunks else 1)
     if claimed > most:
-        return texts.STORED_LESS(claimed=claimed, stored=stored)
+        return f"claims {claimed:,} bytes, but {stored:,} are stored"
     if array.chunks and math.prod(array.chunks) * array.dtype.itemsize > max(claimed, 1 << 24):
-        return texts.CHUNKS_TOO_LARGE(elements=math.prod(array.chunks))
+        return f"has chunks of {math.prod(array.chunks):,} elements, more than the array has"
     return None
 
 

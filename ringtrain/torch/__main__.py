@@ -21,7 +21,7 @@ from ringtrain.launch.python_script import (
     set_variables,
     torchrun_variables,
 )
-from ringtrain.torch import texts
+from ringtrain.template import Template
 from ringtrain.torch.call_order import quoted_error
 from ringtrain.torch.replacements import take_over
 from ringtrain.torch.world import TorchWorld
@@ -59,11 +59,13 @@ def _check_found(command: ScriptCommand) -> None:
     """
     if not command.is_module:
         if not Path(command.name).is_file():
-            raise UsageError(texts.NO_FILE(path=command.name))
+            raise UsageError(f"{command.name} is no file: give the script's path, or -m and a module's name")
         return
     sys.path[0] = os.getcwd()
     if find_spec(command.name.partition(".")[0]) is None:
-        raise UsageError(texts.NO_MODULE(name=command.name, folder=os.getcwd()))
+        raise UsageError(
+            f"there is no module {command.name}, in {os.getcwd()} or among the installed ones: give -m and its name"
+        )
 
 
 def _run(command: ScriptCommand, transport: Transport) -> int:
@@ -79,12 +81,18 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     except SystemExit as end:
         code = _code_of(end)
         if code not in IN_ORDER and transport.size > 1:
-            _tell(texts.SCRIPT_EXITED(rank=transport.rank, host=hosts[transport.rank], code=code))
+            _tell(
+                f"ringtrain: rank {transport.rank} ({hosts[transport.rank]}) ended by sys.exit({code}); all ranks end"
+            )
             transport.abort(code)
     except Exception as raised:
         error = quoted_error(raised)
         shown = "".join(_traceback_of(error)).rstrip()
-        _tell(texts.SCRIPT_FAILED(rank=transport.rank, host=hosts[transport.rank], traceback=shown))
+        _tell(
+            Template("ringtrain: rank {rank} ({host}) failed:\n{traceback}")(
+                rank=transport.rank, host=hosts[transport.rank], traceback=shown
+            )
+        )
         code = error.exit_code if isinstance(error, STOPPING) else 1
         if transport.size > 1:
             transport.abort(code)

@@ -162,7 +162,7 @@ class RingtrainGroup(dist.ProcessGroup):
     def _add_sparse(self, tensors, op: str, opts) -> CollectiveWork:
         """Add sparse tensors by the elements of all ranks, of which each is padded to as many as the largest has."""
         if op not in ("SUM", "AVG"):
-            raise UsageError(texts.SPARSE_OP(op=op))
+            raise UsageError(f"{op} of sparse tensors is not reduced: SUM and AVG are; pass tensor.to_dense()")
         gathered = []
         for tensor in tensors:
             elements, counts = tensor.detach().coalesce(), np.empty((self.size(), 1), np.int64)
@@ -230,7 +230,10 @@ class RingtrainGroup(dist.ProcessGroup):
             wanted = self.size() * output.numel() * output.element_size()
             raise UsageError(
                 texts.UNEQUAL_SIZES(
-                    name="input", got=given.numel() * given.element_size(), wanted=wanted, rule=texts.RULE_SCATTER
+                    name="input",
+                    got=given.numel() * given.element_size(),
+                    wanted=wanted,
+                    rule="the input has one output for each rank",
                 )
             )
         if op in FOLDS:
@@ -287,7 +290,9 @@ class RingtrainGroup(dist.ProcessGroup):
             if into.bytes.size != self.size() * out_of.size:
                 wanted = self.size() * out_of.size
                 raise UsageError(
-                    texts.UNEQUAL_SIZES(name="output", got=into.bytes.size, wanted=wanted, rule=texts.RULE_GATHER)
+                    texts.UNEQUAL_SIZES(
+                        name="output", got=into.bytes.size, wanted=wanted, rule="the output has one input for each rank"
+                    )
                 )
             rows = into.bytes.reshape(self.size(), out_of.size)
             calls.append(_call(self.communicator.all_gather, out_of, out=rows))
@@ -341,7 +346,9 @@ class RingtrainGroup(dist.ProcessGroup):
         row = nbytes // rows if rows else 0
         if sum(splits) != rows:
             wanted = sum(splits) * row
-            raise UsageError(texts.UNEQUAL_SIZES(name=name, got=nbytes, wanted=wanted, rule=texts.RULE_SPLITS))
+            raise UsageError(
+                texts.UNEQUAL_SIZES(name=name, got=nbytes, wanted=wanted, rule="splits add up to the first dimension")
+            )
         return [split * row for split in splits]
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import BackendConfig
 
 from ringtrain.errors import UsageError
-from ringtrain.torch import texts
 from ringtrain.torch.backend import NAME, RingtrainGroup
 from ringtrain.torch.call_order import CallOrder
 
@@ -34,7 +33,10 @@ def other_backends(maker: FrameType) -> dist.ProcessGroup | None:
     if config is None or {*_in_order_of_the_name(config).values()} == {NAME}:
         return None
     if type(others) is not dist.ProcessGroup:
-        raise UsageError(texts.NOT_MIXED(backends=config, version=torch.__version__))
+        raise UsageError(
+            f"the group of {config} cannot be made with torch {torch.__version__}: make one group for the CPU's "
+            "tensors and another one for the other devices'"
+        )
     return others
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ringtrain.errors import StalledError
-from ringtrain.torch import texts
 
 
 class MonitoredBarrier:
@@ -19,7 +18,10 @@ class MonitoredBarrier:
         """Come as a rank other than 0, and wait until rank 0 releases all."""
         self._store.set(self._key(rank), "")
         if not self._is_set(self._key("all")) or self._store.get(self._key("all")):
-            raise StalledError(texts.NOT_RELEASED(rank=rank))
+            raise StalledError(
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                "from rank 0. Please check rank 0 logs for faulty rank"
+            )
 
     def release(self, ranks: Sequence[int], wait_all_ranks: bool) -> None:
         """Wait for the other ranks as rank 0, and release them. Names the first that does not come; with
@@ -32,7 +34,10 @@ class MonitoredBarrier:
         self._store.set(self._key("all"), "late" if late else "")
         if late:
             named = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, late))}"
-            raise StalledError(texts.NOT_PASSED(ranks=named, seconds=self._timeout_s))
+            raise StalledError(
+                f"{named} failed to pass monitoredBarrier in {self._timeout_s:g} s: Rank 0 timed out in "
+                "monitoredBarrier. See where they are"
+            )
 
     def _key(self, of: int | str) -> str:
         return f"{self._name}: {of}"

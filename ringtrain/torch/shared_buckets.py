@@ -14,7 +14,6 @@ import torch
 
 from ringtrain.api.libraries import torch_memory
 from ringtrain.arrays import array_address
-from ringtrain.torch import texts
 
 SHARED_MEMORY = "/dev/shm"  # where PyTorch's shared memory lies, on Linux
 SMALLEST_BYTES = 16 << 10  # copying less costs nothing
@@ -51,13 +50,13 @@ class SharedBuckets:
 
     def _moved(self, storage: torch.UntypedStorage, owner: object, wanted: int, has_room: bool) -> bool:
         """Move it, and return whether all ranks have."""
-        why = texts.NO_ROOM(folder=SHARED_MEMORY, wanted=wanted // MIB)
+        why = f"{SHARED_MEMORY} has no {wanted // MIB:,} MiB free on every node"
         path, memory = "", _bytes_of(storage)
         if has_room:
             try:
                 descriptor, _ = storage._share_fd_cpu_()
                 path, memory = f"/proc/{os.getpid()}/fd/{descriptor}", _bytes_of(storage)
-                why = texts.NOT_MAPPED
+                why = "ranks of a node cannot map it"
             except RuntimeError as error:  # it has reserved the memory before it writes, so there is no SIGBUS
                 why = str(error).splitlines()[0]
             if self._communicator.register(memory, path):
@@ -65,7 +64,13 @@ class SharedBuckets:
                 self._addresses.add(storage.data_ptr())
                 return True
         if self._communicator.rank == 0:
-            warnings.warn(texts.NOT_SHARED(mib=storage.nbytes() / MIB, why=why), stacklevel=2)
+            warnings.warn(
+                (
+                    f"note: DDP's bucket of {storage.nbytes() / MIB:.3g} MiB stays in this process's own memory, and "
+                    f"is copied at each all-reduce: {why}"
+                ),
+                stacklevel=2,
+            )
         return False
 
     def of(self, owner: object) -> list[np.ndarray]:

@@ -29,7 +29,10 @@ def operation(opts) -> str:
     op = getattr(opts, "reduceOp", opts)
     name = getattr(op, "op", op).name
     if name == "PREMUL_SUM":
-        raise UsageError(texts.NO_PREMUL)
+        raise UsageError(
+            "PREMUL_SUM is NCCL's: multiply the tensor by the factor and use ReduceOp.SUM; in FSDP leave "
+            "set_gradient_divide_factor out"
+        )
     return name
 
 
@@ -68,7 +71,13 @@ class HostTensor:
 
 def _note_device(device: torch.device) -> None:
     if device.type != "cpu":
-        warnings.warn(texts.ON_DEVICE(device=device.type), stacklevel=6)  # Python shows it once for each caller
+        warnings.warn(
+            (
+                f"note: collectives of {device.type} tensors by ringtrain go through host memory; "
+                "init_process_group('nccl') keeps them on the GPUs"
+            ),
+            stacklevel=6,
+        )  # Python shows it once for each caller
 
 
 class Operand:
@@ -91,7 +100,9 @@ class Operand:
         elif given.dtype in SMALL and op != "AVG":
             self.numbers, self._copied = given.to(torch.int32), True
         else:
-            raise UsageError(texts.NOT_REDUCED(op=op, dtype=_name(given.dtype), known=", ".join(TYPES)))
+            raise UsageError(
+                f"{op} of {_name(given.dtype)} is not reduced: convert the tensor to one of {', '.join(TYPES)}"
+            )
 
     def settle(self) -> None:
         """Copy the result into the tensor, if ``numbers`` are a copy."""
@@ -111,7 +122,7 @@ def put(result: torch.Tensor, output: torch.Tensor) -> None:
 def fold(every: Sequence[torch.Tensor], op: str) -> torch.Tensor:
     """Return the reduction of one tensor of each rank, in rank order. Raises UsageError."""
     if op != "PRODUCT" and (every[0].is_floating_point() or every[0].is_complex()):
-        raise UsageError(texts.NO_BITS(op=op, dtype=_name(every[0].dtype)))
+        raise UsageError(f"{op} combines the bits of integers, and this tensor is {_name(every[0].dtype)}")
     return reduce(FOLDS[op], every)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch.distributed as dist
 
 from ringtrain.errors import RingtrainError, StalledError
-from ringtrain.torch import texts
 from ringtrain.torch.call_order import CallOrder, WorkFuture
 
 
@@ -23,7 +22,7 @@ def raising_torchs():
         if not isinstance(error, dist.DistBackendError):
             error.__class__ = type(kind.__name__, (kind, dist.DistBackendError), {"__module__": kind.__module__})
             if isinstance(error, StalledError):
-                error.args = (texts.TIMED_OUT(error=error),)
+                error.args = (f"the timeout is over: {error}",)
         raise
 
 

@@ -109,7 +109,10 @@ class TorchWorld:
 
     def _check_process(self) -> None:
         if not self.is_of_this_process:
-            raise UsageError(texts.OTHER_PROCESS(rank=self.transport.rank))
+            raise UsageError(
+                f"this process was forked from rank {self.transport.rank} of the MPI, and is no rank itself: start "
+                "ranks by mpirun or srun, not by torch.multiprocessing"
+            )
 
 
 _current: TorchWorld | None = None

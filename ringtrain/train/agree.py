@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ringtrain import errors
 from ringtrain.errors import RankLostError, RingtrainError, UsageError, everywhere
-from ringtrain.train import texts
+from ringtrain.template import Lines, joined
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
@@ -41,17 +41,18 @@ def together_json(transport: Transport, action: Callable[[], Any]) -> list:
 def _attempt(action: Callable[[], Any]) -> tuple[Any, list[str] | None]:
     """(value, None), or (None, [kind of error, message]). An error of the system (too long a name, a folder without
     permission) is the user's mistake here: the run has not begun."""
+    problem: RingtrainError
     try:
         return action(), None
     except RankLostError:
         raise  # no other rank meets here any more
     except RingtrainError as error:
-        return None, [type(error).__name__, str(error)]
+        problem = error
     except OSError as error:
-        in_file = texts.FILE_PROBLEM(path=error.filename, problem=error.strerror)
-        return None, [UsageError.__name__, in_file if error.filename else str(error)]
+        problem = UsageError(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except MemoryError as error:  # of a network or a batch of any size that a file may name
-        return None, [UsageError.__name__, texts.NO_MEMORY(error=error)]
+        problem = UsageError(f"this takes more memory than there is ({error}): use a smaller network or batch")
+    return None, [type(problem).__name__, str(problem)]
 
 
 def agree(transport: Transport, facts: dict) -> None:
@@ -66,12 +67,12 @@ def agree(transport: Transport, facts: dict) -> None:
     everyone = transport.gather_json(facts)
     keys = dict.fromkeys(key for own in everyone for key in own)
     lines = [_difference(key, [own.get(key) for own in everyone]) for key in keys]
-    raise everywhere(UsageError(texts.DISAGREE(differences="\n".join(filter(None, lines)))))
+    raise everywhere(UsageError(joined(["the ranks do not agree on the run:", *filter(None, lines)])))
 
 
 def _difference(key: str, values: list) -> str | None:
     told = [json.dumps(value) for value in values]
-    return texts.DIFFERENCE(key=key, values=holders(ranks_by_value(told))) if len(set(told)) > 1 else None
+    return f"  {key}: {holders(ranks_by_value(told))}" if len(set(told)) > 1 else None
 
 
 def ranks_by_value(values: Sequence[str]) -> dict[str, list[int]]:
@@ -84,7 +85,7 @@ def ranks_by_value(values: Sequence[str]) -> dict[str, list[int]]:
 
 def holders(ranks_by_value: dict[str, list[int]]) -> str:
     """Each value with its ranks: "a on rank 0; b on ranks 1, 2"."""
-    return "; ".join(texts.VALUE_ON(value=value, ranks=peers(ranks)) for value, ranks in ranks_by_value.items())
+    return "; ".join(f"{value} on {peers(ranks)}" for value, ranks in ranks_by_value.items())
 
 
 def _raise_first(problems: list) -> None:
@@ -93,8 +94,8 @@ def _raise_first(problems: list) -> None:
         return
     kind, message = problems[failed[0]]
     if len(failed) < len(problems):
-        message = texts.ON_RANKS(ranks=peers(failed), text=message)
-    raise everywhere(getattr(errors, kind)(message))
+        message = f"{peers(failed)}: {message}"
+    raise everywhere(getattr(errors, kind)(Lines(message)))
 
 
 def take_turns(transport: Transport, rehearse: Callable[[], None], compiles: bool = True) -> float:

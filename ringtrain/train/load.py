@@ -183,7 +183,7 @@ def score_of(transport: Transport, trained: TrainedOnData, by_class: bool = Fals
         trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH, whole=True, by_class=by_class
     )
     if score is None:
-        raise everywhere(DataError(texts.NO_LABELS(data=trained.data.name)))
+        raise everywhere(DataError(f"no example of that part of data set {trained.data.name!r} has a label"))
     return score
 
 
@@ -208,5 +208,5 @@ def split_of(data: DataSet, name: str, model: ModelSpec) -> Split:
     check_images(model, data)
     found = dict(data.splits())
     if name not in found:
-        raise DataError(texts.NO_PART(data=data.name, part=name, parts=", ".join(found)))
+        raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(found)}: choose with --split")
     return found[name]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS, read_run_file, resolve
 from ringtrain.errors import ConfigError, RingtrainError
-from ringtrain.train import texts
 
 AUTO = "auto"
 OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
@@ -59,5 +58,8 @@ def _read(run_file: str) -> dict:
     given = read_run_file(run_file)
     trace = given.get("trace")
     if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):
-        raise ConfigError(texts.TRACE_IN_RUN_FILE(run_file=run_file, trace=trace))
+        raise ConfigError(
+            f"run file {run_file}: trace is {trace!r}; it wants a bare name, of a file of its own in the run folder. "
+            "--trace alone may name any file"
+        )
     return given

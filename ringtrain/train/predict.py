@@ -27,7 +27,6 @@ from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import check_output
 from ringtrain.nn.shapes import format_shape
-from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.images import threads_of
@@ -110,7 +109,9 @@ def _images(transport: Transport, trained: TrainedModel, paths: list[str]) -> in
     shape = trained.facts.shape
     if len(shape) != 3 or shape[-1] not in (1, 3):
         wanted = format_shape(trained.model.input.shape)
-        raise DataError(texts.NO_IMAGE_TO_PREDICT(model=trained.model.name, wanted=wanted))
+        raise DataError(
+            f"model {trained.model.name!r} takes {wanted}, which no image file gives: give arrays (.npy, .npz)"
+        )
     pillow()  # an error of the installation, and not of each file
     return inputs.ImageFiles(paths, shape, trained.facts.view, threads_of(trained.config, transport))
 

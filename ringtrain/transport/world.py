@@ -45,7 +45,10 @@ def connect(allocate=None, comm=None) -> Transport:
     """
     launch = read_launch(os.environ)
     if any(_FORKED):
-        raise UsageError(texts.FORKED)
+        raise UsageError(
+            "this process was forked after the MPI had started, whose ranks know its parent alone: start more ranks "
+            "with mpirun, or fork before the first communicator"
+        )
     try:
         with starting():
             MPI = _start()
@@ -59,12 +62,14 @@ def connect(allocate=None, comm=None) -> Transport:
     if comm is None:
         comm = MPI.COMM_WORLD
     elif not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        raise UsageError(texts.NOT_A_COMMUNICATOR(given=comm))
+        raise UsageError(
+            f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD, a part of it, or none"
+        )
     try:
-        with naming_peers(texts.MEETING, comm):
+        with naming_peers("meeting the other ranks", comm):
             return Messages(comm, local_claims(os.environ), allocate)
     except RankLostError:
-        raise RankLostError(texts.DIED_BEFORE_START(advice=texts.NOT_SURVIVED)) from None
+        raise RankLostError(f"a rank died before all ranks had started. {texts.NOT_SURVIVED}") from None
 
 
 def _start():

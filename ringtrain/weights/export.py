@@ -16,7 +16,7 @@ from ringtrain.nn.spec import InputSpec, ModelSpec
 from ringtrain.storage import files
 from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
-from ringtrain.weights import onnx_model, tensor_file, texts
+from ringtrain.weights import onnx_model, tensor_file
 from ringtrain.weights.averaged import weights_for_use
 from ringtrain.weights.layouts import torch_parameters
 from ringtrain.weights.matching import torch_names
@@ -42,9 +42,9 @@ def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -
     """Write the weights of a checkpoint or a run's folder to ``out``, by its suffix. ``raw``: the weights of the last
     update, also of a run with an average of weights. Raises RingtrainError."""
     if out.suffix not in (tensor_file.SUFFIX, onnx_model.SUFFIX):
-        raise UsageError(texts.OTHER_SUFFIX(path=out))
+        raise UsageError(f"-o {out}: give a file .safetensors or .onnx")
     if os.path.lexists(out) and not force:
-        raise UsageError(texts.EXISTS(path=out))
+        raise UsageError(f"{out} is there already: give another -o, or --force to replace it")
     found = find_checkpoint(target, best, ranks=False)
     checkpoint = found.checkpoint
     model = spec.parse_model(checkpoint.model, checkpoint.model_name, str(found.path))
@@ -97,7 +97,10 @@ def _prepared(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> onnx_mode
     """(x - mean) · scale, as the run prepared its images."""
     given, inputs = model.input, checkpoint.inputs
     if (given.mean, given.std) != ("none", "none") and not inputs:
-        raise UsageError(texts.NO_STATISTICS(path=path, model=model.name))
+        raise UsageError(
+            f"checkpoint {path} is of an earlier version, which did not keep the mean of the training images, and "
+            f"model {model.name!r} subtracts it: go on with the run by --resume, for one iteration, and export that"
+        )
     scale = np.full(given.shape[-1:], given.scale, np.float64)
     if given.std == "channel":
         scale = scale / np.where(inputs["std"] > 0, inputs["std"], 1.0)

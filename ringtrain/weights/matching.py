@@ -11,7 +11,6 @@ from ringtrain.nn.base import Shape
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.head import head_of
 from ringtrain.nn.shapes import format_shape
-from ringtrain.weights import texts
 from ringtrain.weights.layouts import TorchParameter, torch_parameters
 from ringtrain.weights.names import is_counter, torchvision_names
 
@@ -36,11 +35,11 @@ class Match:
 
     def words(self) -> str:
         """Return the report: "60 of 62 matched; new: fc.weight, fc.bias; not used: …"."""
-        parts = [texts.MATCHED(matched=len(self.weights), total=self.total)]
+        parts = [f"{len(self.weights)} of {self.total} matched"]
         if self.new:
-            parts.append(texts.NEW(names=_listed(self.new)))
+            parts.append(f"new: {_listed(self.new)}")
         if self.unused:
-            parts.append(texts.NOT_USED(names=_listed(self.unused)))
+            parts.append(f"not used: {_listed(self.unused)}")
         return "; ".join(parts)
 
 
@@ -98,19 +97,25 @@ def match(
             continue
         here, there = format_shape(each.shape), format_shape(shapes[name])
         if head is not None and each.layer == head.name:
-            new.append(texts.OF_SHAPE(name=each.name, here=here, there=there))
+            new.append(f"{each.name} ({here}, there {there})")
         else:
-            differing.append(texts.DIFFERS(name=each.name, here=here, there=there))
+            differing.append(f"{each.name} is {here}, there {there}")
     if differing:
-        raise UsageError(texts.SHAPES_DIFFER(source=source, differing=_listed(differing)))
+        raise UsageError(
+            f"--init {source} is of another network: {_listed(differing)}. Only the last layer may differ: give the "
+            "--model that the weights are of"
+        )
     if not weights:
         asked = wanted[0].names[0]
         near = ", ".join(difflib.get_close_matches(asked, list(shapes), NEAREST, 0.0))
-        raise UsageError(texts.NOTHING_MATCHES(source=source, names=len(shapes), asked=asked, near=near))
+        raise UsageError(
+            f"--init {source}: none of its {len(shapes)} names is one of this network, such as {asked!r} (nearest "
+            f"there: {near}). Give the --model that the weights are of"
+        )
     unused = [plain(name) for name in shapes if name not in used and not is_counter(name)]
     return Match(weights, len(wanted), tuple(new), tuple(unused))
 
 
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:SHOWN])
-    return texts.AND_MORE(shown=shown, more=len(names) - SHOWN) if len(names) > SHOWN else shown
+    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown

@@ -39,7 +39,9 @@ def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Prepara
     check_kinds(graph)
     nbytes = sum(array.size * 4 for array in weights.values())
     if nbytes > MOST_BYTES:
-        raise UsageError(texts.TOO_LARGE(nbytes=nbytes, most=MOST_BYTES))
+        raise UsageError(
+            f"the weights take {nbytes:,} bytes, and an ONNX file holds {MOST_BYTES:,} at most: export to .safetensors"
+        )
     try:
         import onnx
         from onnx import helper, numpy_helper
@@ -73,7 +75,10 @@ def check_kinds(graph: Graph) -> None:
     for node in graph.nodes:
         kind = type(node.layer).__name__
         if kind not in OPERATORS:
-            raise ModelError(texts.NO_OPERATOR(layer=node.name, kind=kind, hint=nearest(kind, OPERATORS)))
+            raise ModelError(
+                f"layer {node.name!r}: there is no ONNX operator for layer kind {kind} ({nearest(kind, OPERATORS)}): "
+                "export to .safetensors"
+            )
 
 
 def there(shape: Shape) -> Shape:

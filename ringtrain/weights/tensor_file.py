@@ -49,7 +49,7 @@ class TensorFile:
         with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > MOST_HEADER:
-                raise ValueError(texts.LONG_HEADER(most=MOST_HEADER))
+                raise ValueError(f"its header has more than {MOST_HEADER:,} bytes")
             header = parsing.parse_json(file.read(length).decode())
         try:
             return {name: 8 + length + int(header[name]["data_offsets"][0]) for name in self.shapes}
@@ -62,7 +62,9 @@ class TensorFile:
         kind, shape = self._dtypes[name], self.shapes[name]
         if kind not in WIDTHS:
             known = ", ".join(WIDTHS)
-            raise UsageError(texts.OTHER_TYPE(path=self.path, name=plain(name), type=kind, known=known))
+            raise UsageError(
+                f"{self.path}: tensor {plain(name)!r} is of type {kind}; weights are of one of these: {known}"
+            )
         stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}[kind]
         count = int(np.prod(shape, dtype=np.int64))
         try:
@@ -70,11 +72,14 @@ class TensorFile:
         except OSError as error:
             raise UsageError(texts.UNREADABLE(path=self.path, reason=error.strerror or error)) from None
         if values.size != count:
-            raise UsageError(texts.NO_SAFETENSORS(path=self.path, error=texts.CHANGED()))
+            raise UsageError(texts.NO_SAFETENSORS(path=self.path, error="it became shorter while it was read"))
         if kind == "BF16":
             values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
         if not np.isfinite(values).all():
-            raise UsageError(texts.NOT_FINITE(path=self.path, name=plain(name)))
+            raise UsageError(
+                f"{self.path}: tensor {plain(name)!r} has values that are not finite: take a file of a run that did "
+                "not diverge"
+            )
         return values.astype(np.float32, copy=False).reshape(shape) if kind != "F64" else values.reshape(shape)
 
 

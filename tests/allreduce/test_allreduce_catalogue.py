@@ -6,13 +6,13 @@ import pytest
 from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, make_allreduce, parse_algorithms
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_nearest_over_messages
 from ringtrain.errors import UsageError
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import recording
+from tests.says import says
 
 
 def add(a, b, y):
@@ -51,10 +51,10 @@ def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most)
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("rings", texts.UNKNOWN_ALGORITHM.pattern(name="rings") + r"did you mean 'ring'\?"),
-        ("routed:stars", collectives_texts.UNKNOWN_OUTER.pattern(name="routed:stars") + r"did you mean 'star'\?"),
-        ("mapped:ring", collectives_texts.UNKNOWN_OUTER.pattern(name="mapped:ring")),
-        ("routed:", collectives_texts.UNKNOWN_OUTER.pattern(name="routed:") + "known: butter"),
+        ("rings", says("--plugin", "'rings'", "did you mean 'ring'?")),
+        ("routed:stars", says("'routed:stars'", "did you mean 'star'?")),
+        ("mapped:ring", says("'mapped:ring'")),
+        ("routed:", says("'routed:'", "known: butterfly")),
     ],
 )
 def test_a_name_that_is_not_there(name, message):
@@ -65,16 +65,16 @@ def test_a_name_that_is_not_there(name, message):
 def test_lists_of_names():
     assert parse_algorithms("all") == list(ALGORITHMS)
     assert parse_algorithms("ring, mpi,ring,routed:tree") == ["ring", "mpi", "routed:tree"]
-    with pytest.raises(UsageError, match=texts.UNKNOWN_ALGORITHM.pattern(name="mappe") + "did you mean 'mapped'"):
+    with pytest.raises(UsageError, match=says("--plugin", "'mappe'") + "did you mean 'mapped'"):
         parse_algorithms("ring,mappe")
 
 
 def cannot(algorithm, why):
-    return collectives_texts.CANNOT_RUN(algorithm=algorithm, why=why)
+    return says(algorithm, why)
 
 
 def instead_of(algorithm, why, instead):
-    return collectives_texts.RUNS_INSTEAD(algorithm=algorithm, why=why, instead=instead)
+    return says(algorithm, why, instead)
 
 
 def refused(world, name, own=False):
@@ -97,15 +97,15 @@ def test_a_type_that_mapped_does_not_add_is_refused_and_auto_takes_another():
         run.run(20.0)
         return str(error.value), run.algorithm, set(buffer.tolist())
 
-    why = collectives_texts.NOT_ADDED(known=", ".join(TYPES), dtype="uint32")
-    refusal = collectives_texts.CANNOT_RUN(algorithm="mapped", why=why)
+    why = says(", ".join(TYPES), "uint32")
+    refusal = says("mapped", why)
     assert LoopbackWorld(2).run(body) == [(refusal, "auto:sliced", {3})] * 2
 
 
 def test_what_cannot_run_here_is_refused_with_the_reason():
-    nodes = collectives_texts.SEVERAL_NODES(nodes=2, instead="routed")
+    nodes = says(2, "routed")
     assert refused(LoopbackWorld(4, 2), "mapped") == cannot("mapped", nodes)
-    private = collectives_texts.ON_RANKS(why=collectives_texts.NOT_SHARED, peers="ranks 0, 1")
+    private = says("buffer", "share", "ranks 0, 1")
     assert refused(LoopbackWorld(2), "mapped", own=True) == cannot("mapped", private)
     assert refused(LoopbackWorld(2, shares=False), "routed:tree") == cannot("routed:tree", private)
     assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == cannot("routed", private)
@@ -118,7 +118,7 @@ def test_messages_stand_in_and_say_so():
 
     mapped, routed, tree = LoopbackWorld(2, shares=False).run(body)[1]
     assert mapped[0] == "sliced" and routed[0] == "hierarchical" and tree == ("tree", None)
-    private = collectives_texts.ON_RANKS(why=collectives_texts.NOT_SHARED, peers="ranks 0, 1")
+    private = says("buffer", "share", "ranks 0, 1")
     assert mapped[1] == instead_of("mapped", private, "sliced")
     assert LoopbackWorld(2).run(body)[0] == [("mapped", None), ("routed:star", None), ("tree", None)]
 
@@ -132,7 +132,7 @@ def without_counters(t, tags):
 
 def test_counters_are_needed_too():
     world = LoopbackWorld(3, [0, 1, 1])
-    lacking = collectives_texts.ON_RANKS(why=collectives_texts.NO_COUNTERS, peers="ranks 1, 2")
+    lacking = says("shared", "counters", "ranks 1, 2")
 
     def body(t):
         buffer = without_counters(t, [64] if t.node else [])

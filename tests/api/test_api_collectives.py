@@ -8,16 +8,16 @@ import pytest
 
 from ringtrain import Communicator
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.api import collective_runs, communicator, texts
+from ringtrain.api import collective_runs, communicator
 from ringtrain.api.collective_runs import choose_algorithm
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.api.test_api_communicator import together
 from tests.fakes.arrays import halves
 from tests.fakes.clock import Clock
+from tests.says import says
 
 COUNTS = (0, 1, 7, 301)
 BY_RANK = ("auto", "mpi", "ring", "circulant", "sliced")
@@ -189,11 +189,11 @@ def test_reproducible_sums_that_cannot_be(alone):
         with pytest.raises(UsageError, match=text):
             alone.allreduce(*given, reproducible=True, **options)
 
-    refused(texts.NO_SHARDS.pattern(shape=[]), np.float64(1))
-    refused(texts.NO_SHARDS.pattern(shape=[0, 3]), np.ones((0, 3)))
-    refused(texts.NOT_REPRODUCIBLE.pattern(algorithm="ring", wire="none"), np.ones((2, 3)), algorithm="ring")
-    refused(texts.NOT_REPRODUCIBLE.pattern(algorithm="auto", wire="float16"), np.ones((2, 3), "f4"), wire="float16")
-    refused(texts.UNLIKE_SHAPE.pattern(shape=[3]), np.ones((2, 3)), out=np.ones((2, 3)))
+    refused(says([]), np.float64(1))
+    refused(says([0, 3]), np.ones((0, 3)))
+    refused(says("'ring'", "'none'"), np.ones((2, 3)), algorithm="ring")
+    refused(says("'auto'", "'float16'"), np.ones((2, 3), "f4"), wire="float16")
+    refused(says([3]), np.ones((2, 3)), out=np.ones((2, 3)))
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,22 +207,22 @@ def test_what_no_rank_could_ask_for(alone):
     read_only = np.ones(3)
     read_only.flags.writeable = False
     for text, call in (
-        (texts.NO_ROOT.pattern(root=1, last=0), lambda: alone.broadcast(ones, 1)),
-        (texts.OBJECTS.pattern(dtype="object"), lambda: alone.all_gather(np.array([{}]))),
-        (texts.UNKNOWN_HALF.pattern(name="rign"), lambda: alone.broadcast(ones, algorithm="rign")),
-        (texts.ROWS_FOR_RANKS.pattern(size=1, shape=[2, 1]), lambda: alone.reduce_scatter(ones.T)),
-        (texts.ROWS_FOR_RANKS.pattern(size=1, shape=[2, 1]), lambda: alone.scatter(ones.T)),
-        (texts.NOT_REDUCED.pattern(dtype="bool"), lambda: alone.reduce_scatter(ones > 0)),
-        (texts.MEAN_NOT_WHOLE.pattern(dtype="int64"), lambda: alone.reduce_scatter(ones.astype(int), "mean")),
-        (texts.NOT_SCATTERED.pattern(root=0), alone.scatter),
-        (texts.BOTH_COUNTS.pattern(), lambda: alone.all_to_all(ones, send_counts=[1])),
+        (says(1, 0, "root", "are"), lambda: alone.broadcast(ones, 1)),
+        (says("object"), lambda: alone.all_gather(np.array([{}]))),
+        (says("'rign'"), lambda: alone.broadcast(ones, algorithm="rign")),
+        (says(1, [2, 1]), lambda: alone.reduce_scatter(ones.T)),
+        (says(1, [2, 1]), lambda: alone.scatter(ones.T)),
+        (says("bool"), lambda: alone.reduce_scatter(ones > 0)),
+        (says("int64"), lambda: alone.reduce_scatter(ones.astype(int), "mean")),
+        (says(0, "scatter", "tells"), alone.scatter),
+        (says("neither", "told"), lambda: alone.all_to_all(ones, send_counts=[1])),
         (
-            texts.COUNTS_DO_NOT_FIT.pattern(name="send_counts"),
+            says("send_counts"),
             lambda: alone.all_to_all(ones, send_counts=[2], recv_counts=[1]),
         ),
-        (texts.NO_AXIS.pattern(call="all_to_all"), lambda: alone.all_to_all(np.float64(1))),
-        (texts.UNLIKE_SHAPE.pattern(shape=[1, 1, 2]), lambda: alone.all_gather(ones, out=ones)),
-        (texts.READ_ONLY.pattern(name="out"), lambda: alone.gather(np.float64(1), out=read_only[:1])),
+        (says("all_to_all"), lambda: alone.all_to_all(np.float64(1))),
+        (says([1, 1, 2]), lambda: alone.all_gather(ones, out=ones)),
+        (says("out"), lambda: alone.gather(np.float64(1), out=read_only[:1])),
     ):
         with pytest.raises(UsageError, match=text):
             call()
@@ -235,12 +235,12 @@ def test_a_read_only_array_is_broadcast_by_its_root_alone():
         return communicator.broadcast(array, 0).tolist()
 
     assert together(2, body) == [[1, 1, 1]] * 2
-    with pytest.raises(UsageError, match=texts.READ_ONLY.pattern(name="the array")):
+    with pytest.raises(UsageError, match=says("the array")):
         together(2, lambda communicator: communicator.broadcast(np.broadcast_to(1.0, 3), 0))
 
 
 def test_rows_that_are_no_equal_parts():
-    with pytest.raises(UsageError, match=texts.NOT_EQUAL_PARTS.pattern(rows=3, size=2)):
+    with pytest.raises(UsageError, match=says(3, 2, "equal", "multiple")):
         together(2, lambda communicator: communicator.all_to_all(np.ones(3)))
 
 
@@ -253,12 +253,12 @@ def test_under_a_guard_counts_that_differ_are_refused_on_all_ranks():
         return str(caught.value)
 
     told = together(2, body, check_collectives=True)
-    assert told == [texts.COUNTS_DIFFER(source=1, sent=8, target=1, expected=16)] * 2
+    assert told == [says(1, 8, 16, "sends", "must")] * 2
 
 
 def test_calls_that_differ_are_refused_on_all_ranks():
     def body(communicator):
-        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()) as caught:
+        with pytest.raises(UsageError, match=says("different", "calls")) as caught:
             communicator.gather(np.ones(3), communicator.rank)
         assert communicator.gather(np.ones(3)) is None or communicator.rank == 0
         return str(caught.value)
@@ -283,7 +283,7 @@ def test_other_orders_of_bytes_and_fields_are_other_types(types):
         ):
             with pytest.raises(UsageError, match="ranks make different calls"):
                 call()
-        with pytest.raises(UsageError, match=texts.UNLIKE_SHAPE.pattern(out_shape=[2, 2, 2])):
+        with pytest.raises(UsageError, match=says([2, 2, 2])):
             communicator.all_gather(array, out=np.ones((2, 2, 2), types[1 - communicator.rank]))
 
     together(2, body)
@@ -323,8 +323,8 @@ def test_a_rank_that_does_not_come_is_awaited_by_name():
             if communicator.rank != 1:
                 call(communicator)
 
-        awaited = transport_texts.AWAITED_JOINING(peers="rank 1", kind=kind)
-        with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(seconds=0.2, awaited=awaited)):
+        awaited = says("rank 1", kind)
+        with pytest.raises(StalledError, match=says("0.2", awaited)):
             together(3, body)
 
     def body(communicator):

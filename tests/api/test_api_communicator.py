@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.machine import inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
-from ringtrain.api import plan, texts
+from ringtrain.api import plan
 from ringtrain.errors import UsageError
 from ringtrain.transport.threads.loopback import Loopback, LoopbackHandle, LoopbackWorld
+from tests.says import says
 
 
 def together(size, function, **options):
@@ -110,7 +110,7 @@ def test_a_tuning_file_is_gone_by(tmp_path):
         (row,) = communicator.bench(np.ones(5), algorithms=["auto"], repeats=3)
         return reduction.algorithm, reduction.why, row["algorithm"]
 
-    why = allreduce_texts.CHOSEN(basis="measured", time="1 µs") + allreduce_texts.RING_SENDS(factor=1, rounds=2)
+    why = says("measured", "1 µs") + says("1", 2)
     assert together(2, body, tuning=path) == [("auto:star", why, "auto:star")] * 2
 
 
@@ -277,11 +277,11 @@ def test_memory_that_exists_is_reduced_where_it_lies(monkeypatch):
         assert any(np.shares_memory(span, part) for span in spans)
         reduction = communicator.prepare(array)
         reduction.start()
-        with pytest.raises(UsageError, match=texts.UNDER_WAY.pattern(call="unregister")):
+        with pytest.raises(UsageError, match=says("unregister")):
             communicator.unregister(array)
         reduction.wait()
         communicator.unregister(array)
-        with pytest.raises(UsageError, match=re.escape(texts.NOT_REGISTERED(nbytes=32_000))):
+        with pytest.raises(UsageError, match=says(32_000, "registered", "register")):
             communicator.unregister(array)
         part[:] = 1
         assert (communicator.allreduce(part, out=part) == 3).all()
@@ -330,7 +330,7 @@ def test_a_prepared_reduction_runs_again_and_again():
         theirs, ours = np.zeros((2, 3), np.float32), communicator.empty((2, 3))
         reductions = [communicator.prepare(theirs, "mean"), communicator.prepare(ours, "max", algorithm="star")]
         assert [reduction.algorithm for reduction in reductions] == ["auto:mapped", "star"]
-        assert re.match(allreduce_texts.USUAL.pattern(), reductions[0].why) and reductions[1].why == ""
+        assert re.match(says("the", "default"), reductions[0].why) and reductions[1].why == ""
         assert all(reduction.test() for reduction in reductions)
         for turn in range(3):
             theirs[:], ours[:] = turn + communicator.rank, turn - communicator.rank
@@ -399,5 +399,5 @@ def test_a_world_of_one_needs_nothing():
     assert communicator.allreduce(np.arange(3), "max").tolist() == [0, 1, 2]
     communicator.close()
     communicator.close()
-    with pytest.raises(UsageError, match=texts.CLOSED.pattern()):
+    with pytest.raises(UsageError, match=says("communicator", "closed")):
         communicator.allreduce(np.arange(3))

@@ -13,14 +13,13 @@ from ringtrain import Communicator
 from ringtrain.allreduce.machine import inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.api import communicator as communicator_module
-from ringtrain.api import texts
-from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.clock import Clock
+from tests.says import says
 
 
 def together(size, function, nodes=1, shares=True, **options):
@@ -71,10 +70,10 @@ def test_where_nothing_is_streamed():
         assert not streams(communicator)
         return str(error.value)
 
-    why = collectives_texts.STREAM_ONE_NODE(nodes=2)
-    assert together(2, body, nodes=2) == [collectives_texts.CANNOT_RUN(algorithm="stream", why=why)] * 2
+    why = says(2, "works", "within")
+    assert together(2, body, nodes=2) == [says("stream", why)] * 2
     for told in together(2, body, shares=False):
-        assert re.match(collectives_texts.CANNOT_RUN.pattern(algorithm="stream"), told)
+        assert re.match(says("stream"), told)
 
 
 def test_the_same_array_again_takes_the_short_way():
@@ -106,7 +105,7 @@ def test_an_array_that_has_changed_is_another_one():
         assert (communicator.allreduce(array, out=array) == (1 << 25) + 2).all()
         communicator.allreduce(array, out=array)
         array.flags.writeable = False
-        with pytest.raises(UsageError, match=texts.READ_ONLY.pattern(name=texts.OUT)):
+        with pytest.raises(UsageError, match=says("out")):
             communicator.allreduce(array, out=array)
 
     together(2, body)
@@ -212,12 +211,12 @@ def test_different_arrays_are_named(checks):
         return str(error.value)
 
     def call(rank):
-        asked = {"op": "sum", "dtype": "float64", "chunk": 256 << 10, "carried": ""}
-        return collectives_texts.STREAM_CALL(count=4 + rank, **asked)
+        asked = {"op": "sum", "dtype": "float64", "chunk": 256 << 10}
+        return says("chunks", "bytes", 4 + rank, *asked.values())
 
     for rank, told in enumerate(together(2, body, check_collectives=checks)):
         ends = {"rank": rank, "other": 1 - rank}
-        plain = collectives_texts.STREAM_CALLS_DIFFER(call=call(rank), other_call=call(1 - rank), **ends)
+        plain = says("different", "calls", call(rank), call(1 - rank), *ends.values())
         assert (told == plain) != checks
 
 
@@ -240,7 +239,7 @@ def test_shapes_that_differ_are_named(known, checks, monkeypatch):
 
     for told in together(2, body, check_collectives=checks):
         for shape in ([2, 3], [3, 2]):
-            assert texts.OF_SHAPE(shape=shape) in told
+            assert says(shape).matches(told)
 
 
 def test_an_array_in_another_shape_is_another_one():
@@ -296,4 +295,4 @@ def test_one_that_is_dropped_and_not_closed_says_so_at_once():
     with pytest.warns(ResourceWarning) as caught:
         assert all(any(names) for names in LoopbackWorld(2).run(body))
     told = sorted(str(each.message) for each in caught if each.category is ResourceWarning)
-    assert told == [texts.NOT_CLOSED(rank=rank, size=2) for rank in (0, 1)]
+    assert told == [says(rank, 2) for rank in (0, 1)]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.api import progress, texts
+from ringtrain.api import progress
 from ringtrain.api.work import MessageWork, Work
 from ringtrain.errors import StalledError, TransportError, UsageError
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import ALONE
 from tests.api.test_api_communicator import together
 from tests.fakes.clock import until
+from tests.says import says
 
 PATIENCE_S = 20.0  # only a failure waits for it
 
@@ -146,7 +146,7 @@ def test_a_message_of_another_length_is_told_to_the_receiver():
             return
         with pytest.raises(TransportError) as caught:
             communicator.recv(np.ones(2), 0)
-        assert str(caught.value) == transport_texts.SIZES_DIFFER(source=0, sent=24, target=1, expected=16, tag=0)
+        assert str(caught.value) == says(0, 24, 1, 16, "expects", "tag")
 
     together(2, body)
 
@@ -156,9 +156,9 @@ def test_a_message_that_does_not_come_names_its_peer():
         communicator.set_deadline(0.1)
         if communicator.rank:
             return
-        for peer, name in ((1, "rank 1"), (None, transport_texts.ANY_RANK)):
-            awaited = transport_texts.AWAITED_MESSAGE(peer=name, verb="send", tag=4)
-            text = transport_texts.NO_PROGRESS.pattern(seconds=0.1, awaited=awaited)
+        for peer, name in ((1, "rank 1"), (None, says("any", "rank"))):
+            awaited = says(name, "send", 4)
+            text = says("0.1", awaited)
             with pytest.raises(StalledError, match=text):
                 communicator.recv(np.ones(2), peer, 4)
             with pytest.raises(StalledError, match=text):
@@ -175,10 +175,10 @@ def test_peers_and_tags_that_cannot_be():
     def body(communicator):
         own = communicator.rank
         for peer, tag, text in (
-            (own, 0, texts.NO_PEER.pattern(peer=own, last=1, rank=own)),
-            (2, 0, texts.NO_PEER.pattern(peer=2)),
-            (1 - own, -1, texts.NO_TAG.pattern(tag=-1, last=32767)),
-            (1 - own, 32768, texts.NO_TAG.pattern(tag=32768)),
+            (own, 0, says(own, 1)),
+            (2, 0, says(2, "peer", "without")),
+            (1 - own, -1, says(-1, 32767, "tag", "since")),
+            (1 - own, 32768, says(32768, "tag", "since")),
         ):
             for call in (communicator.send, communicator.recv):
                 with pytest.raises(UsageError, match=text):
@@ -202,13 +202,13 @@ def test_a_thread_that_is_idle_ends_and_the_next_operation_starts_another(monkey
 def test_an_error_is_raised_by_wait_or_by_the_next_call():
     def body(communicator):
         work = communicator.gather(np.ones(2), communicator.rank, async_op=True)
-        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()):
+        with pytest.raises(UsageError, match=says("different", "calls")):
             work.wait()
         communicator.barrier()
         ended = threading.Event()
         communicator.gather(np.ones(2), communicator.rank, async_op=True).add_done_callback(lambda work: ended.set())
         assert ended.wait(PATIENCE_S)
-        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()):
+        with pytest.raises(UsageError, match=says("different", "calls")):
             communicator.barrier()
         communicator.barrier()  # told once
 
@@ -251,9 +251,9 @@ def test_a_callback_cannot_call_the_communicator():
 
         def again(work):
             for call in (communicator.barrier, lambda: communicator.empty(3), communicator.close):
-                with pytest.raises(UsageError, match=texts.FROM_CALLBACK.pattern()):
+                with pytest.raises(UsageError, match=says("function", "outside")):
                     call()
-            with pytest.raises(UsageError, match=texts.FROM_CALLBACK.pattern()):
+            with pytest.raises(UsageError, match=says("function", "outside")):
                 communicator.allreduce(array, out=array)
             refused.append(communicator.rank)
 
@@ -292,12 +292,12 @@ def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
 
     in_polls = ALONE, PATIENCE_S, lambda: None
     together(2, body)
-    assert [str(error) for error in refused] == [texts.FROM_CALLBACK()]
+    assert [str(error) for error in refused] == [says("function", "outside")]
 
 
 def test_a_wait_ends_after_its_time_and_by_a_signal():
     work = Work("a call")
-    with pytest.raises(StalledError, match=texts.NOT_DONE.pattern(call="a call", seconds=0.01)):
+    with pytest.raises(StalledError, match=says("a call", "0.01")):
         work.wait(0.01)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     sender = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -319,7 +319,7 @@ def test_the_thread_starts_with_the_first_operation_and_ends_with_the_communicat
     (thread,) = set(progress_threads()) - set(before)
     communicator.close()
     assert not thread.is_alive()
-    with pytest.raises(UsageError, match=texts.CLOSED.pattern()):
+    with pytest.raises(UsageError, match=says("communicator", "closed")):
         communicator.barrier(async_op=True)
 
 
@@ -338,10 +338,10 @@ def test_close_waits_for_all_that_is_in_flight():
 
 def test_one_thread_alone_is_said(monkeypatch):
     transport = LoopbackWorld(1).transport(0)
-    transport.why_one_thread = transport_texts.ONE_THREAD(level="single")
+    transport.why_one_thread = says("single")
     communicator = Communicator(transport)
     for call in (communicator.barrier, lambda async_op: communicator.allreduce(np.ones(2), async_op=async_op)):
-        with pytest.raises(UsageError, match=texts.NO_ASYNC.pattern(why=transport.why_one_thread)):
+        with pytest.raises(UsageError, match=says(transport.why_one_thread)):
             call(async_op=True)
     communicator.barrier()
 
@@ -392,7 +392,7 @@ def test_groups_overlap_and_are_in_any_order():
 def test_groups_that_cannot_be():
     def body(communicator):
         for ranks in ([], [0, 0], [0, 2], [-1]):
-            with pytest.raises(UsageError, match=texts.NO_RANKS.pattern(last=1, ranks=ranks)):
+            with pytest.raises(UsageError, match=says(1, ranks)):
                 communicator.group(ranks)
 
     together(2, body)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.dtypes import OPS, TYPES
-from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.measure import checks
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
 from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial, prepare
 from ringtrain.errors import RingtrainError
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 SIZES = (1, 2, 3, 5)
 
@@ -145,6 +145,6 @@ def test_the_self_test_passes_for_a_right_one_and_stops_where_the_check_is_blind
     monkeypatch.setattr(checks, "_wrong", lambda *_: 0)
     with pytest.raises(
         RingtrainError,
-        match=bench_texts.SELF_TEST_FAILED.pattern(kind="exact", trial="star", op="sum", dtype="float32", found=0),
+        match=says("exact", "star", "sum", "float32", 0),
     ):
         in_world(2, body)

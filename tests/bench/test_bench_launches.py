@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.measure.rows import COLUMNS
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, plots
 from ringtrain.bench.sweep.launches import markdown, merged
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
@@ -63,10 +63,8 @@ def test_the_table_has_an_algorithm_a_line_and_says_how_it_was_measured(swept):
     ring = {"unreliable": ["cv 30%"], "cv": 0.3}
     launches = [launch(swept, time, 2e-4, mpi, ring) for time, mpi in zip((1e-4, 4e-4, 2e-4), memory, strict=True)]
     text = markdown(**merged(launches))
-    assert re.search(
-        bench_texts.MACHINE.pattern(ranks="2 ranks", nodes="1 node", hosts="here x 2", cpu="a processor"), text
-    ) and re.search(bench_texts.MACHINE.pattern(low=0.5, high=0.5), text)
-    assert bench_texts.LAUNCHES(repeats=3, before="every rank writes its buffer", launches="3 launches") in text
+    assert re.search(says("2 ranks", "1 node", "here x 2", "a processor"), text) and re.search(says("0.5"), text)
+    assert says("3 launches", 3, "every rank writes its buffer").matches(text)
     assert "|  | 1 KiB | 64 KiB |" in text
     assert "| mpi, µs | 200, **200**, 200 ordinary x 2, shared x 1 | 200, " in text
     assert "| ring | 0.5, **1**, 2† | 0.5, **1**, 2† |" in text

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.layers import peaks
 from ringtrain.bench.layers.layer_rows import COLUMNS, layer_rows, layer_table, summary_lines, totals
 from ringtrain.bench.layers.layers import (
@@ -35,6 +34,7 @@ from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.tables import plain_lines
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
+from tests.says import says
 
 # The pool before the first weights has no backward; ``relu`` has two readers' gradients to add; ``sum`` is in ``norm``.
 NET = """
@@ -230,9 +230,7 @@ def test_fully_connected_layers_have_their_shares_of_parameters_and_time(graph):
     parameters, time = out / (conv + following + norm + out), 6 / (6 + 1 + 5 * 2)  # out, pool, five others
     assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == (["out"], parameters, time)
     header = {"ranks": 1, "held_bytes": 0, "peak_bytes": 0}
-    assert summary_lines(total, header)[0] == bench_texts.FULLY_CONNECTED(
-        layers="out", parameters=parameters, time=time
-    )
+    assert summary_lines(total, header)[0] == says("out", f"{parameters:.1%}", f"{time:.1%}")
 
 
 def test_dropout_and_relu_belong_to_the_fully_connected_layers_before_them():
@@ -251,7 +249,7 @@ def test_a_network_without_fully_connected_layers_says_nothing_of_them():
     total = totals(layer_rows(graph, samples_of(graph), BATCH, "float32"), samples_of(graph), BATCH, 1)
     assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == ([], None, None)
     lines = summary_lines(total, {"ranks": 1, "held_bytes": 0, "peak_bytes": 0})
-    assert not any(re.search(bench_texts.FULLY_CONNECTED.pattern(), line) for line in lines)
+    assert not any(re.search(says("fully", "connected"), line) for line in lines)
 
 
 def test_text_is_aligned_and_says_what_is_not_there(graph):
@@ -276,9 +274,7 @@ def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
         "an iteration takes 500.000 ms without its exchange: 12 images/s",
         "memory of a rank: 3 MiB of weights, gradients and optimizer, 5 MiB at most in all",
     ]
-    assert summary_lines(total, {**header, "ranks": 2})[2] == (
-        bench_texts.EXCHANGE(nbytes="1 MiB", sent="1 MiB", rate="2.097 MB/s")
-    )
+    assert summary_lines(total, {**header, "ranks": 2})[2] == (says("1 MiB", "2.097 MB/s"))
 
 
 @pytest.mark.parametrize("loss", ["ce", "mse", "bce"])

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.measure import timing
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.timing import Protocol
@@ -15,6 +14,7 @@ from ringtrain.cli.tune import _asked as tuned
 from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError
 from ringtrain.transport.threads.loopback import Loopback, LoopbackWorld
+from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 QUICK = Protocol(repeats=3, warm_up=1)
@@ -50,8 +50,8 @@ def mpi_takes(monkeypatch):
 @pytest.mark.parametrize(
     ("shared", "ordinary", "memory", "reason"),
     [
-        (3.0, 2.0, "ordinary", bench_texts.BEATEN(times=1.5, memory="shared")),
-        (2.0, 5.0, "shared", bench_texts.BEATEN(times=2.5, memory="ordinary")),
+        (3.0, 2.0, "ordinary", says("1.50", "shared")),
+        (2.0, 5.0, "shared", says("2.50", "ordinary")),
     ],
 )
 def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_takes, shared, ordinary, memory, reason):
@@ -83,9 +83,7 @@ def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatc
 
     monkeypatch.setattr(Loopback, "native_allreduce", silent_where_shared)
     (row,) = swept(algorithms=("mpi",)).rows
-    assert (row["status"], row["memory"]) == ("wrong", "shared") and re.search(
-        bench_texts.WRONG_ELEMENTS.pattern(), row["reason"]
-    )
+    assert (row["status"], row["memory"]) == ("wrong", "shared") and re.search(says("wrong", "elements"), row["reason"])
 
 
 @pytest.mark.parametrize(("size", "nodes", "memories"), [(1, 1, ("ordinary",)), (3, 3, ("ordinary",))])
@@ -174,23 +172,21 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
-        ({}, Protocol(), bench_texts.OTHER_RULE.pattern(then=bench_texts.KEEPS_BUFFER, now=bench_texts.WRITES_BUFFER)),
+        ({}, Protocol(), says("--warm", "--cold", "buffers", "keep", "writes", "buffer")),
         (
             Protocol(),
             Protocol(cold_bytes=9),
-            bench_texts.OTHER_RULE.pattern(now=bench_texts.EMPTIES_CACHES(written=bench_texts.WRITES_BUFFER)),
+            says("--warm", "--cold", "writes", "buffer"),
         ),
         (
             Protocol(),
             Protocol(fresh=False),
-            bench_texts.OTHER_RULE.pattern(then=bench_texts.WRITES_BUFFER, now=bench_texts.KEEPS_BUFFER),
+            says("--warm", "--cold", "writes", "buffer", "buffers", "keep"),
         ),
         (
             Protocol(),
             Protocol(beside=1),
-            bench_texts.OTHER_RULE.pattern(
-                now=bench_texts.BESIDE(treated=bench_texts.WRITES_BUFFER, processes="1 busy process")
-            ),
+            says("--warm", "--cold", "writes", "buffer", "1 busy process"),
         ),
     ],
 )

@@ -4,12 +4,10 @@ from dataclasses import asdict
 
 import pytest
 
-from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.auto import Candidates
 from ringtrain.allreduce.catalogue import static_candidates
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow, predict_s
-from ringtrain.bench import texts as bench_texts
 from ringtrain.bench import tune
 from ringtrain.bench.measure.rows import label, quieter
 from ringtrain.bench.measure.timing import Protocol
@@ -19,6 +17,7 @@ from ringtrain.bench.sweep import gates, plots
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 PAIR = RankLayout("1x2", 2, 1)
 KIB, MIB = 1 << 10, 1 << 20
@@ -71,7 +70,7 @@ def test_a_wrong_algorithm_does_not_win(monkeypatch):
     table = tune.table_from(swept(algorithms=("mpi", "ring")), PAIR)
     lines = tune.choice_lines(table, static_candidates(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
     assert "mpi" not in "".join(lines)
-    assert tune.barred(table) == [bench_texts.BARRED(algorithm="mpi", size="64 B", dtype="float32", op="sum")]
+    assert tune.barred(table) == [says("mpi", "64 B", "float32", "sum")]
 
 
 def test_the_same_bits_on_all_ranks_are_part_of_being_right():
@@ -96,7 +95,7 @@ def test_choices_and_where_they_change():
     whole = tune.choice_lines(table, here, [KIB], "float32", "sum", whole=True)
     assert whole[2].strip() == "mpi 10 µs, ring 40 µs"
     without = tune.choice_lines(None, here, [KIB, MIB], "float32", "sum", whole=True)
-    assert len(without) == 3 and allreduce_texts.NO_TUNING in without[1]
+    assert len(without) == 3 and says("tuning", "file").matches(without[1])
     apart = Candidates(RankLayout("1x2", 2, 2), ("mpi", "ring"), {})
     without = tune.choice_lines(None, apart, [KIB, MIB], "float32", "sum", whole=True)
     assert len(without) == 4 and without[3].startswith("  mpi gives way to ring at 32")
@@ -123,8 +122,8 @@ def test_a_busy_machine_is_told():
     rows = [{"status": "ok", "cv": cv} for cv in (0.5, 0.5, 0.01)] + [{"status": "refused", "cv": None}]
     told = tune.doubts(Result({"crowded": "4 ranks on 2 cores"}, rows))
     assert told == [
-        bench_texts.SCHEDULER_MEASURED(crowded="4 ranks on 2 cores"),
-        bench_texts.TUNE_AGAIN(doubt=bench_texts.NOISY_ROWS(noisy=2, rows=3, most=0.1)),
+        says("4 ranks on 2 cores"),
+        says(2, 3, "10%"),
     ]
     assert tune.doubts(Result({"crowded": None}, rows[2:])) == []
 

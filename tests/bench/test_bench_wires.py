@@ -8,7 +8,6 @@ import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.measure.checks import KINDS, count_wrong, make_pattern, spoil
 from ringtrain.bench.measure.rows import COLUMNS, label
 from ringtrain.bench.measure.timing import Protocol
@@ -18,6 +17,7 @@ from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 from tests.tiers import thorough
 
 QUICK = Protocol(repeats=3, warm_up=1)
@@ -80,18 +80,18 @@ def test_refusals_have_their_reason():
     asked = {"wires": ("bfloat16",), "sizes": (64,), "algorithms": ("mpi", "ring", "recursive-doubling", "rival")}
     baselines = {"rival": lambda job: lambda: None}
     native, unowned = (
-        bench_texts.WIRE_NOT_HERE(algorithm="mpi", wire="bfloat16"),
+        says("mpi", "bfloat16"),
         "'recursive-doubling' cannot use a wire",
     )
     for op, dtype, wanted in (
         ("sum", "float32", [native, None, unowned]),
         ("max", "float32", [native, "a wire of bfloat16 carries sums, and this is max", unowned]),
-        ("sum", "bfloat16", [bench_texts.WIRE_TYPE(wire="bfloat16", dtype="bfloat16")] * 4),
-        ("mean", "int32", [bench_texts.WIRE_TYPE(wire="bfloat16", dtype="int32")] * 4),
+        ("sum", "bfloat16", [says("bfloat16")] * 4),
+        ("mean", "int32", [says("bfloat16", "int32")] * 4),
     ):
         rows = swept(2, **asked, ops=(op,), dtypes=(dtype,), baselines=baselines).rows
         for row, reason in zip(rows, wanted, strict=False):
-            assert (row["reason"] or "").startswith(reason or "") and (row["status"] == "refused") == bool(reason)
+            assert (row["status"] == "refused") == bool(reason) and row["reason"] == (reason and says(reason))
         assert rows[3]["status"] == "refused" and rows[3]["wire_dtype"] == "bfloat16"
 
 
@@ -153,9 +153,7 @@ def test_tables_and_pictures_tell_them_apart(result, tmp_path):
     text = tables.row_line(refused, columns)
     assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
     fits = tables.fit_lines(result.header["fits"])
-    assert any(
-        re.search(bench_texts.FIT.pattern(what="float32 sum over a wire of float16, in place"), line) for line in fits
-    )
+    assert any(re.search(says("float32 sum over a wire of float16, in place"), line) for line in fits)
     assert [label(row) for row in by(result.rows, algorithm="tree", bytes=100)] == [
         "tree",
         "tree (float16)",

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.bench import texts as bench_texts
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.compare import compare
 from ringtrain.cli.variants import folders_of, variants_of
-from ringtrain.exchange import compatibility_texts as option_texts
-from ringtrain.report import texts as report_texts
 from ringtrain.train.start import start
 from tests.cli_calls import call as call_command
+from tests.says import says
 
 QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
 
@@ -50,14 +47,12 @@ def there(run, trained):
 def test_strategies_are_trained_and_compared(trained):
     folder, code, told = trained
     assert code == 0, told
-    assert re.search(cli_texts.VARIANT.pattern(number=1, count=2, name="allreduce"), told) and re.search(
-        cli_texts.VARIANT.pattern(number=2, count=2, name="averaging --average-every 2"), told
-    )
+    assert re.search(says(1, 2, "allreduce"), told) and re.search(says(2, "averaging --average-every 2"), told)
     assert {path.name for path in (folder / "c").iterdir()} == {
         "allreduce", "averaging-average-every-2", "compare.json", "compare.png"
     }  # fmt: skip
     table = told[told.index("run  ") :]
-    assert "averaging every 2, momentum:" in table and cli_texts.PICTURE(path="c/compare.png") in table
+    assert "averaging every 2, momentum:" in table and says("c/compare.png").matches(table)
     rows = json.loads((folder / "c" / "compare.json").read_text())["rows"]
     assert [(row["name"], row["outcome"], row["iterations"]) for row in rows] == [
         ("allreduce", "done", 2),
@@ -70,11 +65,8 @@ def test_strategies_are_trained_and_compared(trained):
 def test_variants_of_other_flags_one_of_which_fails(run):
     code, told = run("--variant", "calm: --lr 0.01", "--variant", "hot: --lr 1e30", "--json", "c.json", *QUICK)
     assert code == 1
-    assert (
-        re.search(cli_texts.VARIANT_FAILED.pattern(name="hot") + "the loss is", told)
-        and "note: hot: the loss is" in told
-    )
-    assert cli_texts.NOTE(note="different learning rates: 0.01, but 1e+30 (hot)") in told
+    assert re.search(says("'hot'") + "the loss is", told) and "note: hot: the loss is" in told
+    assert says("different learning rates: 0.01, but 1e+30 (hot)").matches(told)
     found = json.loads(Path("c.json").read_text())
     assert [row["outcome"] for row in found["rows"]] == ["done", "diverged"]
     (made,) = Path("runs").iterdir()
@@ -95,8 +87,8 @@ def test_variants_over_seeds_are_trained_in_turn(over_seeds):
     folder, code, told = over_seeds
     assert code == 0, told
     names = ["a, seed 0", "b c, seed 1", "a, seed 1", "b c, seed 2"]
-    begun = [told.index(cli_texts.VARIANT(number=k, count=4, name=name)) for k, name in enumerate(names, start=1)]
-    assert begun == sorted(begun)
+    begun = [line for line in told.splitlines() if line.startswith("== ")]
+    assert begun == [says(f"{k} of 4: {name}") for k, name in enumerate(names, start=1)]
     found = json.loads((folder / "c" / "compare.json").read_text())
     assert [(row["name"], row["variant"], row["seed"]) for row in found["rows"]] == [
         (name, name.partition(",")[0], int(name[-1])) for name in names
@@ -107,7 +99,7 @@ def test_variants_over_seeds_are_trained_in_turn(over_seeds):
     losses = [row["test_loss"] for row in found["rows"][::2]]
     assert first["test_loss"] == pytest.approx(sum(losses) / 2)
     assert first["test_loss_sd"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
-    assert "different seeds: 0, 1, but 1, 2 (b c)" in told and cli_texts.PICTURE(path="c/compare.png") in told
+    assert "different seeds: 0, 1, but 1, 2 (b c)" in told and says("c/compare.png").matches(told)
     kinds = [line["kind"] for line in csv.DictReader((folder / "c.csv").read_text().splitlines())]
     assert kinds == ["run"] * 4 + ["mean"] * 2
     assert {path.name for path in (folder / "c").iterdir()} >= {"a-seed-0", "a-seed-1", "b-c-seed-1", "b-c-seed-2"}
@@ -121,7 +113,7 @@ def test_runs_that_are_there_are_averaged_over_seeds(run, over_seeds):
     own = {"pareto_bytes": True, "pareto_time": True}  # nothing is beside it
     assert code == 0 and variant == {**before, **own} and re.search(r"\na .* 2 ", told)
     code, told = run("--over-seeds", f"{folder}/a-seed-1", f"{folder}/b-c-seed-1")  # of one seed
-    assert code == 2 and cli_texts.NO_SEEDS in told
+    assert code == 2 and says("--over-seeds", "seed alone").matches(told)
 
 
 def test_runs_that_are_there(run, there):
@@ -133,7 +125,7 @@ def test_runs_that_are_there(run, there):
         log.truncate(len(log.read()) * 3 // 4)
     code, told = run("c/averaging", "--plot", "p.svg")
     assert code == 0 and "cut short" in told and "note: averaging: the log ends after iteration 2" in told
-    assert cli_texts.PICTURE(path="p.svg") in told and Path("p.svg").exists()
+    assert says("p.svg").matches(told) and Path("p.svg").exists()
 
 
 def test_runs_of_the_same_name_are_told_apart(run, there):
@@ -145,35 +137,35 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), cli_texts.NOTHING_TO_COMPARE.pattern()),
-        (("nowhere",), report_texts.NO_RUN.pattern(folder="nowhere", why=report_texts.NOT_THERE)),
-        ((".",), report_texts.NO_RUN.pattern(folder=".", why=report_texts.NO_LOG(log="log.jsonl"))),
-        (("a", "--", "--lr"), cli_texts.NO_RUN_FOLDER.pattern(folder="--lr")),
-        (("a", "--out", "o"), cli_texts.OUT_WITHOUT_VARIANTS.pattern(out="o")),
+        ((), says("nothing to compare", "--sync")),
+        (("nowhere",), says("nowhere", "not", "there")),
+        ((".",), says(".", "log.jsonl")),
+        (("a", "--", "--lr"), says("--sync", "--variant", "--lr")),
+        (("a", "--out", "o"), says("--out", "--sync", "--variant", "o")),
         (
             ("--sync", "allreduce,shardd", *QUICK),
-            "variant 'shardd': " + option_texts.UNKNOWN_STRATEGY.pattern(name="shardd"),
+            "variant 'shardd': " + says("--sync", "--plugin", "'shardd'"),
         ),
-        (("--sync", "allreduce,,delayed"), cli_texts.SYNC_EMPTY.pattern()),
-        (("--sync", "allreduce,allreduce"), cli_texts.VARIANT_TWICE.pattern(name="allreduce")),
+        (("--sync", "allreduce,,delayed"), says("--sync has nothing")),
+        (("--sync", "allreduce,allreduce"), says("'allreduce'", "twice")),
         (
             ("--sync", "allreduce --lr x"),
-            cli_texts.VARIANT_OPTION.pattern(name="allreduce --lr x") + "Invalid value for '--lr'",
+            says("'allreduce --lr x'") + "Invalid value for '--lr'",
         ),
-        (("--sync", "allreduce", "--", "--out", "o"), cli_texts.VARIANT_OUT.pattern(name="allreduce", out="o")),
-        (("--variant", "large"), cli_texts.VARIANT_NO_NAME.pattern(variant="large")),
-        (("--variant", "large:"), cli_texts.NOTHING_TO_TRAIN.pattern(where="--variant 'large' has no options")),
+        (("--sync", "allreduce", "--", "--out", "o"), says("--out", "'allreduce'", "o")),
+        (("--variant", "large"), says("--variant", "--batch", "--lr", "'large'")),
+        (("--variant", "large:"), says("--variant 'large' has no options", "add", "options")),
         (
             ("--variant", "large: --lr '1"),
-            cli_texts.VARIANT_NO_OPTIONS.pattern(error="No closing quotation", options=" --lr '1", name="large"),
+            says("'large'", '" --lr \'1"', "No closing quotation"),
         ),
         (
             ("--sync", "allreduce", "--plot", "p.pgn", *QUICK),
-            report_texts.UNKNOWN_PICTURE.pattern(path="p.pgn", ending="pgn"),
+            says("--plot", "p.pgn", "'pgn'"),
         ),
-        (("--sync", "allreduce", "--json", "no/c.json", *QUICK), bench_texts.NO_FOLDER.pattern(path="no/c.json")),
-        (("a", "--seeds", "2"), cli_texts.SEEDS_WITHOUT_VARIANTS.pattern(seeds=2)),
-        (("--sync", "allreduce", "--over-seeds", *QUICK), cli_texts.OVER_SEEDS_OF_VARIANTS.pattern()),
+        (("--sync", "allreduce", "--json", "no/c.json", *QUICK), says("no/c.json")),
+        (("a", "--seeds", "2"), says("--seeds", "--sync", "--variant", "--over-seeds", 2)),
+        (("--sync", "allreduce", "--over-seeds", *QUICK), says("--over-seeds", "--seeds")),
         (("--sync", "allreduce", "--seeds", "0", *QUICK), "^0 is not in the range x>=1"),
         (
             ("--sync", "allreduce", "--seeds", "2", *QUICK, "--seed", str(2**63 - 1)),
@@ -181,7 +173,7 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         ),
         (
             ("--sync", "averaging --average-every 0", *QUICK),
-            cli_texts.VARIANT_OPTION.pattern(name="averaging --average-every 0", error="--average-every 0: "),
+            says("'averaging --average-every 0'", "--average-every 0: "),
         ),
     ],
 )
@@ -193,7 +185,7 @@ def test_refusals(run, arguments, told):
 
 def test_a_folder_that_is_used_is_not_used_again(run, there):
     code, said = run("--sync", "delayed,allreduce", "--out", "c", *QUICK)
-    assert code == 2 and re.search(cli_texts.VARIANT_EXISTS.pattern(folder="c/allreduce", out="c"), said)
+    assert code == 2 and re.search(says("--out", "c/allreduce", "c"), said)
     assert not Path("c/delayed").exists()
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ringtrain.cli.data import data
 from ringtrain.cli.main import run
-from ringtrain.data import texts as data_texts
+from tests.says import says
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_make_refuses_an_existing_file_unless_forced(source, tmp_path, capfd):
     out = tmp_path / "o.h5"
     assert ringtrain(capfd, "make", source, "-o", out)[0] == 0
     code, _, complaint = ringtrain(capfd, "make", source, "-o", out)
-    assert code == 2 and re.search(data_texts.TARGET_EXISTS.pattern(), complaint)
+    assert code == 2 and re.search(says("--force"), complaint)
     assert ringtrain(capfd, "make", source, "-o", out, "--force")[0] == 0
 
 
@@ -76,7 +76,7 @@ def test_notes_of_a_reader_are_shown(tmp_path, capfd):
     code, text, _ = ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "o.h5", "--size", "4x6")
     assert code == 0 and "note: 1 grey images among 2 became RGB\nnote: images were resized to 4x6" in text
     assert re.search(
-        data_texts.RESIZED.pattern(),
+        says("resized", "proportions"),
         ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "p.h5", "--size", "4")[1],
     )
 

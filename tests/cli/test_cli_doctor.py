@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.doctor import doctor
 from ringtrain.errors import NO_PACKAGE
-from ringtrain.launch import texts
 from ringtrain.launch.doctor import checks, host
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
+from tests.says import says
 
 
 def run(*arguments):
@@ -65,8 +64,7 @@ def test_a_check_that_does_not_end_is_told_and_ends_with_4(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 4, done.stderr
-    told = texts.TIMED_OUT.pattern(name="sleeps", seconds=0.05)
-    assert re.match(rf"ringtrain doctor: rank 0 on \S+: {told}", done.stderr)
+    assert done.stderr == says("ringtrain doctor: rank 0 on", "sleeps", "0.05 s")
 
 
 @pytest.mark.parametrize("flag", ["--device", "--mpi-cuda"])
@@ -90,14 +88,14 @@ def test_missing_packages_are_lines(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
     failed = {line["name"]: line for line in json.loads(done.stdout)["lines"] if line["status"] == FAIL}
     assert failed.keys() == {"python"}
-    assert failed["python"]["text"].endswith(texts.PYTHON_LACKS(versions="", names="h5py, tomli_w"))
-    assert failed["python"]["advice"] == texts.PYTHON_INSTALL(names="h5py tomli_w")
+    assert failed["python"]["text"] == says("h5py, tomli_w")
+    assert failed["python"]["advice"] == says("h5py tomli_w")
 
 
 @pytest.mark.parametrize("package", ["tomli_w", "numpy", "h5py"])
 def test_a_missing_package_is_one_message(package, tmp_path):
     done = without([package], "train", "--iterations", "1", "--out", tmp_path)
-    assert done.returncode == 2 and done.stderr == cli_texts.FROM(text=NO_PACKAGE(package=package)) + "\n"
+    assert done.returncode == 2 and done.stderr == says(NO_PACKAGE(package=package))
 
 
 def test_a_module_of_ringtrain_that_is_missing_is_a_defect():

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.world import in_world
-from ringtrain.data import texts as data_texts
 from ringtrain.errors import OutputClosed, TransportError
+from tests.says import says
 
 FULL = "ringtrain: standard output cannot be written: No space left on device\n"
 COMMANDS = [
@@ -79,14 +78,14 @@ def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
     done = started(["data", "check", "digits"], subprocess.PIPE, **world)
     assert (done.returncode, done.stdout, done.stderr) == (0, "digits is good\n", "")
     for arguments, code, words in (
-        (["data", "check", str(tmp_path / "damaged.h5")], 2, data_texts.NO_HDF5(path=tmp_path / "damaged.h5")),
+        (["data", "check", str(tmp_path / "damaged.h5")], 2, says(tmp_path / "damaged.h5")),
         (["outcome", str(tmp_path)], 2, "outcome.json: No such file"),
-        (["slurm", "-o", str(tmp_path / "damaged.h5")], 2, cli_texts.SCRIPT_EXISTS(path=tmp_path / "damaged.h5")),
+        (["slurm", "-o", str(tmp_path / "damaged.h5")], 2, says("--output", "--force", tmp_path / "damaged.h5")),
         (["slurm", "--timme", "1"], 2, "No such option '--timme'"),
     ):
         done = started(arguments, subprocess.PIPE, **world)
         assert (done.returncode, done.stdout) == (code, "")
-        assert done.stderr.startswith(told) and words in done.stderr
+        assert done.stderr.startswith(told) and done.stderr == says(words)
 
 
 def test_a_rank_that_does_not_meet_the_others_tells_it_and_ends(monkeypatch, capfd):

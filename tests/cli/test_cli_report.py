@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
-from ringtrain.report import texts as report_texts
-from ringtrain.report.page import texts as page_texts
 from ringtrain.report.sinks import JsonLines
-from ringtrain.storage import texts as storage_texts
 from tests.readers import EVENTS
+from tests.says import says
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def call(capsys, words):
 def test_a_page_of_one_run(here, capsys):
     code, told = call(capsys, "a")
     page = Path("report.html")
-    assert (code, told) == (0, cli_texts.REPORTED(out=page, runs="a", size=page.stat().st_size / 1e6) + "\n")
+    assert (code, told) == (0, says(page, "a", f"{page.stat().st_size / 1e6:.2f} MB"))
     assert page.read_text().startswith("<!DOCTYPE html>") and ">a</h1>" in page.read_text()
     assert sorted(path.name for path in here.iterdir()) == ["a", "b", "report.html"]
 
@@ -49,26 +46,26 @@ def test_pictures_alone(here, capsys):
 
 def test_what_exists_is_replaced_by_force_alone(here, capsys):
     Path("r.html").write_text("mine")
-    assert call(capsys, "a -o r.html") == (2, f"ringtrain: {cli_texts.REPORT_EXISTS(out='r.html')}\n")
+    assert call(capsys, "a -o r.html") == (2, says("ringtrain: ", "r.html", "--out", "--force"))
     assert Path("r.html").read_text() == "mine"
     assert call(capsys, "a -o r.html --force")[0] == 0
     assert Path("r.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def refusals():
-    no_log = report_texts.NO_RUN(folder="empty", why=report_texts.NO_LOG(log="log.jsonl"))
-    not_there = report_texts.NO_RUN(folder="none", why=report_texts.NOT_THERE())
+    no_log = says("empty", "log.jsonl")
+    not_there = says("none", "not", "there")
     endings = ".html, .png, .svg, .pdf"
     return [
         ("empty", no_log),
         ("none", not_there),
         ("a empty", no_log),
-        ("blank", report_texts.NO_RUN(folder="blank", why=report_texts.NO_START(log="log.jsonl"))),
-        ("locked", report_texts.UNREADABLE(path="locked/log.jsonl", error="Is a directory")),
-        ("a -o r.htm", cli_texts.REPORT_ENDING(out="r.htm", endings=endings)),
-        ("a -o none/r.html", storage_texts.NO_FOLDER(path="none/r.html", folder="none")),
-        ("a b --metrics m.json", cli_texts.METRICS_OF_ONE(count=2)),
-        ("a --metrics m.json", page_texts.UNREADABLE(path="m.json", error="No such file or directory")),
+        ("blank", says("blank", "log.jsonl")),
+        ("locked", says("locked/log.jsonl", "Is a directory")),
+        ("a -o r.htm", says("--out", "r.htm", endings)),
+        ("a -o none/r.html", says("--out", "none/r.html", "none")),
+        ("a b --metrics m.json", says("--metrics", 2)),
+        ("a --metrics m.json", says("m.json", "No such file or directory")),
     ]
 
 
@@ -78,11 +75,11 @@ def test_what_cannot_be_is_said_and_nothing_is_written(here, capsys, words, told
         Path(name).mkdir(parents=True)
     Path("blank/log.jsonl").touch()
     before = sorted(here.rglob("*"))
-    assert call(capsys, words) == (2, f"ringtrain: {told}\n")
+    assert call(capsys, words) == (2, says("ringtrain: ", told))
     assert sorted(here.rglob("*")) == before
 
 
 def test_without_matplotlib(here, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert call(capsys, "a") == (2, f"ringtrain: {report_texts.PICTURE_NEEDS_MATPLOTLIB()}\n")
+    assert call(capsys, "a") == (2, says("ringtrain: ", "matplotlib", "plot"))

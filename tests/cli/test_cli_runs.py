@@ -7,13 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.bench import texts as bench_texts
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
-from ringtrain.report import texts as report_texts
-from ringtrain.runs import texts
 from tests.report.conftest import ITERATION, RUN
 from tests.run_folders import log_of, make_run
+from tests.says import says
 
 
 @pytest.fixture
@@ -62,7 +59,7 @@ def test_a_narrow_terminal_has_several_tables(call):
 def test_conditions_and_order(call):
     code, said, _ = call("--where", "lr>=0.1", "--sort", "-test_accuracy")
     assert code == 0 and re.findall(r"^(\w+)  +(?:done|cut short)", said, re.MULTILINE) == ["fast", "torn"]
-    assert cli_texts.NOTE(note=cli_texts.CHOSEN(count=2, runs="3 runs", folder="runs")) in said
+    assert says("2 of 3 runs in runs").matches(said)
     _, said, _ = call("--where", "lr>=0.1", "--where", "outcome=done")
     assert "fast" in said and "torn" not in said and " lr" not in said  # no longer differs
     code, said, _ = call("--where", "lr=7")
@@ -93,7 +90,7 @@ def test_standard_output_is_for_programs(call, make):
 
 def test_a_folder_without_runs(call, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert call("empty")[:2] == (0, f"\nnote: {cli_texts.NO_RUNS(folder='empty')}\n")
+    assert call("empty")[:2] == (0, says("note: ", "no run", "empty"))
 
 
 def test_the_log_as_csv(call, make, tmp_path):
@@ -101,7 +98,7 @@ def test_the_log_as_csv(call, make, tmp_path):
     again = [replace(RUN, resumed_at=2), replace(ITERATION, iteration=3, seconds=1.0, images_per_s=64.0)]
     make("resumed", [*log_of()[:1], *first, log_of()[3], *again], "running")
     code, said, _ = call("runs/resumed", "--log", "log.csv")
-    assert (code, said.strip()) == (0, cli_texts.LOG_WRITTEN(path="log.csv", iterations="3 iterations"))
+    assert (code, said.strip()) == (0, says("log.csv", "3 iterations"))
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert lines[0] == (
         "iteration,epoch,loss,accuracy,lr,examples,images_per_s,seconds,exposed_s,test_loss,test_accuracy"
@@ -123,14 +120,14 @@ def test_the_log_of_a_run_without_an_iteration_has_a_head(call, make):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("nowhere",), texts.NO_FOLDER.pattern(folder="nowhere", what=texts.NOT_THERE)),
-        (("--where", "lrr=1"), texts.UNKNOWN_NAME.pattern(flag="--where", name="lrr")),
-        (("--sort", "accurracy"), texts.UNKNOWN_NAME.pattern(flag="--sort", name="accurracy")),
-        (("--json", "-", "--csv", "-"), cli_texts.ONE_ON_SCREEN.pattern()),
-        (("--json", "no/r.json"), bench_texts.NO_FOLDER.pattern(path="no/r.json")),
-        (("runs/slow", "--log", "no/l.csv"), bench_texts.NO_FOLDER.pattern(path="no/l.csv")),
-        (("runs/slow", "--log", "l.csv", "--sort", "lr"), cli_texts.LOG_ALONE.pattern()),
-        (("--log", "l.csv"), report_texts.NO_RUN.pattern(folder="runs")),
+        (("nowhere",), says("nowhere", "not", "there")),
+        (("--where", "lrr=1"), says("--where", "'lrr'")),
+        (("--sort", "accurracy"), says("--sort", "'accurracy'")),
+        (("--json", "-", "--csv", "-"), says("--json", "--csv")),
+        (("--json", "no/r.json"), says("no/r.json")),
+        (("runs/slow", "--log", "no/l.csv"), says("no/l.csv")),
+        (("runs/slow", "--log", "l.csv", "--sort", "lr"), says("--log", "--where", "--sort", "--json", "--csv")),
+        (("--log", "l.csv"), says("runs", "log.jsonl")),
     ],
 )
 def test_refusals(call, words, told):

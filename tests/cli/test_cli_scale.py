@@ -9,19 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.bench import texts as bench_texts
 from ringtrain.cli import scale as room
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.scale import scale
 from ringtrain.errors import Interrupted
-from ringtrain.launch import texts as launch_texts
-from ringtrain.plan import texts as plan_texts
-from ringtrain.report import texts as report_texts
 from ringtrain.report.events import record
 from ringtrain.report.sinks import JsonLines
 from tests.cli_calls import call as call_command
 from tests.plan_rows import plan_row, plan_text
 from tests.readers import EVENTS
+from tests.says import says
 
 # The last word is the run's folder. Eight ranks do not start; the others have a log of so many ranks.
 LAUNCHER = """#!/bin/sh
@@ -71,7 +67,7 @@ def test_rounds_are_interleaved_and_all_is_written(run):
     assert started() == [(n, 60, f"s/strong-{n}-round-{k}") for k in (1, 2) for n in (1, 4)]
     assert re.search(r"strong +4 +1 +60 +200 \[200, 200\] +300 +2.00 \[2.00, 2.00\] +50 ", told), told
     assert Path("started").read_text().count("--checkpoint-every 1000000000 --evaluate-every 1000000000 ") == 4
-    assert report_texts.CONFIDENCE(percent=50, rounds=2) in told and cli_texts.PICTURE(path="s.svg") in told
+    assert says("50 %", 2, "s.svg").matches(told)
     found = json.loads(Path("s.json").read_text())
     assert [(row["ranks"], row["speedup"]) for row in found["rows"]] == [(1, 1.0), (4, 2.0)]
     assert [(each["ranks"], each["round"]) for each in found["runs"]] == [(1, 1), (4, 1), (1, 2), (4, 2)]
@@ -88,23 +84,23 @@ def test_weak_multiplies_the_batch_and_one_rank_serves_both(run):
     assert code == 0, told
     assert [(ranks, batch) for ranks, batch, _ in started()] == [(1, 60), (2, 60), (2, 120)]
     kinds = [(row["scaling"], row["ranks"]) for row in json.loads(Path("s/scale.json").read_text())["rows"]]
-    assert kinds == [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)] and report_texts.NO_INTERVALS in told
+    assert kinds == [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)]
+    assert says("round", "intervals").matches(told)
 
 
 def test_ranks_that_do_not_start_are_told_once_and_the_others_count(run):
     code, told = run("-n", "1,2,8", "--rounds", "2", "--out", "s", *TRAIN)
     assert code == 1 and [ranks for ranks, *_ in started()] == [1, 2, 8, 1, 2]
-    failed = cli_texts.SCALE_FAILED(
-        name="strong-8", status=1, output="s/strong-8-round-1.txt", told="There are not enough slots"
-    )
-    assert told.count(failed) == 1 and re.search(r"\nstrong +2 ", told) and not re.search(r"\nstrong +8 ", told)
-    assert json.loads(Path("s/scale.json").read_text())["failed"] == {"strong-8": failed}
+    failed = json.loads(Path("s/scale.json").read_text())["failed"]
+    assert failed == {"strong-8": says("strong-8", "status 1", "s/strong-8-round-1.txt", "There are not enough slots")}
+    assert told.count(failed["strong-8"]) == 1
+    assert re.search(r"\nstrong +2 ", told) and not re.search(r"\nstrong +8 ", told)
 
 
 def test_a_launcher_that_starts_other_ranks_is_told(run):
     Path("log-2.jsonl").write_bytes(Path("log-1.jsonl").read_bytes())
     code, told = run("-n", "1,2", "--rounds", "1", "--out", "s", *TRAIN)
-    assert code == 1 and cli_texts.SCALE_OTHER_RANKS(ranks=1) in told
+    assert code == 1 and says("ranks: 1;", "launcher").matches(told)
     assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
 
 
@@ -116,13 +112,12 @@ def test_a_plan_is_shown_beside_the_figures(run):
     code, told = run("-n", "1,2,4", *asked, *TRAIN)
     assert code == 0, told
     assert re.search(r"\nstrong +2 .* 120 +\+18\n", told) and re.search(r"\nstrong +4 .* – +–\n", told), told
-    what = plan_texts.SCALING(scaling="strong", ranks="4")
-    assert plan_texts.NO_ROW_YET.pattern(paths="plan.json", what=what)[:60] in re.escape(told)
+    assert says("plan.json has no prediction of", "strong", 4).matches(told)
     found = json.loads(Path("s/scale.json").read_text())["rows"]
     assert [row["predicted_speedup"] for row in found] == [1.0, 1.0, None]
     errors = [row["error"] for row in csv.DictReader(Path("s.csv").read_text().splitlines())]
     assert [float(error) for error in errors[:2]] == [pytest.approx(100 / 120 - 1), pytest.approx(2**0.5 / 1.2 - 1)]
-    assert report_texts.STRONG_PREDICTED in Path("s.svg").read_text()
+    assert says("strong", "predicted").matches(Path("s.svg").read_text())
 
 
 def test_the_error_of_a_run_is_told(tmp_path):
@@ -133,22 +128,22 @@ def test_the_error_of_a_run_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("-n", "2", *TRAIN), cli_texts.SCALE_COUNTS.pattern(counts="2")),
-        (("-n", "2,2", *TRAIN), cli_texts.SCALE_COUNTS.pattern(counts="2,2")),
-        (("-n", "0,2", *TRAIN), cli_texts.SCALE_COUNTS.pattern(counts="0,2")),
-        (("-n", "1,x", *TRAIN), cli_texts.NO_INTEGERS.pattern(value="1,x")),
+        (("-n", "2", *TRAIN), says("-n 2")),
+        (("-n", "2,2", *TRAIN), says("-n 2,2")),
+        (("-n", "0,2", *TRAIN), says("-n 0,2")),
+        (("-n", "1,x", *TRAIN), says("'1,x'")),
         (("-n", "1,2", "--rounds", "0", *TRAIN), "^0 is not in the range"),
-        (("-n", "1,2"), cli_texts.SCALE_COMMAND.pattern(given="nothing")),
-        (("-n", "1,2", "--", "evaluate", "runs/a"), cli_texts.SCALE_COMMAND.pattern(given="'evaluate'")),
+        (("-n", "1,2"), says("got nothing")),
+        (("-n", "1,2", "--", "evaluate", "runs/a"), says("got 'evaluate'")),
         (("-n", "1,2", *TRAIN, "--lr", "x"), "'x' is not a valid float"),
         (("-n", "1,2", "--", "train", "--model", "lenett"), "lenett"),
-        (("-n", "1,2", *TRAIN, "--out", "o"), cli_texts.SCALE_OUT.pattern(flag="--out")),
-        (("-n", "1,2", *TRAIN, "--resume", "o"), cli_texts.SCALE_OUT.pattern(flag="--resume")),
-        (("-n", "1,2", "--csv", "no/s.csv", *TRAIN), bench_texts.NO_FOLDER.pattern(path="no/s.csv")),
-        (("-n", "1,2", "-o", "s.pgn", *TRAIN), report_texts.UNKNOWN_PICTURE.pattern(path="s.pgn", ending="pgn")),
-        (("-n", "1,2", "--launcher", "sh", *TRAIN), launch_texts.LAUNCHER_WITHOUT_RANKS.pattern(launcher="sh")),
-        (("-n", "1,2", "--plan", "no.json", *TRAIN), plan_texts.NO_PLAN.pattern(path="no.json")),
-        (("-n", "1,2", "--out", ".", *TRAIN), cli_texts.SCALE_FOLDER.pattern(out=".", error="File exists")),
+        (("-n", "1,2", *TRAIN, "--out", "o"), says("--out", "begins", "anew")),
+        (("-n", "1,2", *TRAIN, "--resume", "o"), says("--resume", "begins", "anew")),
+        (("-n", "1,2", "--csv", "no/s.csv", *TRAIN), says("no/s.csv")),
+        (("-n", "1,2", "-o", "s.pgn", *TRAIN), says("--plot", "s.pgn", "'pgn'")),
+        (("-n", "1,2", "--launcher", "sh", *TRAIN), says("--launcher", "'sh'")),
+        (("-n", "1,2", "--plan", "no.json", *TRAIN), says("--json", "no.json")),
+        (("-n", "1,2", "--out", ".", *TRAIN), says("--out", ".", "File exists")),
     ],
 )
 def test_refusals(run, arguments, told):
@@ -159,12 +154,12 @@ def test_refusals(run, arguments, told):
 
 def test_a_file_in_place_of_the_folder_of_runs_is_a_line(run):
     Path("runs").touch()
-    assert run("-n", "1,2", *TRAIN) == (2, cli_texts.SCALE_FOLDER(out="runs", error="File exists"))
+    assert run("-n", "1,2", *TRAIN) == (2, says("--out", "runs", "File exists"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_end_is_an_interruption(number):
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=cli_texts.SCALE_ENDED.pattern(folder="s")), room._ended_by_signals(Path("s")):
+    with pytest.raises(Interrupted, match=says("s/scale.json")), room._ended_by_signals(Path("s")):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before

@@ -4,15 +4,12 @@ import re
 
 import pytest
 
-from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
-from ringtrain.bench import texts as bench_texts
-from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
-from ringtrain.exchange import compatibility_texts as texts
+from tests.says import says
 
-NO_FILE = allreduce_texts.NO_TUNING_FILE.pattern(file=allreduce_texts.TUNING_FILE(path="none.json"))
+NO_FILE = says("none.json")
 MACHINE = {"cpu": "Some CPU", "cores": "2", "library": "Some MPI 1", "transport": "messages"}
 
 
@@ -53,14 +50,14 @@ def test_one_process_explains_every_layout_of_a_file(capfd, file):
     assert lines[1:3] == ["layout 1x2, measured yesterday", "float32 sum, 2 ranks on 1 node:"]
     assert " ".join(lines[3].split()) == "1 KiB mpi measured 10 µs; ring 40 µs"
     assert lines[4].strip() == "mpi 10 µs, ring 40 µs"
-    assert re.search(bench_texts.GIVES_WAY.pattern(before="mpi", after="ring"), lines[7])
+    assert re.search(says("mpi", "ring"), lines[7])
     assert lines[8] == "layout 2x2, measured yesterday" and lines[10].split()[2] == "hierarchical"
 
 
 def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
     monkeypatch.setenv("RINGTRAIN_TUNING", str(file))
     assert re.search(
-        cli_texts.TUNED_LAYOUT.pattern(name="1x2"),
+        says("1x2"),
         ringtrain(capfd, "--explain", "64K", "-d", "float64", "-o", "max")[1],
     )
 
@@ -68,24 +65,22 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), cli_texts.ONE_RANK.pattern()),
+        ((), says("exchange", "tune")),
         (
             ("--algorithm", "rign"),
-            re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
+            says("--plugin", "'rign'", "did you mean 'ring'?"),
         ),
-        (("-d", "float31"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="float31")),
+        (("-d", "float31"), says("type", "'float31'")),
         (
             ("-o", "mean"),
-            bench_texts.UNKNOWN_NAME.pattern(
-                what="operation", name="mean", hint="did you mean 'min'? known: max, min, sum"
-            ),
+            says("operation", "'mean'", "did you mean 'min'? known: max, min, sum"),
         ),
-        (("-b", "lots"), bench_texts.NO_SIZE.pattern(size="lots")),
+        (("-b", "lots"), says("'lots'")),
         (("-n", "2"), "Invalid value for '-n'"),
-        (("--explain", "64K,lots"), bench_texts.NO_SIZE.pattern(size="lots")),
-        (("--explain", "64K"), "tuning.json" + re.escape(allreduce_texts.NO_TUNING_FILE.partition("{file}")[2])),
+        (("--explain", "64K,lots"), says("'lots'")),
+        (("--explain", "64K"), says("tuning.json", "tune", "makes")),
         (("--explain", "64K", "--tuning", "none.json"), NO_FILE),
-        (("--explain", "64K", "-d", "flaot32"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="flaot32")),
+        (("--explain", "64K", "-d", "flaot32"), says("type", "'flaot32'")),
     ],
 )
 def test_mistakes(capfd, arguments, message):
@@ -99,20 +94,20 @@ def test_mistakes(capfd, arguments, message):
         (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), NO_FILE),
         (
             ("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"),
-            cli_texts.TUNING_WITHOUT_AUTO.pattern(path="t.json"),
+            says("--tuning", "--algorithm", "t.json"),
         ),
         (
             ("bench-allreduce", "--algorithm", "atuo"),
-            re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="atuo", hint="did you mean 'auto'?")),
+            says("--plugin", "'atuo'", "did you mean 'auto'?"),
         ),
         (("train", "--tuning", "none.json"), NO_FILE),
         (
             ("train", "--tuning", "t.json", "--algorithm", "ring"),
-            re.escape(texts.UNUSED(option="--tuning t.json", users="--algorithm auto", given="--algorithm ring")),
+            says("--tuning t.json", "--algorithm auto", "--algorithm ring", "used", "uses"),
         ),
         (
             ("train", "--algorithm", "rign"),
-            re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
+            says("--plugin", "'rign'", "did you mean 'ring'?"),
         ),
     ],
 )

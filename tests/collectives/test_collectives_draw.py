@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.inspect.draw import in_rounds, picture, schedule_table, step_text
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import even, filled
 from ringtrain.errors import UsageError
+from tests.says import says
 
 
 def test_the_ring_of_three():
@@ -89,10 +89,10 @@ def test_png_pdf_and_what_is_none(tmp_path):
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     picture(make_schedule("star", 1), even(1), tmp_path / "p.pdf")
     assert (tmp_path / "p.pdf").read_bytes().startswith(b"%PDF")
-    refused = texts.NOT_A_PICTURE.pattern(path=tmp_path / "p.gif", formats=".svg, .png, .pdf")
+    refused = says(tmp_path / "p.gif", ".svg, .png, .pdf")
     with pytest.raises(UsageError, match=refused):
         picture(make_schedule("star", 2), even(2), tmp_path / "p.gif")
-    nowhere = texts.CANNOT_WRITE.pattern(path=tmp_path / "nowhere" / "p.svg", reason="No such file or directory")
+    nowhere = says(tmp_path / "nowhere" / "p.svg", "No such file or directory")
     with pytest.raises(UsageError, match=nowhere):
         picture(make_schedule("star", 2), even(2), tmp_path / "nowhere" / "p.svg")
 
@@ -106,5 +106,5 @@ def test_without_matplotlib(tmp_path, monkeypatch):
         return found(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(UsageError, match=texts.NO_MATPLOTLIB.pattern()):
+    with pytest.raises(UsageError, match=says("matplotlib", "pictures")):
         picture(make_schedule("star", 2), even(2), tmp_path / "p.svg")

@@ -10,9 +10,9 @@ from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from ringtrain.errors import TransportError
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
+from tests.says import says
 
 DEADLINE_S = 20.0
 LENGTHS = {1: [4], 2: [0, 7], 3: [5, 1, 9], 5: [2, 0, 3, 70, 1]}  # of the chunk that is each rank's
@@ -78,9 +78,7 @@ def test_ends_that_do_not_agree_are_told():
         edges = [0, 2, 4, 6, 8] if transport.rank else [0, 2, 5, 6, 8]
         run(all_to_all(2), transport, np.zeros(8), edges)
 
-    with pytest.raises(
-        TransportError, match=transport_texts.SIZES_DIFFER.pattern(source=0, sent=24, target=1, expected=16)
-    ):
+    with pytest.raises(TransportError, match=says(0, 24, 1, 16, "expects", "tag")):
         LoopbackWorld(2).run(body)
 
 

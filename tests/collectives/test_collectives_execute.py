@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
@@ -14,6 +13,7 @@ from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
+from tests.says import says
 from tests.tiers import thorough
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
@@ -284,8 +284,8 @@ def test_starting_twice_is_refused():
         run = Execution(make_schedule("ring", 2), transport, np.ones(4, "f4"), add, tag=3)
         if transport.rank == 0:
             run.start()
-            name = texts.EXECUTION(schedule="ring(ranks=2, chunks=2)", tag=3)
-            with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=name)):
+            name = says("ring(ranks=2, chunks=2)", 3)
+            with pytest.raises(TransportError, match=says(name)):
                 run.start()
 
     LoopbackWorld(2).run(body)

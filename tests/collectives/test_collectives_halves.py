@@ -2,11 +2,11 @@
 
 import pytest
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import HALVES, make_broadcast, make_by_rank
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from ringtrain.errors import UsageError
+from tests.says import says
 
 BY_RANK = ("ring", "circulant", "sliced")
 
@@ -33,5 +33,5 @@ def test_halves_by_rank_end_with_a_row_on_each(name, goal):
 
 @pytest.mark.parametrize(("name", "size"), [("tree", 4), ("double-tree", 4), ("star", 3), ("butterfly", 3)])
 def test_owners_of_several_rows_are_refused(name, size):
-    with pytest.raises(UsageError, match=texts.NOT_BY_RANK.pattern(name=name, size=size, goal=ALL_GATHER)):
+    with pytest.raises(UsageError, match=says(name, ALL_GATHER, size)):
         make_by_rank(name, size, ALL_GATHER)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.algorithms.timetable import TimedMessage, rounds, timed_steps
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
@@ -11,6 +10,7 @@ from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ScheduleError, UsageError
+from tests.says import says
 
 
 @pytest.mark.parametrize("counts", [(1,), (2,), (3,), (5,), (8,), (4, 2, 3)])
@@ -52,14 +52,14 @@ def test_scratch_moves_with_its_piece():
 
 
 def test_less_than_a_piece_is_refused():
-    with pytest.raises(UsageError, match=texts.NO_SEGMENTS.pattern(segments=0)):
+    with pytest.raises(UsageError, match=says(0, "pipelined", "segments")):
         pipelined(make_schedule("ring", 2), 0)
 
 
 def test_a_schedule_that_deadlocks_has_no_timetable():
     steps = [[Step(recvs=(Move(1 - rank, 0, 1),)), Step(sends=(Move(1 - rank, 0, 1),))] for rank in range(2)]
     stuck = Schedule("stuck", 2, 1, lambda rank: steps[rank], lambda rank: 1)
-    with pytest.raises(ScheduleError, match=texts.DEADLOCK.pattern(schedule=stuck, left=2, total=2)):
+    with pytest.raises(ScheduleError, match=says(f"{stuck!r}", 2)):
         pipelined(stuck, 2)
 
 

@@ -3,13 +3,11 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 from mutants import KINDS, all_steps, edit, merge, mutant, reorder, with_steps
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import ring
 from ringtrain.collectives.algorithms.canonical import canonical, canonical_reduce_scatter
 from ringtrain.collectives.algorithms.pipelined import pipelined
@@ -25,6 +23,7 @@ from ringtrain.collectives.schedule import Move, Step
 from ringtrain.collectives.topology import even
 from ringtrain.errors import ScheduleError, UsageError
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 RANKS, SHARDS = [*range(1, 10), 16], range(1, 17)
 WORLDS = [(size, shards) for shards in SHARDS for size in RANKS if size <= shards]
@@ -122,15 +121,12 @@ def rejected(schedule, shards, message):
 
 
 def test_why_one_does_not_qualify_is_told():
-    in_order = texts.DISORDER(
-        got="(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)", wanted="((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))"
-    )
-    in_chunk = texts.AT_CHUNK.pattern(chunk=0) + texts.WRONG_RESULT.pattern(where="", wrong=in_order)
+    in_order = says("(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)", "((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))")
+    in_chunk = says(0, "rank", "chunk") + says(in_order)
     rejected(make_schedule("star", 4), 8, in_chunk)
-    lanes = partial(texts.WRONG_INPUTS.pattern, count=1, arrays="array", held=2)
-    rejected(make_schedule("sliced", 3), 8, lanes(rank=1, ranges="2:4, 4:5", shards=8))
-    rejected(canonical(3, 8), 9, lanes(rank=0, ranges="0:2, 2:3", shards=9))
-    with pytest.raises(UsageError, match=texts.TOO_FEW_SHARDS.pattern(size=9, shards=8)):
+    rejected(make_schedule("sliced", 3), 8, says("rank 1", "2:4, 4:5", 8))
+    rejected(canonical(3, 8), 9, says("rank 0", "0:2, 2:3", 9))
+    with pytest.raises(UsageError, match=says(9, 8, "shard", "fewer")):
         canonical(9, 8)
 
 
@@ -181,12 +177,12 @@ def test_a_lane_of_another_rank_is_a_wrong_one():
     steps = all_steps(three)
     first, second, *others = steps[1][0].sends
     steps[1][0] = replace(steps[1][0], sends=(second, first, *others))
-    rejected(with_steps(three, steps), 8, texts.DISORDER.pattern())
+    rejected(with_steps(three, steps), 8, says("added", "wanted"))
 
 
 def test_a_wrong_owner_is_seen():
     """The halves of two schedules whose owners differ."""
-    wrong = texts.MISCOUNT.pattern(leaf=texts.SHARD_GRADIENT(shard=0))
+    wrong = says(0, "gradient", "shard")
     rejected(all_reduce("made", canonical_reduce_scatter(3, 8), ring.all_gather(3)), 8, wrong)
 
 
@@ -208,7 +204,7 @@ def test_mutants_of_the_plan_in_shared_memory_are_rejected():
 def test_a_lane_that_is_not_there_is_named():
     fused = canonical_plan(3, 8)
     tasks = (replace(fused.tasks[0][0], source=(0, 3)), *fused.tasks[0][1:])
-    with pytest.raises(ScheduleError, match=texts.OUTSIDE_BUFFER.pattern(rank=0, chunk=3, owner=0, brings=1, chunks=3)):
+    with pytest.raises(ScheduleError, match=says(0, 3, 1, "touches", "chunks")):
         prove_fused(replace(fused, tasks=(tasks, *fused.tasks[1:])), 8)
 
 
@@ -216,8 +212,8 @@ def test_an_order_that_is_not_the_trees_is_seen_in_shared_memory():
     fused = canonical_plan(4, 8)
     chain = [ChunkOperation((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
     wrong = replace(fused, tasks=((*chain, *fused.tasks[0][3:]), *fused.tasks[1:]))
-    in_order = texts.DISORDER.pattern(got="(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)")
-    with pytest.raises(ScheduleError, match=texts.AT_CHUNK.pattern(rank=0, chunk=0) + " " + in_order):
+    in_order = says("(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)")
+    with pytest.raises(ScheduleError, match=says(0, "rank", "chunk") + " " + in_order):
         prove_fused(wrong, 8)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from mutants import KINDS, all_steps, edit, judge, merge, mutant, numbered, reorder, with_steps
 
-from ringtrain.collectives import compose, texts
+from ringtrain.collectives import compose
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule
 from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
@@ -14,12 +14,13 @@ from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import even, filled
 from ringtrain.errors import ScheduleError, UsageError
+from tests.says import says
 
 SIZES = [*range(1, 18), 24, 32]
 UNEVEN = [(4, 2, 3), (1, 5), (5, 1), (1, 1, 1), (2, 1, 4, 1), (7, 3, 2), (3, 3), (2, 2, 2), (5,), (8, 8, 8, 8)]
 OWNED = [name for name in SCHEDULES if name != "recursive-doubling"]
 proved = partial(verify_schedule, rounds=True)
-OTHER_ORDER = texts.OTHER_ORDER.pattern(where="", done=texts.ADDED_OR_ROUNDED, first=0)
+OTHER_ORDER = says("added", "rounded", 0)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -60,7 +61,7 @@ def test_halves(name, size):
     assert all_steps(scatter) == all_steps(make_schedule(name, size, "reduce-scatter"))
     proved(scatter)
     if size > 1:
-        with pytest.raises(ScheduleError, match=texts.OWNER_NOT_ROUNDED.pattern()):
+        with pytest.raises(ScheduleError, match=says("rounded", "owner")):
             proved(make_schedule(name, size, "all-gather"))
 
 
@@ -139,7 +140,7 @@ def test_other_moves_within_a_rank_do_not_round():
 
     schedule = Schedule("aside", 2, 1, steps, lambda rank: 1)
     verify_schedule(schedule)
-    with pytest.raises(ScheduleError, match=texts.AT_CHUNK.pattern(rank=1, chunk=0) + OTHER_ORDER):
+    with pytest.raises(ScheduleError, match=says(1, 0, "rank", "chunk") + OTHER_ORDER):
         proved(schedule)
 
 
@@ -153,13 +154,13 @@ def test_other_moves_within_a_rank_do_not_round():
     ],
 )
 def test_only_a_copy_onto_itself_is_no_hazard(step):
-    with pytest.raises(ScheduleError, match=texts.SENT_WHILE_WRITTEN.pattern(peer=0, writer=0)):
+    with pytest.raises(ScheduleError, match=says(0, "hazard", "sent")):
         proved(Schedule("wrong", 1, 2, lambda rank: [step], lambda rank: 0))
 
 
 @pytest.mark.parametrize("name", ["recursive-doubling", "hierarchical:ring:recursive-doubling"])
 def test_what_has_no_owners_is_refused(name):
-    wanted = texts.NO_OWNERS.pattern(name=name) + "ring, tree, "
+    wanted = says(f"{name!r}") + "ring, tree, "
     with pytest.raises(UsageError, match=wanted):
         make_schedule(name, 4, rounded=True)
     with pytest.raises(UsageError, match=wanted):

@@ -10,16 +10,15 @@ import pytest
 
 from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.allreduce.wire_formats import make_wire
-from ringtrain.collectives import texts
 from ringtrain.collectives.execution import routed
 from ringtrain.collectives.execution.node_reduction import COMING
 from ringtrain.collectives.execution.routed import slice_segments
 from ringtrain.collectives.topology import topology_from_nodes
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import Late
+from tests.says import says
 
 LAYOUTS = [[0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 2, 2]]
 
@@ -166,8 +165,8 @@ def test_messages_between_nodes_are_packed_and_replicas_stay_equal(name, outer):
 def test_no_wire_without_messages_or_owners():
     wire = make_wire("bfloat16", ReferenceOps("float32"))
     for name, message in [
-        ("mapped", texts.NO_MESSAGES.pattern(name="mapped")),
-        ("routed:recursive-doubling", texts.NO_OWNERS.pattern(name="recursive-doubling")),
+        ("mapped", says("'mapped'")),
+        ("routed:recursive-doubling", says("'recursive-doubling'")),
     ]:
         with pytest.raises(UsageError, match=message):
             make_allreduce(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
@@ -183,7 +182,7 @@ def test_who_is_awaited():
             return ""
         run.start()
         t.barrier()  # the others have come, too
-        with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.ROUTED)):
+        with pytest.raises(TransportError, match=says("routed", "all-reduce")):
             run.start()
         with pytest.raises(StalledError) as stalled:
             run.wait(0.05)
@@ -191,7 +190,7 @@ def test_who_is_awaited():
         return str(stalled.value)
 
     first, _, neighbour, _ = LoopbackWorld(4, 2).run(body)
-    started = texts.AWAITED_START(whom="rank 3", name=texts.ROUTED, rank=2)
-    assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=started), neighbour)
-    piece = texts.AWAITED_SEGMENT(segment=0, segments=1, awaited=texts.TO_SEND(ranks="rank 2"))
-    assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=piece), first) and "rank 0 in ring" in first
+    started = says("rank 3", "routed", "all-reduce", 2)
+    assert re.match(says(started), neighbour)
+    piece = says(0, 1, "rank 2")
+    assert re.match(says(piece), first) and "rank 0 in ring" in first

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution import node_reduction
 from ringtrain.collectives.execution.execute import Execution
@@ -19,9 +18,9 @@ from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import fused_plan
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.ops.cpu.mapped import COMING, LEAVING
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
+from tests.says import says
 
 
 def add(a, b, y):
@@ -160,7 +159,7 @@ class Point:
 
 
 def waiting(awaited, whom, rank):
-    return transport_texts.NO_PROGRESS.pattern(awaited=awaited(whom=whom, name=texts.SHARED, rank=rank))
+    return says(awaited, whom, f"rank {rank}")
 
 
 def test_a_rank_says_what_it_has_done_when_its_device_has():
@@ -175,12 +174,12 @@ def test_a_rank_says_what_it_has_done_when_its_device_has():
         run.start()
     assert (runs[0].test(), runs[0].moved) == (False, FINAL)
     assert (runs[1].test(), runs[1].moved) == (False, node_reduction.COMING)
-    with pytest.raises(StalledError, match=waiting(texts.AWAITED_START, texts.ITS_DEVICE, 0)):
+    with pytest.raises(StalledError, match=waiting("to start", "its device", 0)):
         runs[0].wait(0.01)
     gate.open = 1
     assert (runs[0].test(), runs[0].moved) == (False, WORKING)
     assert (runs[1].test(), runs[1].moved) == (False, node_reduction.LEAVING)
-    with pytest.raises(StalledError, match=waiting(texts.AWAITED_END, texts.ITS_DEVICE, 0)):
+    with pytest.raises(StalledError, match=waiting("finish its part", "its device", 0)):
         runs[0].wait(0.01)
     gate.open = 2
     assert runs[0].test() and runs[1].test()
@@ -204,7 +203,7 @@ def test_a_late_rank_is_named_and_so_is_a_second_start():
             return None
         run.start()
         t.barrier()  # the other has come, too
-        with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.SHARED)):
+        with pytest.raises(TransportError, match=says("all-reduce", "shared")):
             run.start()
         with pytest.raises(StalledError) as stalled:
             run.wait(0.05)
@@ -213,8 +212,8 @@ def test_a_late_rank_is_named_and_so_is_a_second_start():
 
     first, second, third = LoopbackWorld(3).run(body)
     assert second is None
-    assert re.match(waiting(texts.AWAITED_START, "rank 1", 0), first)
-    assert re.match(waiting(texts.AWAITED_START, "rank 1", 2), third)
+    assert re.match(waiting("to start", "rank 1", 0), first)
+    assert re.match(waiting(says("to", "start"), "rank 1", 2), third)
 
 
 @pytest.mark.timing

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
+from tests.says import says
 
 
 def made(size, chunks, *steps, wire=99):
@@ -32,37 +32,37 @@ def both(*steps):
 
 
 def at(rank, chunk):
-    return texts.AT_CHUNK.pattern(rank=rank, chunk=chunk)
+    return says(rank, chunk)
 
 
 def step(rank, number):
-    return texts.AT_STEP.pattern(rank=rank, step=number)
+    return says(rank, number)
 
 
 def between(source, target):
-    return texts.MESSAGES_BETWEEN.pattern(source=source, target=target)
+    return says(source, target)
 
 
 def arrive(sent, received):
-    return texts.OTHER_CHUNKS.pattern(sent=sent, send_step=0, received=received, recv_step=0)
+    return says(sent, 0, received)
 
 
 def not_the_owners(held):
-    return texts.NOT_THE_OWNERS.pattern(where="", held=held, owner=0)
+    return says(held, 0)
 
 
 def miscounted(rank, chunk, source, times):
-    wrong = texts.MISCOUNT(leaf=texts.CONTRIBUTION(rank=source), times=times)
-    return at(rank, chunk) + texts.WRONG_RESULT.pattern(where="", wrong=wrong)
+    wrong = says(source, times)
+    return at(rank, chunk) + says(wrong)
 
 
 def stuck(*waits):
-    return texts.STUCK.pattern(waits="; ".join(waits))
+    return says(*waits)
 
 
 def waits(rank, peer):
     """In its first step, for the next one of a peer."""
-    return texts.WAITS(rank=rank, step=0, awaited=texts.STEP_OF_RANK(step=1, rank=peer))
+    return says(rank, 0, 1, peer)
 
 
 def rejected(schedule, message):
@@ -99,17 +99,17 @@ def test_a_cycle_of_three_deadlocks():
 
 def test_long_deadlocks_are_abridged():
     cycle = [[take((rank - 1) % 7), send((rank + 1) % 7)] for rank in range(7)]
-    rejected(made(7, 1, *cycle), texts.MORE_STUCK.pattern(count=3))
+    rejected(made(7, 1, *cycle), says(3, "and", "more"))
 
 
 def test_writing_what_a_peer_may_still_read_is_a_hazard():
     crossed = made(2, 1, [both(send(1), add(1))], [both(send(0), add(0))])
-    rejected(crossed, step(0, 0) + texts.SENT_WHILE_WRITTEN.pattern(where="", chunk=0, peer=1, writer=1))
+    rejected(crossed, step(0, 0) + says(0, 1, "hazard", "sent"))
 
 
 def test_two_writers_of_one_span_are_a_hazard():
     at_once = made(3, 1, [both(add(1), add(2)), both(send(1), send(2))], [send(0), take(0)], [send(0), take(0)])
-    rejected(at_once, texts.RECEIVED_TWICE.pattern(chunk=0, first=1, second=2))
+    rejected(at_once, says(0, 1, 2, "hazard", "received"))
 
 
 def test_sums_in_different_orders_are_rejected():
@@ -120,7 +120,7 @@ def test_sums_in_different_orders_are_rejected():
         swap = Step((Move(a, 0, 1), Move(b, 0, 1)), (Move(b, 1, 2), Move(a, 2, 3)))
         own = [Step((Move(rank, k, k + 1),), (Move(rank, 0, 1, add=True),)) for k in (1, 2)]
         steps.append([swap, *own])
-    rejected(made(3, 1, *steps), at(1, 0) + texts.OTHER_ORDER.pattern(where="", done=texts.ADDED, first=0))
+    rejected(made(3, 1, *steps), at(1, 0) + says("added", 0))
 
 
 def through_scratch():
@@ -143,23 +143,23 @@ def test_a_move_to_oneself_costs_no_message_and_no_round():
 
 
 def test_scratch_must_have_been_filled():
-    rejected(made(2, 1, [send(1, 1, 2)], [take(0)]), step(0, 0) + texts.EMPTY_SENT.pattern(where="", span="1:2"))
-    rejected(made(2, 1, [send(1)], [add(0, 1, 2)]), step(1, 0) + texts.EMPTY_ADDED.pattern(where="", chunk=1))
+    rejected(made(2, 1, [send(1, 1, 2)], [take(0)]), step(0, 0) + says("1:2"))
+    rejected(made(2, 1, [send(1)], [add(0, 1, 2)]), step(1, 0) + says(1, "scratch", "empty"))
 
 
 def test_more_bytes_than_stated_are_rejected():
     wasteful = made(2, 1, [add(1), send(1), send(1)], [send(0), take(0), take(0)], wire=1)
-    rejected(wasteful, texts.TOO_MUCH_SENT.pattern(rank=0, chunks=2, stated=1))
+    rejected(wasteful, says(0, 2, 1, "chunks", "stated"))
 
 
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        (([send(2)], []), step(0, 0) + texts.UNKNOWN_PEER.pattern(where="", peer=2, size=2)),
-        (([send(1, 1, 1)], []), texts.EMPTY_SPAN.pattern(span="1:1")),
-        (([send(1, -1, 1)], []), texts.EMPTY_SPAN.pattern(span="-1:1")),
-        (([send(1, 1, 3)], []), texts.SPAN_LEAVES.pattern(span="1:3", chunks=2)),
-        (([send(1)], []), between(0, 1) + texts.UNEVEN_ENDS.pattern(where="", sends=1, recvs=0)),
+        (([send(2)], []), step(0, 0) + says(2, "peer", "ranks")),
+        (([send(1, 1, 1)], []), says("1:1")),
+        (([send(1, -1, 1)], []), says("-1:1")),
+        (([send(1, 1, 3)], []), says("1:3", 2)),
+        (([send(1)], []), between(0, 1) + says(1, 0, "sends", "receives")),
         (([send(1, 0, 1)], [take(0, 1, 2)]), arrive("0:1", "1:2")),
         (([send(1, 0, 2)], [take(0, 0, 1)]), arrive("0:2", "0:1")),
     ],
@@ -187,7 +187,7 @@ def test_an_all_gather_needs_the_owners_value_and_nothing_else():
 
 def test_a_move_to_oneself_has_both_ends_in_one_step():
     rejected(made(1, 1, [send(0), take(0)]), stuck(waits(0, 0)))
-    rejected(made(1, 1, [both(send(0), add(0))]), texts.SENT_WHILE_WRITTEN.pattern(chunk=0, peer=0, writer=0))
+    rejected(made(1, 1, [both(send(0), add(0))]), says(0, "hazard", "sent"))
 
 
 def test_a_schedule_says_what_it_is():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from data_makers import split
 
-from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.batches import Augment, Batches, evaluation_batches
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.split import ArraySplit
 from ringtrain.errors import DataError
 from tests.fakes.clock import until
+from tests.says import says
 
 AUGMENT = Augment(pad=2, flip=True, height=4, width=3)
 FIELDS = ("examples", "images", "labels", "top", "left", "flip")
@@ -115,7 +115,7 @@ def test_without_flip_nothing_is_mirrored():
 
 @pytest.mark.parametrize("augment", [Augment(0, True, 5, 5), Augment(1, True, 4, 8), Augment(-1, True, 2, 2)])
 def test_a_crop_that_does_not_fit_is_refused(augment):
-    with pytest.raises(DataError, match=data_texts.CROP_TOO_LARGE.pattern(image_height=4, image_width=5)):
+    with pytest.raises(DataError, match=says(4, 5, "crop", "padded")):
         Batches(split(4), Sampler(4, 2), augment=augment)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from data_makers import content, part
 
-from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import Content, Part
 from ringtrain.data.file import contents, layout, metadata
@@ -22,7 +21,7 @@ from ringtrain.data.file.dataset import DIGITS, NodeMemory, open_dataset
 from ringtrain.data.file.format import write_dataset
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError, nearest
-from ringtrain.storage import texts as storage_texts
+from tests.says import says
 
 
 # ── good files ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,7 +93,7 @@ def test_digits_are_those_that_were_shipped():
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 def test_an_existing_file_is_replaced_by_force_alone(tiny):
-    with pytest.raises(DataError, match=data_texts.TARGET_EXISTS.pattern(path="tiny.h5")):
+    with pytest.raises(DataError, match=says("--force", "tiny.h5")):
         write_dataset(tiny, content(train=7))
     assert open_dataset(tiny).train.count == 12
     write_dataset(tiny, content(train=7), force=True)
@@ -106,7 +105,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
         if what == "writing":
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(DataError, match=data_texts.TARGET_NOT_WRITTEN.pattern(path="tiny.h5") + "No space left"):
+    with pytest.raises(DataError, match=says("tiny.h5") + "No space left"):
         write_dataset(tiny, content(train=7), force=True, progress=full)
     assert os.listdir(tiny.parent) == ["tiny.h5"] and open_dataset(tiny).train.count == 12
 
@@ -114,30 +113,30 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": ()}, data_texts.CLASSES_NO_NAMES.pattern()),
-        ({"classes": ("one",)}, data_texts.LABELS_OUT_OF_RANGE.pattern(name="train")),
-        ({"classes": ("a", "b\x1b[2J", "c")}, data_texts.CLASSES_NO_NAMES.pattern()),
-        ({"test": part(5, (4, 4, 3))}, data_texts.SPLITS_DIFFER.pattern(test="4x4x3", train="4x5x3")),
-        ({"name": "a\x07"}, data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name", found="a\x07")),
+        ({"classes": ()}, says("attribute", "list")),
+        ({"classes": ("one",)}, says("train")),
+        ({"classes": ("a", "b\x1b[2J", "c")}, says("attribute", "list")),
+        ({"test": part(5, (4, 4, 3))}, says("4x4x3", "4x5x3")),
+        ({"name": "a\x07"}, says("name", "'a\\x07'")),
     ],
 )
 def test_what_could_not_be_opened_is_not_written(tiny, change, message):
     whole = tiny.read_bytes()
-    with pytest.raises(DataError, match=data_texts.TARGET_UNREADABLE.pattern(path="tiny.h5") + message):
+    with pytest.raises(DataError, match=says("tiny.h5") + message):
         write_dataset(tiny, dataclasses.replace(content(), **change), force=True)
     assert os.listdir(tiny.parent) == ["tiny.h5"] and tiny.read_bytes() == whole
 
 
 def test_a_target_that_cannot_be_is_refused(tmp_path):
-    with pytest.raises(DataError, match=data_texts.TARGET_FOLDER.pattern(path=tmp_path)):
+    with pytest.raises(DataError, match=says(tmp_path)):
         write_dataset(tmp_path, content())
-    with pytest.raises(DataError, match=data_texts.TARGET_NO_FOLDER.pattern(folder=tmp_path / "nowhere")):
+    with pytest.raises(DataError, match=says(tmp_path / "nowhere")):
         write_dataset(tmp_path / "nowhere" / "a.h5", content())
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(DataError, match=data_texts.TARGET_READ_ONLY.pattern(folder=tmp_path)):
+    with pytest.raises(DataError, match=says(tmp_path)):
         write_dataset(tmp_path / "a.h5", content())
 
 
@@ -183,92 +182,88 @@ def empty(file):
 BAD = {
     "format": (
         lambda f: f.attrs.update(format="other"),
-        data_texts.OTHER_FORMAT.pattern(found="other", wanted="ringtrain-dataset"),
+        says("'other'", "'ringtrain-dataset'"),
     ),
-    "no format": (lambda f: f.attrs.pop("format"), data_texts.OTHER_FORMAT.pattern(found=None)),
-    "version": (lambda f: f.attrs.update(version=2), data_texts.OTHER_VERSION.pattern(version="2", wanted=1)),
-    "name": (lambda f: f.attrs.update(name=3), data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name")),
-    "classes": (lambda f: f.attrs.update(classes=[1, 2]), data_texts.CLASSES_NO_NAMES.pattern()),
-    "no train": (lambda f: f.pop("train"), data_texts.NO_GROUP.pattern(name="train")),
+    "no format": (lambda f: f.attrs.pop("format"), says("None")),
+    "version": (lambda f: f.attrs.update(version=2), says("2", 1)),
+    "name": (lambda f: f.attrs.update(name=3), says("name")),
+    "classes": (lambda f: f.attrs.update(classes=[1, 2]), says("attribute", "list")),
+    "no train": (lambda f: f.pop("train"), says("'train'")),
     "no images": (
         lambda f: f["train"].pop("images"),
-        r"train/images " + data_texts.NO_ARRAY.pattern(hint="known: labels"),
+        r"train/images " + says("known: labels"),
     ),
     "empty test": (
         lambda f: (f.pop("test"), f.create_group("test")),
-        "test/images " + data_texts.NO_ARRAY.pattern(hint=data_texts.GROUP_EMPTY),
+        "test/images " + says("group", "empty"),
     ),
     "float images": (
         lambda f: replace(f["train"], "images", np.zeros((12, 4, 5, 3), "f4")),
-        data_texts.TYPES_DIFFER.pattern(train="float32", test="uint8"),
+        says("uint8", "float32"),
     ),
     "flat images": (
         lambda f: replace(f["train"], "images", np.zeros((12, 60), "u1")),
-        data_texts.SPLITS_DIFFER.pattern(test="4x5x3", train="60"),
+        says("4x5x3", "60"),
     ),
     "no width": (
         lambda f: replace(f["train"], "images", np.zeros((12, 4, 0, 3), "u1")),
-        data_texts.OTHER_SHAPE.pattern(shape="(12, 4, 0, 3)"),
+        says("(12, 4, 0, 3)"),
     ),
     "int64 labels": (
         lambda f: replace(f["train"], "labels", np.zeros(12, "i8")),
-        "labels " + data_texts.OTHER_TYPE.pattern(dtype="int64", wanted=layout.LABEL_TYPES),
+        "labels " + says("int64", layout.LABEL_TYPES),
     ),
     "big-endian": (
         lambda f: replace(f["train"], "labels", np.zeros(12, ">i4")),
-        "labels " + data_texts.OTHER_TYPE.pattern(dtype=">i4", wanted=layout.LABEL_TYPES),
+        "labels " + says(">i4", layout.LABEL_TYPES),
     ),
     "labels few": (
         lambda f: replace(f["train"], "labels", np.zeros(11, "i4")),
-        data_texts.COUNTS_DIFFER.pattern(name="train", images=12, labels=11),
+        says("train", 12, 11),
     ),
-    "zero": (empty, data_texts.SPLIT_EMPTY.pattern(name="train")),
+    "zero": (empty, says("train")),
     "test shape": (
         lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")),
-        data_texts.SPLITS_DIFFER.pattern(test="4x4x3", train="4x5x3"),
+        says("4x4x3", "4x5x3"),
     ),
     "checksum of facts": (
         lambda f: f.attrs.update(checksum="ab"),
-        data_texts.NO_CHECKSUM.pattern(name="the file", found="ab"),
+        says("the file", "'ab'"),
     ),
     "other checksum of facts": (
         lambda f: f.attrs.update(checksum="ab" * 32),
-        data_texts.FACTS_CHANGED.pattern(noted="abababababab"),
+        says("abababababab"),
     ),
-    "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), data_texts.NO_CHECKSUM.pattern(name="test")),
-    "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), data_texts.STATISTIC_MALFORMED.pattern(key="mean", channels=3)),
+    "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), says("test")),
+    "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), says("mean", 3)),
     "std": (
         lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]),
-        data_texts.STATISTIC_MALFORMED.pattern(key="std", channels=3),
+        says("std", 3),
     ),
     "mean image": (
         lambda f: f.pop("mean_image"),
-        data_texts.MEAN_IMAGE.pattern(problem=data_texts.NO_ARRAY(hint="known: test, train")),
+        says("known: test, train"),
     ),
     "mean image shape": (
         lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")),
-        data_texts.MEAN_IMAGE_SHAPE.pattern(found="5x4x3", shape="4x5x3"),
+        says("5x4x3", "4x5x3"),
     ),
-    "external": (external, storage_texts.VALUES_ELSEWHERE.pattern()),
-    "virtual": (virtual, storage_texts.VALUES_ELSEWHERE.pattern()),
-    "linked": (linked, data_texts.NO_GROUP.pattern(name="train")),
-    "objects": (objects, data_texts.OTHER_TYPE.pattern(dtype="object", wanted=layout.INPUT_TYPES)),
+    "external": (external, says("keeps", "into")),
+    "virtual": (virtual, says("keeps", "into")),
+    "linked": (linked, says("'train'")),
+    "objects": (objects, says("object", layout.INPUT_TYPES)),
     "label high": (
         set_label([3, 5], 3),
-        data_texts.LABELS_OUT_OF_RANGE.pattern(
-            wrong=2, count=12, name="train", label="3", example="3", low="0", high="3", classes=3, last=2
-        ),
+        says(2, 12, "train", "3", "0", 3),
     ),
     "label low": (
         set_label(4, -2),
-        data_texts.LABELS_OUT_OF_RANGE.pattern(
-            wrong=1, count=12, name="train", label="-2", example="4", low="-2", high="2", classes=3, last=2
-        ),
+        says(1, 12, "train", "-2", "4", "2", 3, 2),
     ),
-    "label other": (set_label(0, -1), data_texts.EXAMPLES_CHANGED.pattern(name="train")),
+    "label other": (set_label(0, -1), says("train")),
     "byte": (
         lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")),
-        data_texts.EXAMPLES_CHANGED.pattern(name="test"),
+        says("test"),
     ),
 }
 
@@ -292,12 +287,12 @@ def test_check_finds_every_problem(tiny):
         file["mean_image"][0, 0, 0] = np.nan
     problems = check_file(tiny)
     wanted = (
-        data_texts.FACTS_CHANGED.pattern(),
-        data_texts.LABELS_OUT_OF_RANGE.pattern(wrong=1, count=12, name="train"),
-        data_texts.EXAMPLES_CHANGED.pattern(name="train"),
-        data_texts.STATISTIC_OFF.pattern(key="std", off=1),
-        data_texts.STATISTIC_OFF.pattern(key="mean_image", off=float("nan")),
-        data_texts.EXAMPLES_CHANGED.pattern(name="test"),
+        says("std", "checksum"),
+        says(1, 12, "train"),
+        says("train"),
+        says("std", "1"),
+        says("mean_image", f"{float('nan'):.3g}"),
+        says("test"),
     )
     assert len(problems) == 6 and all(re.match(text, p) for p, text in zip(problems, wanted, strict=True))
 
@@ -312,7 +307,9 @@ def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
 
 def test_a_file_cut_anywhere_is_refused(tiny):
     whole = tiny.read_bytes()
-    cut = "|".join(text.pattern() for text in (data_texts.TRUNCATED, data_texts.NO_HDF5, data_texts.NOT_OPENED))
+    cut = "|".join(
+        text.pattern() for text in (says("truncated", "ends"), says("make", "data"), says("could", "opened"))
+    )
     for size in [0, 7, 8, 100, *range(500, len(whole), 777), len(whole) - 1]:
         tiny.write_bytes(whole[:size])
         with pytest.raises(DataError, match=cut):
@@ -322,7 +319,7 @@ def test_a_file_cut_anywhere_is_refused(tiny):
 def test_a_flipped_byte_of_an_image_or_a_label_is_noticed(tiny):
     whole = tiny.read_bytes()
     opened = open_dataset(tiny)
-    texts = (data_texts.EXAMPLES_CHANGED, data_texts.LABELS_OUT_OF_RANGE)
+    texts = (says("checksum", "says"), says("range", "lie"))
     changed = "tiny.h5: (" + "|".join(text.pattern() for text in texts) + ")"
     for array in (opened.train.images, opened.train.labels, opened.test.images, opened.test.labels):
         where = whole.index(array.tobytes())
@@ -342,25 +339,23 @@ def test_damage_inside_compressed_images_is_named(tmp_path):
     whole = bytearray(path.read_bytes())
     whole[where : where + 40] = b"\xff" * 40
     path.write_bytes(whole)
-    with pytest.raises(DataError, match=data_texts.DAMAGED.pattern(path="a.h5")):
+    with pytest.raises(DataError, match=says("a.h5")):
         open_dataset(path)
-    assert any(re.search(data_texts.PART_UNREADABLE.pattern(name="train"), problem) for problem in check_file(path))
+    assert any(re.search(says("train"), problem) for problem in check_file(path))
 
 
 def test_no_file_another_file_and_a_folder(tmp_path, tiny):
     did_you_mean = nearest("tini.h5", ["tiny.h5", "digits"])
-    with pytest.raises(DataError, match=data_texts.NO_DATA_SET.pattern(path=tmp_path / "tini.h5", hint=did_you_mean)):
+    with pytest.raises(DataError, match=says(tmp_path / "tini.h5", did_you_mean)):
         open_dataset(tmp_path / "tini.h5")
-    with pytest.raises(
-        DataError, match=data_texts.NO_DATA_SET.pattern(path="digit", hint=nearest("digit", ["digits"]))
-    ):
+    with pytest.raises(DataError, match=says("digit", nearest("digit", ["digits"]))):
         open_dataset("digit")
     (tmp_path / "text.h5").write_text("hello, " * 100)
-    with pytest.raises(DataError, match=data_texts.NO_HDF5.pattern(path="text.h5")):
+    with pytest.raises(DataError, match=says("text.h5")):
         open_dataset(tmp_path / "text.h5")
-    with pytest.raises(DataError, match=data_texts.FOLDER_NO_DATA_SET.pattern(path=tmp_path)):
+    with pytest.raises(DataError, match=says(tmp_path)):
         open_dataset(tmp_path)
-    assert re.search(data_texts.NO_DATA_SET.pattern(path=tmp_path / "none.h5"), check_file(tmp_path / "none.h5")[0])
+    assert re.search(says(tmp_path / "none.h5"), check_file(tmp_path / "none.h5")[0])
 
 
 def test_check_allows_statistics_by_other_arithmetic(tiny):
@@ -442,7 +437,7 @@ def test_what_the_owner_finds_wrong_is_raised_by_all(tiny):
     results, errors = open_on(3, tiny)
     assert results == [None] * 3
     assert errors[0] == errors[1] == errors[2]
-    assert re.search(data_texts.LABELS_OUT_OF_RANGE.pattern(wrong=1, count=12, name="train"), errors[0])
+    assert re.search(says(1, 12, "train"), errors[0])
 
 
 def test_a_long_complaint_is_cut_and_still_raised(tiny, monkeypatch):
@@ -474,5 +469,5 @@ def test_synthetic_labels_have_the_shape_of_a_loss():
 
 @pytest.mark.parametrize("arguments", [((0, 3, 3), 7, 10, 0), ((3, 3, 3), 0, 10, 0), ((3, 3, 3), 2, 0, 0)])
 def test_synthetic_data_of_nothing_are_refused(arguments):
-    with pytest.raises(DataError, match=data_texts.SYNTHETIC_NONE.pattern()):
+    with pytest.raises(DataError, match=says("synthetic", "these")):
         synthetic(*arguments)

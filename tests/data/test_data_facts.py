@@ -5,12 +5,12 @@ import re
 import h5py
 import pytest
 
-from ringtrain.data import texts as data_texts
 from ringtrain.data.content import difference
 from ringtrain.data.file import contents
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import DataError
+from tests.says import says
 
 
 def used(data):
@@ -59,7 +59,7 @@ def test_a_flipped_bit_of_what_is_beside_the_examples_is_refused(tiny):
                 bad = bytearray(whole)
                 bad[place] ^= bit
                 tiny.write_bytes(bad)
-                with pytest.raises(DataError, match=r"tiny\.h5[\s\S]*" + data_texts.MAKE.pattern()):
+                with pytest.raises(DataError, match=r"tiny\.h5[\s\S]*" + says("make", "data")):
                     open_dataset(tiny)
 
 
@@ -70,7 +70,7 @@ def test_a_file_without_a_checksum_of_its_statistics_is_held_to_its_images(tiny)
     bad = bytearray(whole)
     bad[whole.index(text) + 3] ^= 0x08  # a bit of the first number's exponent
     tiny.write_bytes(bad)
-    with pytest.raises(DataError, match=r"tiny\.h5: " + data_texts.STATISTIC_OFF.pattern(key="mean_image")):
+    with pytest.raises(DataError, match=r"tiny\.h5: " + says("mean_image")):
         open_dataset(tiny)
     assert check_file(tiny)
 
@@ -80,7 +80,7 @@ def test_so_are_its_mean_and_std(tiny, key):
     unsealed(tiny)
     with h5py.File(tiny, "r+") as file:
         file.attrs[key] = file.attrs[key] + 1
-    with pytest.raises(DataError, match=r"tiny\.h5: " + data_texts.STATISTIC_OFF.pattern(key=key, off=1)):
+    with pytest.raises(DataError, match=r"tiny\.h5: " + says(key, "1")):
         open_dataset(tiny)
 
 
@@ -89,15 +89,15 @@ def test_statistics_of_a_large_set_are_verified_by_their_checksum_alone(tiny, mo
     monkeypatch.setattr(contents, "VERIFY_BYTES", 0)
     with h5py.File(tiny, "r+") as file:
         file["mean_image"][0, 0, 0] += 1
-    with pytest.raises(DataError, match=data_texts.FACTS_CHANGED.pattern()):
+    with pytest.raises(DataError, match=says("std", "checksum")):
         open_dataset(tiny)
     unsealed(tiny)
     open_dataset(tiny)
     (problem,) = check_file(tiny)
-    assert re.match(data_texts.STATISTIC_OFF.pattern(key="mean_image"), problem)
+    assert re.match(says("mean_image"), problem)
 
 
 def test_in_what_two_sets_differ():
     assert difference("a+b/c", "a+b/c") == difference("a+b", "a+b/c") == ""
-    assert difference("a+b/c", "a+b/d") == data_texts.OTHER_FACTS(held="c", given="d")
-    assert difference("a/c", "a+b/c") == difference("a", "a+b/c") == data_texts.OTHER_EXAMPLES(held="a", given="a+b")
+    assert difference("a+b/c", "a+b/d") == says("c", "d")
+    assert difference("a/c", "a+b/c") == difference("a", "a+b/c") == says("a", "a+b")

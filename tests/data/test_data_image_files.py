@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from image_makers import encoded, labelled, pixels, shards, tar
 
-from ringtrain.data import texts
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.image_files.open import SAMPLE, accepts, open_images, open_part
 from ringtrain.data.image_files.shards import shards_of
 from ringtrain.data.images import decode_image
 from ringtrain.errors import DataError
+from tests.says import says
 
 VIEW = View((16, 16))
 IMAGE = encoded(pixels(20, 20))
@@ -61,7 +61,7 @@ def test_folders_of_members_are_classes_and_a_file_beside_the_shards_names_them(
     data = opened(tmp_path / "a-*.tar")
     assert (data.classes, data.train.labels.tolist()) == (("tulip", "rose", "aster", "lily"), [0, 1, 2, 1])
     (tmp_path / "classes.txt").write_text("tulip\nrose\n")
-    with pytest.raises(DataError, match=texts.CLASS_NOT_GIVEN.pattern(name="aster", source="classes.txt")):
+    with pytest.raises(DataError, match=says("'aster'", "classes.txt")):
         opened(tmp_path / "a-*.tar")
 
 
@@ -77,7 +77,7 @@ def test_a_folder_has_a_part_to_test_with(tmp_path):
     images, _ = read(data.test, [1])
     assert (images[0] == VIEW.of(pixels(20, 30, seed=1))).all()
     assert data.train.image(2).shape == (20, 30, 3)
-    with pytest.raises(DataError, match=texts.IMAGE_CHANGED.pattern(file="2.png", found=3)):
+    with pytest.raises(DataError, match=says("2.png", 3)):
         (tmp_path / "train" / "rose" / "2.png").write_bytes(b"abc")
         data.train.image(2)
 
@@ -86,7 +86,7 @@ def test_a_part_to_test_with_has_the_classes_of_training(tmp_path):
     tar(tmp_path / "val.tar", [("rose/2.png", IMAGE), ("lily/1.png", IMAGE)])
     part = open_part(str(tmp_path / "val.tar"), VIEW, 3, ("lily", "aster", "rose"))
     assert part.labels.tolist() == [2, 0]
-    with pytest.raises(DataError, match=texts.CLASS_NOT_GIVEN.pattern(name="lily", source="the training part")):
+    with pytest.raises(DataError, match=says("'lily'", "the training part")):
         open_part(str(tmp_path / "val.tar"), VIEW, 3, ("aster", "rose"))
     for name in ("rose", "lily"):
         (tmp_path / "val" / name).mkdir(parents=True)
@@ -125,10 +125,10 @@ def test_patterns_name_shards_in_their_order(tmp_path):
     for pattern in ("a-{08..10}.tar", "a-*.tar", "a-[01]?.tar"):
         assert [path[-8:] for path in shards_of(str(tmp_path / pattern))] == ["a-08.tar", "a-09.tar", "a-10.tar"]
     for pattern, text in (
-        ("a-{08..11}.tar", texts.NO_SHARD.pattern(path=tmp_path / "a-11.tar")),
-        ("a-{3..1}.tar", texts.SHARD_NUMBERS.pattern()),
-        ("b-*.tar", texts.NO_SHARDS.pattern()),
-        ("a.tar.gz", texts.SHARD_COMPRESSED.pattern()),
+        ("a-{08..11}.tar", says(tmp_path / "a-11.tar")),
+        ("a-{3..1}.tar", says("FIRST", "LAST")),
+        ("b-*.tar", says("matches", "quotes")),
+        ("a.tar.gz", says("gunzip", "zstd")),
     ):
         assert accepts(str(tmp_path / pattern))
         with pytest.raises(DataError, match=text):
@@ -138,20 +138,20 @@ def test_patterns_name_shards_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        ([("1.png", IMAGE), ("2.png", IMAGE), ("2.cls", b"0")], texts.NO_LABEL.pattern(member="1.png", stem="1")),
-        ([*GOOD, ("1.json", b'{"label": 0}')], texts.TWO_LABELS.pattern(member="1.json", offset=2560)),
-        ([*GOOD, ("1.jpg", IMAGE)], texts.TWO_IMAGES.pattern(member="1.jpg", stem="1")),
-        ([*GOOD, ("2.cls", b"0")], texts.LABEL_ALONE.pattern(member="2.cls")),
-        ([("1.png", IMAGE), ("1.cls", b"rose")], texts.LABEL_UNREADABLE.pattern(member="1.cls")),
-        ([("1.png", IMAGE), ("1.cls", b"-2")], texts.LABEL_UNREADABLE.pattern(member="1.cls")),
-        ([("1.png", IMAGE), ("1.json", b"{")], texts.LABEL_UNREADABLE.pattern(member="1.json")),
-        ([("1.png", IMAGE), ("1.json", b"[" * 9999)], texts.LABEL_UNREADABLE.pattern(member="1.json")),
-        ([("1.png", IMAGE), ("1.json", b'{"class": 1}')], texts.LABEL_UNREADABLE.pattern(error=texts.LABEL_ABSENT())),
-        ([("1.png", IMAGE), ("1.cls", b"0" * (2 << 20))], texts.LABEL_UNREADABLE.pattern(member="1.cls")),
-        ([("a/1.png", IMAGE), ("a/notes.doc", b"")], texts.MEMBER_NO_IMAGE.pattern(member="a/notes.doc")),
-        ([("a/1.png", IMAGE), ("2.png", IMAGE)], texts.NO_LABEL.pattern(member="2.png")),
-        ([("1.cls", b"0")], texts.SHARD_NO_IMAGES.pattern()),
-        ([("a/1.png", b"no image")], texts.NO_IMAGE.pattern()),
+        ([("1.png", IMAGE), ("2.png", IMAGE), ("2.cls", b"0")], says("1.png", "1")),
+        ([*GOOD, ("1.json", b'{"label": 0}')], says("1.json", 2560)),
+        ([*GOOD, ("1.jpg", IMAGE)], says("1.jpg", "1")),
+        ([*GOOD, ("2.cls", b"0")], says("2.cls")),
+        ([("1.png", IMAGE), ("1.cls", b"rose")], says("1.cls")),
+        ([("1.png", IMAGE), ("1.cls", b"-2")], says("1.cls")),
+        ([("1.png", IMAGE), ("1.json", b"{")], says("1.json")),
+        ([("1.png", IMAGE), ("1.json", b"[" * 9999)], says("1.json")),
+        ([("1.png", IMAGE), ("1.json", b'{"class": 1}')], says("has", "label")),
+        ([("1.png", IMAGE), ("1.cls", b"0" * (2 << 20))], says("1.cls")),
+        ([("a/1.png", IMAGE), ("a/notes.doc", b"")], says("a/notes.doc")),
+        ([("a/1.png", IMAGE), ("2.png", IMAGE)], says("2.png")),
+        ([("1.cls", b"0")], says("has", "images")),
+        ([("a/1.png", b"no image")], says("could", "image")),
     ],
 )  # fmt: skip
 def test_a_member_that_is_wrong_is_named(tmp_path, members, text):
@@ -165,18 +165,18 @@ def damaged(path):
     """What may happen to a tar, by name: its bytes, and the text of the refusal."""
     offsets = tar(path, [("a/1.png", IMAGE), ("a/2.png", IMAGE), ("a/3.png", IMAGE)])
     whole = path.read_bytes()
-    yield "cut in a header", whole[: offsets[1] + 100], texts.SHARD_GOES_ON.pattern(offset=offsets[1])
-    yield "cut in a member", whole[: offsets[1] + 600], texts.MEMBER_CUT.pattern(member="a/2.png", offset=offsets[1])
-    yield "cut between members", whole[: offsets[1]], texts.SHARD_CUT.pattern(nbytes=offsets[1])
-    yield "a header is changed", _changed(whole, offsets[1] + 5), texts.SHARD_GOES_ON.pattern(offset=offsets[1])
-    yield "two in one", whole + whole, texts.SHARD_GOES_ON.pattern()
-    yield "zeros", bytes(5000), texts.SHARD_NO_IMAGES.pattern()
-    yield "nothing", b"", texts.SHARD_DAMAGED.pattern(offset=0)
-    yield "no tar", IMAGE * 3, texts.SHARD_DAMAGED.pattern(offset=0)
+    yield "cut in a header", whole[: offsets[1] + 100], says(offsets[1])
+    yield "cut in a member", whole[: offsets[1] + 600], says("a/2.png", offsets[1])
+    yield "cut between members", whole[: offsets[1]], says(offsets[1])
+    yield "a header is changed", _changed(whole, offsets[1] + 5), says(offsets[1])
+    yield "two in one", whole + whole, says("members", "archives")
+    yield "zeros", bytes(5000), says("has", "images")
+    yield "nothing", b"", says(0, "tar", "archive")
+    yield "no tar", IMAGE * 3, says(0, "tar", "archive")
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
-        yield f"type {kind}", _special(kind), texts.MEMBER_NO_FILE.pattern(member="a/1.png", offset=0)
-    yield "a size below 0", _sized(-512), texts.MEMBER_HEADER.pattern() + "|" + texts.SHARD_DAMAGED.pattern()
-    yield "a size of all", _sized(1 << 60), texts.SHARD_DAMAGED.pattern() + "|" + texts.MEMBER_CUT.pattern()
+        yield f"type {kind}", _special(kind), says("a/1.png", 0)
+    yield "a size below 0", _sized(-512), says("header", "sense") + "|" + says("tar", "archive")
+    yield "a size of all", _sized(1 << 60), says("tar", "archive") + "|" + says("truncated", "archive")
 
 
 def _changed(data, at):

@@ -11,11 +11,11 @@ from image_makers import encoded
 from PIL import Image
 from test_data_images import UPRIGHT
 
-from ringtrain.data import texts
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.images import FilePicture, decode_image
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.errors import DataError
+from tests.says import says
 
 HEIGHT, WIDTH = 3, 5
 RANDOM = np.random.default_rng(2)
@@ -308,7 +308,7 @@ def deep():
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in deep()])
 def test_more_than_8_bits_a_channel_are_refused(data):
-    kinds = texts.PIXEL_TYPE.pattern(file="a.x"), texts.NO_IMAGE.pattern(file="a.x")
+    kinds = says("a.x"), says("a.x")
     with pytest.raises(DataError, match="|".join(kinds)):
         decode_image(data, "a.x", 3)
 

@@ -7,11 +7,11 @@ import pytest
 from image_makers import encoded, pixels
 from PIL import Image
 
-from ringtrain.data import texts
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.images import FilePicture, StoredPicture, decode_image, resize
 from ringtrain.data.pixels import pixels_of
 from ringtrain.errors import DataError
+from tests.says import says
 
 IMAGE = pixels(9, 14)
 # What a viewer that knows EXIF shows of an image that is stored with each orientation.
@@ -63,11 +63,11 @@ def test_modes_become_rgb_or_grey():
 @pytest.mark.parametrize(
     ("data", "channels", "text"),
     [
-        (encoded(np.full((3, 3), 1000, np.uint16)), 3, texts.PIXEL_TYPE.pattern(file="a.png", mode="I;16")),
-        (encoded(IMAGE, "JPEG")[:-60], 3, texts.NO_IMAGE.pattern(file="a.png")),
-        (b"\xff\xd8\xff and no more", 3, texts.NO_IMAGE.pattern(file="a.png")),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 3, texts.NO_IMAGE.pattern(file="a.png")),
-        (encoded(IMAGE), 4, texts.CHANNELS_OF_FILES.pattern(channels=4)),
+        (encoded(np.full((3, 3), 1000, np.uint16)), 3, says("a.png", "I;16")),
+        (encoded(IMAGE, "JPEG")[:-60], 3, says("a.png")),
+        (b"\xff\xd8\xff and no more", 3, says("a.png")),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 3, says("a.png")),
+        (encoded(IMAGE), 4, says(4, "channel", "arrays")),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(data, channels, text):
@@ -122,7 +122,7 @@ def test_pixels_are_seen_where_pillow_has_them_as_long_as_they_are_held(mode):
 
 def test_a_pillow_that_shows_no_pixels_is_too_old(monkeypatch):
     monkeypatch.delattr(Image.Image, "__arrow_c_array__")
-    with pytest.raises(DataError, match=texts.NO_PILLOW.pattern()):
+    with pytest.raises(DataError, match=says("--upgrade")):
         decode_image(encoded(IMAGE), "a.png", 3)
 
 

@@ -9,7 +9,6 @@ import pytest
 from image_makers import encoded, tar
 
 from ringtrain.cli.main import run
-from ringtrain.data import texts
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.image_files.open import check_images, open_images, open_part
@@ -17,6 +16,7 @@ from ringtrain.data.inputs import list_inputs
 from ringtrain.data.readers import folder as folders
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.errors import DataError
+from tests.says import says
 
 VIEW = View((1, 1))
 TRAIN, TEST = ("train", "Training", "TRAIN"), ("test", "val", "valid", "Validation", "testing")
@@ -128,7 +128,7 @@ def found_in(split, root):
 def test_all_take_the_same_and_name_the_rest(tmp_path, seed):
     made, parts = tree(tmp_path / "d", seed)
     wanted = [sorted((path for path in made.images if path.startswith(part)), key=by_parts) for part in parts]
-    note = re.compile(texts.LEFT_OUT.pattern(count=len(made.others)))
+    note = re.compile(says(len(made.others)))
     data = open_images(str(made.root), VIEW, 3)
     splits = [split for _, split in data.splits()]
     assert [found_in(split, made.root) for split in splits] == wanted
@@ -144,7 +144,7 @@ def test_all_take_the_same_and_name_the_rest(tmp_path, seed):
     (made.root / "1.jpg").unlink()  # an image, for predictions
     ((_, inputs),), notes = list_inputs([str(made.root)])
     assert [os.path.relpath(path, made.root) for path in inputs] == sorted(made.images, key=by_parts)
-    assert re.match(texts.NOT_PREDICTED.pattern(count=len(made.others) - 1), notes[0])
+    assert re.match(says(len(made.others) - 1), notes[0])
 
 
 def test_a_broken_link_to_an_image_is_named_everywhere(tmp_path, capfd):
@@ -153,7 +153,7 @@ def test_a_broken_link_to_an_image_is_named_everywhere(tmp_path, capfd):
         (tmp_path / "d" / "a" / f"{number}.png").write_bytes(encoded(np.zeros((2, 2, 3), np.uint8)))
     link = tmp_path / "d" / "a" / "9.png"
     os.symlink("gone/9.png", link)
-    named = texts.BROKEN_LINK.pattern(count=1, folder=tmp_path / "d" / "a", first=link)
+    named = says(tmp_path / "d" / "a", 1, link)
     for read in (
         lambda: open_images(str(tmp_path / "d"), VIEW, 3),
         lambda: open_part(str(tmp_path / "d"), VIEW, 3, ("a",)),
@@ -173,14 +173,14 @@ def test_two_folders_of_one_part_and_a_test_part_alone_are_refused(tmp_path):
         (tmp_path / name / "a").mkdir(parents=True)
         (tmp_path / name / "a" / "1.png").write_bytes(encoded(np.zeros((2, 2, 3), np.uint8)))
     for one, other, part in (("Training", "train", "train"), ("Validation", "test", "test")):
-        with pytest.raises(DataError, match=texts.TWO_FOLDERS.pattern(path=tmp_path, part=part, one=one, other=other)):
+        with pytest.raises(DataError, match=says(tmp_path, one, other, part)):
             folders.parts_of(tmp_path)
         (tmp_path / one / "a" / "1.png").unlink()
         (tmp_path / one / "a").rmdir()
         (tmp_path / one).rmdir()
     assert folders.parts_of(tmp_path) == {"train": tmp_path / "train", "test": tmp_path / "test"}
     (tmp_path / "train").rename(tmp_path / "first")
-    with pytest.raises(DataError, match=texts.TEST_ALONE.pattern(path=tmp_path, name="test")):
+    with pytest.raises(DataError, match=says(tmp_path, "test")):
         folders.parts_of(tmp_path)
 
 
@@ -205,13 +205,13 @@ def test_members_beside_labels_are_counted(tmp_path):
         members = [("1.png", image), ("1.cls", b"0"), ("1.txt", b"a rose"), ("2.png", image), ("2.cls", b"1")]
         tar(tmp_path / f"{shard}.tar", [*members, ("notes.md", b"")])
     (note,) = open_images(str(tmp_path / "[ab].tar"), VIEW, 3).notes
-    assert re.match(texts.LEFT_OUT.pattern(count=4, first=f"{tmp_path}/a.tar: member 1.txt at byte 2048"), note)
+    assert re.match(says(4, f"{tmp_path}/a.tar: member 1.txt at byte 2048"), note)
 
 
 def test_arrays_beside_inputs_and_labels_are_counted(tmp_path, capfd):
     x, y = np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_val=x, y_val=y)
-    note = texts.ARRAYS_LEFT_OUT(where=tmp_path / "a.npz", count=2, first="x_val")
+    note = says(tmp_path / "a.npz", 2, "x_val")
     assert open_dataset(tmp_path / "a.npz").notes == (note,)
     assert make_dataset(tmp_path / "a.npz", tmp_path / "o.h5").notes == (note,)
     assert run(["data", "info", str(tmp_path / "a.npz")]) == 0 and note in capfd.readouterr().out

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, epoch_order, largest_part, shard
 from ringtrain.errors import DataError
+from tests.says import says
 
 COUNTS_AND_BATCHES = [(1, 1), (7, 3), (12, 4), (10, 16), (100, 7), (5, 5)]
 SIZES_AND_GRAINS = list(itertools.product([1, 2, 3, 4, 5, 8], [1, 2, 3, 32]))
@@ -119,16 +119,16 @@ def test_a_position_in_examples_and_the_iteration_are_the_same_thing(count, batc
 
 @pytest.mark.parametrize("seen", [1, 5, 13, -1, -10])
 def test_a_position_between_no_two_batches_is_refused(seen):
-    with pytest.raises(DataError, match=data_texts.BETWEEN_NO_BATCHES.pattern(examples_seen=seen, batch=4)):
+    with pytest.raises(DataError, match=says("--batch", seen, 4)):
         Sampler(10, 4).iteration_at(seen)
 
 
 @pytest.mark.parametrize(
     "count, batch, message",
     [
-        (0, 4, data_texts.NOTHING_TO_SAMPLE.pattern(count=0)),
-        (4, 0, data_texts.BATCH_TOO_SMALL.pattern(batch=0)),
-        (4, -1, data_texts.BATCH_TOO_SMALL.pattern(batch=-1)),
+        (0, 4, says(0, "sample", "needed")),
+        (4, 0, says(0, "must", "least")),
+        (4, -1, says(-1, "must", "least")),
     ],
 )
 def test_nothing_to_sample_is_refused(count, batch, message):

@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain.data import texts as data_texts
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.order import Windows
 from ringtrain.data.batches.sampler import Sampler
@@ -16,7 +15,7 @@ from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.errors import DataError
-from ringtrain.storage import texts as storage_texts
+from tests.says import says
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.integers(0, 256, (60, 4, 5, 3)).astype(np.uint8)
@@ -69,7 +68,7 @@ def of(split, examples):
 def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
     named = written(tmp_path, kind)
     if streamed and kind == "packed npz":
-        with pytest.raises(DataError, match=data_texts.NOT_BY_ROWS.pattern(where=named)):
+        with pytest.raises(DataError, match=says("--stream", named)):
             open_dataset(named, most_bytes=0)
         return
     data = open_dataset(named, most_bytes=0 if streamed else None)
@@ -144,9 +143,9 @@ def test_a_test_part_beside_and_names_of_classes(tmp_path):
     assert open_dataset(tmp_path / "c.npz").test.count == 6 and len(open_dataset(tmp_path / "c.npz").classes) == 10
     assert open_dataset("digits", test="digits").checksum == open_dataset("digits").checksum
     for other, problem in (
-        ({"x": X[:5, :3], "y": Y[:5]}, data_texts.SHAPES_DIFFER.pattern(train="uint8 (4, 5, 3)")),
-        ({"x": X[:5], "y": Y[:5] / 2}, data_texts.LABELS_DIFFER.pattern()),
-        ({"x": X[:5], "y": Y[:5] + 3}, data_texts.LABELS_OUT_OF_RANGE.pattern(name="test", classes=7)),
+        ({"x": X[:5, :3], "y": Y[:5]}, says("uint8 (4, 5, 3)")),
+        ({"x": X[:5], "y": Y[:5] / 2}, says("part", "type")),
+        ({"x": X[:5], "y": Y[:5] + 3}, says("test", 7)),
     ):
         np.savez(tmp_path / "d.npz", **other)
         with pytest.raises(DataError, match=problem):
@@ -210,33 +209,33 @@ def there(array):
 
 
 WRONG_H5 = {
-    "no such array": (lambda f: None, data_texts.NO_ARRAY.pattern()),
-    "an external link": (linked, data_texts.NO_ARRAY.pattern()),
-    "values elsewhere": (outside, storage_texts.VALUES_ELSEWHERE.pattern()),
-    "a group": (lambda f: f.create_group("there"), data_texts.NO_ARRAY.pattern()),
-    "objects": (objects, data_texts.ARRAY_TYPE.pattern(dtype="object")),
+    "no such array": (lambda f: None, says("an", "array")),
+    "an external link": (linked, says("an", "array")),
+    "values elsewhere": (outside, says("keeps", "into")),
+    "a group": (lambda f: f.create_group("there"), says("an", "array")),
+    "objects": (objects, says("object")),
     "compounds": (
         there(np.zeros(60, [("a", "u1")])),
-        data_texts.ARRAY_TYPE.pattern(),
+        says("type", "floats"),
     ),
     "complex": (
         there(np.zeros((60, 2), "c16")),
-        data_texts.ARRAY_TYPE.pattern(dtype="complex128"),
+        says("complex128"),
     ),
     "a bomb": (
         lambda f: f.create_dataset("there", (1 << 40, 4), "u1", chunks=(512, 4), compression="gzip"),
-        storage_texts.STORED_LESS.pattern(),
+        says("claims", "stored"),
     ),
     "other count": (
         there(np.zeros((61, 4), "u1")),
-        data_texts.LABELS_COUNT.pattern(count=61),
+        says(61, "label", "labels"),
     ),
     "no inputs": (
         there(np.zeros(60, "f4")),
-        data_texts.INPUTS_SHAPE.pattern(shape="(60,)"),
+        says("(60,)"),
     ),
-    "no width": (lambda f: f.create_dataset("there", (60, 0, 3), "f4"), data_texts.ARRAY_SHAPE.pattern()),
-    "NaN": (there(NAN[:, None]), data_texts.NOT_FINITE.pattern()),
+    "no width": (lambda f: f.create_dataset("there", (60, 0, 3), "f4"), says("axis", "counts")),
+    "NaN": (there(NAN[:, None]), says("NaN", "infinite")),
 }
 
 
@@ -257,12 +256,12 @@ def test_wrong_arrays_of_hdf5(tmp_path, what, most):
 @pytest.mark.parametrize(
     "labels, problem",
     [
-        (NAN, data_texts.NOT_FINITE.pattern()),
-        (np.resize(NAN, (60, 60)), data_texts.NOT_FINITE.pattern()),
-        (Y - 3, data_texts.LABELS_RANGE.pattern(low=-3)),
-        (Y << 40, data_texts.LABELS_RANGE.pattern(low=0)),
-        (Y[:9], data_texts.LABELS_COUNT.pattern(shape="(9,)", count=60)),
-        (Y > 2, data_texts.ARRAY_TYPE.pattern(dtype="bool")),
+        (NAN, says("NaN", "infinite")),
+        (np.resize(NAN, (60, 60)), says("NaN", "infinite")),
+        (Y - 3, says(-3, "label", "lie")),
+        (Y << 40, says(0, "label", "lie")),
+        (Y[:9], says("(9,)", 60)),
+        (Y > 2, says("bool")),
     ],
 )
 def test_wrong_labels(tmp_path, labels, problem, most):
@@ -285,20 +284,20 @@ def test_wrong_names_and_files_of_numpy(tmp_path):
     (tmp_path / "text.npy").write_text("none")
     h5(tmp_path / "p-0.h5", x=X, y=Y), h5(tmp_path / "p-1.h5", x=X[:, 1:], y=Y), h5(tmp_path / "q.h5", other=X)
     for named, problem in {
-        "a.npz": data_texts.NPZ_ARRAYS.pattern(found="a, b"),
-        "a.npz:a,c": data_texts.NO_SUCH_ARRAY.pattern(name="c", found="a, b"),
-        "a.npz:a,b,c": data_texts.ARRAY_NAMES.pattern(),
-        "a.npz:a,": data_texts.ARRAY_NAMES.pattern(),
-        "q-*.h5": data_texts.NO_MATCH.pattern(),
-        "q.h5": data_texts.OTHER_FORMAT.pattern(found=None),
-        "p-*.h5": data_texts.FILES_DIFFER.pattern(),
-        "x.npy:a": data_texts.NPY_NAMES.pattern(),
-        "x.npy,y": data_texts.NPY_PAIR.pattern(),
-        "objects.npy": data_texts.ARRAY_TYPE.pattern(dtype="object"),
-        "cut.npy": data_texts.ARRAY_CUT.pattern(),
-        "columns.npy": data_texts.COLUMNS_FIRST.pattern(),
-        "text.npy": data_texts.SOURCE_UNREADABLE.pattern(),
-        "y.npy": data_texts.NO_DATA_SET.pattern(),
+        "a.npz": says("a, b"),
+        "a.npz:a,c": says("c", "a, b"),
+        "a.npz:a,b,c": says("colon", "FILE"),
+        "a.npz:a,": says("colon", "FILE"),
+        "q-*.h5": says("matches", "pattern"),
+        "q.h5": says("None"),
+        "p-*.h5": says("files", "type"),
+        "x.npy:a": says("stands", "colon"),
+        "x.npy,y": says("inputs", "npy"),
+        "objects.npy": says("object"),
+        "cut.npy": says("truncated", "byte"),
+        "columns.npy": says("Fortran", "ascontiguousarray"),
+        "text.npy": says("could", "read"),
+        "y.npy": says("set", "make"),
     }.items():
         with pytest.raises(DataError, match=problem):
             open_dataset(f"{tmp_path}/{named}")
@@ -310,10 +309,10 @@ def test_a_file_that_is_cut_while_it_is_streamed(tmp_path):
     dense = npy(tmp_path / "y.npy", np.zeros((60, 4), np.int64))
     train = open_dataset(f"{path},{dense}", most_bytes=0).train
     np.lib.format.open_memmap(dense, mode="r+")[7] = 5
-    with pytest.raises(DataError, match=data_texts.LABELS_CLASSES.pattern(high=5, classes=1)):
+    with pytest.raises(DataError, match=says(5, 1, "changed", "opened")):
         of(train, [6, 7])
     truncated(path)
-    with pytest.raises(DataError, match=data_texts.ENDED_BEFORE.pattern()):
+    with pytest.raises(DataError, match=says("lies", "cut")):
         of(train, [3, 59])
 
 

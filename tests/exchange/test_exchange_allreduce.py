@@ -9,7 +9,6 @@ from test_exchange_strategies import TABLE
 from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import make_allreduce, schedule_for
 from ringtrain.allreduce.wire_formats import WIRES, make_wire
-from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError
@@ -24,6 +23,7 @@ from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying, recording
+from tests.says import says
 from tests.tiers import grid
 
 HYPER = Hyper(momentum=0.9, weight_decay=0.1)
@@ -268,11 +268,11 @@ def test_who_rounds_is_not_exact():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"wire": "bfloat61"}, texts.UNKNOWN_WIRE.pattern(name="bfloat61") + "did you mean 'bfloat16'"),
-        ({"wire": "float16", "algorithm": "mpi"}, texts.SENDS_UNPACKED.pattern(name="mpi")),
+        ({"wire": "bfloat61"}, says("'bfloat61'", "did you mean 'bfloat16'")),
+        ({"wire": "float16", "algorithm": "mpi"}, says("'mpi'", "wire")),
         (
             {"wire": "float16", "algorithm": "recursive-doubling"},
-            collectives_texts.NO_OWNERS.pattern(name="recursive-doubling"),
+            says("'recursive-doubling'"),
         ),
         ({"wire": "float16", "algorithm": "rign"}, "did you mean 'ring'"),
     ],
@@ -284,11 +284,11 @@ def test_wires_that_cannot_be(options, message):
 
 def test_a_wire_carries_sums_of_float32_alone():
     alone, wire = LoopbackWorld(1).transport(0), make_wire("bfloat16", ReferenceOps("float32"))
-    with pytest.raises(UsageError, match=texts.WIRE_TYPE.pattern(wire="bfloat16", dtype="float64")):
+    with pytest.raises(UsageError, match=says("bfloat16", "float64")):
         make_allreduce(alone, np.zeros(3), "ring", np.add, wire=wire)
-    with pytest.raises(UsageError, match=texts.WIRE_SUMS.pattern(wire="bfloat16", op="max")):
+    with pytest.raises(UsageError, match=says("bfloat16", "max")):
         make_allreduce(alone, np.zeros(3, "f4"), "ring", np.maximum, op="max", wire=wire)
-    with pytest.raises(UsageError, match=texts.SENDS_UNPACKED.pattern(name="mpi")):
+    with pytest.raises(UsageError, match=says("'mpi'", "wire")):
         make_allreduce(alone, np.zeros(3, "f4"), "mpi", np.add, wire=wire)
 
 

@@ -7,7 +7,6 @@ import pytest
 from test_exchange_strategies import bound, run
 
 from ringtrain.errors import StalledError
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Lag
 from ringtrain.exchange.servers.client import RemoteServer
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
@@ -17,11 +16,11 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, StaleParameterServer
 from tests.fakes.transports import Wrapping, delaying
+from tests.says import says
 from tests.tiers import grid
 
 
@@ -263,16 +262,13 @@ def test_what_it_sends_and_says():
     assert (
         exchange.reducers.traffic().exposed_s > 0 and not exchange.facts.exact and exchange.facts.max_iteration_lag == 4
     )
-    assert (
-        exchange.facts.header == texts.STALENESS(servers=texts.ON_SERVERS(ranks="ranks 0, 1"), staleness=3)
-        and exchange.denominator(3, 10) == 3
-    )
-    assert exchange.facts.notes[1:] == [texts.OWN_STATE]
+    assert exchange.facts.header == says("ranks 0, 1", 3) and exchange.denominator(3, 10) == 3
+    assert exchange.facts.notes[1:] == [says("since", "learning")]
     alone = LoopbackWorld(1).transport(0)
-    terms = texts.EVERY_MORE(terms=texts.ASYNCHRONOUS(servers=texts.ON_SERVERS(ranks="rank 0")), count=4)
+    terms = says("rank 0", 4)
     assert StaleParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
     averaging, _ = bound(lambda *given, **more: StaleParameterServer("averaging", *given, **more), alone, every=4)
-    assert averaging.facts.notes[1:] == [texts.OWN_STATE, texts.PERIODS_END]
+    assert averaging.facts.notes[1:] == [says("since", "learning"), says("--average-every")]
     assert Lag({}, {}, {0: 0}).largest == 0
 
 
@@ -327,8 +323,8 @@ def hasty(*args, **options):
 @pytest.mark.parametrize(
     ("absent", "waiting", "message"),
     [
-        (1, 0, texts.AWAITED_UPDATES(ranks="rank 1")),  # the server trains, and is held
-        (0, 1, texts.AWAITED_SERVER(server="rank 0")),
+        (1, 0, says("0.05 s", "rank 1")),  # the server trains, and is held
+        (0, 1, says("0.05 s", "rank 0")),
     ],
 )
 def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
@@ -336,7 +332,7 @@ def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
         exchange, arena = bound(hasty, t, staleness=1)
         if t.rank == absent:
             return
-        with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=message)):
+        with pytest.raises(StalledError, match=message):
             for iteration in range(3):
                 stepped(exchange, arena, t.rank, iteration, 2)
 
@@ -347,13 +343,11 @@ def test_a_server_that_only_serves_names_the_slowest_and_who_is_not_at_the_meeti
     def body(t):
         exchange, _ = bound(hasty, t, staleness=1, dedicated=True)
         if t.rank == 0:
-            late = texts.AWAITED_UPDATES(ranks="ranks 1, 2")
-            with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
+            with pytest.raises(StalledError, match=says("ranks 1, 2", "update")):
                 for iteration in range(3):
                     exchange.before(iteration, 0, 2)
                     exchange.finish(iteration, 0.1)
-            late = texts.AWAITED_MEETING(ranks="ranks 1, 2")
-            with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
+            with pytest.raises(StalledError, match=says("ranks 1, 2", "meeting")):
                 exchange.synchronize()
 
     LoopbackWorld(3).run(body)

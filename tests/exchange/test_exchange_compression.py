@@ -6,7 +6,6 @@ from test_exchange_strategies import kit_of
 
 from ringtrain.config.record import config_fields
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compression.catalogue import METHODS
 from ringtrain.exchange.compression.powersgd import PowerSGD
@@ -18,6 +17,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import error_feedback_of
 from tests.fakes.transports import delaying
+from tests.says import says
 from tests.tiers import grid, thorough
 
 ZERO = Fill("constant")
@@ -209,7 +209,7 @@ def test_what_is_larger_in_factors_goes_whole():
     assert [span.name for span in SPANS if PowerSGD(5).compresses(span)] == ["conv.weight", "fc.weight"]
     ranks = run(lambda: method, 1, normal, iterations=1)
     np.testing.assert_array_equal(elements(ranks[0][0][1], CONV), elements(ranks[0][0][0], CONV))
-    with pytest.raises(ConfigError, match=texts.COMPRESSES_NOTHING.pattern(rank=12)):
+    with pytest.raises(ConfigError, match=says("--compress", "--compress-rank", 12)):
         run(lambda: PowerSGD(12), 1)
 
 
@@ -286,7 +286,7 @@ def test_bytes_are_those_that_the_header_tells():
         (
             "powersgd",
             factors + rest,
-            texts.COMPRESSED_BYTES(method=texts.POWERSGD(rank=2), after="2.719 KiB", percent=27.9, before="9.75 KiB"),
+            says(2, "PowerSGD", "rank", "2.719 KiB", "27.9", "9.75 KiB"),
         ),
     ):
 
@@ -303,7 +303,7 @@ def test_bytes_are_those_that_the_header_tells():
 def test_one_rank_says_nothing_of_bytes_and_auto_says_what_it_took():
     assert bound(LoopbackWorld(1).transport(0), TopK(0.1))[0].notes == []
     notes = LoopbackWorld(2).run(lambda t: bound(t, TopK(0.1), algorithm="auto")[0].notes)[1]
-    assert [note.partition(":")[0] for note in notes] == ["auto", texts.TOP_K(percent=10)]
+    assert [note.partition(":")[0] for note in notes] == ["auto", says("10 %")]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -366,9 +366,9 @@ def test_a_state_without_residual_and_of_another_method_will_do():
 def test_names_and_what_the_header_says():
     assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
     exchange = make_exchange(kit_of(compress="top-k", compress_from=9))
-    assert exchange.facts.header == texts.COMPRESSED_FROM(method=texts.TOP_K(percent=1), iteration=9)
+    assert exchange.facts.header == says("top-k", "iteration 9")
     assert not exchange.facts.exact and not exchange.facts.state_is_local
     exchange = make_exchange(kit_of(compress="powersgd", sync="delayed", compress_rank=2))
-    assert exchange.facts.header == f"{texts.ONE_LATE}, {texts.COMPRESSED(method=texts.POWERSGD(rank=2))}"
+    assert exchange.facts.header == says("iteration", "PowerSGD of rank 2")
     plain = make_exchange(kit_of())
     assert plain.facts.exact and plain.facts.state_is_local and not plain.facts.header

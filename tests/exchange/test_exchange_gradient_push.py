@@ -8,13 +8,13 @@ from ringtrain.collectives.algorithms import rooted
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.strategies import AllReduce, ParameterServer
 from tests.fakes.transports import Shut, delaying
+from tests.says import says
 from tests.tiers import grid
 
 
@@ -117,9 +117,9 @@ def test_roles():
     assert roles_of(4, 2, False).trainers == (0, 1, 2, 3) and roles_of(4, 2, False).servers == (0, 1)
     assert roles_of(4, 2, True).trainers == (2, 3) and roles_of(1, 1, False).trainers == (0,)
     for (size, servers, dedicated), message in (
-        ((2, 3, False), texts.MORE_SERVERS_THAN_RANKS(servers=3, ranks="2 ranks", size=2)),
-        ((1, 2, True), texts.MORE_SERVERS_THAN_RANKS(servers=2, ranks="1 rank", size=1)),
-        ((2, 2, True), texts.NONE_TO_TRAIN(servers=2, ranks="2 ranks")),
+        ((2, 3, False), says("--servers", 3, "2 ranks", 2)),
+        ((1, 2, True), says("--servers", 2, "1 rank", 1)),
+        ((2, 2, True), says("--dedicated", "--servers", "--no-dedicated", 2, "2 ranks")),
     ):
         with pytest.raises(ConfigError) as error:
             roles_of(size, servers, dedicated)
@@ -128,7 +128,7 @@ def test_roles():
 
 def test_more_servers_than_parameters_are_refused():
     def body(t):
-        with pytest.raises(ConfigError, match=texts.MORE_SERVERS_THAN_PARAMETERS.pattern(servers=6, count=5)):
+        with pytest.raises(ConfigError, match=says("--servers", 6, 5)):
             bound(ParameterServer, t, servers=6)
 
     LoopbackWorld(6).run(body)
@@ -264,10 +264,10 @@ def test_with_clipping_servers_update_when_all_sums_are_there_and_the_header_say
     def noted(**options):
         return served(2, 2, overlap="forward", **options)[0][2].facts.notes
 
-    sizes = texts.ONE_SERVES_ALL(nbytes="1.375 KiB")
+    sizes = says("1.375 KiB")
     assert noted() == [sizes]
-    factor = texts.CLIP_FACTOR(norm=0.5)
-    assert noted(clip_norm=0.5) == [sizes, texts.SERVERS_NEED_ALL(quantity=factor)]
+    factor = says("--clip-norm", "0.5")
+    assert noted(clip_norm=0.5) == [sizes, says("--overlap", factor)]
 
 
 def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
@@ -300,8 +300,8 @@ def test_state_lies_with_its_owner_and_the_header_says_so():
     ranks = served(3, servers=2, optimizer="adamw")
     assert [exchange._push.update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
     exchange = ranks[0][2]
-    assert exchange.facts.exact and exchange.facts.header == texts.ON_SERVERS(ranks="ranks 0, 1")
-    assert exchange.facts.notes == [texts.SERVERS_HAVE(count=2, least="640 B", most="768 B")]
+    assert exchange.facts.exact and exchange.facts.header == says("ranks 0, 1")
+    assert exchange.facts.notes == [says(2, "640 B", "768 B")]
     exchange = served(3, dedicated=True, levels=2)[0][2]
-    assert exchange.facts.header == texts.NODES_FIRST(servers=texts.ON_DEDICATED(ranks="rank 0"))
-    assert exchange.facts.notes == [texts.ONE_SERVES_ALL(nbytes="1.375 KiB")]
+    assert exchange.facts.header == says("rank 0")
+    assert exchange.facts.notes == [says("1.375 KiB")]

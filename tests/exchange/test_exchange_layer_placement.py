@@ -6,7 +6,6 @@ from itertools import combinations, pairwise, product
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.model_parallel.layer_placement import (
     EXCHANGE_FLOPS,
     LayerPlacement,
@@ -16,6 +15,7 @@ from ringtrain.exchange.model_parallel.layer_placement import (
     rank_cost,
 )
 from ringtrain.nn import spec
+from tests.says import says
 
 
 def graph_of(name):
@@ -135,16 +135,15 @@ SUM = ('{ name = "b2", kind = "Linear", units = 4 }', '{ name = "sum", kind = "A
     [
         (graph_of("cifar10_full"), 10, "ip1: 10 columns"),
         (net_of(*BETWEEN, B, C), 15, "a: 6 columns, b: 4 columns, c: 5 columns"),
-        (net_of(NORM, B, C), 10, f"{texts.NOT_DIVIDED(layers='a to norm')}, b: 4 columns, c: 5 columns"),
-        (net_of(B, *SUM, C), 16, f"a: 6 columns, b: 4 columns, {texts.NOT_DIVIDED(layers='b2 to sum')}, c: 5 columns"),
+        (net_of(NORM, B, C), 10, "a to norm: 1 rank, b: 4 columns, c: 5 columns"),
+        (net_of(B, *SUM, C), 16, "a: 6 columns, b: 4 columns, b2 to sum: 1 rank, c: 5 columns"),
     ],
 )
 def test_the_most_ranks_are_the_columns_of_all_layers(graph, most, parts):
     placed = place_layers(graph, most + 1, most)
     assert len(placed) > 1 and placed[-1].ranks[-1] == most
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=says("--fc-ranks", most + 1, parts, most)):
         place_layers(graph, most + 2, most + 1)
-    assert texts.MORE_THAN_COLUMNS(fc=most + 1, parts=parts, most=most) == str(error.value)
 
 
 @pytest.mark.parametrize(("graph", "alone"), [(net_of(NORM, B, C), "a"), (net_of(B, *SUM, C), "sum")])
@@ -172,13 +171,7 @@ def test_the_table_of_alexnet():
 def test_the_table_shows_each_rank_s_own_columns():
     """3, 3 and 4 of the 10 columns of a layer of 1024 inputs, with biases, 8 bytes each; 2 · 1024 + 1 operations."""
     assert table(graph_of("cifar10_full"), 4, 3, itemsize=8)[1:] == [
-        texts.PART(
-            ranks=f"rank {rank}",
-            layers=texts.COLUMNS(columns=texts.COLUMNS_OF(start=start, stop=stop, layer="ip1")),
-            flops=flops,
-            weights=weights,
-            onward=texts.THE_LOSS,
-        )
+        says(f"rank {rank}", f"columns {start}:{stop} of ip1", flops, weights, "the loss")
         for rank, start, stop, flops, weights in (
             (1, 0, 3, "6.15 kFLOP", "24.02 KiB"),
             (2, 3, 6, "6.15 kFLOP", "24.02 KiB"),
@@ -192,4 +185,4 @@ def test_all_columns_of_a_part_are_named():
     whole = place_layers(graph, 3, 1)[1]
     lines = describe(LayerPlacement((2, 3), whole.start, whole.stop), graph, 4)
     for line, columns in zip(lines, ("0:3 of a, 0:2 of b", "3:6 of a, 2:4 of b"), strict=True):
-        assert texts.COLUMNS(columns=columns) in line
+        assert says(columns).matches(line)

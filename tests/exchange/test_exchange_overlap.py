@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from test_exchange_strategies import LR, bound
 
-from ringtrain.exchange import texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, Averaging, Delayed, ParameterServer, Sharded
 from tests.fakes.transports import Shut, delaying, recording
+from tests.says import says
 from tests.tiers import grid
 
 ITERATIONS = 7
@@ -243,7 +243,7 @@ def notes(make, size=2, **options):
 
 
 def test_clipping_needs_every_gradient_first():
-    told = texts.NEEDS_ALL_GRADIENTS(quantity=texts.CLIP_FACTOR(norm=5))
+    told = says("--overlap", "--clip-norm", "5")
     assert notes(AllReduce, overlap="forward", clip_norm=5.0) == [told]
     assert notes(AllReduce, overlap="backward", clip_norm=5.0) == notes(AllReduce, overlap="forward") == []
 
@@ -272,6 +272,7 @@ def test_sharded_clips_before_weights_travel():
 
 def test_what_is_said_of_delayed_and_averaging():
     (said,) = notes(Delayed, overlap="forward")
-    assert said == texts.SUMS_APPLIED_LATE
-    assert notes(Averaging, overlap="none") == [texts.NO_OVERLAP(overlap="none"), texts.MEAN_ASIDE]
-    assert notes(Averaging, overlap="forward", begin=3) == [texts.MEAN_ASIDE]
+    assert said == says("--overlap forward")
+    no_overlap, mean = notes(Averaging, overlap="none")
+    assert no_overlap == says("--overlap none", "--average-from") and says("evaluations", "checkpoints").matches(mean)
+    assert notes(Averaging, overlap="forward", begin=3) == [mean]

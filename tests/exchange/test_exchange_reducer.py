@@ -6,13 +6,12 @@ import pytest
 
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import StreamPair
 from ringtrain.exchange.buckets.timings import KEPT, BucketTimer
 from ringtrain.nn.base import Fill, Parameter, Span
 from ringtrain.nn.buckets import Bucket
-from ringtrain.transport import texts as transport_texts
+from tests.says import says
 
 
 class Clock:
@@ -181,8 +180,7 @@ def test_a_device_that_never_makes_a_bucket_final_is_told_of():
     flight, network, _, _ = on_device()
     network.issued = 1
     flight._deadline_s = 0.01
-    late = texts.AWAITED_BUCKET(bucket="2.weight")
-    with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
+    with pytest.raises(StalledError, match=says("0.01 s", "device", "2.weight")):
         flight.wait_all()
 
 

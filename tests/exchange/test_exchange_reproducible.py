@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from ringtrain.allreduce import texts as allreduce_texts
-from ringtrain.collectives import texts as collectives_texts
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
-from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.monitor.guard import Guard
@@ -19,6 +16,7 @@ from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying
+from tests.says import says
 
 ZERO = Fill("constant")
 TABLE = (
@@ -148,21 +146,16 @@ def test_ranks_of_a_node_that_share_nothing_send_messages():
 
     for weights, note in LoopbackWorld(3, shares=False).run(body):
         assert weights == alone(iterations=1)
-        how = texts.OVER_MESSAGES(schedule="canonical", why=collectives_texts.NOT_SHARED)
-        assert note.startswith(texts.REPRODUCIBLE(shards=8, how=how))
-
-
-def over_messages(schedule, why):
-    return texts.OVER_MESSAGES(schedule=schedule, why=why)
+        assert note == says("8 shards", "canonical over messages", "buffer", "share")
 
 
 @pytest.mark.parametrize(
     ("size", "nodes", "algorithm", "how", "what"),
     [
-        (1, 1, "auto", over_messages("canonical", texts.ONE_RANK), ("canonical", "messages")),
-        (3, 1, "auto", texts.IN_SHARED_MEMORY, ("canonical", "mapped")),
-        (3, 2, "mapped", over_messages("canonical", texts.SEVERAL_NODES(nodes=2)), ("canonical", "messages")),
-        (4, 1, "tree", over_messages("tree", texts.AS_ASKED), ("tree", "messages")),
+        (1, 1, "auto", says("canonical over messages", "one rank"), ("canonical", "messages")),
+        (3, 1, "auto", says("memory", "share"), ("canonical", "mapped")),
+        (3, 2, "mapped", says("canonical over messages", "2 nodes"), ("canonical", "messages")),
+        (4, 1, "tree", says("tree over messages", "--algorithm"), ("tree", "messages")),
     ],
 )
 def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
@@ -177,8 +170,8 @@ def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
             (reduction.algorithm, reduction.transport),
         )
 
-    told = [texts.REPRODUCIBLE(shards=8, how=how)]
-    assert LoopbackWorld(size, nodes).run(body) == [(told, texts.REPRODUCIBLE_OVER(shards=8), True, what)] * size
+    told = ([says("8 shards", how)], "reproducible over 8 shards", True, what)
+    assert LoopbackWorld(size, nodes).run(body) == [told] * size
 
 
 def test_under_a_guard_and_from_a_configuration():
@@ -211,20 +204,18 @@ def test_slots_are_no_more_than_the_tree_is_high():
     assert [LoopbackWorld(size).run(body)[0] for size in (1, 2, 4, 8)] == [3, 2, 1, 0]
 
 
-WRONG_INPUTS = collectives_texts.WRONG_INPUTS(
-    name="sliced(ranks=3, chunks=3)", count=1, arrays="array", rank=1, held=2, ranges="2:4, 4:5", shards=8
-)
-TREES = texts.OR_ONE_OF(names="tree, butterfly, recursive-doubling, sliced")
+WRONG_INPUTS = says("sliced(ranks=3, chunks=3)", 1, "array", 2, "2:4, 4:5", 8)
+TREES = "tree, butterfly, recursive-doubling, sliced"
 
 
 @pytest.mark.parametrize(
     ("size", "algorithm", "message"),
     [
-        (4, "ring", texts.OTHER_TREE.pattern(algorithm="ring", shards=8, size=4, others=TREES) + "$"),
-        (4, "ring", collectives_texts.DISORDER.pattern()),
-        (3, "sliced", texts.OTHER_TREE.pattern(size=3, why=WRONG_INPUTS, canonical="canonical", others="") + "$"),
-        (2, "mpi", texts.OTHER_TREE.pattern(algorithm="mpi", size=2, why=texts.NO_PROOF)),
-        (9, "auto", texts.MORE_RANKS_THAN_SHARDS.pattern(shards=8, size=9)),
+        (4, "ring", f"{says('--algorithm ring', '--reproducible', '8 shards', '4 ranks')}{TREES}$"),
+        (4, "ring", says("added", "wanted")),
+        (3, "sliced", f"{says('--algorithm sliced', '--reproducible', '3 ranks', WRONG_INPUTS)}canonical$"),
+        (2, "mpi", says("--algorithm", "--reproducible", "mpi", 2, "proof", "adds")),
+        (9, "auto", says("--reproducible", "--shards", 8, 9)),
     ],
 )  # fmt: skip
 def test_what_does_not_add_so_is_refused(size, algorithm, message):
@@ -233,7 +224,5 @@ def test_what_does_not_add_so_is_refused(size, algorithm, message):
 
 
 def test_an_algorithm_that_is_not_there():
-    with pytest.raises(
-        UsageError, match=allreduce_texts.UNKNOWN_ALGORITHM.pattern(name="rign") + "did you mean 'ring'"
-    ):
+    with pytest.raises(UsageError, match=says("--plugin", "'rign'", "did you mean 'ring'")):
         AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), shards=8, algorithm="rign")

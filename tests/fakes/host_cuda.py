@@ -13,7 +13,6 @@ import weakref
 import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.cublas import check_product
 from ringtrain.ops.cuda.faults import lacking
@@ -165,7 +164,7 @@ class HostRuntime(Runtime):
 
     def is_pinned(self, host):
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
-            raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
+            raise DeviceError(f"{type(host).__name__} is not in host memory")
         return self._pinned.holds(host.ctypes.data, host.nbytes)
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +189,7 @@ class HostRuntime(Runtime):
 
     def _copy(self, name, source, target, stream):
         if source.size != target.size:
-            raise DeviceError(texts.COPY_SIZES(given=source.size, nbytes=target.size))
+            raise DeviceError(f"copies {source.size} to {target.size} elements")
         stream.issue(name, lambda: np.copyto(target, source), {"source": source, "target": target})
 
     def clear(self, array, stream):
@@ -223,7 +222,7 @@ class HostRuntime(Runtime):
     def share(self, array):
         whole = self._wholes.get(self.address(array))
         if whole is None or whole.size != max(1, array.size * array.dtype.itemsize):
-            raise DeviceError(texts.NOT_WHOLE())
+            raise DeviceError("only a whole array, of Runtime.whole, can be shared")
         return json.dumps([self._names[self.address(array)], self.facts.uuid]).encode().ljust(NAME_BYTES)
 
     def open(self, name, nbytes):
@@ -233,7 +232,7 @@ class HostRuntime(Runtime):
         if owner == self.facts.uuid:
             raise DeviceError("an array cannot be opened by the device that shared it")
         if place in self._opened.values():
-            raise DeviceError(texts.OPEN_ALREADY())
+            raise DeviceError("this allocation is open already")
         if not is_there(place):
             raise DeviceError("it was opened after its owner gave it up")
         memory = open_shared(place, max(1, nbytes))[:nbytes]
@@ -243,7 +242,7 @@ class HostRuntime(Runtime):
     def close(self, array):
         place = self._opened.pop(self.address(array), None)
         if place is None:
-            raise DeviceError(texts.NOT_OPEN())
+            raise DeviceError("close() of an array that is not open")
         if not is_there(place):
             raise DeviceError("an array was closed after its owner had freed it")
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.runtime import CudaGraph, Stream
 from ringtrain.ops.machine import Mark
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
@@ -72,7 +71,7 @@ class Scheduler:
 
     def refuse_while_recording(self, action):
         if self.recording is not None:
-            raise DeviceError(texts.WHILE_RECORDING(action=action))
+            raise DeviceError(f"{action} while operations are recorded")
 
     def finish(self, stream, event=None):
         """Do the work of a stream, up to an event where one is given."""

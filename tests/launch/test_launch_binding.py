@@ -3,8 +3,8 @@
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch import texts as launch_texts
 from ringtrain.launch.binding import Binding, Bound, bind, binding_table, sharing_ranks
+from tests.says import says
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
 # srun --ntasks-per-node 4 --gpus-per-task 1: each task sees its own, as device 0.
@@ -14,11 +14,11 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_STEP_GPUS": "3", "CUDA
 def test_ranks_of_mpirun_take_the_devices_of_their_node_in_turn():
     assert [bind(MPIRUN, 4, local).index for local in range(4)] == [0, 1, 2, 3]
     assert [bind(MPIRUN, 2, local).index for local in range(5)] == [0, 1, 0, 1, 0]
-    assert bind(MPIRUN, 4, 3) == Binding(3, 4, launch_texts.BY_LOCAL_RANK(local_rank=3, visible=4, of=""))
+    assert bind(MPIRUN, 4, 3) == Binding(3, 4, says(3, 4, "local", "modulo"))
 
 
 def test_a_task_of_srun_has_the_one_that_it_was_given():
-    assert bind(SRUN, 1, 3) == Binding(0, 1, launch_texts.ONLY_DEVICE(of=" of CUDA_VISIBLE_DEVICES=0"))
+    assert bind(SRUN, 1, 3) == Binding(0, 1, says(" of CUDA_VISIBLE_DEVICES=0"))
     assert [bind({"SLURM_LOCALID": str(local)}, 1, local).index for local in range(4)] == [0] * 4
 
 
@@ -26,26 +26,25 @@ def test_a_mask_has_done_its_work_when_devices_are_counted():
     masked = {**MPIRUN, "CUDA_VISIBLE_DEVICES": "6,7"}
     found = [bind(masked, 2, local) for local in range(4)]
     assert [one.index for one in found] == [0, 1, 0, 1]
-    assert found[1].why == launch_texts.BY_LOCAL_RANK(local_rank=1, visible=2, of=" of CUDA_VISIBLE_DEVICES=6,7")
+    assert found[1].why == says(1, 2, " of CUDA_VISIBLE_DEVICES=6,7")
 
 
 @pytest.mark.parametrize(
     ("environ", "advice"),
     [
-        ({"CUDA_VISIBLE_DEVICES": ""}, launch_texts.MASK_NAMES_NONE(variable="CUDA_VISIBLE_DEVICES", mask="")),
+        ({"CUDA_VISIBLE_DEVICES": ""}, says("CUDA_VISIBLE_DEVICES", "''")),
         (
             {**SRUN, "CUDA_VISIBLE_DEVICES": "9"},
-            launch_texts.MASK_NAMES_NONE(variable="CUDA_VISIBLE_DEVICES", mask="9"),
+            says("CUDA_VISIBLE_DEVICES", "'9'"),
         ),
-        ({"SLURM_PROCID": "0", "SLURM_JOB_GPUS": "0,1"}, launch_texts.TASK_HAS_NONE),
-        ({"SLURM_PROCID": "0"}, launch_texts.ASK_SLURM),
-        (MPIRUN, launch_texts.SEE_NVIDIA_SMI),
+        ({"SLURM_PROCID": "0", "SLURM_JOB_GPUS": "0,1"}, says("this task", "--gpus-per-task", "--gpus-per-node")),
+        ({"SLURM_PROCID": "0"}, says("Slurm", "--gpus-per-task", "--gpus-per-node")),
+        (MPIRUN, says("nvidia-smi", "--gpus all")),
     ],
 )
 def test_a_process_that_sees_none_is_told_what_to_do(environ, advice):
-    with pytest.raises(DeviceError) as error:
+    with pytest.raises(DeviceError, match=says("--device cuda", advice)):
         bind(environ, 0, 0)
-    assert str(error.value) == launch_texts.NO_GPU(hint=advice)
 
 
 def test_the_table_says_who_shares():
@@ -53,7 +52,7 @@ def test_the_table_says_who_shares():
     lines = binding_table(ranks)
     assert lines[4] == "rank 4: node 1, local rank 1, device 0, H200, GPU-11"
     assert sharing_ranks(ranks) == [[0, 2], [3, 5]]
-    assert lines[6] == launch_texts.SHARED_DEVICE(ranks=0, last=2)
+    assert lines[6] == says("ranks 0 and 2", "GPUs")
     assert binding_table(ranks[:2]) == lines[:2]
     everyone_on_one = [Bound(rank, 0, rank, 0, "H200", "GPU-a") for rank in range(3)]
-    assert binding_table(everyone_on_one)[-1] == launch_texts.SHARED_DEVICE(ranks="0, 1", last=2)
+    assert binding_table(everyone_on_one)[-1] == says("ranks 0, 1 and 2")

@@ -4,11 +4,11 @@ import resource
 
 import pytest
 
-from ringtrain.launch import texts
 from ringtrain.launch.doctor import cores, memory
 from ringtrain.launch.doctor.cgroup import Limits, read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
 from tests.fakes.doctor_context import line_of, lines_of, put, write
+from tests.says import says
 
 GIB = 1 << 30
 
@@ -95,44 +95,40 @@ def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
     affinity(0, 2)
     assert cores.whole_cores(tmp_path, [0, 2]) == [0]
     line = line_of(cores.cores, tmp_path, 2)
-    text = texts.CORES_HALVES(cores=texts.CORES_SAME(cores="0,2"), crowd="2 ranks on 1 core")
-    assert line == Line(WARN, "cores", text, texts.CORES_WHOLE)
+    text = says("0,2", "2 ranks on 1 core")
+    assert line == Line(WARN, "cores", text, says("--map-by", "--hint"))
     affinity(0, 1, 2, 3)
-    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", texts.CORES_SAME(cores="0-3"))
+    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", says("0-3"))
 
 
 def test_cores_of_many_ranks_are_not_all_told():
-    assert cores._cores_text([str(n) for n in range(9)]) == texts.CORES_BY_RANK(
-        cores="0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
-    )
+    assert cores._cores_text([str(n) for n in range(9)]) == says("0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9")
     assert cores._cores_text(["0-3"]) == "0-3"
 
 
 def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
     assert lines_of(cores.quota, tmp_path, 3)[0] == []
     grouped(tmp_path, "0::/\n", {"cpu.max": "250000 100000"})
-    assert line_of(cores.quota, tmp_path, 2) == Line(
-        OK, "core quota", texts.QUOTA(share=2.5, host="n0", ranks="2 ranks")
-    )
+    assert line_of(cores.quota, tmp_path, 2) == Line(OK, "core quota", says("2.5", "n0", "2 ranks"))
     line = line_of(cores.quota, tmp_path, 3)
-    assert line == Line(WARN, "core quota", texts.QUOTA(share=2.5, host="n0", ranks="3 ranks"), texts.QUOTA_MORE)
+    assert line == Line(WARN, "core quota", says("2.5", "n0", "3 ranks"), says("--cpus"))
 
 
 def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
     """Four cores for two ranks, and four for three."""
     grouped(tmp_path, "0::/\n", {"cpu.max": "400000 100000"})
     told = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
-    assert told == Line(OK, "core quota", texts.QUOTA(share=4.0, host="n1", ranks="3 ranks"))
+    assert told == Line(OK, "core quota", says("4", "n1", "3 ranks"))
 
 
 # ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────
 def test_more_threads_than_cores_are_a_warning(tmp_path, monkeypatch, affinity):
     affinity(0, 1, 2, 3)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert line_of(cores.threads, tmp_path, 2) == Line(OK, "threads", texts.THREADS(threads="2 threads"))
+    assert line_of(cores.threads, tmp_path, 2) == Line(OK, "threads", says("2 threads"))
     line = line_of(cores.threads, tmp_path, 3, environ={"OMP_NUM_THREADS": "2"})
-    text = texts.THREADS_CROWDED(threads=6, ranks="3 ranks", cores="4 cores", host="n0")
-    assert line == Line(WARN, "threads", text, texts.THREADS_FEWER(setting="OMP_NUM_THREADS=2"))
+    text = says(6, "3 ranks", "4 cores", "n0")
+    assert line == Line(WARN, "threads", text, says("OMP_NUM_THREADS=2"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert line_of(cores.threads, tmp_path, 5).status == OK  # the cores' line tells of ranks without a core
 
@@ -140,26 +136,26 @@ def test_more_threads_than_cores_are_a_warning(tmp_path, monkeypatch, affinity):
 # ── NUMA nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_rank_over_several_numa_nodes_is_a_warning(tmp_path, affinity):
     affinity(0, 1)
-    assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", texts.NUMA_ONE)
+    assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", says("one", "node"))
     put(tmp_path / "sys/devices/system/node", {"node0/cpulist": "0-1\n", "node1/cpulist": "2-3\n"})
-    found = texts.NUMA(count=2, cores="0-1; 2-3")
+    found = says(2, "0-1; 2-3")
     assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", found)
     affinity(1, 2)
-    wrong = texts.NUMA_SEVERAL(nodes=found, own="2 nodes")
-    assert line_of(cores.numa, tmp_path, 2) == Line(WARN, "NUMA", wrong, texts.NUMA_BIND)
+    wrong = says(found, "2 nodes")
+    assert line_of(cores.numa, tmp_path, 2) == Line(WARN, "NUMA", wrong, says("--map-by", "--bind-to", "--cpu-bind"))
     assert line_of(cores.numa, tmp_path).status == OK  # one rank may use the whole machine
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_is_free_for_a_rank(tmp_path):
-    assert line_of(memory.memory, tmp_path).text == texts.MEMORY_UNKNOWN
+    assert line_of(memory.memory, tmp_path).text == says("system", "report")
     put(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    4194304 kB\n"})
-    assert line_of(memory.memory, tmp_path, 2) == Line(OK, "memory", texts.MEMORY(free=4, where="", share=2))
+    assert line_of(memory.memory, tmp_path, 2) == Line(OK, "memory", says("4.0", "2.0"))
     line = line_of(memory.memory, tmp_path, 12)
-    assert line == Line(WARN, "memory", texts.MEMORY(free=4, where="", share=1 / 3), texts.MEMORY_MORE)
+    assert line == Line(WARN, "memory", says("4.0", f"{1 / 3:.1f}"), says("--mem"))
     grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(GIB)})
     line = line_of(memory.memory, tmp_path, 3, nodes=[0, 1, 1])
-    assert line.text == texts.MEMORY(free=2, where=texts.MEMORY_LEAST(host="n1"), share=1)
+    assert line.text == says("2.0", "n1", "1.0")
 
 
 def test_all_that_there_is(tmp_path):
@@ -176,13 +172,13 @@ def limited(monkeypatch, limit):
 
 def test_memory_that_an_adapter_cannot_lock_is_a_warning(tmp_path, monkeypatch):
     limited(monkeypatch, 8 << 20)
-    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", texts.LOCKED(mib=8))
+    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", says("8 MiB"))
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
     line = line_of(memory.locked, tmp_path)
-    text = texts.LOCKED_LITTLE(limit=texts.LOCKED(mib=8), adapters="mlx5_0")
-    assert line == Line(WARN, "locked memory", text, texts.LOCKED_MORE)
+    text = says("8 MiB", "mlx5_0")
+    assert line == Line(WARN, "locked memory", text, says("--ulimit"))
     limited(monkeypatch, resource.RLIM_INFINITY)
-    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", texts.LIMITLESS)
+    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", says("without", "limit"))
 
 
 def test_few_open_files_are_a_warning(tmp_path, monkeypatch):
@@ -190,6 +186,6 @@ def test_few_open_files_are_a_warning(tmp_path, monkeypatch):
         limited(monkeypatch, limit)
         assert line_of(memory.open_files, tmp_path, 3).status == status
     limited(monkeypatch, 130)
-    assert line_of(memory.open_files, tmp_path, 3).advice == texts.OPEN_FILES_MORE(limit=262)
+    assert line_of(memory.open_files, tmp_path, 3).advice == says(262, "ulimit", "started")
     limited(monkeypatch, resource.RLIM_INFINITY)
-    assert line_of(memory.open_files, tmp_path).text == texts.LIMITLESS
+    assert line_of(memory.open_files, tmp_path).text == says("without", "limit")

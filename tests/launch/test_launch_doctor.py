@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch import texts
 from ringtrain.launch.doctor import devices, host
 from ringtrain.launch.doctor.checks import CHECKS
 from ringtrain.launch.doctor.doctor import (
@@ -22,11 +21,11 @@ from ringtrain.launch.doctor.doctor import (
 )
 from ringtrain.ops.cpu import compile as kernels
 from ringtrain.ops.cpu import library
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.doctor_context import Messaging, refuse
 from tests.fakes.host_cuda import HostRuntime
+from tests.says import says
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\nGCC version: 12\n"
 
@@ -76,10 +75,10 @@ def test_a_machine_without_a_device_is_well(machine):
         "GPU driver",
         "mpi-cuda",
     ]
-    assert lines["GPU driver"] == Line(OK, "GPU driver", texts.DRIVER_NONE)
-    assert lines["mpi-cuda"].text == texts.MPI_CUDA_NO_MPI
+    assert lines["GPU driver"] == Line(OK, "GPU driver", says("runs", "CPU"))
+    assert lines["mpi-cuda"].text == says("there", "MPI")
     assert lines["python"].text.startswith("ringtrain ")
-    assert (lines["mpi"].status, lines["mpi"].advice) == (WARN, texts.MPI_INSTALL)
+    assert (lines["mpi"].status, lines["mpi"].advice) == (WARN, says("several", "site"))
     assert worst_status(list(lines.values())) == WARN
 
 
@@ -89,7 +88,7 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_a_failure(machine):
 
     lines = visits(machine(), device="cuda", make=absent)
     assert (lines["GPU driver"].status, lines["device"].status) == (WARN, FAIL)
-    assert lines["GPU driver"].advice == texts.DRIVER_RUN
+    assert lines["GPU driver"].advice == says("--gpus", "--nv")
     assert lines["device"].text == "--device cuda: no driver of NVIDIA is here"
 
 
@@ -110,16 +109,15 @@ def test_a_device_is_opened_and_its_staging_timed(machine):
 def test_ranks_with_one_device_between_them_are_warned(machine):
     runtimes = [HostRuntime(), HostRuntime()]
     lines = visits(machine(2), size=3, make=lambda number: runtimes[number], visible=2)
-    assert (lines["shared device"].status, lines["shared device"].text) == (WARN, texts.DEVICE_SHARED(ranks="0, 2"))
-    assert lines["shared device"].advice == texts.DEVICE_FEWER
+    assert (lines["shared device"].status, lines["shared device"].text) == (WARN, says("0, 2"))
+    assert lines["shared device"].advice == says("many", "GPUs")
     assert "shared device" not in visits(machine(), size=2, make=lambda number: runtimes[number], visible=2)
 
 
 def test_a_rank_that_sees_no_device_is_told_why(machine):
     lines = visits(machine(1), environ={"CUDA_VISIBLE_DEVICES": ""}, visible=0)
-    masked = texts.MASK_NAMES_NONE(variable="CUDA_VISIBLE_DEVICES", mask="")
-    assert lines["device"].status == WARN and masked in lines["device"].text
-    assert lines["GPUs"].text == texts.GPUS_MASKED(gpus="1 × NVIDIA H200", mask="")
+    assert (lines["device"].status, lines["device"].text) == (WARN, says("CUDA_VISIBLE_DEVICES", "''"))
+    assert lines["GPUs"].text == says("1 × NVIDIA H200")
 
 
 def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
@@ -155,18 +153,16 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
 
         return LoopbackWorld(size).run(body)[0]
 
-    rungs = [Line(OK, f"mpi-cuda: {rung.name}", texts.RUNG(answer=rung.answer, why=rung.why)) for rung in found]
-    assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_DEVICE)]
+    rungs = [Line(OK, f"mpi-cuda: {rung.name}", says(rung.answer, rung.why)) for rung in found]
+    assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", says("device", "send"))]
     none = lines("cuda", "auto", visible=0)
-    assert none == [*rungs, Line(OK, "mpi-cuda", texts.MPI_CUDA_NOT_ALL)]
+    assert none == [*rungs, Line(OK, "mpi-cuda", says("can", "used"))]
     flag, *asked, last = lines("auto", "auto")
-    assert flag == Line(OK, "mpi-cuda: flag", f"unknown: {transport_texts.NOT_ASKED}") and asked[:3] == rungs
-    assert asked[3] == Line(OK, "mpi-cuda: sight", f"yes: {transport_texts.DEVICES_ALIKE}")
-    assert (last.status, last.advice) == (WARN, texts.MPI_CUDA_STAGED)
-    assert last.text == transport_texts.STAGED_IN_USE(why="it says no; none")
-    assert lines("cuda", "staged")[-1] == Line(
-        OK, "mpi-cuda", transport_texts.STAGED_IN_USE(why=transport_texts.AS_ASKED_STAGED)
-    )
+    assert flag == Line(OK, "mpi-cuda: flag", says("unknown", "--mpi-cuda")) and asked[:3] == rungs
+    assert asked[3] == Line(OK, "mpi-cuda: sight", says("yes", "see", "devices"))
+    assert (last.status, last.advice) == (WARN, says("docs", "gpu"))
+    assert last.text == says("it says no; none")
+    assert lines("cuda", "staged")[-1] == Line(OK, "mpi-cuda", says("--mpi-cuda", "staged", "through"))
 
 
 def test_slow_staging_is_a_warning(monkeypatch):
@@ -174,7 +170,7 @@ def test_slow_staging_is_a_warning(monkeypatch):
         monkeypatch.setattr(devices, "_timed", lambda copy, stream, seconds=seconds: seconds)
         line = devices._staging(HostRuntime())
         assert line.status == status and bool(line.advice) == (status == WARN)
-    assert line.advice == texts.STAGING_SLOW
+    assert line.advice == says("lanes", "socket")
 
 
 def test_two_cupys_are_a_failure(monkeypatch):
@@ -185,10 +181,10 @@ def test_two_cupys_are_a_failure(monkeypatch):
         (line,) = devices.packages(None)
         return line
 
-    assert installed("numpy") == Line(OK, "CUDA packages", texts.NO_PACKAGES)
+    assert installed("numpy") == Line(OK, "CUDA packages", "none")
     assert installed("cupy-cuda13x", "nvidia-cuda-nvrtc").text == "cupy-cuda13x 14.2.0, nvidia-cuda-nvrtc 14.2.0"
     both = installed("cupy-cuda13x", "cupy-cuda12x")
-    assert (both.status, both.advice) == (FAIL, texts.CUPY_TWICE(names="cupy-cuda12x cupy-cuda13x"))
+    assert (both.status, both.advice) == (FAIL, says("cupy-cuda12x cupy-cuda13x"))
 
 
 def test_little_shared_memory_is_a_warning(machine, monkeypatch):
@@ -197,8 +193,8 @@ def test_little_shared_memory_is_a_warning(machine, monkeypatch):
     for free, status in ((63 << 20, WARN), (64 << 20, OK)):
         monkeypatch.setattr(host.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
         line = visits(root)["shared memory"]
-        assert line.status == status and line.text == texts.SHARED_MEMORY(room=texts.SHARED_MEMORY_ROOM(mib=free >> 20))
-        assert line.advice == (texts.SHARED_MEMORY_MORE if status == WARN else "")
+        assert line.status == status and line.text == says(f"{free >> 20:,}")
+        assert line.advice == (says("--shm-size") if status == WARN else "")
 
 
 def test_ranks_that_share_no_memory_are_warned(machine):
@@ -206,14 +202,14 @@ def test_ranks_that_share_no_memory_are_warned(machine):
     lines = world.run(
         lambda t: host.shared_memory(DoctorContext(t, {}, "cpu", "auto", refuse, refuse, "a:b", machine()))
     )
-    assert lines[0][0].status == WARN and lines[0][0].text == texts.SHARED_MEMORY_NONE(room="")
+    assert lines[0][0].status == WARN and lines[0][0].text == says("none", "between")
 
 
 def test_kernels_that_are_not_kept_are_a_warning(machine):
     full = machine() / "file"
     full.touch()
     line = visits(machine(), environ={"CUPY_CACHE_DIR": f"{full}/b"})["CUDA kernels"]
-    assert (line.status, line.advice) == (WARN, texts.KERNELS_KEEP(variable="CUPY_CACHE_DIR"))
+    assert (line.status, line.advice) == (WARN, says("CUPY_CACHE_DIR"))
     kept = visits(machine())["CUDA kernels"]
     assert kept.text == f"are kept in {machine() / '.cupy/kernel_cache'}"
 
@@ -229,13 +225,13 @@ def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
         (found,) = host.cpu_kernels(None)
         return found
 
-    used, having = texts.CPU_KERNELS(family="x86-64-v3", compiler="g++"), ["x86-64-v3", "x86-64-v2"]
+    used, having = says("x86-64-v3", "g++"), ["x86-64-v3", "x86-64-v2"]
     assert line({"x86-64-v3"}) == Line(OK, "CPU kernels", used)
     having = ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
-    chosen = texts.CPU_KERNELS_CHOSEN(kernels=used, setting="RINGTRAIN_CPU_FAMILY", best="x86-64-v4")
+    chosen = says(used, "RINGTRAIN_CPU_FAMILY", "x86-64-v4")
     assert line({"x86-64-v3", "x86-64-v4"}) == Line(OK, "CPU kernels", chosen)
-    lacking = texts.CPU_KERNELS_LACKING(kernels=used, best="x86-64-v4", why="bad value")
-    assert line({"x86-64-v3"}) == Line(WARN, "CPU kernels", lacking, texts.CPU_KERNELS_AGAIN)
+    lacking = says(used, "x86-64-v4", "bad value")
+    assert line({"x86-64-v3"}) == Line(WARN, "CPU kernels", lacking, says("slower", "CXX"))
 
 
 def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.launch import texts as launch_texts
 from ringtrain.launch.slurm.job_end import ask_squeue, job_end
+from tests.says import says
 
 NOW = datetime.datetime(2026, 3, 1, 12).timestamp()
 
@@ -28,7 +28,7 @@ def test_what_a_job_script_says_comes_first():
 
 @pytest.mark.parametrize("text", ["soon", "-5", "1e9", "2026-03-01", "²", "9" * 17, "9" * 400])
 def test_a_job_script_that_says_no_time_is_refused(text):
-    with pytest.raises(UsageError, match=launch_texts.END_MALFORMED.pattern(variable="RINGTRAIN_JOB_END", value=text)):
+    with pytest.raises(UsageError, match=says("RINGTRAIN_JOB_END", f"{text!r}")):
         job_end({"RINGTRAIN_JOB_END": text}, never, NOW)
 
 

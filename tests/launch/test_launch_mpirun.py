@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.launch import mpirun, texts
+from ringtrain.launch import mpirun
 from ringtrain.launch.mpirun import BEYOND_CORES, find_launcher, run_to_file
+from tests.says import says
 
 
 @pytest.fixture
@@ -19,8 +20,8 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setattr(mpirun.sys, "executable", str(tmp_path / "python"))
 
     def install(**programs):
-        for name, says in programs.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        for name, output in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{output}'\n")
             (tmp_path / name).chmod(0o755)
         return {"PATH": str(tmp_path)}
 
@@ -46,7 +47,7 @@ def test_an_mpirun_beside_python_need_not_be_on_the_path(installed, tmp_path):
 def test_a_job_without_mpirun_has_srun(installed):
     environ = installed(srun="slurm 24.05")
     assert find_launcher(None, {**environ, "SLURM_JOB_ID": "7"})(4) == ["srun", "-n", "4"]
-    with pytest.raises(UsageError, match=texts.NO_MPIRUN.pattern()):
+    with pytest.raises(UsageError, match=says("no mpirun", "--launcher")):
         find_launcher(None, environ)
 
 
@@ -57,9 +58,9 @@ def test_a_users_launcher_has_the_number_of_ranks():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("srun -n", texts.LAUNCHER_WITHOUT_RANKS.pattern(launcher="srun -n")),
-        ("nosuch -n {ranks}", texts.LAUNCHER_MISSING.pattern(launcher="nosuch -n {ranks}", program="nosuch")),
-        ("srun '{ranks}", texts.LAUNCHER_MALFORMED.pattern(launcher="srun '{ranks}")),
+        ("srun -n", says("--launcher", "'srun -n'")),
+        ("nosuch -n {ranks}", says("--launcher", "'nosuch -n {ranks}'", "nosuch")),
+        ("srun '{ranks}", says("--launcher", '"srun \'{ranks}"')),
     ],
 )
 def test_launchers_that_cannot_be(asked, told):
@@ -70,7 +71,7 @@ def test_launchers_that_cannot_be(asked, told):
 
 def test_not_within_another_launcher():
     environ = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
-    with pytest.raises(UsageError, match=texts.UNDER_LAUNCHER.pattern(launcher="mpirun")):
+    with pytest.raises(UsageError, match=says("without mpirun")):
         find_launcher(None, environ)
 
 

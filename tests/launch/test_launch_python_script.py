@@ -3,7 +3,6 @@
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.launch import texts
 from ringtrain.launch.python_script import (
     asked_deadline,
     fair_threads,
@@ -11,11 +10,12 @@ from ringtrain.launch.python_script import (
     torchrun_variables,
 )
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 
 def test_the_deadline_of_the_environment():
     assert asked_deadline({}) is None and asked_deadline({"RINGTRAIN_DEADLINE_S": "2.5"}) == 2.5
-    with pytest.raises(UsageError, match=texts.NO_SECONDS.pattern(name="RINGTRAIN_DEADLINE_S", value="x")):
+    with pytest.raises(UsageError, match=says("RINGTRAIN_DEADLINE_S", "'x'")):
         asked_deadline({"RINGTRAIN_DEADLINE_S": "x"})
 
 

@@ -1,16 +1,15 @@
 """A check that does not end."""
 
-import re
 import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.launch import texts
 from ringtrain.launch.doctor.timeout import Limit
 from ringtrain.transport import deadline
 from tests.fakes.clock import until
+from tests.says import says
 
 pytestmark = pytest.mark.timing
 
@@ -41,7 +40,7 @@ def test_what_is_waited_for_is_told(monkeypatch):
     with Limit(give_up, 0.01)("run_folder"):
         entered.append(True)
         assert ended.wait(60)
-    assert re.match(texts.TIMED_OUT.pattern(name="run folder", seconds=0.01), told[0])
+    assert told[0] == says("run folder", "0.01 s")
     assert "(threading.py:" in told[0]  # where this thread waits: in no check
 
 

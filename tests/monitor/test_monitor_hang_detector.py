@@ -1,7 +1,6 @@
 """The thread that shows stacks and ends what takes too long; what a rank says that it is doing."""
 
 import os
-import re
 import signal
 import threading
 from pathlib import Path
@@ -16,6 +15,7 @@ from ringtrain.monitor.hang_detector import EVERY_S, HangDetector
 from ringtrain.monitor.watchdog import PAUSED_S
 from ringtrain.transport.activity import Activity
 from tests.fakes.clock import Clock
+from tests.says import says
 
 pytestmark = pytest.mark.timing
 
@@ -66,7 +66,7 @@ def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
         assert looks(detector, clock, 10) is None
         error = looks(detector, clock, 1)
     stage = "writing checkpoint runs/a.h5"
-    assert str(error) == texts.TOO_LONG(seconds=10.2, stage=stage, rank=3, host="node7", everyone="")
+    assert str(error) == says("--deadline-s", "10.2", stage, 3, "node7")
     assert error.exit_code == 4
     assert looks(detector, clock, 100) is None and activity.stage.text == "forward"
 
@@ -95,7 +95,7 @@ def test_where_every_look_is_late_time_counts(activity, clock):
             clock.now += EVERY_S + PAUSED_S + 1.0
             found.append(detector.look())
     assert [error is not None for error in found] == [False] * 4 + [True]
-    assert re.match(texts.TOO_LONG.pattern(seconds=13, stage="writing"), str(found[-1]))
+    assert str(found[-1]) == says("--deadline-s", "13 s", "writing")
 
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
@@ -120,10 +120,10 @@ def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock)
 
 
 def test_what_all_ranks_do_is_told_besides(activity, clock):
-    activity.everyone = lambda: f"\n{texts.ACTIVITIES}\n  rank 1: forward"
+    activity.everyone = lambda: ["activity of every rank:", "  rank 1: forward\x1b"]
     with activity.during("a sweep", limited=True):
-        told = str(looks(HangDetector(activity, 0, None, clock), clock, 11))
-        assert re.fullmatch(texts.TOO_LONG.pattern(stage="a sweep", everyone=activity.everyone()), told)
+        told = str(looks(HangDetector(activity, 0, None, clock), clock, 11)).splitlines()
+    assert told == [says("--deadline-s", "a sweep"), "activity of every rank:", r"  rank 1: forward\x1b"]
 
 
 # ── stacks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,15 +143,14 @@ def test_stacks_say_who_and_where(activity):
     ended.set()
     thread.join()
     first, second, *_ = told.splitlines()
-    where = f"{texts.ITERATION(iteration=47)}, {texts.STAGE(stage=activity.words())}, in collective 9, a dance"
-    assert first == texts.STACKS(rank=5, host="node7", process=os.getpid(), whereabouts=where)
-    assert activity.words() == "backward, layer 'conv2'" and second == texts.THREAD(name="MainThread")
+    assert first == says(5, "node7", os.getpid(), "iteration 47", activity.words(), "in collective 9, a dance")
+    assert activity.words() == "backward, layer 'conv2'" and second == says("'MainThread'")
     own = told[told.index("thread 'another'") :]
     assert own.splitlines()[1].endswith(" in waits_in_vain") and "_bootstrap" not in told
 
 
 def test_a_rank_that_does_nothing_yet_says_so(activity):
-    assert stack_dump.current_stage(activity) == texts.BEFORE_FIRST
+    assert stack_dump.current_stage(activity) == says("first", "stage")
     activity.layer = lambda: "conv2"
     activity.at("the update")
     assert activity.words() == "the update"
@@ -202,7 +201,7 @@ def test_the_thread_ends_what_takes_too_long(monkeypatch):
     activity = Activity(deadline_s=0.01)
     with HangDetector(activity, 0, end), activity.during("writing", limited=True):
         assert ended.wait(20)
-    assert re.match(texts.TOO_LONG.pattern(stage="writing"), told[0]) and hang_detector.EVERY_S < 1
+    assert told[0] == says("--deadline-s", "writing") and hang_detector.EVERY_S < 1
 
 
 @pytest.mark.parametrize("given, seconds", [({}, 300.0), ({"RINGTRAIN_DEADLINE_S": "7.5"}, 7.5)])

@@ -7,9 +7,9 @@ from ringtrain.monitor import diagnosis
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.flight_recorder import FlightRecorder, RankRecord
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import placed, wait_for
+from tests.says import says
 
 pytestmark = pytest.mark.timing
 
@@ -49,9 +49,9 @@ def test_a_stage_that_gets_on_is_progress():
 
 def test_whoever_is_behind_holds_the_others_up():
     assert diagnosis.behind(rows_of(5, 5, 5), lively) == [] and diagnosis.held_up(rows_of(5, 5), lively) == ""
-    assert diagnosis.held_up(rows_of(5, 4, 5, 4), lively) == texts.SEVERAL_BEHIND(ranks="ranks 1, 3 (node0, node1)")
+    assert diagnosis.held_up(rows_of(5, 4, 5, 4), lively) == says("ranks 1, 3 (node0, node1)")
     silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
-    assert diagnosis.held_up(rows_of(5, 4, 5), silent) == texts.ONE_BEHIND(rank="rank 2 (node1)")
+    assert diagnosis.held_up(rows_of(5, 4, 5), silent) == says("rank 2 (node1)")
 
 
 def test_a_line_for_every_rank():
@@ -59,21 +59,20 @@ def test_a_line_for_every_rank():
     rows.append(RankRecord(3, {}, 6, True, "node1"))
     silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
     assert diagnosis.rank_states(rows, silent, "ranks of other nodes", 1) == [
-        texts.ACTIVITIES,
+        says("activity", "every"),
         "  rank 0 (node0): iteration 5, backward, layer 'conv2' for 3.14 s",
         "  rank 1 (node0): iteration 4, backward, layer 'conv2' for 3.14 s",
-        f"  rank 2 (node1): backward, layer 'conv2'; {texts.SILENT(seconds=9)}",
+        says("  rank 2 (node1): backward, layer 'conv2'; ", "9 s"),
         "  rank 3 (node1): iteration 6, ended",
-        texts.NOT_SEEN(rank=1, gap="ranks of other nodes"),
+        says(1, "ranks of other nodes"),
     ]
 
 
 def test_an_absent_rank_is_told_with_what_it_does():
     rows = [RankRecord(0, {}, 3, False, "a"), RankRecord(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
     told = diagnosis._whereabouts(rows[1], lively)
-    none = texts.BEGUN_NONE + texts.IN_ITERATION(iteration=3)
-    assert told == none + texts.IN_STAGE(stage="writing checkpoint c.h5") + texts.FOR_SECONDS(seconds=301)
-    assert diagnosis._whereabouts(rows[0], lively) == none
+    assert told == says("begun none", "in iteration 3", "writing checkpoint c.h5 for 301 s")
+    assert diagnosis._whereabouts(rows[0], lively) == says("begun none", "in iteration 3")
 
 
 def test_ranks_are_placed_on_their_hosts():
@@ -104,10 +103,9 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
         return told
 
     _, told = LoopbackWorld(2).run(body)
-    late = transport_texts.NO_PROGRESS(seconds=0.01, awaited="rank 0 to send (tag 7)")
     assert told.splitlines() == [
-        late + texts.ONE_BEHIND(rank="rank 0 (node7)"),
-        texts.ACTIVITIES,
+        says("0.01 s", "rank 0 to send (tag 7)", "rank 0 (node7)"),
+        says("activity", "every"),
         "  rank 0 (node7): iteration 4, the update",
         "  rank 1 (node7): iteration 5, the update",
     ]

@@ -7,9 +7,9 @@ import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.collectives.stream import is_stream
-from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S
+from tests.says import says
 from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
@@ -100,7 +100,7 @@ def test_buffers_of_devices(mpirun):
     done = mpirun(2, ["benches_devices.py"])
     assert done.returncode == 0, done.stderr
     told, found = done.stdout.splitlines()
-    assert told == f"# {transport_texts.DIRECT_IN_USE(why='that was tried')}"
+    assert told == says("#", "directly", "that was tried")
     ways = [["mpi", "", "staged"], ["mapped", "", "ipc"]]
     ways += [["ring", way, way] for way in ("direct", "staged")]
     assert json.loads(found) == 2 * [*([*own, "ok", 0] for own in ways), ["nccl", "", None, "refused", None]]

@@ -8,11 +8,9 @@ import sys
 
 import pytest
 
-from ringtrain.report import texts as report_texts
-from ringtrain.train import texts as train_texts
-from ringtrain.transport import texts as transport_texts
 from tests.mpi.programs.cut_collectives import KINDS
 from tests.runs import FC_NET, records
+from tests.says import says
 from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
@@ -88,9 +86,9 @@ def test_the_first_rank_dies_and_another_while_the_others_recover(train):
     assert [(e["lost"], e["ranks"], e["source"], e["resumed_at"]) for e in events["lost"]] == [
         ([0, 1], 2, "memory", 19)
     ]
-    lost = report_texts.LOST_RANKS(numbers="0, 1")
-    words = {"lost": lost, "ranks": "2 ranks", "replaced": "", "iteration": 19, "source": report_texts.FROM_MEMORY}
-    assert re.search(report_texts.LOST.pattern(**words), told)
+    lost = says("0, 1")
+    words = {"lost": lost, "ranks": "2 ranks", "replaced": "", "iteration": 19, "source": says("from", "survivor")}
+    assert re.search(says("lost", "took", *words.values()), told)
 
 
 def test_two_die_at_once_in_an_evaluation_and_in_the_end(train):
@@ -134,9 +132,7 @@ def test_a_death_before_the_mpi_is_up_ends_the_others_and_is_told(train, tmp_pat
     status, told, found, _ = train(3, f"{dead}=starting:1", "--iterations", 12, "--elastic")
     assert status not in (0, 4) and found is None and not (tmp_path / "out").exists()
     told = told.replace("\0", "")
-    died = transport_texts.RANKS_DIED_BEFORE_START(
-        ranks=f"rank {dead}", host=socket.gethostname(), advice=transport_texts.NOT_SURVIVED
-    )
+    died = says(f"rank {dead}", socket.gethostname(), "--elastic")
     assert died in told
     assert told.count("ringtrain: ") == 1 and "stacks of rank" not in told
 
@@ -146,7 +142,7 @@ def test_a_death_before_the_ranks_have_met_ends_the_other_and_is_told(train, tmp
     """The MPI is up: it returns an error, where it would else end the process with a status that says anything."""
     status, told, found, _ = train(2, f"{dead}=connecting:1", "--iterations", 12, "--elastic")
     assert status not in (0, 75) and found is None and not (tmp_path / "out").exists()
-    died = transport_texts.DIED_BEFORE_START(advice=transport_texts.NOT_SURVIVED)
+    died = says("--elastic", "died", "had")
     assert f"ringtrain: rank {1 - dead}: {died}" in told
     assert told.count("ringtrain: ") == 1 and "Traceback" not in told and "ERRORS_ARE_FATAL" not in told
 
@@ -171,7 +167,7 @@ def test_survivors_that_are_told_to_stop_save_what_they_hold_first(train):
     _, told, found, events = train(3, "0=iteration:20,1toldentering:1", "--iterations", 60, "--elastic")
     assert (found["outcome"], found["exit_code"], found["iteration"]) == ("interrupted", 75, 20), told
     assert [record["iteration"] for record in events["checkpoint"]] == [12, 20]
-    assert "stopped by SIGUSR1" in told and re.search(train_texts.STOPPED_AFTER.pattern(iteration=20), told)
+    assert "stopped by SIGUSR1" in told and re.search(says("--out", "--resume", 20), told)
 
 
 PLACES = {"opening": 1, "iteration": 60, "update": 60, "evaluation": 5, "saving": 5, "ending": 1}
@@ -221,12 +217,12 @@ def test_a_stopped_rank_ends_all_when_its_time_is_up(train):
 
 def test_without_ulfm_it_is_refused_and_says_how_to_start(train, alone):
     status, told, found, _ = train(2, "", "--elastic", tolerant=())
-    assert (status, found) == (2, None) and transport_texts.START_TOLERANT in told
+    assert (status, found) == (2, None) and says("--with-ft").matches(told)
     done = alone(["-m", "ringtrain", "train", "--elastic"])
-    assert done.returncode == 2 and transport_texts.NOT_TOLERANT(start=transport_texts.START_TOLERANT) in done.stderr
+    assert done.returncode == 2 and says("--with-ft", "launcher", "dies").matches(done.stderr)
 
 
 def test_without_elastic_a_death_ends_all_there_too(train):
     status, _, found, _ = train(2, "1=iteration:5", "--iterations", 2000)
     assert status != 0 and found["outcome"] == "failed"
-    assert re.search(transport_texts.RANK_DIED.pattern(), found["text"])
+    assert re.search(says("--resume", "--elastic"), found["text"])

@@ -9,8 +9,8 @@ import pytest
 from test_mpi_train import EPOCHS, ranks_of
 
 from ringtrain.monitor import texts as texts
-from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S
+from tests.says import says
 from tests.tiers import thorough
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
@@ -29,7 +29,7 @@ def one_daily(*case):
 
 
 def all_reduce(count, algorithm):
-    return texts.WATCHED(kind=texts.ALL_REDUCE, count=count, dtype="float32", algorithm=algorithm, op="sum")
+    return says("all-reduce", f"{count:,}", "float32", algorithm, "sum")
 
 
 def guarded(mpirun, way, algorithm, count, deadline_s=DEADLINE_S, **more):
@@ -55,13 +55,13 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
     done = mpirun(2, ["-m", "ringtrain", "train", *map(str, given)], **few)
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    gap = transport_texts.NO_THREADS.pattern()
+    gap = says("thread", "level")
     assert re.search("the guard does not see " + gap, words)
     done = guarded(mpirun, "is_late", "ring", SMALL, **few)
     assert done.returncode == 4
-    late = texts.STALLED(seconds=2, collective=f"collective 6, {all_reduce(1000, 'ring')}")
-    assert late in done.stderr and texts.SEEN_JOINED in done.stderr
-    assert re.search(texts.NOT_SEEN.pattern(gap="") + gap, done.stderr)  # of the first rank to report
+    late = says("2", f"collective 6, {all_reduce(1000, 'ring')}")
+    assert late in done.stderr and says("seen", "joined").matches(done.stderr)
+    assert re.search(says("seen", "from") + gap, done.stderr)  # of the first rank to report
 
 
 def test_a_sweep_may_be_guarded(mpirun):
@@ -90,17 +90,17 @@ def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
     assert done.returncode == 4
     lines = told(done)
     text = all_reduce(count, algorithm)
-    last = texts.LAST_DONE(number=5) + texts.IN_ITERATION(iteration=7)
-    late = texts.NOT_JOINED(rank=f"rank 1 ({HOST})", whereabouts=last)
-    waiting = f"{late}; {texts.WAIT_IN(ranks='ranks 0, 2')}"
-    stalled = texts.OPEN_IN_ITERATION(number=6, call=text, iteration=7, ranks=waiting)
-    assert lines[0].endswith(texts.STALLED(seconds=2, collective=stalled))
-    assert lines[1] == texts.LAST_COLLECTIVES
-    done_on = texts.CALL_STATES(call=text, states=texts.DONE_ON(ranks="ranks 0, 1, 2"))
-    assert lines[2:7] == [texts.COLLECTIVE(number=number, states=done_on) for number in range(1, 6)]
-    under_way = texts.CALL_STATES(call=text, states=texts.UNDER_WAY(ranks="ranks 0, 2"))
-    assert lines[7].startswith(texts.COLLECTIVE(number=6, states=under_way))
-    assert lines[7].endswith(f"; {texts.NOT_BEGUN(ranks='rank 1')}")
+    last = says(5, "collective", "done") + says(7, "in", "iteration")
+    late = says(f"rank 1 ({HOST})", last)
+    waiting = says(late, "wait in", "ranks 0, 2")
+    stalled = says(6, text, 7, waiting)
+    assert says("2", stalled).matches(lines[0])
+    assert lines[1] == says("last", "collectives")
+    done_on = says(text, "ranks 0, 1, 2")
+    assert lines[2:7] == [says(number, done_on) for number in range(1, 6)]
+    under_way = says(text, "ranks 0, 2")
+    assert says(6, under_way).matches(lines[7])
+    assert says("not begun on rank 1").matches(lines[7])
 
 
 @pytest.mark.parametrize("algorithm, rows", one_daily("ring", "apart"))
@@ -108,10 +108,10 @@ def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, rows):
     done = guarded(mpirun, "is_stopped", algorithm, LARGE, **ROWS[rows])
     assert done.returncode == 4
     line = told(done)[0]
-    assert texts.STALLED(seconds=2, collective=f"collective 6, {all_reduce(LARGE, algorithm)}") in line
-    assert re.search(texts.NOT_SEEN_IN.pattern(rank=f"rank 1 ({HOST})"), line)
-    assert re.search(texts.LAST_SEEN.pattern(), line) and re.search(texts.SILENT.pattern(), line)
-    assert line.endswith(texts.WAIT_IN(ranks="ranks 0, 2"))
+    assert says("2", f"collective 6, {all_reduce(LARGE, algorithm)}").matches(line)
+    assert re.search(says(f"rank 1 ({HOST})"), line)
+    assert re.search(says("when", "seen"), line) and re.search(says("sign", "life"), line)
+    assert says("ranks 0, 2").matches(line)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, rows):
 def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
     done = guarded(mpirun, "has_another_size", algorithm, count)
     assert done.returncode == 1
-    others = texts.GOT(ranks=f"rank 1 ({HOST})", call=all_reduce(count // 2, algorithm))
+    others = says(f"rank 1 ({HOST})", all_reduce(count // 2, algorithm))
     expected = all_reduce(count, algorithm)
-    assert (texts.MISMATCH(number=6, ranks="ranks 0, 2", call=expected, others=others)) in told(done)[0]
+    assert says(6, "ranks 0, 2", expected, others).matches(told(done)[0])
 
 
 @pytest.mark.thorough
@@ -151,6 +151,6 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
     rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before
-    assert re.search(texts.STALLED.pattern(seconds=6, collective="collective "), line) and ", iteration " in line
-    assert f"rank 1 ({HOST}) " in line and re.search(texts.SILENT.pattern(), line)
-    assert texts.LAST_COLLECTIVES in rest
+    assert re.search(says("6", "collective "), line) and ", iteration " in line
+    assert f"rank 1 ({HOST}) " in line and re.search(says("sign", "life"), line)
+    assert says("last", "collectives").matches(rest)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ringtrain.monitor import texts as texts
-from ringtrain.train import texts as train_texts
 from tests.mpi.conftest import PATIENCE_S
+from tests.says import says
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
@@ -27,8 +27,8 @@ def test_a_library_that_keeps_the_interpreter_is_ended_without_it(alone):
     assert done.returncode == 4, done.stderr
     assert "in keep_the_interpreter" in done.stderr  # the stacks, before
     stage = "starting the MPI and finding the other ranks"
-    told = texts.HELD_TOO_LONG(who=texts.RANK(rank=0, host=HOST), seconds=3, stage=stage)
-    assert done.stderr.splitlines()[-1] == f"ringtrain: {told}"
+    told = says(0, HOST, "3", stage)
+    assert done.stderr.splitlines()[-1] == "ringtrain: " + told
 
 
 def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mpirun_process, tmp_path):
@@ -42,11 +42,11 @@ def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mp
     assert process.returncode == 4, rest
     rest = rest.replace("\0", "")
     for rank, shown in ((0, 1), (1, 2)):  # rank 1 again at the end
-        assert rest.count(texts.STACKS(rank=rank, host=HOST, process="", whereabouts="")[: -len(": ")]) == shown
+        assert says(f"stacks of rank {rank}", HOST).lines(rest) == shown
     assert "in give_it_away" in rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # a line of another rank's may have begun before it
-    assert re.search(texts.STALLED.pattern(seconds=8, collective="collective "), line)
-    assert re.search(texts.NOT_JOINED.pattern(rank=f"rank 1 ({HOST})"), line)
+    assert re.search(says("8", "collective "), line)
+    assert re.search(says(f"rank 1 ({HOST})"), line)
     assert "conv1.weight to fc2.bias" in rest
 
 
@@ -61,12 +61,12 @@ def test_a_run_that_shows_its_stacks_goes_on_until_a_file_system_does_not_answer
         _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, told
     *stacks, line = told.splitlines()
-    assert stacks[0].startswith(texts.STACKS(rank=0, host=HOST, process=process.pid, whereabouts=""))
+    assert says(0, HOST, process.pid).matches(stacks[0])
     assert told.count("stacks of rank 0") == 2 and "in give_it_away" in told  # on request, and at the end
     path = tmp_path / "o" / "checkpoints" / "iteration-00000012.h5"
     assert json.loads((tmp_path / "o" / "outcome.json").read_text())["outcome"] == "stalled"
-    hangs = texts.TOO_LONG.pattern(stage=f"writing checkpoint {path}", rank=0, host=HOST)
-    assert re.match(texts.ENDING.pattern(rank=0, error="") + hangs, line)
+    hangs = says("--deadline-s", f"writing checkpoint {path}", 0, HOST)
+    assert re.match(says(0, "ringtrain", "rank") + hangs, line)
 
 
 @pytest.mark.thorough
@@ -74,12 +74,6 @@ def test_a_bit_that_changed_on_one_rank_ends_all(mpirun, tmp_path):
     given = ["--check-replicas", "4", "--out", str(tmp_path / "o")]
     done = mpirun(3, ["hangs.py", "flipping", "1", *TRAIN, *given])
     assert done.returncode == 3, done.stderr
-    differing = train_texts.ONE_HAS(wrong=f"rank 1 ({HOST})", most=f"ranks 0, 2 ({HOST})")
-    told = train_texts.DIFFERING.pattern(
-        when=train_texts.AFTER_ITERATION(iteration=4),
-        who=train_texts.SEVERAL_AGREE(differing=differing),
-        what="weights",
-        span="conv1.weight",
-        first=5,
-    )
+    differing = says(f"rank 1 ({HOST})", f"ranks 0, 2 ({HOST})")
+    told = says("--resume", 4, "after", "iteration", differing, "weights", "'conv1.weight'", 5)
     assert done.stderr.count("ringtrain: ") == 1 and re.search(f"ringtrain: {told}", done.stderr)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ringtrain.bench import texts as bench_texts
 from tests.mpi.conftest import ROOT, run
+from tests.says import says
 from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
@@ -61,8 +61,8 @@ def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(t
             (("--ranks", "two"), "Invalid value for '--ranks': 'two' is not a valid integer"),
             (("--algorithm", "rign"), "unknown algorithm 'rign': "),
             (("--algorithm", "auto,prepared"), "give mpi among --algorithm: all are compared with it"),
-            (("-b", "8M", "-e", "1M"), bench_texts.BEGINS_AFTER_END(first=8 << 20, last=1 << 20)),
-            (("-f", "0.5"), bench_texts.FACTOR_TOO_SMALL(factor=0.5)),
+            (("-b", "8M", "-e", "1M"), says(f"{8 << 20:,}", f"{1 << 20:,}")),
+            (("-f", "0.5"), says("0.5")),
             (("--launch", ""), "--launch : there is no such program"),
             (("--launch", "'mpirun"), "--launch 'mpirun: No closing quotation"),
         ),

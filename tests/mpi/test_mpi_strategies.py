@@ -7,8 +7,8 @@ import signal
 import pytest
 from test_mpi_train import EPOCHS, NET, arguments, lives, losses, ranks_of, read_until, records
 
-from ringtrain.exchange import texts
 from tests.mpi.conftest import PATIENCE_S
+from tests.says import says
 from tests.tiers import daily, thorough
 
 pytestmark = pytest.mark.mpi
@@ -210,7 +210,7 @@ def test_a_pipeline_that_lost_a_server_or_a_fully_connected_rank_goes_on_at_othe
 def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
     done = mpirun(2, arguments(net, tmp_path / "out", "--fc", "pipeline", "--fc-ranks", 2))
     assert done.returncode == 2
-    assert done.stderr.count(texts.NO_OTHER_RANKS(fc=2, ranks="2 ranks", least=3)) == 1
+    assert says("--fc-ranks", "--fc", 2, "2 ranks", 3).lines(done.stderr) == 1
 
 
 @pytest.mark.parametrize("case", daily(APART, "server, dedicated, stale"))

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.machine import cpu_model
+from tests.says import says
 
 pytestmark = pytest.mark.mpi
 
@@ -45,8 +45,8 @@ def test_tuning_from_measuring_to_training(ringtrain, tmp_path):
     assert "allreduce (auto)" in done.stdout and "note: auto: " in done.stdout
     done = ringtrain(4, *train[:-1], tmp_path / "other")
     layouts = {"layout": "1x4", "ranks": "4 ranks on 1 node", "known": "1x2, 1x3"}
-    assert done.returncode == 0 and re.search(allreduce_texts.NO_LAYOUT.pattern(**layouts), done.stdout), done.stderr
-    assert done.stdout.count(allreduce_texts.TUNING_LEFT_OUT(error="")) == 1
+    assert done.returncode == 0 and re.search(says("--tuning", *layouts.values()), done.stdout), done.stderr
+    assert says("without", "tuning").lines(done.stdout) == 1
 
 
 @pytest.mark.thorough
@@ -56,17 +56,17 @@ def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tm
     found = json.loads(path.read_text())
     found["machine"]["cpu"] = "another"
     path.write_text(json.dumps(found))
-    cpu = allreduce_texts.DIFFERENCE(field="cpu", there="another", here=cpu_model())
-    named = allreduce_texts.TUNING_FILE(path=path)
-    other = allreduce_texts.OTHER_MACHINE(file=named, differences=cpu)
+    cpu = says("cpu", "another", cpu_model())
+    named = says(path)
+    other = says("--tuning", "--fresh", named, cpu)
     for arguments in (("train",), ("tune",), ("bench-allreduce", "--algorithm", "auto")):
         done = ringtrain(2, *arguments, "--tuning", path)
         assert done.returncode == 2
-        assert done.stderr.count(other) == 1
+        assert other.matches(done.stderr) and done.stderr.count("--fresh") == 1
         assert json.loads(path.read_text()) == found
     done = ringtrain(2, "bench-allreduce", "--algorithm", "auto", RINGTRAIN_TUNING=str(path))
-    named = allreduce_texts.TUNING_FILE_OF(path=path, variable="RINGTRAIN_TUNING")
-    assert done.returncode == 2 and allreduce_texts.OTHER_MACHINE(file=named, differences=cpu) in done.stderr
+    named = says(path, "RINGTRAIN_TUNING")
+    assert done.returncode == 2 and says("--tuning", "--fresh", named, cpu).matches(done.stderr)
     done = ringtrain(2, "tune", *TINY[:2], "-e", "1K", "--tuning", path, "--algorithm", "mpi", "--fresh")
     assert done.returncode == 0 and json.loads(path.read_text())["machine"]["cpu"] != "another"
 

@@ -7,7 +7,6 @@ import pytest
 from nn_support import STEP, TOLERANCE, make_pass, reference
 
 from ringtrain.errors import ModelError
-from ringtrain.nn import texts
 from ringtrain.nn.activations import GELU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -22,6 +21,7 @@ from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
 from ringtrain.nn.sequence import Attention, Embedding, PositionEmbedding
 from ringtrain.nn.upsample import Upsample
 from ringtrain.ops.catalogue import make_ops
+from tests.says import says
 
 SEQUENCE, LINE, IMAGE, VOLUME = [(5, 12)], [(9, 4)], [(6, 5, 4)], [(4, 5, 3, 4)]
 CASES = [
@@ -383,7 +383,7 @@ def test_a_number_that_is_no_entry_makes_the_layer_the_first_that_is_not_finite(
 
 def test_more_entries_than_16_bits_can_name_are_refused():
     ops = SimpleNamespace(active=np.dtype("float16"))
-    wanted = texts.ENTRIES_IN_16_BITS(layer="e", entries=2050, dtype="float16", most=2048)
+    wanted = says("--precision", "'e'", 2050, "float16", 2048)
     with pytest.raises(ModelError) as error:
         Embedding("e", 2050, 3).forward(SimpleNamespace(ops=ops), {}, [np.zeros((1, 4))])
     assert str(error.value) == wanted
@@ -424,36 +424,36 @@ def test_flops_of_known_layers():
 
 
 MISFITS = [
-    (Conv2D("c", 6, 3), [(9,)], "9", texts.IMAGE()),
-    (Conv2D("c", 6, 3), IMAGE * 2, "6x5x4 and 6x5x4", texts.ONE_INPUT()),
-    (Conv2D("c", 6, 7, pad=0), IMAGE, "6x5x4", texts.WINDOW(side="7x7")),
-    (Conv1D("c", 6, 3), IMAGE, "6x5x4", texts.SEQUENCE()),
-    (Conv1D("c", 6, 10), LINE, "9x4", texts.WINDOW(side=10)),
-    (Conv1D("c", 6, 3, groups=3), LINE, "9x4", texts.GROUPS(inputs=4, outputs=6, groups=3)),
-    (Conv3D("c", 6, 3), IMAGE, "6x5x4", texts.VOLUME()),
-    (Conv3D("c", 6, 4), VOLUME, "4x5x3x4", texts.WINDOW(side="4x4x4")),
-    (ConvTranspose2D("c", 6, 3), LINE, "9x4", texts.IMAGE()),
-    (ConvTranspose2D("c", 6, 3, stride=2, output_pad=2), IMAGE, "6x5x4", texts.OUTPUT_PAD(stride=2, output_pad=2)),
-    (ConvTranspose2D("c", 6, 1, pad=3), IMAGE, "6x5x4", texts.NOTHING_LEFT(pad=3)),
-    (Upsample("u", 2), LINE, "9x4", texts.IMAGE()),
-    (Conv2D("c", 6, 3, groups=3), IMAGE, "6x5x4", texts.GROUPS(inputs=4, outputs=6, groups=3)),
-    (Linear("l", 7), IMAGE, "6x5x4", texts.FEATURES()),
-    (MaxPool("p", 2, 2, pad=2), IMAGE, "6x5x4", texts.PADDING(kernel=2, pad=2)),
-    (Linear("l", 7), [(4, 6, 5, 4)], "4x6x5x4", texts.FEATURES()),
-    (GroupNorm("n", 3), IMAGE, "6x5x4", texts.CHANNEL_GROUPS(groups=3)),
-    (Embedding("e", 7, 3), SEQUENCE, "5x12", texts.NUMBERS()),
-    (PositionEmbedding("p"), IMAGE, "6x5x4", texts.SEQUENCE()),
-    (Attention("a", 2), [(9,)], "9", texts.SEQUENCE()),
-    (Attention("a", 5), SEQUENCE, "5x12", texts.HEADS(heads=5)),
-    (AvgPool("p", 9, 1), IMAGE, "6x5x4", texts.WINDOW(side="9x9")),
-    (GlobalAvgPool("g"), [(4,)], "4", texts.SPATIAL()),
-    (LRN("n", size=4), IMAGE, "6x5x4", texts.ODD_SIZE(size=4)),
-    (LRN("n", k=2.0, region="within"), IMAGE, "6x5x4", texts.ONE_WITHIN(k=2)),
-    (BatchNorm("b"), IMAGE * 2, "6x5x4 and 6x5x4", texts.ONE_INPUT()),
-    (Add("a"), IMAGE, "6x5x4", texts.SEVERAL_INPUTS()),
-    (Add("a"), [(4,), (5,)], "4 and 5", texts.SAME_SHAPE()),
-    (Concat("j"), [(6, 5, 4), (6, 4, 4)], "6x5x4 and 6x4x4", texts.SAME_BUT_CHANNELS()),
-    (Flatten("f"), [], texts.NO_INPUT(), texts.ONE_INPUT()),
+    (Conv2D("c", 6, 3), [(9,)], "9", says("HxWxC", "flattens")),
+    (Conv2D("c", 6, 3), IMAGE * 2, "6x5x4 and 6x5x4", says("one", "input")),
+    (Conv2D("c", 6, 7, pad=0), IMAGE, "6x5x4", says("7x7")),
+    (Conv1D("c", 6, 3), IMAGE, "6x5x4", says("features", "Embedding")),
+    (Conv1D("c", 6, 10), LINE, "9x4", says(10, "padding", "kernel")),
+    (Conv1D("c", 6, 3, groups=3), LINE, "9x4", says(4, 6, 3, "groups", "divides")),
+    (Conv3D("c", 6, 3), IMAGE, "6x5x4", says("volume", "DxHxWxC")),
+    (Conv3D("c", 6, 4), VOLUME, "4x5x3x4", says("4x4x4")),
+    (ConvTranspose2D("c", 6, 3), LINE, "9x4", says("HxWxC", "flattens")),
+    (ConvTranspose2D("c", 6, 3, stride=2, output_pad=2), IMAGE, "6x5x4", says(2, "below", "stride")),
+    (ConvTranspose2D("c", 6, 1, pad=3), IMAGE, "6x5x4", says(3, "pixels", "away")),
+    (Upsample("u", 2), LINE, "9x4", says("HxWxC", "flattens")),
+    (Conv2D("c", 6, 3, groups=3), IMAGE, "6x5x4", says(4, 6, 3, "groups", "divides")),
+    (Linear("l", 7), IMAGE, "6x5x4", says("Flatten", "GlobalAvgPool")),
+    (MaxPool("p", 2, 2, pad=2), IMAGE, "6x5x4", says(2, "below", "kernel")),
+    (Linear("l", 7), [(4, 6, 5, 4)], "4x6x5x4", says("Flatten", "GlobalAvgPool")),
+    (GroupNorm("n", 3), IMAGE, "6x5x4", says(3, "groups", "divides")),
+    (Embedding("e", 7, 3), SEQUENCE, "5x12", says("those", "entries")),
+    (PositionEmbedding("p"), IMAGE, "6x5x4", says("features", "Embedding")),
+    (Attention("a", 2), [(9,)], "9", says("features", "Embedding")),
+    (Attention("a", 5), SEQUENCE, "5x12", says(5, "LxD", "heads")),
+    (AvgPool("p", 9, 1), IMAGE, "6x5x4", says("9x9")),
+    (GlobalAvgPool("g"), [(4,)], "4", says("spatial", "DxHxWxC")),
+    (LRN("n", size=4), IMAGE, "6x5x4", says(4, "odd", "middle")),
+    (LRN("n", k=2.0, region="within"), IMAGE, "6x5x4", says("within", "k = 2")),
+    (BatchNorm("b"), IMAGE * 2, "6x5x4 and 6x5x4", says("one", "input")),
+    (Add("a"), IMAGE, "6x5x4", says("two", "inputs")),
+    (Add("a"), [(4,), (5,)], "4 and 5", says("inputs", "shape")),
+    (Concat("j"), [(6, 5, 4), (6, 4, 4)], "6x5x4 and 6x4x4", says("differ", "channels")),
+    (Flatten("f"), [], says("no", "input"), says("one", "input")),
 ]
 
 
@@ -461,7 +461,7 @@ MISFITS = [
 def test_shapes_that_do_not_fit_are_explained(layer, inputs, got, wanted):
     with pytest.raises(ModelError) as error:
         layer.shape(inputs)
-    assert str(error.value) == texts.MISFIT(layer=layer.name, kind=type(layer).__name__, got=got, wanted=wanted)
+    assert str(error.value) == says(f"{layer.name!r}", type(layer).__name__, got, wanted)
 
 
 def test_statistics_over_ranks_are_not_computed_again_and_those_of_evaluation_may_be():

@@ -9,7 +9,6 @@ from nn_support import STEP, TOLERANCE, make_pass, reference
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, ModelError
-from ringtrain.nn import texts
 from ringtrain.nn.losses import (
     LOSSES,
     ONE_CLASS_NUMBER,
@@ -21,6 +20,7 @@ from ringtrain.nn.losses import (
     SoftmaxCrossEntropy,
     make_loss,
 )
+from tests.says import says
 
 OPS = reference()
 LABELS = np.array([0, 3, -1, 2, 3], np.int32)  # one is ignored
@@ -139,20 +139,16 @@ def test_nothing_valid_anywhere_divides_by_nothing():
     np.testing.assert_array_equal(dx, 0)
 
 
-def wrong(**given):
-    return texts.CLASSES.pattern(layer="out", **given)
-
-
 def test_a_network_must_give_one_number_a_class():
     check = partial(SoftmaxCrossEntropy().check, (10,), ONE_CLASS_NUMBER, layer="out")
     check(classes=10)
-    with pytest.raises(ModelError, match=texts.NO_LABELS.pattern()):
+    with pytest.raises(ModelError, match=says("--loss ce", "no labels")):
         check(classes=0)
-    with pytest.raises(ModelError, match=wrong(shape="10", count="100 classes", classes=100)):
+    with pytest.raises(ModelError, match=says("'out'", "gives 10", "100 classes", "--classes 100")):
         check(classes=100)
-    with pytest.raises(ModelError, match=wrong(count="1 class", model=texts.A_MODEL, classes=1)):
+    with pytest.raises(ModelError, match=says("'out'", "1 class", "--classes 1", "a model")):
         check(classes=1)
-    with pytest.raises(ModelError, match=wrong(model=texts.A_COPY(file="lenet.toml"), classes=3)):
+    with pytest.raises(ModelError, match=says("'out'", "--model", "lenet.toml", "--classes 3")):
         check(classes=3, file=Path("lenet.toml"))
 
 
@@ -163,11 +159,11 @@ FITTING = [
     ("huber", (3,), LabelForm((3,), True)), ("bce", (1,), ONE_CLASS_NUMBER), ("bce", (3,), LabelForm((3,))),
 ]  # fmt: skip
 UNFIT = [
-    ("ce", (5,), LabelForm((), True), texts.CLASS_NUMBERS.pattern()),
-    ("ce", (8, 8, 3), LabelForm((8, 8)), texts.DENSE_CLASSES.pattern(shape="8x8x3", wanted="8x8x5")),
-    ("ce", (5,), LabelForm((8, 8)), texts.DENSE_CLASSES.pattern(shape="5", labels="8x8")),
-    ("mse", (10,), ONE_CLASS_NUMBER, texts.OTHER_VALUES.pattern(shape="10", remedy=texts.CLASSES_INSTEAD)),
-    ("bce", (8, 8, 2), FIELD, texts.OTHER_VALUES.pattern(shape="8x8x2", labels="8x8", remedy=texts.SHAPE_INSTEAD)),
+    ("ce", (5,), LabelForm((), True), says("--loss ce", "values")),
+    ("ce", (8, 8, 3), LabelForm((8, 8)), says("--loss", "8x8x3", "8x8x5")),
+    ("ce", (5,), LabelForm((8, 8)), says("--loss", "5", "8x8")),
+    ("mse", (10,), ONE_CLASS_NUMBER, says("--loss", "10")),
+    ("bce", (8, 8, 2), FIELD, says("--loss", "8x8x2", "8x8", "labels", "set")),
 ]
 
 
@@ -183,7 +179,7 @@ def test_outputs_of_other_shapes_are_refused(name, output, labels, told):
 
 
 def test_an_unknown_loss_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=texts.UNKNOWN_LOSS.pattern(name="cee")):
+    with pytest.raises(ConfigError, match=says("--loss", "--plugin", "cee")):
         make_loss(TrainConfig(loss="cee"))
     assert make_loss(TrainConfig(label_smoothing=0.1)) == SoftmaxCrossEntropy(0.1)
     assert SoftmaxCrossEntropy(0.1).evaluated() == SoftmaxCrossEntropy()

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.says import says
 
 pytestmark = pytest.mark.device
 
@@ -48,15 +48,15 @@ def test_memory_goes_to_and_fro(runtime):
 
 def test_what_does_not_fit_is_refused(runtime):
     stream, x = runtime.stream(), runtime.empty(4, "float32")
-    with pytest.raises(DeviceError, match=texts.COPY_SIZES.pattern(given=16, nbytes=8)):
+    with pytest.raises(DeviceError, match=says(16, 8, "copy", "bytes")):
         runtime.copy(x, x[:2], stream)
-    with pytest.raises(DeviceError, match=texts.HOST_ARRAY.pattern(kind="list")):
+    with pytest.raises(DeviceError, match=says("list")):
         runtime.upload([1.0], x, stream)
-    with pytest.raises(DeviceError, match=texts.HOST_ARRAY.pattern(kind="ndarray")):
+    with pytest.raises(DeviceError, match=says("ndarray")):
         runtime.download(x, np.empty(8, np.float32)[::2], stream)
-    with pytest.raises(DeviceFullError, match=texts.ARRAY_TOO_LARGE.pattern(asked="4096.00 GiB", nbytes=1 << 42)):
+    with pytest.raises(DeviceFullError, match=says("--precision", "4096.00 GiB", f"{1 << 42:,}")):
         runtime.empty(1 << 42, "uint8")
-    with pytest.raises(DeviceError, match=texts.NOT_WHOLE.pattern()):
+    with pytest.raises(DeviceError, match=says("Runtime", "shared")):
         runtime.share(runtime.whole(16)[:4])
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_recorded(runtime):
         ("a graph was launched", lambda: graphs[0].launch(stream)),
     ]
     for action, run in refused:
-        words = texts.WHILE_RECORDING.pattern(action=action)
+        words = says(action)
         with pytest.raises(DeviceError, match=words), runtime.record(stream):
             run()
     assert runtime.empty(4, "uint8").size == 4
@@ -164,9 +164,9 @@ def test_precise_products_are_of_more_than_ten_bits(runtime):
 
 def test_products_that_are_none(runtime):
     stream, x, y = runtime.stream(), runtime.empty(6, "float32"), runtime.empty(4, "float64")
-    with pytest.raises(DeviceError, match=texts.PRODUCT.pattern(a="2 × 3", b="2 × 3", c="2 × 2")):
+    with pytest.raises(DeviceError, match=says("2 × 3", "2 × 2")):
         runtime.product(Matrix(x, 2, 3, 3), Matrix(x, 2, 3, 3), Matrix(x, 2, 2, 2), False, True, stream)
-    with pytest.raises(DeviceError, match=texts.PRODUCT.pattern(a="float32", b="float32", c="float64")):
+    with pytest.raises(DeviceError, match=says("float32", "float64")):
         runtime.product(Matrix(x, 2, 3, 3), Matrix(x, 3, 2, 2), Matrix(y, 2, 2, 2), False, True, stream)
 
 

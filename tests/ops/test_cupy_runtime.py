@@ -2,7 +2,6 @@
 
 import builtins
 import ctypes
-import re
 import subprocess
 import sys
 import threading
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda import checks, cublas, cupy_compiler, cupy_maps, identity
 from ringtrain.ops.cuda.boxes import Boxes, windows
 from ringtrain.ops.cuda.checks import check_usable
@@ -21,6 +19,7 @@ from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes import fake_cupy
 from tests.fakes.fake_cublas import HEADER, WORDS, FakeCublas
 from tests.fakes.fake_cupy import FakeCupy
+from tests.says import says
 
 SOURCE = 'extern "C" __global__ void twice(const float *x, float *y, int n) {}'
 
@@ -166,7 +165,7 @@ def test_a_digest_of_the_headers_that_are_used(cupy, tmp_path, monkeypatch):
 
 def test_what_does_not_compile_for_an_architecture_is_told_and_leaves_no_file(runtime, cupy, tmp_path):
     cupy.cuda.nvrtc.fails = True
-    words = texts.NOT_COMPILED.pattern(doing="the compilation of a source", error="a.cu(1): error")
+    words = says("the compilation of a source", "a.cu(1): error")
     with pytest.raises(DeviceError, match=words):
         runtime.compile(SOURCE, "twice.cu", (), "sm_90a")
     assert list(tmp_path.iterdir()) == [] and cupy.log[-1] == "destroy"
@@ -214,7 +213,7 @@ def test_maps_have_the_arguments_of_the_driver(runtime, encoder):
 
 def test_a_map_that_the_driver_refuses_is_told(runtime, encoder):
     encoder.error, boxes = 1, Boxes((64, 8, 2), (64, 512), (64, 8, 1))
-    with pytest.raises(DeviceError, match=texts.NO_MAP.pattern(boxes=boxes, error=1)):
+    with pytest.raises(DeviceError, match=says(boxes, 1)):
         runtime.tensor_map(runtime.empty(64, "float16"), boxes)
 
 
@@ -229,11 +228,11 @@ def test_a_kernel_gets_a_map_by_value_and_a_recording_keeps_its_array(runtime, c
 
 
 def recorded(action):
-    return texts.WHILE_RECORDING.pattern(action=action)
+    return says(action)
 
 
 def failed(doing, error):
-    return texts.FAILED.pattern(doing=doing, index=0, error=error)
+    return says(doing, 0, error)
 
 
 def test_recordings_are_ended_and_keep_their_arrays(runtime, cupy):
@@ -268,15 +267,15 @@ def test_an_event_behind_a_fault_is_not_awaited_for_ever(runtime):
 def test_memory_of_another_process(runtime, cupy):
     x = runtime.whole(100)
     name = runtime.share(x)
-    with pytest.raises(DeviceError, match=texts.NOT_WHOLE.pattern()):
+    with pytest.raises(DeviceError, match=says("Runtime", "shared")):
         runtime.share(runtime.empty(100, "uint8"))
     there = runtime.open(name, 100)
     assert (there.data.ptr, there.size) == (x.data.ptr, 100)
-    with pytest.raises(DeviceError, match=texts.OPEN_ALREADY.pattern()):
+    with pytest.raises(DeviceError, match=says("open", "already")):
         runtime.open(name, 100)
     runtime.close(there)
     assert cupy.log[-1] == "close"
-    with pytest.raises(DeviceError, match=texts.NOT_OPEN.pattern()):
+    with pytest.raises(DeviceError, match=says("close", "open")):
         runtime.close(there)
 
 
@@ -320,13 +319,13 @@ def test_a_recorded_product_keeps_its_arrays_and_the_workspace(runtime, cupy, li
 
 def test_a_status_of_cublas_is_told_as_it_is(runtime, cupy, library):
     cupy.free, library.failing = 1 << 30, {"cublasGemmEx": 13}
-    told = texts.CUBLAS_STATUS(call="cublasGemmEx", status=13, words=WORDS.decode())
-    with pytest.raises(DeviceError, match=f"^{re.escape(told)}$"):
+    told = says("cublasGemmEx", 13, WORDS.decode())
+    with pytest.raises(DeviceError, match=told):
         runtime.product(*matrices(runtime), False, True, runtime.stream())
 
 
 def test_out_of_memory_says_how_much_is_free(runtime, cupy):
-    too_large = texts.ARRAY_TOO_LARGE.pattern(index=0, asked="5.00 GiB", nbytes=5_368_709_120, left="0.00 GiB")
+    too_large = says("--precision", 0, "5.00 GiB", "5,368,709,120", "0.00 GiB")
     for ask in (lambda: runtime.empty((1 << 28, 5), "float32"), lambda: runtime.whole(5 << 30)):
         with pytest.raises(DeviceError, match=too_large):
             ask()
@@ -350,17 +349,17 @@ def test_out_of_memory_says_how_much_is_free(runtime, cupy):
         (
             "compile",
             fake_cupy.CompileException("a.cu(1): error"),
-            texts.NOT_COMPILED.pattern(doing="the compilation of a source", error="a.cu(1): error"),
+            says("the compilation of a source", "a.cu(1): error"),
         ),
         (
             "compile",
             ImportError("no libnvrtc\nmore"),
-            texts.NO_LIBRARY.pattern(doing="the compilation of a source", error="no libnvrtc") + "$",
+            says("the compilation of a source", "no libnvrtc"),
         ),
         (
             "memcpy",
             fake_cupy.CUDARuntimeError("cudaErrorMemoryAllocation: x"),
-            texts.OUT_OF_MEMORY.pattern(index=0, doing="a copy", error="cudaErrorMemoryAllocation: x"),
+            says(0, "a copy", "cudaErrorMemoryAllocation: x"),
         ),
         ("begin", fake_cupy.CUDARuntimeError("cudaErrorX: x"), failed("the begin of a recording", "cudaErrorX: x")),
     ],
@@ -382,23 +381,23 @@ def test_a_defect_is_no_fault_of_the_device(runtime, cupy):
         runtime.stream().synchronize()
 
 
-OLDER = texts.OLDER_CUPY(built=13, install=texts.INSTALL(major=12))
+OLDER = says(13, 12, "pip", "cuda")
 UNUSABLE = {
-    "no driver": (FakeCupy(driver=0), 0, texts.NO_DRIVER()),
-    "old driver": (FakeCupy(driver=12040), 0, texts.OLD_DRIVER(built=13, driver="12.4", what_to_do=OLDER)),
+    "no driver": (FakeCupy(driver=0), 0, says("--device", "--gpus")),
+    "old driver": (FakeCupy(driver=12040), 0, says("--device", 13, "12.4", OLDER)),
     "very old driver": (
-        FakeCupy(driver=11080), 0, texts.OLD_DRIVER(built=13, driver="11.8", what_to_do=texts.NEWER_DRIVER),
+        FakeCupy(driver=11080), 0, says("--device", 13, "11.8", "newer", "driver"),
     ),
-    "no device": (FakeCupy(count=0), 0, texts.NO_GPU(visible=texts.VISIBLE(devices=""))),
+    "no device": (FakeCupy(count=0), 0, says("--device")),
     "no such device": (
         FakeCupy(count=2), 2,
-        texts.NOT_VISIBLE(index=2, seen=texts.SEVERAL_ARE(last=1), visible=texts.VISIBLE(devices="")),
+        says(2, 1, "devices", "are"),
     ),
     "only one": (
-        FakeCupy(), 1, texts.NOT_VISIBLE(index=1, seen=texts.ONE_IS, visible=texts.VISIBLE(devices="")),
+        FakeCupy(), 1, says(1, "device", "is"),
     ),
     "old device": (
-        FakeCupy(capability=(7, 5)), 0, texts.OLD_DEVICE(index=0, name="Fake", capability="7.5", oldest="8.0"),
+        FakeCupy(capability=(7, 5)), 0, says(0, "Fake", "7.5", "8.0"),
     ),
 }  # fmt: skip
 
@@ -413,19 +412,19 @@ def test_why_a_device_cannot_be_used(cupy, index, words, monkeypatch):
 
 FAULTS = {
     "none": (
-        "count", "cudaErrorNoDevice: no CUDA-capable device is detected", texts.NO_GPU(visible=""),
+        "count", "cudaErrorNoDevice: no CUDA-capable device is detected", says("--device"),
     ),
-    "broken": ("count", "cudaErrorUnknown: unknown", texts.DRIVER_FAILS(error="cudaErrorUnknown: unknown")),
+    "broken": ("count", "cudaErrorUnknown: unknown", says("--device", "cudaErrorUnknown: unknown")),
     "busy": (
-        "enter", "cudaErrorDevicesUnavailable: busy", texts.BUSY(index=0, error="cudaErrorDevicesUnavailable: busy"),
+        "enter", "cudaErrorDevicesUnavailable: busy", says(0, "cudaErrorDevicesUnavailable: busy"),
     ),
     "full": (
         "enter",
         "cudaErrorMemoryAllocation: out of memory",
-        texts.OUT_OF_MEMORY(index=0, doing="the first use", error="cudaErrorMemoryAllocation: out of memory"),
+        says(0, "the first use", "cudaErrorMemoryAllocation: out of memory"),
     ),
     "odd": (
-        "enter", "cudaErrorOdd: odd", texts.FAILED(doing="the first use", index=0, error="cudaErrorOdd: odd"),
+        "enter", "cudaErrorOdd: odd", says("the first use", 0, "cudaErrorOdd: odd"),
     ),
 }  # fmt: skip
 
@@ -442,13 +441,13 @@ def test_what_the_driver_says_of_a_device(cupy, call, text, words, monkeypatch):
 IMPORTS = {
     "not installed": (
         ModuleNotFoundError("x", name="cupy"),
-        texts.NO_CUPY(newer=texts.INSTALL(major=13), older=texts.INSTALL(major=12)),
+        says("--device", "pip install 'ringtrain[cuda13]'", "cuda12"),
     ),
     "something it needs": (
         ModuleNotFoundError("No module named 'fastrlock'", name="fastrlock"),
-        texts.CUPY_BROKEN(error="No module named 'fastrlock'"),
+        says("--device", "No module named 'fastrlock'"),
     ),
-    "broken": (ImportError("libcudart.so.13"), texts.CUPY_BROKEN(error="libcudart.so.13")),
+    "broken": (ImportError("libcudart.so.13"), says("--device", "libcudart.so.13")),
 }
 
 
@@ -457,8 +456,8 @@ def test_cupy_that_cannot_be_imported(error, words, monkeypatch):
     def refuse(name, *rest):
         raise error
 
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(DeviceError) as raised:
+    with monkeypatch.context() as patched, pytest.raises(DeviceError) as raised:
+        patched.setattr(builtins, "__import__", refuse)
         checks.import_cupy()
     assert str(raised.value) == words
 

@@ -3,9 +3,10 @@
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.ops import keys, texts
+from ringtrain.ops import keys
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.catalogue import OPS, make_ops
+from tests.says import says
 
 
 def test_each_name_makes_its_operations():
@@ -15,11 +16,9 @@ def test_each_name_makes_its_operations():
 
 
 def test_unknown_names_and_types_are_explained():
-    with pytest.raises(
-        ConfigError, match=texts.UNKNOWN_OPS.pattern(name="cup", hint="did you mean 'cpu'? known: cpu, reference")
-    ):
+    with pytest.raises(ConfigError, match=says("'cup'", "did you mean 'cpu'? known: cpu, reference")):
         make_ops("cup")
-    with pytest.raises(ConfigError, match=texts.UNKNOWN_DTYPE.pattern(name="cpu", dtype="float16")):
+    with pytest.raises(ConfigError, match=says("'cpu'", "'float16'")):
         make_ops("cpu", "float16")
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.cpu.library import ArrayParameter, threads_wanted
@@ -17,6 +16,7 @@ from ringtrain.ops.host_update import HostUpdate
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import calls, of_devices, perform
+from tests.says import says
 
 TOLERANCE = {"float32": 5e-6, "float64": 1e-13}
 # Bytes: views, numbers and one 16 KiB chunk of Python's stack, but no array of a call that counts as large.
@@ -346,5 +346,5 @@ def test_a_variance_that_is_rounded_away_is_not_negative(make):
 
 @pytest.mark.parametrize("count", [0, 65, 100_000, 1 << 31])
 def test_more_threads_than_can_be_of_use_are_refused(count):
-    with pytest.raises(ConfigError, match="^" + texts.THREADS.pattern(count=count, most=64)):
+    with pytest.raises(ConfigError, match="^" + says("--threads", count, 64)):
         CpuOps("float32").threads(count)

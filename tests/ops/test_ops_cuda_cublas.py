@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda import cublas
 from ringtrain.ops.cuda.cublas import PARAMETERS, WORKSPACE_BYTES, Cublas
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.fake_cublas import HANDLE, HEADER, WORDS, FakeCublas
 from tests.fakes.host_cuda import HostRuntime
+from tests.says import says
 
 STREAM = 4711
 ORDERS = list(itertools.product((False, True), repeat=2))
@@ -137,14 +137,14 @@ def test_a_stream_has_a_handle_and_workspace_that_it_keeps(library):
 @pytest.mark.parametrize("name", HEADER)
 def test_a_status_that_is_no_success_is_told_with_its_call(library, name):
     library.failing = {name: 13}
-    told = texts.CUBLAS_STATUS(call=name, status=13, words=WORDS.decode())
-    with pytest.raises(DeviceError, match=f"^{re.escape(told)}$"):
+    told = says(name, 13, WORDS.decode())
+    with pytest.raises(DeviceError, match=told):
         Product("float32", "float32").run()
 
 
 def test_a_handle_is_not_made_within_a_recording(library):
     runtime = HostRuntime()
-    refused = texts.WHILE_RECORDING.pattern(action="an array was allocated")
+    refused = says("an array was allocated")
     with pytest.raises(DeviceError, match=refused), runtime.record(runtime.stream()):
         Cublas(runtime, STREAM)
     assert library.log == []
@@ -185,8 +185,8 @@ def test_the_library_is_looked_for_in_the_extras_then_by_the_loader(monkeypatch,
 def test_a_library_that_is_not_there_is_told_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     monkeypatch.setattr(cublas, "SONAMES", ("libnone.so.13", "libnone.so.12"))
-    told = texts.NO_LIBRARY(doing="a matrix product of cuBLAS", error="libnone.so.13, libnone.so.12")
-    with pytest.raises(DeviceError, match=f"^{re.escape(told)}$"):
+    told = says("a matrix product of cuBLAS", "libnone.so.13, libnone.so.12")
+    with pytest.raises(DeviceError, match=told):
         Cublas(HostRuntime(), STREAM)
 
 

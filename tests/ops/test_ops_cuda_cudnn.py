@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution
@@ -20,6 +19,7 @@ from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.fake_cudnn import FakeCudnn, cudnnGraphNotSupportedError
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import needs_compiler
+from tests.says import says
 
 # Of ResNet-50 on 224 × 224: size in, channels in, channels out, kernel, stride. He et al. 2016, table 1, with the
 # stride of a stage in its 3 × 3 convolution.
@@ -112,7 +112,7 @@ def test_engines_that_are_not_wanted(cudnn):
 PLAN = ConvolutionPlan(1, 5, 5, 2, 5, 5, 2, 3, 1, 1, 1)
 NO_ENGINE = cudnnGraphNotSupportedError("no engine")
 FAILURE = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-RAISED = texts.CUDNN_RAISED.pattern(kind="RuntimeError", error="CUDNN_STATUS_EXECUTION_FAILED")
+RAISED = says("RuntimeError", "CUDNN_STATUS_EXECUTION_FAILED")
 
 
 def device_with(precision="float32", dtype="float32", pointer=7, **rest):
@@ -153,8 +153,8 @@ def test_weights_are_turned_on_their_way_there_and_back(precision, refuses, accu
 @pytest.mark.parametrize(
     "library, words, built",
     [
-        (FakeCudnn(refuses=[NO_ENGINE]), texts.CUDNN.pattern(error="no engine"), 1),
-        (FakeCudnn(no_handle=RuntimeError("no symbol")), texts.CUDNN.pattern(error="no symbol"), 0),
+        (FakeCudnn(refuses=[NO_ENGINE]), says("no engine"), 1),
+        (FakeCudnn(no_handle=RuntimeError("no symbol")), says("no symbol"), 0),
         (FakeCudnn(fails=FAILURE), RAISED, 1),
     ],
     ids=["no engine", "no library behind it", "failure"],
@@ -176,7 +176,7 @@ def test_neither_float64_nor_a_stream_that_is_none_of_a_device():
 @needs_compiler
 @pytest.mark.parametrize(
     "library, why",
-    [(FakeCudnn(fails=FAILURE), RAISED), (FakeCudnn(), texts.OTHER_RESULT.pattern(most=0.001))],
+    [(FakeCudnn(fails=FAILURE), RAISED), (FakeCudnn(), says("0.001"))],
     ids=["raises", "gives other numbers"],
 )
 def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(library, why):
@@ -194,7 +194,7 @@ def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(library, why):
     assert np.abs(get(device, arrays[2]) - wanted).max() < 1e-5
     assert len(choice.table) == 3 and all("cuDNN" not in each.seconds for each in choice.table.values())
     (note,) = choice.notes
-    assert re.fullmatch(texts.LEFT_OUT.pattern(name="cuDNN", times=3, why="") + why, note)
+    assert re.fullmatch(says("cuDNN", 3) + why, note)
 
 
 @needs_compiler

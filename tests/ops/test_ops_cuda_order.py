@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.segments import Segments
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import cuda_ops, device_runtime, needs_compiler
+from tests.says import says
 
 pytestmark = needs_compiler
 
@@ -86,11 +86,11 @@ def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, action):
         ops.segment("wishes", run)
     assert ops.to_host(x).tolist() == [16] * 4
     assert len(ran) == 5  # once to find that it cannot be
-    anew = texts.RUN_EACH_TIME(count=1, why=texts.WHILE_RECORDING(action=action))
+    anew = says(1, action)
     assert f"; {anew}" in ops.describe()
     ops.segment("another", lambda: ops.scale(x, 2))
     ops.segment("another", lambda: ops.scale(x, 2))
-    assert f"; {texts.RECORDED(count=1)}, {anew}" in ops.describe()
+    assert says("1 segments", "recorded", anew).matches(ops.describe())
 
 
 @pytest.mark.device

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.choice import Choice, Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -17,6 +16,7 @@ from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_dept
 from ringtrain.ops.precision import active_dtype
 from tests.fakes import nvrtc
 from tests.ops.cuda_support import cuda_ops, device_runtime, needs_compiler
+from tests.says import says
 
 # Roundings to nearest of each type are off by less than this share.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -208,7 +208,7 @@ class Standing:
 
 
 def left_out(name, why, times=1):
-    return texts.LEFT_OUT(name=name, times=times, why=why)
+    return says(name, times, why)
 
 
 def ways(*names):
@@ -250,7 +250,7 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
     for work in ("work", "more"):
         assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
         assert set(choice.table[work].seconds) == {"own"}
-    assert choice.notes == [left_out("blas", texts.OTHER_RESULT(name="own", most=0.001), times=2)]
+    assert choice.notes == [left_out("blas", says("own", "0.001"), times=2)]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_the_first_way_that_gives_numbers_is_the_one_that_is_named():
     clock = Clock({"own": Unable("no tile"), "library": 2e-3, "blas": 1e-3}, {"blas": [0.0, 0.0]})
     choice = clock.choice()
     assert choice(Standing(), "work", ways("own", "library", "blas"), clock.trial).name == "library"
-    other = texts.OTHER_RESULT(name="library", most=0.001)
+    other = says("library", "0.001")
     assert choice.notes == [left_out("own", "no tile"), left_out("blas", other)]
 
 
@@ -348,7 +348,7 @@ def test_products_of_cublas_are_recorded_and_replayed_on_other_numbers(orders, p
         wanted += left.astype(float) @ right.astype(float)
         ops.segment("product", lambda: ran.append(ops.product(a, b, y, *orders, accumulate=True)))
         assert (ops.to_host(y) == wanted).all()
-    assert len(ran) == 2 and ops.describe().endswith(texts.RECORDED(count=1))
+    assert len(ran) == 2 and says(1, "segments", "recorded").matches(ops.describe())
     assert [chosen.name for chosen in ops.choices.table.values()] == ["cuBLAS"]
 
 
@@ -363,7 +363,7 @@ def test_a_layer_of_cublas_is_recorded_with_its_bias_and_relu():
             ops.upload(host, array)
         ops.segment("layer", lambda: ops.linear(*arrays, y, relu=True))
         assert np.abs(ops.to_host(y) - np.maximum(scale * x @ w + b, 0)).max() < 1e-5
-    assert ops.describe().endswith(texts.RECORDED(count=1))
+    assert says(1, "segments", "recorded").matches(ops.describe())
 
 
 @pytest.mark.device

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.choice import SETTING, Choice, Way, kinds_left_out
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.trials import PIECE, PIECES, distance, sample_of, seconds_of
 from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.says import says
 
 ISSUE_S, LAUNCH_S, EVENT_S = 20e-6, 8e-6, 1e-6  # what Python takes
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_recorded_is_told():
         (
             DeviceError("capture was invalidated"),
             Unable,
-            f"^{texts.NOT_RECORDABLE.pattern(error='capture was invalidated')}$",
+            says("recorded", "capture was invalidated"),
         ),
         (DeviceFullError("no memory"), DeviceFullError, "^no memory$"),
     ],
@@ -197,10 +197,10 @@ def gives_nothing(runtime, right, given):
     pass
 
 
-OTHER = texts.OTHER_RESULT(name="own", most=0.001)
+OTHER = says("own", "0.001")
 REFUSALS = {
-    fails: texts.CUBLAS(error="the function failed to launch on the GPU"),
-    raises: texts.CUBLAS(error="undefined symbol"),
+    fails: says("the function failed to launch on the GPU"),
+    raises: says("undefined symbol"),
     gives_nan: OTHER,
     gives_half: OTHER,
     gives_nothing: OTHER,
@@ -213,7 +213,7 @@ REFUSALS = {
 def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, why):
     host, choice = multiplied(spoil)
     assert (host == 5).all()
-    assert choice.notes == [texts.LEFT_OUT(name="cuBLAS", times=1, why=why)]
+    assert choice.notes == [says("cuBLAS", 1, why)]
     assert next(iter(choice.table.values())).name == "own"
 
 
@@ -228,7 +228,7 @@ def test_a_library_that_is_right_is_taken():
 @needs_compiler
 def test_a_product_of_float32_is_held_to_it_in_a_net_of_16_bits():
     host, choice = multiplied(gives_a_percent_more, "float16")
-    assert (host == 5).all() and choice.notes == [texts.LEFT_OUT(name="cuBLAS", times=1, why=OTHER)]
+    assert (host == 5).all() and choice.notes == [says("cuBLAS", 1, OTHER)]
 
 
 # ── kinds of ways that are left out ──────────────────────────────────────────────────────────────────────────────
@@ -260,7 +260,7 @@ def test_kinds_are_left_out_of_every_choice_with_a_note(monkeypatch, setting, gi
     assert list(dict.fromkeys(tried)) == left
     told = {"wgmma": "a trap"} if given else {}
     told |= {kind: f"{SETTING}={setting}" for kind in ("wgmma", "cuDNN", "cuBLAS") if kind.lower() in setting.lower()}
-    assert choice.notes == [texts.NOT_OFFERED(kind=kind, why=why) for kind, why in told.items()]
+    assert choice.notes == [says(kind, why) for kind, why in told.items()]
 
 
 def test_the_only_way_is_not_left_out():
@@ -268,6 +268,6 @@ def test_the_only_way_is_not_left_out():
 
 
 def test_a_kind_that_is_not_there_is_refused():
-    wanted = texts.UNKNOWN_KIND.pattern(setting=SETTING, value="wgmma,cutlass", name="cutlass")
+    wanted = says(SETTING, "wgmma,cutlass", "'cutlass'")
     with pytest.raises(DeviceError, match=wanted):
         kinds_left_out("wgmma,cutlass")

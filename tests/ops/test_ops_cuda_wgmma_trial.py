@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda import choice, gemm, wgmma, wgmma_trial
 from ringtrain.ops.cuda.runtime import Facts
 from ringtrain.ops.cuda.wgmma_trial import ask
 from tests.fakes.fake_cupy import FakeCupy
 from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.says import says
 
 FACTS = Facts("H100", (9, 0), 132, 232448, (13, 0), (13, 0), "GPU-1")
 TRAP = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -35,11 +35,11 @@ def compared(why):
 
 
 def untried(why):
-    return texts.WGMMA_UNTRIED(why=why)
+    return says(why)
 
 
 def failed(why, path):
-    return texts.WGMMA_FAILED(why=why, path=path)
+    return says(why, path)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def failed(why, path):
         ("import no_such_module", untried("ModuleNotFoundError: No module named 'no_such_module'"), False),
         ("import sys; print('in use', file=sys.stderr); sys.exit(2)", untried("in use"), False),
         ("import os; os.kill(os.getpid(), 15)", untried("ended by signal 15"), False),
-        ("import signal; signal.pause()", untried(texts.WGMMA_LATE(seconds=2)), False),
+        ("import signal; signal.pause()", untried(says("2")), False),
     ],
 )
 def test_a_verdict_is_kept_and_its_absence_is_not(tmp_path, program, why, is_kept):
@@ -85,7 +85,7 @@ def test_a_verdict_is_of_one_gpu_driver_compiler_type_and_source(tmp_path, monke
 
 @pytest.mark.parametrize(
     ("outcome", "other"),
-    [(("a trap", True), "a trap"), (("", True), ""), (("no context", False), untried(texts.WGMMA_NEIGHBOUR))],
+    [(("a trap", True), "a trap"), (("", True), ""), (("no context", False), untried(says("tried", "verdict")))],
 )
 def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch, outcome, other):
     """The child runs until both ranks have asked for the lock."""

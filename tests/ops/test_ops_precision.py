@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.ops import texts
 from ringtrain.ops.precision import PRECISIONS, active_dtype
+from tests.says import says
 
 
 def test_activations_are_as_precise_as_it_says():
@@ -18,7 +18,7 @@ def test_activations_are_as_precise_as_it_says():
 
 def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(ConfigError, match=texts.NO_ML_DTYPES.pattern()):
+    with pytest.raises(ConfigError, match=says("--precision")):
         active_dtype("bfloat16", "float32")
     monkeypatch.undo()
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
@@ -26,9 +26,7 @@ def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
 
 
 def test_what_is_refused():
-    with pytest.raises(
-        ConfigError, match=texts.UNKNOWN_PRECISION.pattern(precision="bf16", hint=nearest("bf16", PRECISIONS))
-    ):
+    with pytest.raises(ConfigError, match=says("'bf16'", nearest("bf16", PRECISIONS))):
         active_dtype("bf16", "float32")
-    with pytest.raises(ConfigError, match=texts.PRECISION_OF_CHECKS.pattern(precision="tf32", dtype="float64")):
+    with pytest.raises(ConfigError, match=says("--precision", "--dtype", "tf32", "float64")):
         active_dtype("tf32", "float64")

@@ -13,10 +13,10 @@ from ringtrain.cli.main import ringtrain
 from ringtrain.cli.plan import plan
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
-from ringtrain.plan import texts
 from ringtrain.plan.plan_file import SoughtRun, find_rates, find_row, missing_note, read_plan
 from tests.cli_calls import call
 from tests.plan_rows import plan_row, plan_text
+from tests.says import says
 
 RING, SLICED = plan_row(4, step_s=0.2), plan_row(4, step_s=0.1, algorithm="sliced")
 ROWS = plan_row(), plan_row(2), RING, SLICED, plan_row(4, step_s=0.05, strategy="sharded"), plan_row(4, batch=256)
@@ -45,16 +45,16 @@ def test_what_the_command_writes_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda held: held.pop("settings"), texts.LACKS(name="'settings'")),
-        (lambda held: held["rows"][1].pop("step_s"), texts.LACKS(name="'step_s'")),
-        (lambda held: held["rows"].clear(), texts.NO_ROWS),
-        (lambda held: held.update(rows=3), texts.OTHER_FORM),
-        (lambda held: held["rows"][0].update(ranks="one"), texts.BAD_FIELD(name="ranks", value="one")),
-        (lambda held: held["rows"][0].update(images_per_s=0), texts.BAD_FIELD(name="images_per_s", value=0.0)),
-        (lambda held: held["rows"][0].update(step_s=-1.5), texts.BAD_FIELD(name="step_s", value=-1.5)),
-        (lambda held: held["rows"][0].update(step_s=float("inf")), texts.BAD_FIELD.pattern(name="step_s")),
-        (lambda held: held["settings"].update(weak=1), texts.BAD_FIELD(name="weak", value=1)),
-        (lambda held: held.update(model=["mlp"]), texts.BAD_FIELD(name="model", value=["mlp"])),
+        (lambda held: held.pop("settings"), says("'settings'")),
+        (lambda held: held["rows"][1].pop("step_s"), says("'step_s'")),
+        (lambda held: held["rows"].clear(), says("has", "rows")),
+        (lambda held: held.update(rows=3), says("JSON", "form")),
+        (lambda held: held["rows"][0].update(ranks="one"), says("ranks", "'one'")),
+        (lambda held: held["rows"][0].update(images_per_s=0), says("images_per_s", "0.0")),
+        (lambda held: held["rows"][0].update(step_s=-1.5), says("step_s", f"{-1.5!r}")),
+        (lambda held: held["rows"][0].update(step_s=float("inf")), says("step_s")),
+        (lambda held: held["settings"].update(weak=1), says("weak", "1")),
+        (lambda held: held.update(model=["mlp"]), says("model", f"{['mlp']!r}")),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path, spoil, reason):
@@ -63,13 +63,13 @@ def test_a_file_of_another_form_is_refused(tmp_path, spoil, reason):
     path.write_text(json.dumps(held))
     with pytest.raises(UsageError) as refused:
         read_plan(path)
-    assert str(refused.value) == texts.NO_PLAN(path=path, reason=reason) or re.search(reason, str(refused.value))
+    assert str(refused.value) == says("--json", path, reason) or re.search(reason, str(refused.value))
 
 
 def test_what_is_no_file_or_no_json_is_refused(tmp_path):
     (tmp_path / "x.json").write_text("[")
     for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "x.json", "")):
-        with pytest.raises(UsageError, match=texts.NO_PLAN.pattern(path=path, reason="x")[:-1] + reason):
+        with pytest.raises(UsageError, match=says("--json", path, reason)):
             read_plan(path)
 
 
@@ -100,10 +100,8 @@ def test_one_rank_exchanges_nothing_so_that_options_of_exchanges_do_not_matter(p
 )
 def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, run, name, known, value):
     assert find_row(plans, run) is None
-    reason = texts.OTHERS(name=name, known=known, value=value)
-    assert missing_note(plans, run, "x", [run.ranks]).startswith(
-        texts.NO_ROW(paths=plans[0].path, what="x", reason=reason)
-    )
+    reason = says(name, known, value)
+    assert says(plans[0].path, "x", reason).matches(missing_note(plans, run, "x", [run.ranks]))
 
 
 def test_averages_have_to_come_as_often(plans):
@@ -112,7 +110,7 @@ def test_averages_have_to_come_as_often(plans):
     assert find_row(every, sought(sync="averaging", average_every=4)) == row
     run = sought(sync="averaging")
     assert find_row(every, run) is None
-    assert texts.OTHERS(name="--average-every", known="4", value=8) in missing_note(every, run, "x", [4])
+    assert says("--average-every", "4", 8).matches(missing_note(every, run, "x", [4]))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +126,8 @@ def test_averages_have_to_come_as_often(plans):
 def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, flags, options):
     run = sought(**flags)
     assert find_row(plans, run) is None
-    reason = texts.UNPLANNED(options=options)
-    assert missing_note(plans, run, "x", [4]) == texts.NO_ROW(paths=plans[0].path, what="x", reason=reason)
+    reason = says(options)
+    assert missing_note(plans, run, "x", [4]) == says(plans[0].path, "x", reason)
 
 
 @pytest.mark.parametrize("weak", [False, True])
@@ -156,10 +154,10 @@ def test_rates_of_a_scaling_and_what_lacks(plans):
     assert rates == {
         ("strong", 1): 640, ("strong", 2): 640, ("strong", 4): 640, ("weak", 1): 640, ("weak", 4): 2560
     }  # fmt: skip
-    what = texts.SCALING(scaling="weak", ranks="2")
-    reason = texts.OTHERS(name="--batch", known="64", value=128)
-    command = texts.PLAN_COMMAND(model="mlp", options="-n 1,2,4 --per-node 2 --sync allreduce -b 64 --weak")
-    assert notes == [texts.NO_ROW_YET(paths=plans[0].path, what=what, reason=reason, command=command)]
+    what = says("weak", "2")
+    reason = says("--batch", "64", 128)
+    command = says("--layers", "--fabric", "--json", "mlp", "-n 1,2,4 --per-node 2 --sync allreduce -b 64 --weak")
+    assert notes == [says(plans[0].path, what, reason, command)]
 
 
 def test_several_plans_serve_one_scaling(tmp_path, plans):

@@ -9,15 +9,14 @@ import pytest
 from matplotlib.image import imread
 
 from ringtrain.errors import UsageError
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.comparison.plot import comparison_figure, draw_comparison
 from ringtrain.report.comparison.rows import NOTHING, FailedVariant, notes_of, rows_of
 from ringtrain.report.comparison.scores import ACCURACY
 from ringtrain.report.comparison.table import comparison_tables, csv_text, format_figures
 from ringtrain.report.figure import COLOURS, check_picture
-from ringtrain.storage import texts as storage_texts
 from ringtrain.tables import plain_lines
+from tests.says import says
 
 START = {
     "strategy": "allreduce (ring)", "exact": True, "model": "lenet", "data": "fashion", "ranks": 3, "nodes": 1,
@@ -95,7 +94,7 @@ def test_runs_that_differ_in_strategy_alone_need_no_note():
 
 
 def different(what, usual, other):
-    return texts.DIFFERENT(what=what, usual=usual, others=texts.VALUE_OF(value=other, names="c"))
+    return says(what, usual, other, "c")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def different(what, usual, other):
         ({"ranks": 4}, different("numbers of ranks", "3", "4")),
         ({"precision": "bfloat16"}, different("precisions", "float32", "bfloat16")),
         ({"batch": None}, different("batches", "64", "–")),
-        ({"resumed_at": 5}, texts.RESUMED_RUNS(names="c")),
+        ({"resumed_at": 5}, says("c")),
     ],
 )
 def test_what_else_differs_is_said(start, told):
@@ -117,15 +116,15 @@ def test_what_else_differs_is_said(start, told):
 def test_runs_that_came_to_no_end_are_told():
     stopped = of("d", end={**END, "reason": "interrupted"})
     assert notes(OLD, HOT, FailedVariant("x", "no memory"), stopped) == [
-        texts.LOG_ENDS(name="old", iteration=20),
-        texts.PROBLEM(name="hot", problem="the loss is nan"),
-        texts.PROBLEM(name="x", problem="no memory"),
-        texts.ENDED_AFTER(name="d", outcome="interrupted", iteration=20),
+        says("old", "20"),
+        says("hot", "the loss is nan"),
+        says("x", "no memory"),
+        says("d", "interrupted", "20"),
     ]
 
 
 def test_runs_of_unequal_length_are_told():
-    assert notes(of(), of("b", train=curve((1.0, 0.5)))) == [texts.OTHER_LENGTHS()]
+    assert notes(of(), of("b", train=curve((1.0, 0.5)))) == [says("trained", "scores")]
 
 
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +222,7 @@ def axes_of(runs, tall=False):
     return comparison_figure(runs, rows_of(runs), tall).axes
 
 
-@pytest.mark.parametrize(("accuracy", "label"), [(None, "RMSE"), (0.5, texts.ACCURACY_AXIS())])
+@pytest.mark.parametrize(("accuracy", "label"), [(None, "RMSE"), (0.5, ACCURACY.label)])
 def test_runs_without_accuracy_are_drawn_by_their_first_metric(accuracy, label):
     tested = [Point(2.0, 64, 1e6, 0.5, accuracy, {"rmse": 0.7, "r2": 0.1})]
     axes = axes_of([replace(of(), train=curve((2.0, accuracy)), test=tested)])
@@ -249,7 +248,7 @@ def test_bars_have_names():
 def test_many_ranks_are_drawn_as_three_bars():
     bars = axes_of([of(ranks={**RANKS, "bytes_sent": list(range(40))})])[7]
     assert [round(1e6 * bar.get_width()) for bar in bars.patches] == [0, 20, 39]
-    assert bars.get_xlabel() == texts.SENT_RANGE_AXIS()
+    assert bars.get_xlabel() == says("sent", "MB")
 
 
 def test_equal_curves_are_seen_both():
@@ -269,6 +268,6 @@ def test_a_training_curve_is_not_drawn_across_an_evaluation():
 def test_pictures_that_cannot_be():
     with pytest.raises(UsageError) as error:
         check_picture("c.pgn")
-    assert texts.UNKNOWN_PICTURE(path="c.pgn", ending="pgn", hint="did you mean 'png'?") in str(error.value)
-    with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(path="no/c.png", folder="no")):
+    assert says("--plot", "c.pgn", "'pgn'", "did you mean 'png'?").matches(str(error.value))
+    with pytest.raises(UsageError, match=says("--out", "no/c.png", "no")):
         draw_comparison([of()], rows_of([of()]), "no/c.png")

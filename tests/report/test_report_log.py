@@ -7,10 +7,11 @@ from dataclasses import fields
 import pytest
 
 from ringtrain.errors import RingtrainError
-from ringtrain.report import events, texts
+from ringtrain.report import events
 from ringtrain.report.events import CheckpointSaved, record
 from ringtrain.report.records import parse_record
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log
+from tests.says import says
 
 
 def lines(path):
@@ -224,11 +225,11 @@ def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_roo
         log.handle(iteration(iteration=k))
         assert path.read_bytes() == whole
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert told == [texts.LOG_UNWRITTEN(path=path, problem="No space left on device")]
+    assert told == [says(path, "No space left on device")]
     log.handle(iteration(iteration=4))
     log.close()
     assert [line["event"] for line in lines(path)] == ["iteration", "note", "iteration"]
-    assert lines(path)[1]["text"] == texts.MISSING(records="2 records")
+    assert lines(path)[1]["text"] == says("2 records")
     assert len(told) == 1
 
 
@@ -240,14 +241,12 @@ def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration, tmp_pat
     log.handle(iteration())
     log.close()
     log.close()
-    assert told[1:] == [texts.LOG_MISSING(path=path, missing=texts.MISSING(records="2 records"))]
+    assert told[1:] == [says(path, "2 records")]
 
 
 def test_a_log_that_cannot_be_opened(tmp_path):
     path = tmp_path / "none" / "log"
-    with pytest.raises(
-        RingtrainError, match=texts.LOG_UNWRITABLE.pattern(path=path, problem="No such file or directory")
-    ):
+    with pytest.raises(RingtrainError, match=says("--resume", path, "No such file or directory")):
         JsonLines(path)
 
 

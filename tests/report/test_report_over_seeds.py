@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import tomli_w
 
-from ringtrain.report import texts
 from ringtrain.report.comparison.bands import draw_variants, mean_curve
 from ringtrain.report.comparison.logs import Point
 from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, variants_by_seed
@@ -17,6 +16,7 @@ from ringtrain.report.comparison.table import csv_text, mean_sd, variant_tables
 from ringtrain.report.figure import COLOURS
 from ringtrain.tables import plain_lines
 from tests.report.test_report_comparison import END, HOT, RANKS, of
+from tests.says import says
 
 
 def seeded(variant, seed, accuracy=0.5, rate=1000.0, sent=1_000_000, **more):
@@ -70,7 +70,7 @@ def test_one_run_has_no_deviation():
 def test_runs_without_an_end_are_counted_and_not_averaged():
     found = variant_rows(rows(*B, DIVERGED, FailedVariant("c, seed 0", "no memory")))
     assert [(row["runs"], row["ended"], row["test_accuracy"]) for row in found] == [(3, 2, 0.6), (1, 0, None)]
-    assert variant_notes(found) == [texts.NOT_ALL_ENDED(name="b", ended=2, runs="3 runs")]
+    assert variant_notes(found) == [says("b", 2, "3 runs")]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_differences_are_told_by_variants():
     assert notes(*A, *B) == []
     other = of("c, seed 5", start={"seed": 5, "lr": 0.3})
     assert notes(*A, *B, other) == [
-        texts.DIFFERENT(what="learning rates", usual="0.1", others=texts.VALUE_OF(value="0.3", names="c")),
-        texts.DIFFERENT(what="seeds", usual="0, 1", others=texts.VALUE_OF(value="5", names="c")),
+        says("learning rates", "0.1", "0.3", "c"),
+        says("seeds", "0, 1", "5", "c"),
     ]
 
 
@@ -195,7 +195,7 @@ def test_the_picture_has_a_colour_for_each_variant_and_the_fronts(tmp_path):
     text = (tmp_path / "c.svg").read_text()
     assert [f"fill: {colour}; fill-opacity: 0.18" in text for colour in COLOURS[:3]] == [True, True, False]  # bands
     assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
-    assert all(f"<!-- {label} -->" in text for label in (texts.BAND, texts.PARETO_FRONT, texts.DOMINATED))
+    assert all(label in text for label in ("deviation over seeds", "Pareto front", "on the front"))
     assert "no run has recorded" not in text and "<!-- vega -->" in text  # small print
 
 

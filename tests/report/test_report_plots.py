@@ -6,7 +6,7 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.image import imread
 
-from ringtrain.report import plots, texts
+from ringtrain.report import plots
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Evaluated
 from ringtrain.report.figure import (
@@ -23,7 +23,7 @@ from ringtrain.report.figure import (
 )
 from ringtrain.report.plots import curves_figure, draw_curves
 from ringtrain.report.sinks import JsonLines
-from ringtrain.storage import texts as storage_texts
+from tests.says import says
 
 
 @pytest.fixture
@@ -89,11 +89,11 @@ def test_the_ending_of_the_name_says_the_kind(folder, tmp_path):
 def test_four_panels_over_epochs_and_time(folder):
     figure = figure_of(folder)
     loss, score, rate, speed = figure.axes
-    assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "epoch", "epoch", texts.TIME_AXIS()]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "epoch", "epoch", says("time")]
     assert list(loss.lines[-1].get_xdata()) == [10 / 23, 1.0, 2.0]
-    assert score.get_title("right") == texts.LAST_AND_BEST(last="98.91%", best="98.91%")
+    assert score.get_title("right") == says("98.91%")
     assert list(rate.lines[0].get_ydata()) == [0.05] * 46
-    assert speed.get_title("right") == texts.MEDIAN(value=12_345.6)
+    assert speed.get_title("right") == says("12,346")
     assert any(y != y for y in speed.lines[0].get_ydata())  # the pause
     small = figure.get_supxlabel()
     assert small == "ringtrain 0.1.0 · 2026-11-24 11:50 UTC · a, b · CPU x86-64-v3, 1 thread · Open MPI v5"
@@ -101,13 +101,13 @@ def test_four_panels_over_epochs_and_time(folder):
 
 def test_less_than_an_epoch_is_counted_in_iterations(write, run, iteration):
     folder = write(run(), iteration(iteration=1), iteration(iteration=2))
-    assert [axes.get_xlabel() for axes in axes_of(folder)[:3]] == [texts.ITERATION_AXIS()] * 3
+    assert [axes.get_xlabel() for axes in axes_of(folder)[:3]] == [says("iteration")] * 3
 
 
 def test_a_run_without_a_test_part_and_without_an_end(write, run, iteration, epoch):
     folder = write(run(), iteration(iteration=1), epoch(iteration=1, test_loss=None, test_accuracy=None))
     loss, score = axes_of(folder)[:2]
-    assert [line.get_label() for line in loss.lines][1:] == [texts.TRAIN_CURVE()]
+    assert [line.get_label() for line in loss.lines][1:] == [says("running", "mean")]
     assert loss.get_ylim() == (0, 1.2 * 2.3) and score.get_title("right") == ""
 
 
@@ -127,7 +127,7 @@ def test_a_loss_that_counts_nothing_correct_is_drawn_by_its_metric(write, run, i
     tested = epoch(iteration=1, test_accuracy=None, test_metrics={"rmse": 0.25})
     folder = write(run(loss="mse"), iteration(accuracy=None), tested)
     loss, score = axes_of(folder)[:2]
-    assert (loss.get_title("left"), score.get_title("left")) == (texts.LOSS_OF(name="mse"), "RMSE")
+    assert (loss.get_title("left"), score.get_title("left")) == (says("mse"), "RMSE")
     assert list(score.lines[0].get_ydata()) == [0.25]
 
 
@@ -136,21 +136,21 @@ def test_a_loss_that_counts_nothing_correct_is_drawn_by_its_metric(write, run, i
 
 def test_no_matplotlib(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert draw_curves(folder, tmp_path / "curves.png") == texts.NO_MATPLOTLIB()
+    assert draw_curves(folder, tmp_path / "curves.png") == says("matplotlib", "draws")
 
 
 def test_no_iteration(write, run, tmp_path):
     folder = write(run())
-    assert draw_curves(folder, tmp_path / "curves.png") == texts.NOTHING_TO_DRAW(path=folder)
+    assert draw_curves(folder, tmp_path / "curves.png") == says(folder)
 
 
 def test_no_log(tmp_path):
-    why = texts.NO_LOG(log="log.jsonl")
-    assert draw_curves(tmp_path, tmp_path / "curves.png") == texts.NO_RUN(folder=tmp_path, why=why)
+    why = says("log.jsonl")
+    assert draw_curves(tmp_path, tmp_path / "curves.png") == says(tmp_path, why)
 
 
 def test_no_folder_to_draw_into(folder, tmp_path):
-    told = storage_texts.NO_FOLDER(path=tmp_path / "none" / "curves.png", folder=tmp_path / "none")
+    told = says("--out", tmp_path / "none" / "curves.png", tmp_path / "none")
     assert draw_curves(folder, tmp_path / "none" / "curves.png") == told
 
 

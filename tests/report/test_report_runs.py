@@ -5,10 +5,10 @@ import json
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.end_events import Failed, Ranks
 from ringtrain.report.sinks import JsonLines, truncate_log
+from tests.says import says
 
 RANKS = Ranks(
     images=[60, 68],
@@ -107,12 +107,12 @@ def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, ite
 
 
 def test_what_is_no_run(tmp_path, write, iteration):
-    with pytest.raises(UsageError, match=texts.NO_RUN.pattern(folder=tmp_path / "nowhere", why=texts.NOT_THERE)):
+    with pytest.raises(UsageError, match=says(tmp_path / "nowhere", "not", "there")):
         read_run(tmp_path / "nowhere", "a")
-    with pytest.raises(UsageError, match=texts.NO_RUN.pattern(folder=tmp_path, why=texts.NO_LOG(log="log.jsonl"))):
+    with pytest.raises(UsageError, match=says(tmp_path, "log.jsonl")):
         read_run(tmp_path, "a")
-    with pytest.raises(UsageError, match=texts.NO_RUN.pattern(why=texts.NO_START(log="log.jsonl"))):
+    with pytest.raises(UsageError, match=says("log.jsonl")):
         read_run(write(iteration()), "a")
     (tmp_path / "b" / "log.jsonl").mkdir(parents=True)
-    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern(path=tmp_path / "b" / "log.jsonl")):
+    with pytest.raises(UsageError, match=says(tmp_path / "b" / "log.jsonl")):
         read_run(tmp_path / "b", "b")

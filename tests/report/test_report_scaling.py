@@ -5,13 +5,13 @@ import io
 
 import pytest
 
-from ringtrain.report import texts
 from ringtrain.report.figure import COLOURS
 from ringtrain.report.scaling.figures import BESIDE, beside_predictions, median_interval, sample_of, scaling_rows
 from ringtrain.report.scaling.plot import curves_of, draw_scaling
 from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
 from ringtrain.tables import plain_lines
 from tests.report.test_report_comparison import END, HOT, OLD, of
+from tests.says import says
 
 
 def sample(ranks, number, rate, scaling="strong", exposed_s=0.001):
@@ -94,9 +94,9 @@ def test_the_table():
 
 
 def test_the_note_tells_the_confidence():
-    assert interval_note(scaling_rows(WEAK)) == texts.NO_INTERVALS
-    three = texts.CONFIDENCE(percent=75, rounds=3)
-    assert interval_note(scaling_rows([*WEAK, *STRONG])) == texts.INTERVALS(confidences=three)
+    assert interval_note(scaling_rows(WEAK)) == says("round", "intervals")
+    three = says("75", 3)
+    assert interval_note(scaling_rows([*WEAK, *STRONG])) == says(three)
 
 
 def test_csv():
@@ -108,12 +108,12 @@ def test_the_picture_has_measured_curves_and_those_of_a_plan(tmp_path):
     rows = beside_predictions(scaling_rows([*WEAK, *STRONG]), {("strong", 1): 100.0, ("strong", 2): 195.0})
     curves = curves_of(rows)
     assert [(curve.name, curve.measured) for curve in curves] == [
-        (texts.STRONG_CURVE, True), (texts.STRONG_PREDICTED, False), (texts.WEAK_CURVE, True)
+        (says("strong"), True), (says("strong", "predicted"), False), (says("weak"), True)
     ]  # fmt: skip
     assert curves[1].points == [(1, 1.0, None, None), (2, 1.95, None, None)]
     draw_scaling(curves, "a title", "a host", tmp_path / "s.svg")
     text = (tmp_path / "s.svg").read_text()
-    wanted = (*(curve.name for curve in curves), texts.IDEAL, texts.SPEEDUP_AXIS(ranks="1 rank"), "a title", "a host")
+    wanted = (*(curve.name for curve in curves), "ideal", says("1 rank"), "a title", "a host")
     assert all(f"<!-- {word} -->" in text for word in wanted)
     assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:2])
     draw_scaling(curves, "a title", "a host", tmp_path / "s.pdf")

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.report import texts
 from ringtrain.report.tensorboard import NAME, TensorBoard, check_tensorboard, scalars_of
+from tests.says import says
 
 NOW = 1_800_000_000.25
 
@@ -25,7 +25,7 @@ def test_the_scalars_of_events(run, iteration, epoch, others, ended):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    with pytest.raises(UsageError, match=texts.NO_TENSORBOARD.pattern()):
+    with pytest.raises(UsageError, match=says("--tensorboard")):
         check_tensorboard()
 
 
@@ -94,10 +94,10 @@ def test_a_full_disk_is_told_once_and_leaves_no_torn_record(tmp_path, read, iter
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     sink.handle(iteration(iteration=4))
     sink.close()
-    assert told == [texts.LOG_UNWRITTEN(path=path, problem="No space left on device")]
+    assert told == [says(path, "No space left on device")]
     assert [step for step, _ in read(tmp_path)["train/loss"]] == [1, 4]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, read):
-    with pytest.raises(RingtrainError, match=texts.LOG_UNWRITABLE.pattern(problem="No such file or directory")):
+    with pytest.raises(RingtrainError, match=says("--resume", "No such file or directory")):
         board(tmp_path / "none")

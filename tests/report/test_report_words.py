@@ -1,6 +1,6 @@
-from ringtrain.report import texts
 from ringtrain.report.end_events import Ranks
 from ringtrain.report.screen import words
+from tests.says import says
 
 LISTS = ("images", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes", "gradient_bytes", "state_bytes")
 
@@ -17,5 +17,5 @@ def test_ranks_that_are_in_step_are_not_said_to_be_apart():
 def test_how_far_ranks_were_apart_and_how_fast_each_was():
     """A clock lag of 0 nine times, of 1 once; version lags 0, 2 and 2: their medians, and the most."""
     found = words.lag_line(ranks(lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}}))
-    lags = texts.LAG(name="clock", median=0, most=1), texts.LAG(name="version", median=2, most=2)
-    assert found == texts.APART(lags=", ".join(lags), rates="5, 0")
+    lags = says("clock", 0, 1), says("version", 2)
+    assert found == says(*lags, "5, 0")

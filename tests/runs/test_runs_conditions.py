@@ -4,9 +4,9 @@ import pytest
 
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError
-from ringtrain.runs import texts
 from ringtrain.runs.conditions import parse_condition, sort_runs
 from ringtrain.runs.summary import RESULTS, RunSummary
+from tests.says import says
 
 OPTIONS = {
     "lr": 0.1, "batch": 64, "model": "lenet", "augment": True, "clip_norm": None, "compress": "none",
@@ -50,14 +50,14 @@ def test_a_run_without_options_is_unequal_to_all():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        *((text, texts.NO_CONDITION.pattern(text=text)) for text in ("lr", "lr>", ">3", "lr~3", "", "lr=>3 ")),
-        ("lrr>3", texts.UNKNOWN_NAME.pattern(flag="--where", name="lrr") + "did you mean 'lr'"),
-        ("lr>fast", texts.WANTED.pattern(name="lr", wanted=texts.WANTED_NUMBER)),
-        ("test_accuracy>97", texts.WANTED.pattern(name="test_accuracy", wanted=texts.WANTED_FRACTION)),
-        ("augment=maybe", texts.WANTED.pattern(name="augment", wanted=texts.WANTED_BOOL)),
-        ("augment>true", texts.NOT_ORDERED.pattern(name="augment")),
-        ("lr_steps<3", texts.NOT_ORDERED.pattern(name="lr_steps")),
-        ("lr<none", texts.NOT_ORDERED.pattern(name="none")),
+        *((text, says("--where", f"{text!r}")) for text in ("lr", "lr>", ">3", "lr~3", "", "lr=>3 ")),
+        ("lrr>3", says("--where", "'lrr'") + "did you mean 'lr'"),
+        ("lr>fast", says("--where", "lr", "number")),
+        ("test_accuracy>97", says("--where", "test_accuracy", "fraction", "such")),
+        ("augment=maybe", says("--where", "augment", "true", "false")),
+        ("augment>true", says("--where", "augment")),
+        ("lr_steps<3", says("--where", "lr_steps")),
+        ("lr<none", says("--where", "none")),
     ],
 )
 def test_a_condition_that_is_refused(text, told):
@@ -77,5 +77,5 @@ def test_the_order():
     mixed = [run("a", warmup="5ep"), run("b", warmup=100), run("c", warmup=20)]
     assert names(mixed, "warmup") == "cba"
     assert names([run("a", augment=True), run("b", augment=False)], "augment") == "ba"
-    with pytest.raises(UsageError, match=texts.UNKNOWN_NAME.pattern(flag="--sort", name="lrr")):
+    with pytest.raises(UsageError, match=says("--sort", "'lrr'")):
         sort_runs(runs, "-lrr")

@@ -14,7 +14,6 @@ import pytest
 from ringtrain import errors
 from ringtrain.cli import main
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.report import texts
 from ringtrain.report.comparison import logs
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.page.inputs import read_reported
@@ -22,11 +21,11 @@ from ringtrain.report.page.metrics import read_metrics
 from ringtrain.report.sinks import is_log, kinds_at, truncate_log
 from ringtrain.report.trace import read_trace, write_trace
 from ringtrain.runs.summary import list_runs
-from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.run_folder.outcome import LARGEST_BYTES, read_outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.checkpoints.resume import config_of
 from tests.run_folders import make_run
+from tests.says import says
 
 HUGE = 3 << 30
 MEMORY = 1 << 30  # more than this process has already
@@ -136,14 +135,14 @@ def test_a_link_to_a_good_file_is_not_followed(folder, name):
         told = " ".join(readers[name]().left_out)
     except UsageError as error:
         told = str(error)
-    assert storage_texts.IS_A_LINK in told and name in told
+    assert says("link", "followed").matches(told) and name in told
     if name == "metrics.json":  # one that the user has named
         assert read_metrics(folder / name).iteration == 1
 
 
 def test_an_outcome_of_more_than_a_mebibyte_is_none(folder):
     (folder / "outcome.json").write_bytes(b" " * LARGEST_BYTES + b"{}")
-    with pytest.raises(UsageError, match=storage_texts.OUTCOME_MALFORMED.pattern(path=folder / "outcome.json")):
+    with pytest.raises(UsageError, match=says(folder / "outcome.json")):
         read_outcome(folder)
 
 
@@ -154,7 +153,7 @@ def test_a_log_of_more_bytes_than_a_whole_one_has_is_named(folder, monkeypatch):
     monkeypatch.setattr(logs, "LARGEST_BYTES", size - 1)
     with pytest.raises(UsageError) as end:
         read_run(folder, "bad")
-    assert str(end.value) == texts.LOG_TOO_LARGE(path=folder / "log.jsonl", size=size, most=size - 1)
+    assert str(end.value) == says(folder / "log.jsonl", f"{size:,}", f"{size - 1:,}")
 
 
 def test_a_line_without_an_end_is_passed_over(folder):

@@ -10,9 +10,9 @@ import pytest
 
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.storage import files
-from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.run_folder import RunFolder
+from tests.says import says
 
 
 def failing(number):
@@ -36,19 +36,19 @@ def folder(tmp_path, make):
         (
             errno.EIO,
             RingtrainError,
-            storage_texts.NOT_WRITTEN.pattern(problem="the disk failed", reason="Input/output error"),
+            says("--resume", "the disk failed", "Input/output error"),
         ),
         (
             errno.EDQUOT,
             RingtrainError,
-            storage_texts.NOT_WRITTEN.pattern(problem="no room", reason="Disk quota exceeded"),
+            says("--resume", "no room", "Disk quota exceeded"),
         ),
         (
             errno.ESTALE,
             RingtrainError,
-            storage_texts.NOT_WRITTEN.pattern(problem="the disk failed", reason="Stale file handle"),
+            says("--resume", "the disk failed", "Stale file handle"),
         ),
-        (errno.EROFS, UsageError, storage_texts.WRITING_REFUSED.pattern(reason="Read-only file system")),
+        (errno.EROFS, UsageError, says("--out", "Read-only file system")),
     ],
 )
 @pytest.mark.parametrize("deed", ["fsync", "replace"])
@@ -102,7 +102,7 @@ def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(UsageError, match=storage_texts.NO_NEW_FILES.pattern(reason="No such file or directory")):
+    with pytest.raises(UsageError, match=says("--out", "No such file or directory")):
         folder.save(make(2), keep=2, is_best=True)
     assert equal(store.load_checkpoint(folder.best), make(1))
 
@@ -149,9 +149,7 @@ def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
     folder = RunFolder(small_disk)
     folder.checkpoints.mkdir()
     saved = 0
-    with pytest.raises(
-        RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(problem="no room", reason="No space left on device")
-    ):
+    with pytest.raises(RingtrainError, match=says("--resume", "no room", "No space left on device")):
         while True:
             folder.save(make(saved + 1), keep=100, is_best=saved % 2 == 0)
             saved += 1
@@ -180,5 +178,5 @@ def test_what_a_link_names_is_written_and_a_pipe_directly(tmp_path):
 
 
 def test_a_device_that_is_full_is_named():
-    with pytest.raises(RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(path="/dev/full", problem="no room")):
+    with pytest.raises(RingtrainError, match=says("--resume", "/dev/full", "no room")):
         files.write(Path("/dev/full"), b"some")

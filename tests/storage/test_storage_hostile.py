@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import CheckpointError, UsageError
-from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
+from tests.says import says
 
 
 @pytest.fixture
@@ -73,74 +73,74 @@ def committed_type(group):
 HOSTILE = {
     "a negative count": (
         attribute("iteration", np.int64(-1)),
-        checkpoint_texts.VALUE_WRONG.pattern(name="iteration", value=np.int64(-1)),
+        says("iteration", f"{np.int64(-1)!r}"),
     ),
     "a count of more than there can be": (
         attribute("epoch", np.uint64(1 << 63)),
-        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=np.uint64(1 << 63)),
+        says("epoch", f"{np.uint64(1 << 63)!r}"),
     ),
     "many counts": (
         attribute("epoch", np.zeros(5, "i8")),
-        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=np.zeros(5, "i8")),
+        says("epoch", f"{np.zeros(5, 'i8')!r}"),
     ),
     "a reference": (
         lambda f: f.attrs.create("epoch", f.ref, dtype=h5py.ref_dtype),
-        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=None),
+        says("epoch", "None"),
     ),
     "a region": (
         lambda f: f.attrs.create("epoch", f["weights/fc.bias"].regionref[:2], dtype=h5py.regionref_dtype),
-        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=None),
+        says("epoch", "None"),
     ),
     "a compound": (
         attribute("epoch", np.zeros((), [("a", "i8"), ("b", "f4")])),
-        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=None),
+        says("epoch", "None"),
     ),
     "a text of free length": (
         attribute("version", "0.1"),
-        checkpoint_texts.VALUE_WRONG.pattern(name="version of /", value="0.1"),
+        says("version of /", "'0.1'"),
     ),
     "a claim in an attribute": (
         attribute("best", np.zeros(4000), shape=(4000,)),
-        checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.zeros(4000)),
+        says("best", f"{np.zeros(4000)!r}"),
     ),
     "no number for the best": (
         attribute("best", -7.0),
-        checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.float64(-7.0)),
+        says("best", f"{np.float64(-7.0)!r}"),
     ),
     "a name that moves the cursor": (
         text("model_name", b"a\x1b[2Jb"),
-        checkpoint_texts.NAME_NOT_PRINTABLE.pattern(name="model_name"),
+        says("model_name"),
     ),
-    "a name in no encoding": (text("data_name", b"\xff\xfe"), checkpoint_texts.MALFORMED.pattern()),
+    "a name in no encoding": (text("data_name", b"\xff\xfe"), says("contents", "those")),
     "a soft link to an external one": (
         through_a_soft_link,
-        checkpoint_texts.MEMBER_MISSING.pattern(group="/weights", name="fc.bias"),
+        says("/weights", "fc.bias"),
     ),
-    "a committed type": (array(committed_type), checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias")),
+    "a committed type": (array(committed_type), says("/weights/fc.bias")),
     "arrays in an array": (
         array(lambda g: g.create_dataset("fc.bias", (5,), "(3,)f4")),
-        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+        says("/weights/fc.bias"),
     ),
     "references": (
         array(lambda g: g.create_dataset("fc.bias", (5,), h5py.ref_dtype)),
-        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+        says("/weights/fc.bias"),
     ),
     "opaque bytes": (
         array(lambda g: g.create_dataset("fc.bias", (5,), "V4")),
-        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+        says("/weights/fc.bias"),
     ),
     "complex numbers": (
         array(lambda g: g.create_dataset("fc.bias", (5,), "c8")),
-        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+        says("/weights/fc.bias"),
     ),
     "an empty space": (array(lambda g: g.create_dataset("fc.bias", dtype="f4")), "."),
     "a product that wraps around": (
         array(lambda g: g.create_dataset("fc.bias", (1 << 31, 1 << 31, 4), "f4", chunks=(1, 1, 1))),
-        checkpoint_texts.NOT_CONTIGUOUS.pattern(name="/weights/fc.bias"),
+        says("/weights/fc.bias"),
     ),
     "values that were never written": (
         array(lambda g: g.create_dataset("fc.bias", (200,), "f4")),
-        checkpoint_texts.CLAIMS_TOO_MUCH.pattern(name="/weights/fc.bias"),
+        says("/weights/fc.bias"),
     ),
     "one array by many names": (one_array_by_many_names, "."),
 }
@@ -165,9 +165,9 @@ def test_names_of_parameters_are_nothing_but_names(tmp_path, make, equal, name):
 
 def test_a_state_that_no_run_goes_on_from_is_named(make):
     weights = make().weights
-    with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_SLOTS.pattern(slot="slot")):
+    with pytest.raises(CheckpointError, match=says("'slot'")):
         store.check_resumable(make(optimizer={"slot": {"fc.bias": weights["fc.bias"]}}), (), "x.h5")
-    with pytest.raises(CheckpointError, match=checkpoint_texts.NO_SCALAR.pattern(name="epoch_loss")):
+    with pytest.raises(CheckpointError, match=says("epoch_loss")):
         store.check_resumable(make(), ("step", "epoch_loss"), "x.h5")
     store.check_resumable(make(), ("step",), "x.h5")
 
@@ -175,7 +175,7 @@ def test_a_state_that_no_run_goes_on_from_is_named(make):
 @pytest.mark.parametrize("make_it", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_a_pipe_or_a_device_is_no_checkpoint(tmp_path, make_it):
     make_it(tmp_path / "a.h5")
-    with pytest.raises(CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path / "a.h5")):
+    with pytest.raises(CheckpointError, match=says(tmp_path / "a.h5")):
         store.load_checkpoint(tmp_path / "a.h5")
 
 
@@ -193,9 +193,7 @@ def test_a_link_to_nothing_and_a_pipe_are_passed_over_and_named(folder):
     os.mkfifo(folder.checkpoints / "iteration-00000003.h5")
     found = folder.latest()
     assert found.checkpoint.iteration == 2
-    unreadable = checkpoint_texts.UNREADABLE
-    missing = unreadable(path=folder.numbered(4), reason=checkpoint_texts.IS_A_LINK)
-    assert found.skipped[0] == missing and re.match(unreadable.pattern(path=folder.numbered(3)), found.skipped[1])
+    assert found.skipped[0] == says(folder.numbered(4), "link") and says(folder.numbered(3)).matches(found.skipped[1])
     assert [path.name for path in folder.supersede(2)] == [
         "superseded-iteration-00000004.h5",
         "superseded-iteration-00000003.h5",
@@ -206,7 +204,7 @@ def test_a_renamed_one_is_not_the_newest(folder, make):
     folder.numbered(2).rename(folder.numbered(99))
     found = folder.latest()
     assert found.checkpoint.iteration == 1
-    assert re.search(checkpoint_texts.RENAMED.pattern(path=folder.numbered(99), iteration=2), found.skipped[0])
+    assert re.search(says(folder.numbered(99), 2), found.skipped[0])
     assert find_checkpoint(folder.numbered(99)).checkpoint.iteration == 2  # asked for by name
 
 
@@ -230,7 +228,7 @@ def test_no_link_leads_out_of_the_folder(folder, tmp_path, name):
     (folder.path / name).symlink_to(tmp_path / "mine")
     (told,) = folder.claim(resume=True)
     new_name = f"superseded-{os.path.basename(name)}"
-    assert told == checkpoint_texts.MOVED_ASIDE(path=folder.path / name, name=new_name)
+    assert told == says(folder.path / name, new_name)
     assert (tmp_path / "mine").read_text() == "mine" and not os.path.lexists(folder.path / name)
 
 
@@ -239,22 +237,20 @@ def test_a_folder_in_a_files_place_is_kept_and_makes_way(folder, name):
     (folder.path / name).unlink(missing_ok=True)
     (folder.path / name / "mine").mkdir(parents=True)
     (told,) = folder.claim(resume=True)
-    assert re.match(checkpoint_texts.MOVED_ASIDE.pattern(path=folder.path / name), told) and not os.path.lexists(
-        folder.path / name
-    )
+    assert re.match(says(folder.path / name), told) and not os.path.lexists(folder.path / name)
     assert (folder.path / name).with_name(f"superseded-{os.path.basename(name)}").joinpath("mine").is_dir()
 
 
 def test_a_folder_is_claimed_once(folder):
     folder.claim(resume=True)
-    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=folder.path)):
+    with pytest.raises(UsageError, match=says("--out", folder.path)):
         RunFolder(folder.path).claim(resume=True)
-    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=folder.path)):
+    with pytest.raises(UsageError, match=says("--out", folder.path)):
         RunFolder(folder.path).check_idle()
     folder.release()
     RunFolder(folder.path).check_idle()
     # Two that began at once, and one was faster.
-    with pytest.raises(UsageError, match=checkpoint_texts.HOLDS_A_RUN.pattern(folder=folder.path)):
+    with pytest.raises(UsageError, match=says("--resume", "--out", folder.path)):
         RunFolder(folder.path).claim(resume=False)
 
 

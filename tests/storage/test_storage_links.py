@@ -15,9 +15,10 @@ from ringtrain.report import figure, plots
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import JsonLines, is_log, kinds_at, truncate_log
 from ringtrain.report.trace import write_trace
-from ringtrain.storage import files, texts
+from ringtrain.storage import files
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
+from tests.says import says
 
 TEXT = b'{"event": "note", "text": "mine"}\n'
 
@@ -158,7 +159,7 @@ def test_a_linked_folder_of_checkpoints_is_refused_before_anything_is_touched(fo
     target = os.readlink(folder.checkpoints)
     with pytest.raises(UsageError) as end:
         ACTS[act](folder, make)
-    assert str(end.value) == texts.LINKED_FOLDER(path=folder.checkpoints, target=target, folder=folder.path)
+    assert str(end.value) == says(folder.checkpoints, target, folder.path)
     assert snapshot(victim.path.parent) == before
     assert {path: held for path, held in snapshot(folder.path).items() if not path.endswith(".lock")} == own
 
@@ -201,7 +202,7 @@ def test_a_linked_log_is_not_read(folder, victim, read):
     if read is plots.has_iterations:
         assert not read(folder.log)
         return
-    with pytest.raises(OSError, match=texts.IS_A_LINK):
+    with pytest.raises(OSError, match=says("link", "followed")):
         read(folder.log)
 
 

@@ -10,9 +10,8 @@ import signal
 import pytest
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.storage import texts as checkpoint_texts
-from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.run_folder import lock
+from tests.says import says
 
 
 def never(seconds):
@@ -44,7 +43,7 @@ def stranger(tmp_path):
 
 
 def in_use_by(other) -> str:
-    return r"is in use by " + checkpoint_texts.OWNER.pattern(process=other.number)
+    return r"is in use by " + says(other.number)
 
 
 def test_a_second_run_is_refused_by_name_and_at_once(tmp_path, stranger):
@@ -75,7 +74,7 @@ def test_a_lock_that_outlives_its_owner_is_waited_for(tmp_path):
 def test_patience_ends(tmp_path):
     held, waited = lock.take_lock(tmp_path), []
     (tmp_path / lock.NAME).write_text("[1]")
-    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(who="by another process")):
+    with pytest.raises(UsageError, match=says("--out", "by another process")):
         lock.take_lock(tmp_path, patience_s=1, sleep=waited.append)
     assert len(waited) == 10
     held.release()
@@ -90,7 +89,7 @@ def test_a_copy_of_the_owner_keeps_it(tmp_path):
         select.select([go], [], [])
         os._exit(0)
     held.release()
-    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=tmp_path)):
+    with pytest.raises(UsageError, match=says("--out", tmp_path)):
         lock.take_lock(tmp_path, patience_s=0)
     os.write(gone, b"!")
     os.waitpid(child, 0)
@@ -118,18 +117,16 @@ def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkey
         lock.take_lock(tmp_path, sleep=never)
     stranger()
     held = lock.take_lock(tmp_path, sleep=never)
-    assert held.warning == checkpoint_texts.NO_LOCKS(folder=tmp_path)
+    assert held.warning == says(tmp_path)
     held.release()
 
 
 def test_a_disk_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse(errno.EIO))
-    with pytest.raises(
-        RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(path=".lock", problem="the disk failed")
-    ):
+    with pytest.raises(RingtrainError, match=says("--resume", ".lock", "the disk failed")):
         lock.take_lock(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(folder=tmp_path / "none")):
+    with pytest.raises(UsageError, match=says("--out", tmp_path / "none")):
         lock.take_lock(tmp_path / "none")
 
 

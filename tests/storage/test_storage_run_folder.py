@@ -5,11 +5,10 @@ import re
 import pytest
 
 from ringtrain.errors import CheckpointError, RingtrainError, UsageError
-from ringtrain.storage import texts as checkpoint_texts
-from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.files import PARTIAL
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
+from tests.says import says
 
 NOW = datetime.datetime(2026, 1, 31, 23, 59, 58)
 
@@ -50,7 +49,7 @@ def test_a_folder_that_exists_is_taken(tmp_path):
 @pytest.mark.parametrize("held", ["config.toml", "log.jsonl", "checkpoints/iteration-00000007.h5"])
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(folder, held):
     (folder.path / held).write_text("")
-    message = checkpoint_texts.HOLDS_A_RUN.pattern(folder=folder.path, held=os.path.basename(held))
+    message = says("--resume", "--out", folder.path, os.path.basename(held))
     with pytest.raises(UsageError, match=message):
         create_run_folder(str(folder.path), "mlp", NOW, resume=False)
     assert create_run_folder(str(folder.path), "mlp", NOW, resume=True).path == folder.path
@@ -60,18 +59,18 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(folder, held):
 @pytest.mark.parametrize("out", ["file", "file/below/it"])
 def test_a_file_in_the_way(tmp_path, out):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=checkpoint_texts.FILE_IN_THE_WAY.pattern(file=tmp_path / "file")):
+    with pytest.raises(UsageError, match=says("--out", tmp_path / "file")):
         create_run_folder(str(tmp_path / out), "mlp", NOW, resume=False)
 
 
 def test_a_file_where_the_checkpoints_would_be(tmp_path):
     (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(UsageError, match=checkpoint_texts.FILE_IN_THE_WAY.pattern(file=tmp_path / "checkpoints")):
+    with pytest.raises(UsageError, match=says("--out", tmp_path / "checkpoints")):
         create_run_folder(str(tmp_path), "mlp", NOW, resume=False)
 
 
 def test_a_folder_that_may_not_be_made(forbidden_folder):
-    with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="run")):
+    with pytest.raises(UsageError, match=says("--out", "run")):
         create_run_folder(str(forbidden_folder / "run"), "mlp", NOW, resume=False)
 
 
@@ -83,7 +82,7 @@ def test_a_folder_that_is_there_and_may_not_be_written(forbidden_folder):
     (forbidden_folder / "checkpoints").mkdir()
     forbidden_folder.chmod(0o555)
     os.seteuid(me)
-    with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern()):
+    with pytest.raises(UsageError, match=says("--out")):
         create_run_folder(str(forbidden_folder), "mlp", NOW, resume=False)
 
 
@@ -145,7 +144,7 @@ def test_a_copy_serves_where_a_file_can_have_one_name(folder, make, equal, monke
 
 
 def test_keeping_none_is_refused(folder, make):
-    with pytest.raises(UsageError, match=checkpoint_texts.KEEP_TOO_FEW.pattern(keep=0)):
+    with pytest.raises(UsageError, match=says(0, "keep", "newest")):
         folder.save(make(), keep=0, is_best=False)
 
 
@@ -170,11 +169,11 @@ def test_damaged_ones_are_passed_over_and_named(folder, make, equal):
     assert (found.path, found.checkpoint.iteration) == (folder.numbered(1), 1)
     assert len(found.skipped) == 2
     assert re.search(
-        checkpoint_texts.DAMAGED.pattern(path=folder.numbered(3), problem=checkpoint_texts.BYTES_CHANGED),
+        says("--resume", folder.numbered(3), "were", "match"),
         found.skipped[0],
     )
     assert re.search(
-        checkpoint_texts.DAMAGED.pattern(path=folder.numbered(2), problem=checkpoint_texts.TOO_SHORT(nbytes=0)),
+        says("--resume", folder.numbered(2), 0, "only", "long"),
         found.skipped[1],
     )
 
@@ -189,7 +188,7 @@ def test_the_best_one_is_the_last_resort(folder, make):
 def test_none_is_good(folder, make):
     folder.save(make(1), keep=1, is_best=False)
     damage(folder.numbered(1))
-    with pytest.raises(CheckpointError, match=checkpoint_texts.NONE_IS_GOOD.pattern(folder=folder.path)):
+    with pytest.raises(CheckpointError, match=says(folder.path)):
         folder.latest()
 
 
@@ -197,7 +196,7 @@ def test_none_is_there_but_beside_it(folder, make):
     (folder.path.parent / "other" / "checkpoints").mkdir(parents=True)
     with pytest.raises(
         CheckpointError,
-        match=checkpoint_texts.NO_CHECKPOINT.pattern(folder="run", beside=checkpoint_texts.BESIDE(runs="other")),
+        match=says("run", "other"),
     ):
         folder.latest()
 
@@ -240,14 +239,14 @@ def test_the_newest_serves_where_there_is_no_best_one(folder, make):
 def test_a_file_that_is_named_and_damaged_is_not_passed_over(folder, make):
     folder.save(make(1), keep=2, is_best=True)
     damage(folder.save(make(2), keep=2, is_best=False))
-    with pytest.raises(CheckpointError, match=checkpoint_texts.DAMAGED.pattern(path=folder.numbered(2))):
+    with pytest.raises(CheckpointError, match=says("--resume", folder.numbered(2))):
         find_checkpoint(folder.numbered(2))
 
 
 def test_a_name_of_nothing(folder):
     with pytest.raises(
         CheckpointError,
-        match=checkpoint_texts.NOT_FOUND.pattern(path="rum", beside=checkpoint_texts.BESIDE(runs="run")),
+        match=says("rum", "run"),
     ):
         find_checkpoint(folder.path.parent / "rum")
 
@@ -300,7 +299,5 @@ def test_putting_aside_where_nothing_may_be_written(forbidden_folder, make):
     RunFolder(forbidden_folder).save(make(2), keep=1, is_best=False)
     RunFolder(forbidden_folder).checkpoints.chmod(0o555)
     os.seteuid(me)
-    with pytest.raises(
-        UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="superseded-iteration-00000002.h5")
-    ):
+    with pytest.raises(UsageError, match=says("--out", "superseded-iteration-00000002.h5")):
         RunFolder(forbidden_folder).supersede(1)

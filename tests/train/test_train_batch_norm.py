@@ -6,10 +6,10 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhe
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.train import texts as train_texts
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import records
+from tests.says import says
 
 ONE_GHOST = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000")
 
@@ -38,7 +38,7 @@ def test_delayed_gradients_do_not_depend_on_the_number_of_ranks():
 
 def test_a_loss_that_overflows_names_the_layer_on_every_rank():
     def body(t):
-        with pytest.raises(DivergedError, match=train_texts.FIRST_LAYER.pattern()):
+        with pytest.raises(DivergedError, match=says("non-finite", "value")):
             trained(t, BATCH_NORM_NET, 30, batch_norm="sync", lr=1e30)
         return True
 
@@ -54,7 +54,7 @@ def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(fou
         run.worker.passes.graph.first_nonfinite = lambda ctx, tapes: next(layers)
         with (
             run.batches(t, 0, 1) as batches,
-            pytest.raises(DivergedError, match=train_texts.FIRST_LAYER.pattern(layer="conv1")),
+            pytest.raises(DivergedError, match=says("'conv1'")),
         ):
             run.worker.iterate(next(batches))
             run.worker.drain()
@@ -71,14 +71,14 @@ def test_ghosts_of_a_size_of_their_own():
 
 
 def test_too_few_ghosts_for_the_ranks():
-    told = train_texts.BATCH_UNDER_GHOSTS.pattern(batch=30, ghosts=2, size=16, ranks=3, least=33)
+    told = says("--batch", "--batch-norm", 30, 2, 16, 3, 33)
     with pytest.raises(ConfigError, match=told):
         everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))
 
 
 # ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("told", "words"), [("sync", train_texts.WHOLE_BATCH()), ("ghost:16", train_texts.GHOST_BATCHES(size=16))]
+    ("told", "words"), [("sync", says("normalisation", "summed")), ("ghost:16", says(16, "normalisation", "ghost"))]
 )
 def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, told, words):
     monkeypatch.chdir(tmp_path)
@@ -91,5 +91,5 @@ def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, to
 
 
 def test_a_network_without_batch_norm_is_refused():
-    with pytest.raises(ConfigError, match=train_texts.NO_BATCH_NORM.pattern(given="ghost:4")):
+    with pytest.raises(ConfigError, match=says("--batch-norm", "ghost:4")):
         run_of(LoopbackWorld(1).transport(0), DROPOUT_NET, batch_norm="ghost:4")

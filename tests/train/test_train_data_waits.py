@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from small_runs import DROPOUT_NET, everywhere
 
-from ringtrain.train import texts
 from ringtrain.train.run import driver
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from tests.runs import records
+from tests.says import says
 
 ITERATIONS, BATCH = 12, 30
 
@@ -51,7 +51,7 @@ def notes(found):
 
 def test_the_rank_that_waits_longest_is_noted(waited):
     found = waited(0.125, 1.0)
-    assert notes(found) == [texts.DATA_WAITS(rank=1, share=11 / 23)]
+    assert notes(found) == [says(1, f"{11 / 23:.0%}")]
     # The loader starts with the first iteration, whose wait does not count.
     assert found["ranks"][0]["waited_s"] == [11 * 0.125, 11.0]
     assert found["ranks"][0]["training_s"] == [12.0, 12.0]

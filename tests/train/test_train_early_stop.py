@@ -7,16 +7,16 @@ import pytest
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.nn.losses import LOSSES
-from ringtrain.report import texts as report_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.outcome import read_outcome
-from ringtrain.train import evaluate, texts
+from ringtrain.train import evaluate
 from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.checkpoints import early_stop
 from ringtrain.train.evaluate import Score
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import FC_NET, records
+from tests.says import says
 
 # (loss, accuracy): by loss the third is the best one, by accuracy the second.
 SCORES = [(2.0, 0.2), (1.9, 0.6), (1.5, 0.5), (1.6, 0.6), (1.7, 0.5), (1.8, 0.5), (1.4, 0.9), (1.0, 0.95)]
@@ -50,7 +50,7 @@ def test_a_run_ends_after_evaluations_without_a_better_one(train, tmp_path, by, 
     assert (end["reason"], end["epochs"], end["iterations"]) == (early_stop.EARLY_STOP, epochs, 12 * epochs)
     assert store.load_checkpoint(tmp_path / "run" / "checkpoints" / "best.h5").epoch == best
     value = SCORES[best - 1][by == "accuracy"]
-    note = texts.NO_BETTER(best_by=by, best=value, evaluations="3 evaluations")
+    note = says("--early-stop", by, f"{value:.4f}", "3 evaluations")
     assert note in [record["text"] for record in records(tmp_path / "run", "note")]
     outcome = read_outcome("run")
     assert (outcome.outcome, outcome.exit_code, outcome.iteration) == ("done", 0, 12 * epochs)
@@ -71,7 +71,7 @@ def test_a_stopped_run_that_is_started_again_does_not_train(train, tmp_path, cap
     capsys.readouterr()
     train([], early_stop=3, resume="auto")
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
-    assert report_texts.FINISHED.partition("{length}")[0] in capsys.readouterr().out
+    assert says("done", "lengthens").partition("{length}")[0] in capsys.readouterr().out
 
 
 def test_it_goes_on_with_more_patience(train):
@@ -82,21 +82,21 @@ def test_it_goes_on_with_more_patience(train):
 
 def test_what_is_best_does_not_change_in_a_run(train):
     train(SCORES[:2], epochs=2)
-    with pytest.raises(ConfigError, match=texts.FIXED.pattern(key="best_by", before="accuracy", now="loss")):
+    with pytest.raises(ConfigError, match=says("best_by", "'accuracy'", "'loss'")):
         train(best_by="loss", resume="auto")
     assert train(SCORES[2:], best_by="accuracy", resume="auto")["reason"] == "done"
 
 
 def test_data_without_a_test_part_are_refused():
     config, data = TrainConfig(early_stop=3), SimpleNamespace(test=None, name="photos")
-    with pytest.raises(ConfigError, match=texts.EARLY_STOP_WITHOUT_TEST.pattern(evaluations=3, data="photos")):
+    with pytest.raises(ConfigError, match=says("--early-stop", 3, "photos")):
         early_stop.check_early_stop(config, data)
 
 
 def test_a_task_without_accuracy_has_its_best_by_loss(monkeypatch):
     monkeypatch.setitem(LOSSES, "values", SimpleNamespace(accuracy=False))
     assert best_by_of(TrainConfig(loss="values")) == "loss"
-    with pytest.raises(ConfigError, match=texts.NO_ACCURACY.pattern(loss="values")):
+    with pytest.raises(ConfigError, match=says("--best-by", "--loss", "values")):
         best_by_of(TrainConfig(loss="values", best_by="accuracy"))
 
 

@@ -14,14 +14,12 @@ from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
-from ringtrain.exchange import texts as exchange_texts
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.screen.words import ranks_lost
 from ringtrain.report.sinks import JsonLines, truncate_log
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts as train_texts
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.saving import RecoverableState
@@ -35,6 +33,7 @@ from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.start.start import run_training, start
 from ringtrain.train.stopping.signals import StopFlag, watching
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 ELASTIC = TrainConfig(elastic="shrink")
 
@@ -91,9 +90,7 @@ def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
-        with pytest.raises(
-            Interrupted, match="^" + train_texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
-        ):
+        with pytest.raises(Interrupted, match="^" + says("--out", "--resume", "by SIGUSR1", 4, "run")):
             run_training(LoopbackWorld(1).transport(0), read_options(None, begun), stop, recovered(begun, held))
     assert RunFolder("run").latest().checkpoint.iteration == 4
 
@@ -204,7 +201,7 @@ def test_overlap_forward_says_that_it_is_backward():
     (notes, _) = everywhere(
         2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", overlap="forward")[0].exchange.facts.notes
     )
-    assert exchange_texts.UPDATES_WHOLE in notes
+    assert says("--overlap", "--elastic").matches(notes)
 
 
 class Here:
@@ -214,11 +211,11 @@ class Here:
 def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
     check_elastic(ELASTIC, Here(), only_run=True)
     check_elastic(TrainConfig(), Here(), only_run=False)
-    with pytest.raises(ConfigError, match=train_texts.ELASTIC_COMPARED.pattern()):
+    with pytest.raises(ConfigError, match=says("--elastic")):
         check_elastic(ELASTIC, Here(), only_run=False)
     frail = Here()
     frail.why_not_fault_tolerant = "they die together"
-    with pytest.raises(ConfigError, match=train_texts.NOT_ELASTIC.pattern(elastic="shrink", why="they die together")):
+    with pytest.raises(ConfigError, match=says("--elastic", "shrink", "they die together")):
         check_elastic(ELASTIC, frail, only_run=True)
 
 

@@ -11,19 +11,16 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain.cli.world import tell_skipped
-from ringtrain.config import texts as config_texts
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
-from ringtrain.nn import texts as nn_texts
 from ringtrain.storage import files
-from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 
 @pytest.fixture
@@ -74,7 +71,7 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_a_run(train, monkeypatch, 
     folder = train(iterations=12, checkpoint_every=2, evaluate_every=100)
     assert tried == [4, 6, 10]
     assert [record["iteration"] for record in records(folder, "checkpoint")] == [2, 8, 12]
-    told = texts.NOT_SAVED.pattern(iteration=6, left="1 checkpoint")
+    told = says("6", "1 checkpoint")
     assert re.search(told, notes(folder)) and re.search(told, capsys.readouterr().out)
 
 
@@ -151,7 +148,7 @@ def test_no_room_for_anything(train, drawn, tmp_path, capsys):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     told = capsys.readouterr().out
     assert "log.jsonl: could not be written" in told and "could not be written: no room" in told
-    assert texts.NO_CURVES(problem="") in told and not (tmp_path / "run" / "curves.png").exists()
+    assert says("note", "curves").matches(told) and not (tmp_path / "run" / "curves.png").exists()
     assert (tmp_path / "run" / "log.jsonl").read_bytes().endswith(b"}\n")
     train(iterations=3)
     assert len(records(RunFolder(tmp_path / "run"), "iteration")) == 3
@@ -159,7 +156,7 @@ def test_no_room_for_anything(train, drawn, tmp_path, capsys):
 
 def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
     folder = train(iterations=9, trace="t.json", trace_iterations="2:3")
-    assert re.search(texts.TRACE_WRITTEN.pattern(), notes(folder))
+    assert re.search(says("https", "perfetto"), notes(folder))
     (tmp_path / "t").mkdir()
     real = os.replace
 
@@ -170,7 +167,7 @@ def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", replace)
     folder = train(out="other", iterations=9, trace="t/u.json", trace_iterations="2:3")
-    assert texts.TRACE_UNWRITTEN(path="t/u.json", error="No space left on device") in notes(folder)
+    assert says("t/u.json", "No space left on device").matches(notes(folder))
     assert os.listdir(tmp_path / "t") == ["u.json"] and weights(folder)
 
 
@@ -213,12 +210,12 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_pat
     train(iterations=7)
     assert weights(folder) == wanted
     if "newest" in what:
-        assert texts.PASSED_OVER(problem="checkpoint") in notes(folder) and texts.PUT_ASIDE(names="") in notes(folder)
+        assert says("checkpoint").matches(notes(folder)) and says("aside", "later").matches(notes(folder))
     elif what == "somebody's log":
         assert "log.jsonl is no log of a run" in notes(folder)
         assert (folder.path / "superseded-log.jsonl").read_text() == "somebody's\n"
     elif "pipe" in what or "folder" in what:
-        assert re.search(storage_texts.MOVED_ASIDE.pattern(), notes(folder))
+        assert re.search(says("regular", "now"), notes(folder))
 
 
 SOMEBODYS = [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"]
@@ -231,7 +228,7 @@ def test_a_config_of_something_else_is_put_aside_where_there_is_no_checkpoint(tr
     (tmp_path / "run" / "log.jsonl").write_text("somebody's\n")
     folder = train(iterations=2)
     assert "is not what a run writes" in notes(folder) and "log.jsonl is no log of a run" in notes(folder)
-    aside = texts.NO_CONFIG(problem=")", alone=texts.STARTS_ALONE, name="superseded-config.toml")
+    aside = says(")", "uses", "flags", "superseded-config.toml")
     assert aside in notes(folder)
     assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
     assert (tmp_path / "run" / "superseded-log.jsonl").read_text() == "somebody's\n"
@@ -246,8 +243,8 @@ def test_a_config_of_something_else_is_put_aside_where_there_are_checkpoints(tra
     train(iterations=7)
     assert weights(folder) == wanted
     assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
-    assert "is not what a run writes" in notes(folder) and texts.STARTS_ALONE not in notes(folder)
-    assert texts.NO_CONFIG(problem=")", alone="", name="superseded-config.toml") in notes(folder)
+    assert "is not what a run writes" in notes(folder) and not says("uses", "flags").matches(notes(folder))
+    assert says(")", "superseded-config.toml").matches(notes(folder))
     assert tomllib.loads(folder.config.read_text())["iterations"] == 7
 
 
@@ -268,15 +265,13 @@ def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
     held = store.load_checkpoint(folder.best)
     fields = {name: getattr(held, name) for name in store.Checkpoint.__slots__}
     for changed, message in (
-        ({"scalars": {}}, storage_texts.NO_SCALAR.pattern(name="step")),
-        ({"optimizer": {"momentum": {}}}, storage_texts.OTHER_SLOTS.pattern(slot="momentum")),
-        ({"iteration": 1}, texts.OTHER_POSITION.pattern(iteration=1, seen=60)),
-        ({"config": "x = " + "[" * 20}, config_texts.NOT_TOML.pattern()),
+        ({"scalars": {}}, says("step")),
+        ({"optimizer": {"momentum": {}}}, says("'momentum'")),
+        ({"iteration": 1}, says("1", "60")),
+        ({"config": "x = " + "[" * 20}, says("valid", "TOML")),
         (
             {"model": "input = 3"},
-            nn_texts.AT_SOURCE.pattern(
-                source=texts.THE_MODEL, error=nn_texts.TYPE(key="input", type="a table", value=3)
-            ),
+            says("model", "checkpoint", "input", "a table", "3"),
         ),
     ):
         store.save_checkpoint(tmp_path / "x.h5", store.Checkpoint(**fields | changed))
@@ -302,7 +297,7 @@ def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
 )
 def test_a_run_file_writes_into_the_run_folder_alone(train, tmp_path, trace):
     (tmp_path / "run.toml").write_text(f"trace = '{trace}'\n")
-    with pytest.raises(ConfigError, match=texts.TRACE_IN_RUN_FILE.pattern(run_file="run.toml", trace=trace)):
+    with pytest.raises(ConfigError, match=says("--trace", "run.toml", f"{trace!r}")):
         train("run.toml", iterations=2)
     assert not (tmp_path / "run").exists()
 

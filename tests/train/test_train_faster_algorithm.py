@@ -9,11 +9,11 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain.errors import StalledError
-from ringtrain.train import texts
 from ringtrain.train.run import faster_algorithm, records
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from tests.runs import records as records_of
+from tests.says import says
 
 MEASURED = ("mapped", "mpi", "stream", "sliced", "ring")  # after the run's own, which comes first
 
@@ -74,7 +74,7 @@ def test_the_fastest_is_named_if_it_is_worth_it(ended, seconds, algorithm, wante
         return
     fields = dict(zip(("algorithm", "seconds", "other", "other_seconds"), wanted, strict=True))
     (note,) = notes
-    assert re.fullmatch(texts.FASTER_ALGORITHM.pattern(**fields), note)
+    assert re.fullmatch(says("--algorithm", *fields.values()), note)
 
 
 @pytest.mark.parametrize(

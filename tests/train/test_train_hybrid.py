@@ -6,8 +6,7 @@ from small_runs import DROPOUT_NET, PAST_A_TAIL, apart, everywhere, results, run
 from strategies import DEDICATED, FLAT, MASTER, NETS, OPTIONS, SERVER, TWO
 
 from ringtrain.errors import ConfigError, DivergedError
-from ringtrain.exchange import texts as exchange_texts
-from ringtrain.train import texts as train_texts
+from tests.says import says
 from tests.tiers import daily
 
 INNER = {"all-reduce": {}, "dedicated servers": DEDICATED, "master": MASTER}
@@ -21,7 +20,7 @@ def test_a_loss_that_is_not_finite_is_explained(inner):
         ops.upload(np.full(span.shape, np.nan, ops.dtype), run.arena.weight(span))
         with (
             run.batches(transport, 0, 1) as batches,
-            pytest.raises(DivergedError, match=train_texts.FIRST_LAYER.pattern(layer="fc1")),
+            pytest.raises(DivergedError, match=says("'fc1'")),
         ):
             run.worker.iterate(next(batches))
 
@@ -86,7 +85,7 @@ def test_the_header_says_what_it_saves():
     exchange = run.exchange
     assert (exchange.facts.name, exchange.facts.header, exchange.facts.exact) == (
         "allreduce",
-        exchange_texts.WITH_HYBRID,
+        says("fc", "hybrid"),
         True,
     )
     assert exchange.facts.notes[0] == (
@@ -122,9 +121,9 @@ CONVOLUTIONAL = DROPOUT_NET.replace(
             TWO,
             4,
             {**SERVER, "servers": 3},
-            exchange_texts.HYBRID_FEW_PARAMETERS.pattern(servers=3, count=2),
+            says("--servers", "--fc", 3, 2),
         ),
-        (NETS["all fc"], 2, SERVER, exchange_texts.HYBRID_NO_PARAMETERS.pattern(model="small")),
+        (NETS["all fc"], 2, SERVER, says("--fc", "--sync", "'small'")),
     ],
 )
 def test_what_cannot_be_divided(net, size, flags, message):

@@ -17,13 +17,13 @@ from ringtrain.nn.spec import InputSpec, load_model
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.reference.loss import softmax_cross_entropy
-from ringtrain.train import texts
 from ringtrain.train.assembly.images import resize_of, transform_of, viewed
 from ringtrain.train.assembly.recipe import augment_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.passes import MicroBatch, ModelPasses
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
+from tests.says import says
 
 SPEC = InputSpec((8, 8, 1), "channel", "channel", pad=2, flip=True)
 
@@ -114,10 +114,10 @@ def alone(check):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        *(({"resize": given}, texts.RESIZE.pattern(given=given)) for given in NO_SIZES),
-        *(({"random_resized_crop": given}, texts.CROP_SCALE.pattern(given=given)) for given in NO_SCALES),
-        *(({"colour_jitter": given}, texts.JITTER.pattern(given=given)) for given in NO_JITTER),
-        ({"colour_jitter": "1,1,1,0"}, texts.JITTER_NO_COLOURS.pattern(data="digits", shape="8x8x1")),
+        *(({"resize": given}, says("--resize", f"{given!r}")) for given in NO_SIZES),
+        *(({"random_resized_crop": given}, says("--random-resized-crop", f"{given!r}")) for given in NO_SCALES),
+        *(({"colour_jitter": given}, says("--colour-jitter", f"{given!r}")) for given in NO_JITTER),
+        ({"colour_jitter": "1,1,1,0"}, says("--colour-jitter", "'digits'", "8x8x1")),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(digits, flags, text):
@@ -131,7 +131,7 @@ def test_what_makes_no_sense_is_refused(digits, flags, text):
 def test_a_mean_image_is_of_one_size(digits):
     small = replace(load_model("digits"), input=replace(SPEC, shape=(6, 6, 1), mean="image"))
     config = TrainConfig(random_resized_crop="0.5:1")
-    with pytest.raises(ConfigError, match=texts.MEAN_OF_OTHER_SIZE.pattern(model="digits")):
+    with pytest.raises(ConfigError, match=says("--resize", "'digits'")):
         alone(lambda transport: viewed(digits, config, small, transport))
     resized = replace(config, resize="6")
     data = alone(lambda transport: viewed(digits, resized, small, transport))

@@ -6,11 +6,11 @@ from small_runs import everywhere
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.train import texts
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.doctor_context import put
+from tests.says import says
 
 NET = """
 input = { shape = [8, 8, 1] }
@@ -33,8 +33,8 @@ def checked(root, size, wide, trained=True, ops=None):
 def test_all_ranks_of_a_host_share_what_it_has(tmp_path):
     put(tmp_path, {"proc/meminfo": "MemTotal: 64 kB\n"})
     checked(tmp_path, 1, 96)  # 64 x 96, 96, 96 x 10 and 16 numbers, twice
-    of = texts.OF_HOST(ranks="2 ranks")
-    told = texts.NO_ROOM.pattern(what=texts.WEIGHTS_AND_GRADIENTS, each="56.33 KiB", there="64 KiB", of=of)
+    of = says("2 ranks")
+    told = says("weights", "gradients", "56.33 KiB", "64 KiB", of)
     with pytest.raises(ModelError, match=told):
         checked(tmp_path, 2, 96)
     checked(tmp_path, 2, 96, trained=False)
@@ -46,8 +46,8 @@ def test_where_nothing_tells_of_memory_all_fits(tmp_path):
 
 def test_the_message_names_what_is_large(tmp_path):
     put(tmp_path, {"proc/meminfo": "MemTotal: 1048576 kB\n"})
-    of = texts.OF_HOST(ranks="1 rank")
-    told = texts.NO_ROOM.pattern(there="1 GiB", of=of, largest="fc1.weight", shape="64x10000000")
+    of = says("1 rank")
+    told = says("1 GiB", of, "fc1.weight", "64x10000000")
     with pytest.raises(ModelError, match=told):
         checked(tmp_path, 1, 10_000_000)
 
@@ -60,9 +60,7 @@ def test_a_device_has_memory_of_its_own(tmp_path):
             return 0, 1 << 16
 
     checked(tmp_path, 2, 96, ops=Device("float32"))
-    with pytest.raises(
-        ModelError, match=texts.NO_ROOM.pattern(there="64 KiB", of=texts.OF_DEVICE, largest="fc1.weight")
-    ):
+    with pytest.raises(ModelError, match=says("64 KiB", "device", "memory", "fc1.weight")):
         checked(tmp_path, 2, 200, ops=Device("float32"))
 
 
@@ -70,6 +68,6 @@ def test_a_run_is_refused_before_its_folder_is_made(tmp_path):
     first = '{ name = "fc0", kind = "Linear", units = 2147483647 },\n  { name = "fc1"'
     (tmp_path / "wide.toml").write_text(NET.replace('{ name = "fc1"', first).replace("WIDE", "10000"))
     flags = {"model": str(tmp_path / "wide.toml"), "data": "digits", "ops": "reference", "out": str(tmp_path / "run")}
-    with pytest.raises(ModelError, match=texts.NO_ROOM.pattern(largest="fc1.weight", shape="2147483647x10000")):
+    with pytest.raises(ModelError, match=says("fc1.weight", "2147483647x10000")):
         start(LoopbackWorld(1).transport(0), None, flags)
     assert not (tmp_path / "run").exists()

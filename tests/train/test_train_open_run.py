@@ -9,9 +9,6 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.launch import texts as launch_texts
-from ringtrain.ops import texts as ops_texts
-from ringtrain.train import texts
 from ringtrain.train.agree import take_turns
 from ringtrain.train.assembly.device import CudaDevices, cuda_devices, open_device
 from ringtrain.train.run.memory_trial import rehearse
@@ -19,8 +16,9 @@ from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
 from tests.ops.cuda_support import needs_compiler
+from tests.says import says
 
-LESS = texts.FEWER_ACTIVATIONS() + texts.HALF_PRECISION()
+LESS = says("--recompute") + says("--precision")
 
 
 def config_of(**flags):
@@ -71,7 +69,7 @@ def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
         "rank 0: node 0, local rank 0, device 0, H200, GPU-0",
         "rank 1: node 0, local rank 1, device 1, H200, GPU-1",
         "rank 2: node 0, local rank 2, device 0, H200, GPU-0",
-        launch_texts.SHARED_DEVICE(ranks=0, last=2),
+        says(0, 2, "many", "GPUs"),
         "messages go staged",
     )
     assert device.ops.precision == "float32"
@@ -79,9 +77,7 @@ def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
 
 def test_a_process_without_a_device_ends_all(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(
-        DeviceError, match=launch_texts.MASK_NAMES_NONE.pattern(variable="CUDA_VISIBLE_DEVICES", mask="")
-    ):
+    with pytest.raises(DeviceError, match=says("CUDA_VISIBLE_DEVICES", "''")):
         opened(2, 0)
 
 
@@ -118,10 +114,10 @@ def test_what_would_fit_is_said_on_every_rank_and_it_does_fit():
     with pytest.raises(DeviceFullError) as error:
         everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400))
     told = str(error.value)
-    assert re.match(texts.DOES_NOT_FIT.pattern(examples=700, total="2 MiB"), told)
+    assert re.match(says(700, "2 MiB"), told)
     fit = int(told.split("About ")[1].split(" fit")[0])
     assert re.search(
-        texts.ACCUMULATE.pattern(fit=fit, parts=-(-700 // fit), batch=2 * fit, less=LESS) + "$",
+        says("--accumulate", "--batch", fit, -(-700 // fit), 2 * fit, LESS),
         told,
     )
     assert 100 < fit < 700
@@ -134,7 +130,7 @@ def test_whole_ghost_batches_fit_and_none_may():
         everywhere(1, lambda t: rehearsed(t, 2 << 20, BATCH_NORM_NET, batch=1400))
     fit = int(str(error.value).split("About ")[1].split(" fit")[0])
     assert fit and fit % 8 == 0
-    with pytest.raises(DeviceFullError, match=texts.SMALLER.pattern(less=LESS)):
+    with pytest.raises(DeviceFullError, match=says(LESS)):
         everywhere(1, lambda t: rehearsed(t, 60_000, BATCH_NORM_NET, batch=1400))
 
 
@@ -146,14 +142,14 @@ def test_not_even_one_example_may_fit():
         with run.batches(t, 0, 1) as batches:
             rehearse(run, ops, next(batches))
 
-    with pytest.raises(DeviceFullError, match=texts.NOT_ONE_FITS.pattern()):
+    with pytest.raises(DeviceFullError, match=says("even", "fits")):
         everywhere(1, body)
 
 
 # ── the real way ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_without_cupy_all_ranks_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=ops_texts.NO_CUPY.pattern(newer=ops_texts.INSTALL(major=13))):
+    with pytest.raises(DeviceError, match=says("--device", 13, "pip", "cuda")):
         everywhere(2, lambda t: open_device(config_of(device="cuda"), t))
 
 

@@ -9,7 +9,6 @@ from small_runs import ITERATIONS, PAST_A_TAIL, apart, everywhere, results, run_
 from strategies import NETS
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
-from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.model_parallel.activation_messages import (
     GOODBYE,
     SUMS,
@@ -19,12 +18,12 @@ from ringtrain.exchange.model_parallel.activation_messages import (
 )
 from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.train import texts as train_texts
 from ringtrain.train.pipeline.fc_messages import BatchCut, StageMessage, messages_of
 from ringtrain.train.pipeline.fc_passes import TapePool
 from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
 from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 # Three fully connected layers, with random numbers by example and statistics by ghost batch among them.
 FLAGS = {"lr": 0.01, "dtype": "float64"}
@@ -159,7 +158,7 @@ def test_tapes_are_used_again_and_bounded():
 @pytest.mark.parametrize("net", ["two", "three"])
 def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer(net):
     """Of which an FC rank has spoilt its own columns."""
-    where = train_texts.FIRST_LAYER(layer="fc1", rank=0, cause="")
+    where = says("'fc1'", 0)
 
     def body(t):
         run, ops = run_of(t, NETS[net], fc="pipeline", fc_ranks=2)
@@ -168,7 +167,9 @@ def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer(net):
             ops.fill(run.arena.weight(spans["fc1.bias"])[-1:], np.nan)
         with (
             run.batches(t, 0, 2) as batches,
-            pytest.raises(DivergedError, match=train_texts.LOSS.pattern(loss=math.nan, where=where)) as told,
+            pytest.raises(
+                DivergedError, match=says("--lr", "--warmup", "--clip-norm", "--resume", f"{math.nan:g}", where)
+            ) as told,
         ):
             for batch in batches:
                 run.worker.iterate(batch)
@@ -193,7 +194,7 @@ def test_a_rank_that_does_not_come_is_named(fc_ranks):
         return str(error.value)
 
     _, _, *told = everywhere(2 + fc_ranks, body)
-    awaited = [train_texts.AWAITED_MESSAGE(ranks="rank 0", message=message), train_texts.AWAITED_CHOICE(rank=2)]
+    awaited = [says("rank 0", message), says(2, "next", "micro-batch")]
     for text, wanted in zip(told, awaited[:fc_ranks], strict=True):
         assert wanted in text
 
@@ -215,7 +216,7 @@ def test_the_message_that_is_named_is_of_the_iteration_that_waits(fc_update):
         return str(error.value)
 
     message = "micro-batch 0 of rank 0 in iteration 2"
-    assert train_texts.AWAITED_MESSAGE(ranks="rank 0", message=message) in everywhere(3, body)[2]
+    assert says("rank 0", message).matches(everywhere(3, body)[2])
 
 
 @pytest.mark.parametrize("fc_update", ["accumulate", "micro-batch"])
@@ -228,7 +229,7 @@ def test_a_rank_in_another_iteration_is_named(fc_update):
         return str(error.value)
 
     found, wanted = (f"micro-batch 0 of rank 0 in iteration {number}" for number in (5, 1))
-    assert everywhere(2, body)[1] == exchange_texts.OTHER_MESSAGE(rank=0, found=found, wanted=wanted)
+    assert everywhere(2, body)[1] == says(0, found, wanted)
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +250,7 @@ def test_another_message_than_the_one_that_is_due():
             with pytest.raises(TransportError) as error:
                 mail.check(letter, (4, 0, 0), 2)
             found, wanted = "micro-batch 1 of rank 0 in iteration 5", "micro-batch 0 of rank 0 in iteration 5"
-            assert str(error.value) == exchange_texts.OTHER_MESSAGE(rank=0, found=found, wanted=wanted)
+            assert str(error.value) == says(0, found, wanted)
 
     LoopbackWorld(2).run(body)
 

@@ -15,7 +15,6 @@ from small_runs import DROPOUT_NET, on_ranks
 
 import ringtrain
 from ringtrain.data import predictions
-from ringtrain.data import texts as data_texts
 from ringtrain.data.content import Content, Part
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.format import write_dataset
@@ -24,10 +23,10 @@ from ringtrain.data.inputs import centre_of
 from ringtrain.errors import CheckpointError, DataError, ModelError, OutputClosed
 from ringtrain.nn.losses import MeanSquaredError
 from ringtrain.storage.checkpoint import store
-from ringtrain.train import texts
 from ringtrain.train.load import load, load_model, score_of
 from ringtrain.train.predict import of_data, of_inputs, write_predictions
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 NAMES = ("zero", 'a "one"', *map(str, range(2, 9)), "neun ü")
 ROWS_NET = """
@@ -98,7 +97,7 @@ def test_a_checkpoint_of_an_earlier_version_wants_its_data(run, alone, digits):
     predict(alone, run, "a.npy")
     (path,) = Path("run/checkpoints").glob("iteration-*.h5")
     store.save_checkpoint(Path("old.h5"), replace(store.load_checkpoint(path), classes=(), inputs={}))
-    with pytest.raises(DataError, match=data_texts.NO_DATA_SET.pattern(path="named.h5")):
+    with pytest.raises(DataError, match=says("named.h5")):
         load_model(alone, "old.h5", False, {})
     os.rename("moved.h5", "named.h5")
     predict(alone, "old.h5", "a.npy", out="old.jsonl")
@@ -116,7 +115,7 @@ def test_facts_that_do_not_fit_the_network_are_refused(run, alone):
         {"view": np.int64([3])},
     ):
         store.save_checkpoint(Path("wrong.h5"), replace(held, inputs={**held.inputs, **wrong}))
-        with pytest.raises(CheckpointError, match=texts.WRONG_FACTS.pattern(path="wrong.h5")):
+        with pytest.raises(CheckpointError, match=says("wrong.h5")):
             load_model(alone, "wrong.h5", False, {})
 
 
@@ -187,11 +186,11 @@ def test_what_is_left_out_of_a_folder_is_told_by_training_and_by_predictions(tra
     Path("flowers", "readme").write_text("left out")
     Path("three.toml").write_text(DROPOUT_NET.replace("units = 10", "units = 3"))
     train(out="run", model="three.toml", data="flowers", batch=6, iterations=1)
-    note = data_texts.LEFT_OUT(count=1, first="flowers/readme")
+    note = says(1, "flowers/readme")
     assert [line["text"] for line in lines("run/log.jsonl") if line["event"] == "note"].count(note) == 1
     assert of_data(load(alone, "run", False, {}, "train"))[0].notes == (note,)
     (source,) = of_inputs(alone, load_model(alone, "run", False, {}), ["flowers"], None)
-    assert source.split.count == 6 and source.notes == (data_texts.NOT_PREDICTED(count=1, first="flowers/readme"),)
+    assert source.split.count == 6 and source.notes == (says(1, "flowers/readme"),)
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 24), (24, 8), (16, 16), (3, 3000)])
@@ -209,18 +208,18 @@ def test_the_largest_square_at_the_centre_is_seen(height, width):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("cat.jpg", data_texts.NO_INPUT.pattern(path="cat.jpg")),
-        ("none.npy", data_texts.NO_INPUT.pattern(path="none.npy")),
-        ("empty", data_texts.NO_IMAGES_BELOW.pattern(folder="empty")),
-        ("colour.npy", data_texts.GIVEN_SHAPE.pattern(where="colour.npy", shape=(2, 8, 8, 3))),
-        ("small.npy", texts.OTHER_IMAGES.pattern(data="small.npy", images="5x8x1")),
-        ("text.npy", data_texts.GIVEN_TYPE.pattern(where="text.npy")),
-        ("flat.npy", data_texts.GIVEN_SHAPE.pattern(where="flat.npy", shape=(4,))),
-        ("no.npy", data_texts.GIVEN_SHAPE.pattern(where="no.npy", shape=(0, 8, 8, 1))),
-        ("objects.npy", data_texts.NOT_READ_FILE.pattern(path="objects.npy")),
-        ("damaged.npz", data_texts.NOT_READ_FILE.pattern(path="damaged.npz")),
-        ("named.npz", data_texts.WHICH_ARRAY.pattern(path="named.npz")),
-        ("else", data_texts.NO_DATA_SET.pattern(path="else")),
+        ("cat.jpg", says("cat.jpg")),
+        ("none.npy", says("none.npy")),
+        ("empty", says("empty")),
+        ("colour.npy", says("colour.npy", (2, 8, 8, 3))),
+        ("small.npy", says("--resize", "'small.npy'", "5x8x1")),
+        ("text.npy", says("text.npy")),
+        ("flat.npy", says("flat.npy", (4,))),
+        ("no.npy", says("no.npy", (0, 8, 8, 1))),
+        ("objects.npy", says("objects.npy")),
+        ("damaged.npz", says("damaged.npz")),
+        ("named.npz", says("named.npz")),
+        ("else", says("else")),
     ],
 )
 def test_inputs_that_are_refused_before_anything_is_written(run, alone, given, message):
@@ -244,14 +243,14 @@ def test_a_network_without_an_image_input_wants_arrays(run, alone, digits):
     trained = load_model(alone, run, False, {})
     two = replace(trained, facts=replace(trained.facts, shape=(8, 8, 2)))
     Path("cat.jpg").write_text("")
-    with pytest.raises(DataError, match=texts.NO_IMAGE_TO_PREDICT.pattern()):
+    with pytest.raises(DataError, match=says("npy", "npz")):
         of_inputs(alone, two, ["cat.jpg"], None)
 
 
 def test_a_missing_pillow_is_an_error_of_no_file(run, alone, monkeypatch):
     Path("cat.jpg").write_text("")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=data_texts.NO_PILLOW.pattern()):
+    with pytest.raises(DataError, match=says("--upgrade")):
         predict(alone, run, "cat.jpg")
 
 
@@ -299,17 +298,17 @@ def test_what_is_no_text_goes_to_hdf5(run, alone, digits, monkeypatch):
     np.save("a.npy", digits.images[:3])
     monkeypatch.setattr(predictions, "MOST_IN_TEXT", 95)
     for out in ("p.jsonl", "p.csv", "-"):
-        with pytest.raises(DataError, match=data_texts.TOO_MUCH_TEXT.pattern(path=out, count=96)):
+        with pytest.raises(DataError, match=says(out, "96")):
             predict(alone, run, "a.npy", layer="pool1", out=out)
     predict(alone, run, "a.npy", layer="pool1", out="p.h5")
-    with pytest.raises(DataError, match=data_texts.TOP_ELSEWHERE.pattern(path="p.csv")):
+    with pytest.raises(DataError, match=says("--top", "p.csv")):
         predict(alone, run, "a.npy", out="p.csv", top=3)
 
 
 def test_a_class_for_each_pixel_goes_to_hdf5(tmp_path):
     form = predictions.PredictionForm(predictions.PROBABILITY, 2, (3, 4, 5), tuple("abcde"), False)
     options = {"about": {}, "force": False, "top": None, "stream": None}
-    with pytest.raises(DataError, match=data_texts.PIXELS_IN_TEXT.pattern()):
+    with pytest.raises(DataError, match=says("pixel", "line")):
         predictions.open_predictions(tmp_path / "p.jsonl", form, **options)
     values = np.random.default_rng(0).random((2, 3, 4, 5), np.float32)
     file = predictions.open_predictions(tmp_path / "p.h5", form, **options)
@@ -386,9 +385,9 @@ def test_a_margin_around_the_centre_changes_nothing(run, digits):
 
 def test_a_program_is_told_what_fits_nothing(run, digits):
     model = ringtrain.load(run)
-    with pytest.raises(DataError, match=texts.OTHER_IMAGES.pattern(data=texts.THE_ARRAY(), images="5x8x1")):
+    with pytest.raises(DataError, match=says("--resize", "the", "array", "5x8x1")):
         model.predict(np.zeros((2, 5, 8, 1), np.uint8))
-    with pytest.raises(DataError, match=data_texts.GIVEN_SHAPE.pattern(shape=(4,))):
+    with pytest.raises(DataError, match=says((4,))):
         model.predict(np.zeros(4))
     with pytest.raises(ModelError, match="did you mean 'relu1'"):
         model.features(digits.images[:2], "relu")

@@ -15,10 +15,7 @@ from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.errors import ConfigError
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.texts import NOT_RISING_IN_ITERATIONS, ONE_STEP, RISING_STEPS
-from ringtrain.report import texts as report_texts
 from ringtrain.report.screen import words
-from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.recipe import accumulate_notes, iterations_of, rate_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints.resume import Origin
@@ -27,6 +24,7 @@ from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 IMAGENET, CIFAR = 1_281_167, 50_000
 NO_LAYERS = """
@@ -125,10 +123,10 @@ def test_the_words_of_a_schedule(flags, told):
 @pytest.mark.parametrize(
     ("policy", "steps", "told"),
     [
-        ("multistep", ["0.01ep", "0.02ep"], RISING_STEPS(steps=["0.01ep", "0.02ep"], why=NOT_RISING_IN_ITERATIONS)),
-        ("multistep", ["1ep", 5], RISING_STEPS(steps=["1ep", 5], why=NOT_RISING_IN_ITERATIONS)),
-        ("multistep", [5, 5], RISING_STEPS(steps=[5, 5], why="")),
-        ("step", ["1ep", "2ep"], ONE_STEP(steps=["1ep", "2ep"])),
+        ("multistep", ["0.01ep", "0.02ep"], says(["0.01ep", "0.02ep"], "fall", "equal")),
+        ("multistep", ["1ep", 5], says(["1ep", 5], "fall", "equal")),
+        ("multistep", [5, 5], says([5, 5])),
+        ("step", ["1ep", "2ep"], says(["1ep", "2ep"])),
     ],
 )
 def test_an_error_names_the_steps_that_were_given(policy, steps, told):
@@ -145,20 +143,18 @@ def test_what_lies_beyond_the_end_is_noted():
 
     drops = {"lr_policy": "multistep", "lr_steps": ["1ep", 46, "2.5ep"]}
     assert notes(59, **drops) == []
-    assert notes(46, **drops) == [
-        texts.STEPS_BEYOND(steps="46 iterations, 2.5 epochs = 58 iterations", length="46 iterations")
-    ]
+    assert notes(46, **drops) == [says("--lr-steps", "46 iterations, 2.5 epochs = 58 iterations", "46 iterations")]
     owners = "step and multistep"
-    assert notes(46, lr_steps=["2.5ep"]) == [texts.STEPS_UNUSED(owners=owners, policy="constant")]
-    assert notes(59, lr_steps=[10], lr_policy="cosine") == [texts.STEPS_UNUSED(owners=owners, policy="cosine")]
+    assert notes(46, lr_steps=["2.5ep"]) == [says("--lr-steps", "--lr-policy", owners, "constant")]
+    assert notes(59, lr_steps=[10], lr_policy="cosine") == [says("--lr-steps", "--lr-policy", owners, "cosine")]
     assert notes(24, warmup="1ep", lr=0.1) == []
     assert notes(10, warmup="1ep", lr=0.23) == [
-        texts.SHORT_OF_WARMUP(span="1 epoch = 23 iterations", length="10 iterations", reached=0.1, lr=0.23)
+        says("--warmup", "1 epoch = 23 iterations", "10 iterations", "0.1", "0.23")
     ]
 
 
 def few(accumulate, examples, count, ghosts=""):
-    return texts.FEW_MICRO_BATCHES(accumulate=accumulate, examples=examples, ghosts=ghosts, count=count)
+    return says("--accumulate", accumulate, examples, ghosts, count)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +162,7 @@ def few(accumulate, examples, count, ghosts=""):
     [
         (64, 64, 1, []),
         (100, 64, 1, [few(100, "64 examples", "64 micro-batches")]),
-        (3, 50, 32, [few(3, "50 examples", "2 micro-batches", texts.IN_GHOSTS(size=32))]),
+        (3, 50, 32, [few(3, "50 examples", "2 micro-batches", says(32, "ghost", "batches"))]),
         (2, 1, 1, [few(2, "1 example", "1 micro-batch")]),
     ],
 )
@@ -176,7 +172,7 @@ def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain,
 
 def test_the_micro_batches_of_a_run_are_noted(train, capsys):
     train(out="run", iterations=1, batch=30, accumulate=40)
-    note = report_texts.NOTE(text=few(40, "30 examples", "30 micro-batches"))
+    note = says(few(40, "30 examples", "30 micro-batches"))
     assert note in capsys.readouterr().out
 
 
@@ -197,19 +193,19 @@ def rates(folder):
     [
         (
             {"warmup": 100000, "epochs": 1},
-            texts.LONG_WARMUP.pattern(asked="--warmup 100000", warmup="100,000 iterations"),
+            says("--warmup 100000", "100,000 iterations"),
         ),
         (
             {"warmup": "2ep", "epochs": 2},
-            texts.LONG_WARMUP.pattern(asked="--warmup 2ep", total=10, length="--epochs 2", lr=0.05),
+            says("--warmup 2ep", "10", "--epochs 2", "0.05"),
         ),
         (
             {"warmup": 4, "iterations": 4},
-            texts.LONG_WARMUP.pattern(asked="--warmup 4", total=4, length="--iterations 4"),
+            says("--warmup 4", "4", "--iterations 4"),
         ),
         (
             {"run_file": "run.toml", "epochs": 2},
-            texts.LONG_WARMUP.pattern(asked="run file run.toml: warmup is '2ep'", warmup="10 iterations"),
+            says("run file run.toml: warmup is '2ep'", "10 iterations"),
         ),
     ],
 )
@@ -225,7 +221,7 @@ def test_a_comparison_refuses_it_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     world = LoopbackWorld(1)
     flags = {"model": "digits", "ops": "reference", "warmup": "3ep", "epochs": 2}
-    told = texts.LONG_WARMUP.pattern(asked=texts.IN_VARIANT(name="a", error="--warmup 3ep"), warmup="69 iterations")
+    told = says("'a'", "--warmup 3ep", "69 iterations")
     with pytest.raises(ConfigError, match=told):
         check_variants(lambda: world.transport(0), [Variant("a", None, flags)])
 
@@ -233,8 +229,8 @@ def test_a_comparison_refuses_it_before_it_trains(tmp_path, monkeypatch):
 def test_the_warm_up_of_a_recipe_may_be_longer_than_a_trial(train, tmp_path, capsys):
     (tmp_path / "net.toml").write_text(DROPOUT_NET + 'warmup = "1ep"\n')
     train(out="run", iterations=2)
-    short = texts.SHORT_OF_WARMUP.pattern(span="1 epoch = 5 iterations", length="2 iterations")
-    assert re.search(report_texts.NOTE(text="") + short, capsys.readouterr().out)
+    short = says("--warmup", "1 epoch = 5 iterations", "2 iterations")
+    assert re.search(says("note") + short, capsys.readouterr().out)
     assert rates(tmp_path / "run") == pytest.approx([0.01, 0.02])
 
 

@@ -9,14 +9,13 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
 from ringtrain.errors import ConfigError
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.cpu import CpuOps
-from ringtrain.report import texts as report_texts
-from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import records
+from tests.says import says
 from tests.tiers import daily, thorough
 
 # 297 = 4·73 + 5: the fifth batch leaves three of eight shards, and ranks, without an example.
@@ -144,10 +143,10 @@ def test_ghost_batches_that_end_with_a_shard_are_told_of():
         return batch_norm.partial_ghosts(run.config, run.graph)
 
     assert told(batch=64) is None
-    advice = texts.WHOLE_GHOSTS(shards=4)
-    assert told(batch=32) == texts.GHOSTS_AND_SHARDS(shards="4", size=8, advice=advice)
-    advice = texts.NO_WHOLE_GHOSTS(batch=36)
-    assert told(batch=36) == texts.GHOSTS_AND_SHARDS(shards="4 or 5", size=8, advice=advice)
+    advice = says("--shards", 4)
+    assert told(batch=32) == says("4", 8, advice)
+    advice = says("--shards", "--batch", 36)
+    assert told(batch=36) == says("4 or 5", 8, advice)
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,13 +166,13 @@ def train(tmp_path, monkeypatch):
 def test_what_is_fixed_is_in_the_header_and_each_epoch_has_its_hash(train, tmp_path, capsys):
     train(out="run", epochs=2)
     (begun,), epochs = records(tmp_path / "run", "start"), records(tmp_path / "run", "epoch")
-    said = texts.REPRODUCIBLE(shards=8, kernels=CpuOps().numerics(), threads="1 thread")
+    said = says(8, CpuOps().numerics())
     assert begun["reproducible"] == said and begun["device"].endswith(", 1 thread")
     shown = capsys.readouterr().out
     assert f"  fixed      {said}\n" in shown
     hashes = [epoch["weights_sha256"] for epoch in epochs]
     assert len(set(hashes)) == 2 and records(tmp_path / "run", "end")[0]["weights_sha256"] == hashes[1]
-    assert all(f"{report_texts.WEIGHTS(sha256=each)}\n" in shown for each in hashes)
+    assert all(says(each).matches(shown) for each in hashes)
 
 
 def test_other_runs_log_the_hash_too_where_ranks_have_one_state(train, tmp_path, capsys):
@@ -189,8 +188,8 @@ def test_other_runs_log_the_hash_too_where_ranks_have_one_state(train, tmp_path,
 def test_it_goes_on_as_it_began(train):
     train(out="run", iterations=2)
     for flags, said in (
-        ({"shards": 4}, texts.FIXED.pattern(key="shards", before=8, now=4)),
-        ({"reproducible": False}, texts.FIXED.pattern(key="reproducible", before=True, now=False)),
+        ({"shards": 4}, says("shards", "8", "4")),
+        ({"reproducible": False}, says("reproducible", "True", "False")),
     ):
         with pytest.raises(ConfigError, match=said):
             train(out="run", resume="auto", iterations=3, **flags)
@@ -203,7 +202,7 @@ def test_a_checkpoint_of_another_processor_is_told_of(train, tmp_path, capsys, m
     train(out="run", resume="auto", iterations=3)
     told = [note["text"] for note in records(tmp_path / "run", "note")]
     monkeypatch.undo()
-    assert told.count(texts.MOVED(former=CpuOps().numerics(), kernels="kernels 00000000")) == 1
+    assert says(CpuOps().numerics(), "kernels 00000000").lines(told) == 1
 
 
 class Kernels:
@@ -222,13 +221,13 @@ def test_ranks_on_processors_of_several_kinds_are_refused():
         reproducible.check_kernels(run.config, t, Kernels(t.rank))
 
     kernels = "kernels 1 on ranks 0, 2; kernels 1, products and sums rounded apart on rank 1"
-    with pytest.raises(ConfigError, match=texts.OTHER_KERNELS.pattern(kernels=kernels)):
+    with pytest.raises(ConfigError, match=says("--reproducible", kernels)):
         everywhere(3, lambda t: check(t, True))
     everywhere(3, lambda t: check(t, False))
 
 
 def test_a_batch_of_fewer_examples_than_shards_is_refused(train):
-    with pytest.raises(ConfigError, match=texts.BATCH_UNDER_SHARDS.pattern(batch=7, shards=8)):
+    with pytest.raises(ConfigError, match=says("--batch", "--shards", "--reproducible", 7, 8)):
         train(out="run", iterations=1, batch=7)
 
 

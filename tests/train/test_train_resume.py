@@ -6,14 +6,13 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import CheckpointError, UsageError
-from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.checkpoints.resume import restart_origin
 from ringtrain.train.options import read_options
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.runs import records
+from tests.says import says
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def test_another_start_in_its_folder_is_refused(train, first):
     train(model="net.toml", out="second", iterations=2)
     train(resume=first, iterations=5)
     for other in (first, "second"):  # the same, where there is a checkpoint; another, where there is none
-        with pytest.raises(UsageError, match=storage_texts.HOLDS_A_RUN.pattern(folder="run")):
+        with pytest.raises(UsageError, match=says("--resume", "--out", "run")):
             train(resume=other)
         strip()
 
@@ -103,9 +102,7 @@ def test_what_it_began_with_may_be_gone(train, first, tmp_path):
     train(resume=first, iterations=5)
     strip()
     (tmp_path / first).rename(tmp_path / "elsewhere")
-    message = texts.NOTHING_TO_BEGIN_AT.pattern(
-        folder="run", source="first", error=storage_texts.NOT_FOUND(path="first", beside="")
-    )
+    message = says("run", "first")
     with pytest.raises(CheckpointError, match=message):
         train(resume="auto")
 

@@ -7,8 +7,7 @@ from small_runs import apart, everywhere, losses, run_of, trained
 from ringtrain.errors import DivergedError, ModelError
 from ringtrain.exchange.model_parallel.hybrid_layers import trailing
 from ringtrain.nn import spec
-from ringtrain.nn.texts import NO_ENTRY
-from ringtrain.train import texts
+from tests.says import says
 
 # An image of 8x8 as a sequence of its rows. The layer before the one that flattens is a Linear, too.
 SEQUENCE_NET = """
@@ -97,7 +96,7 @@ lr = 0.05
         run, _ = run_of(transport, net, iterations=1)
         with (
             run.batches(transport, 0, 1) as batches,
-            pytest.raises(DivergedError, match=texts.ITS_CAUSE.pattern(cause=NO_ENTRY(last=4))),
+            pytest.raises(DivergedError, match=says(4, "look", "entries")),
         ):
             run.worker.iterate(next(batches))
 

@@ -10,12 +10,12 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.timings import BucketTimer
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.train import texts
 from ringtrain.train.run import driver, share_size
 from ringtrain.train.run.share_size import Division, FirstIterations, expected_note, least_examples, other_size, typical
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from tests.runs import records
+from tests.says import says
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_second_size_needs_little_memory():
 
 
 def test_words_name_fewer_ranks_or_a_larger_batch():
-    fewer, larger = texts.FEWER_RANKS(batch=1024, ranks=16), texts.LARGER_BATCH(batch=256, ranks=4)
+    fewer, larger = says("--batch", 1024, 16), says("--batch", 256, 4)
     assert Division(1024, 1024).words(64) == {"examples": "1 example", "least": "64 examples", "division": fewer}
     assert Division(64, 4).words(64) == {"examples": "16 examples", "least": "64 examples", "division": larger}
     assert Division(1024, 128, grain=8).words(57)["least"] == "64 examples"  # whole ghost batches
@@ -77,8 +77,8 @@ def expecting(transport, **flags):
     ],
 )
 def test_a_longer_exchange_is_noted_before_the_first_iteration(monkeypatch, flags, passes, others, least):
-    assert expected(monkeypatch, 3.0, **flags) == texts.ALL_REDUCE_LONGER(
-        size="4.125 KiB", exchange="3 s", passes=passes, others=others, **Division(30, 2).words(least)
+    assert expected(monkeypatch, 3.0, **flags) == says(
+        "Shares", "about", "4.125 KiB", "3 s", passes, others, *Division(30, 2).words(least).values()
     )
 
 
@@ -151,7 +151,7 @@ def trained(monkeypatch, tmp_path):
 
 
 def blocks_long(least):
-    return texts.BLOCKS_LONG(blocked="750 ms", whole="1 s", first=3, last=12, most=0.25, **Division(30, 2).words(least))
+    return says("blocks", "Less", "750 ms", "1 s", 3, 12, 0.25, *Division(30, 2).words(least).values())
 
 
 @pytest.mark.parametrize("flags", [{}, {"overlap": "forward"}, {"sync": "delayed"}, {"accumulate": 2}])

@@ -2,9 +2,9 @@ import pytest
 from small_runs import DROPOUT_NET, losses
 
 from ringtrain.errors import ConfigError
-from ringtrain.train import texts
 from ringtrain.train.step.slow_rank import SlowedInput, slowed
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 
 class Given:
@@ -28,13 +28,13 @@ def test_one_rank_is_slowed_and_the_others_are_not():
 
 @pytest.mark.parametrize("slow", ["1", "1:", "a:2", "1:2:3", "1:0.5", "1:nan", "1:2000"])
 def test_what_is_no_slowness(slow):
-    with pytest.raises(ConfigError, match=texts.SLOW.pattern()):
+    with pytest.raises(ConfigError, match=says("--inject-slowdown")):
         slowed(Given(), slow, 0, range(2))
 
 
 @pytest.mark.parametrize("slow", ["2:2", "-1:2"])
 def test_a_rank_that_is_not_there(slow):
-    with pytest.raises(ConfigError, match=texts.NOT_TRAINING.pattern(ranks="ranks 0, 1")):
+    with pytest.raises(ConfigError, match=says("--inject-slowdown", "ranks 0, 1")):
         slowed(Given(), slow, 0, range(2))
 
 

@@ -14,13 +14,14 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import HungUp, Interrupted, UsageError
-from ringtrain.train import evaluate, texts
+from ringtrain.train import evaluate
 from ringtrain.train.evaluate import EvaluationStopped
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping import reasons, signals
 from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end, stop_reason
 from ringtrain.train.stopping.signals import StopFlag, StopPoll, watching
 from tests.runs import records
+from tests.says import says
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_a_run_without_a_launcher_ends_with_its_terminal(tmp_path, ignored):
     run.communicate()
     outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
     assert (run.returncode, outcome["exit_code"]) == ((0, 0) if ignored else (129, 129))
-    assert outcome["text"] == ("" if ignored else texts.HUNG_UP())
+    assert outcome["text"] == ("" if ignored else says("SIGHUP", "terminal"))
 
 
 def test_other_programs_end_with_their_terminal_too():
@@ -268,9 +269,7 @@ def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
         return open_dataset("digits")
 
     monkeypatch.setattr(open_run, "read_data", opened)
-    with pytest.raises(
-        Interrupted, match="^" + texts.STOPPED_BEFORE.pattern(why="by SIGUSR1", state=texts.NO_CHECKPOINT)
-    ):
+    with pytest.raises(Interrupted, match="^" + says("by SIGUSR1", "checkpoint", "yet")):
         train(iterations=5)
     assert not (tmp_path / "run").exists()
 
@@ -282,8 +281,8 @@ def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(start, "_prepare", compiled)
-    state = texts.CHECKPOINT_UNCHANGED(iteration=2)
-    told = "^" + texts.STOPPED_BEFORE.pattern(why="by SIGTERM", state=state)
+    state = says(2, "checkpoint", "was")
+    told = "^" + says("by SIGTERM", state)
     with pytest.raises(Interrupted, match=told):
         train(iterations=5)
     outcome = json.loads((tmp_path / "run/outcome.json").read_text())
@@ -293,7 +292,7 @@ def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch
 def test_a_signal_that_came_before_all_of_it(train, tmp_path):
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
-        with pytest.raises(Interrupted, match=texts.STOPPED_BEFORE.pattern(why="by SIGUSR1")):
+        with pytest.raises(Interrupted, match=says("by SIGUSR1")):
             train(stop, iterations=5)
         os.kill(os.getpid(), signal.SIGUSR1)  # it is still noted, and kills nobody
 
@@ -318,7 +317,7 @@ def test_what_all_are_told_names_none():
         stop.other = lambda: "by SIGTERM"
         return stop_reason(transport, stop)
 
-    assert on_ranks(2, told) == [texts.BY_SIGNAL(signal="SIGTERM")] * 2
+    assert on_ranks(2, told) == [says("SIGTERM")] * 2
     assert on_ranks(2, lambda transport: stop_reason(transport, StopFlag())) == [None] * 2
 
 
@@ -366,9 +365,7 @@ def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_wei
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
     monkeypatch.setattr(start, "rehearse", lambda *given: None)
     monkeypatch.setattr("ringtrain.train.assembly.assemble.EVALUATION_BATCH", 16)
-    with pytest.raises(
-        Interrupted, match="^" + texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
-    ):
+    with pytest.raises(Interrupted, match="^" + says("--out", "--resume", "by SIGUSR1", 4, "run")):
         train(iterations=iterations, evaluate_every=4)
     train(iterations=iterations, evaluate_every=4)
     ends = [records(tmp_path / name, "end")[-1] for name in ("whole", "run")]

@@ -9,11 +9,11 @@ from task_runs import TASKS, data_of, task_run, train_task
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, DivergedError
-from ringtrain.train import texts
 from ringtrain.train.assembly.recipe import best_by_of
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
+from tests.says import says
 
 DIVIDED = ("mae of vectors", "bce of images")  # two fully connected layers after another one, to divide
 
@@ -129,7 +129,7 @@ BAD = {
 @pytest.mark.parametrize("task, value, shown", BAD.values(), ids=BAD)
 def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown):
     labels = spoiled(task, value, 23)
-    told = texts.WRONG_LABEL(example=23, value=shown, loss=TASKS[task][1])
+    told = says("--loss", "23", shown, TASKS[task][1])
     for work in (lambda t: train_task(t, task, labels=labels), lambda t: score(t, task, labels)):
         errors = on_ranks(2, work)
         assert [str(error) for error in errors] == [told, told]
@@ -137,7 +137,7 @@ def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown
 
 
 def test_an_input_that_is_not_finite_ends_the_run_by_name():
-    told = texts.WRONG_INPUT(example=23, value="nan")
+    told = says("23", "nan")
     for work in (train_task, score):
         errors = on_ranks(2, lambda t, work=work: work(t, "ce", nan_at=23))
         assert [str(error) for error in errors] == [told, told]
@@ -148,5 +148,5 @@ def test_an_input_that_is_not_finite_ends_the_run_by_name():
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():
     assert [best_by_of(TrainConfig(loss=loss)) for loss in ("ce", "bce", "mse")] == ["accuracy", "accuracy", "loss"]
     assert best_by_of(TrainConfig(best_by="loss")) == "loss"
-    with pytest.raises(ConfigError, match=texts.NO_ACCURACY(loss="mse")):
+    with pytest.raises(ConfigError, match=says("--best-by", "--loss", "mse")):
         best_by_of(TrainConfig(loss="mse", best_by="accuracy"))

@@ -6,18 +6,17 @@ import json
 import pytest
 from task_runs import TASKS, data_of
 
-from ringtrain.cli import evaluate, texts
+from ringtrain.cli import evaluate
 from ringtrain.errors import ConfigError, UsageError
-from ringtrain.nn import texts as nn_texts
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.comparison.table import comparison_tables
 from ringtrain.storage.checkpoint import store
 from ringtrain.tables import plain_lines
-from ringtrain.train import texts as train_texts
 from ringtrain.train.assembly import data as data_room
 from ringtrain.train.load import load, score_of
 from tests.runs import records
+from tests.says import says
 
 
 @pytest.fixture
@@ -57,12 +56,12 @@ def test_the_best_checkpoint_of_values_has_the_lowest_loss(run_task, tmp_path):
 
 def test_a_resumed_run_keeps_its_loss(run_task):
     run_task("mae of sequences", iterations=4)
-    with pytest.raises(ConfigError, match=train_texts.FIXED.pattern(key="loss", before="mae", now="mse")):
+    with pytest.raises(ConfigError, match=says("loss", "'mae'", "'mse'")):
         run_task("mae of sequences", loss="mse", resume="auto")
 
 
 def test_an_unknown_loss_is_refused_before_the_data_are_read(run_task):
-    with pytest.raises(ConfigError, match=nn_texts.UNKNOWN_LOSS.pattern(name="mea")):
+    with pytest.raises(ConfigError, match=says("--loss", "--plugin", "mea")):
         run_task("mae of sequences", loss="mea")
 
 
@@ -93,7 +92,7 @@ def report(alone, capsys):
 def test_dense_classes_are_evaluated_by_class(run_task, report, tmp_path):
     run_task("dense ce")
     said, score = report(per_class=True, confusion=True)
-    assert said[1].endswith(texts.ELEMENTS(count=score.examples, examples=37)) and "mIoU" in said[1]
+    assert says(f"{score.examples:,}", "37").matches(said[1]) and "mIoU" in said[1]
     assert said[3].split() == ["class", "labelled", "predicted", "precision", "recall", "f1", "iou"]
     assert [line.split()[0] for line in said[4:8]] == list("abcd")
     matrix = [list(map(int, line.split()[1:])) for line in said[-4:]]
@@ -108,16 +107,16 @@ def test_dense_classes_are_evaluated_by_class(run_task, report, tmp_path):
 def test_all_metrics_are_written_to_a_file(run_task, report, tmp_path, name):
     run_task("dense ce")
     said, score = report(output=tmp_path / name)
-    assert said[-1] == texts.METRICS_WRITTEN(path=tmp_path / name)
+    assert said[-1] == says(tmp_path / name)
     if name == "m.json":
         found = json.loads((tmp_path / name).read_text())
         assert found["confusion"] == score.classes.confusion.tolist() and len(found["classes"]) == 4
     else:
         rows = list(csv.DictReader((tmp_path / name).read_text().splitlines()))
         assert [int(row["as b"]) for row in rows] == score.classes.confusion[:, 1].tolist()
-    with pytest.raises(UsageError, match=texts.METRICS_EXIST.pattern()):
+    with pytest.raises(UsageError, match=says("--force")):
         evaluate._check_output(tmp_path / name, force=False)
-    with pytest.raises(UsageError, match=texts.METRICS_ENDING.pattern()):
+    with pytest.raises(UsageError, match=says("metrics", "csv")):
         evaluate._check_output(tmp_path / "m.txt", force=False)
 
 
@@ -138,7 +137,7 @@ def test_classes_of_the_same_name_keep_their_columns(run_task, report, tmp_path,
 def test_values_have_no_classes(run_task, report, tmp_path):
     run_task("huber of numbers")
     for flag in ("per_class", "confusion"):
-        with pytest.raises(UsageError, match=texts.NOT_BY_CLASS.pattern(loss="huber")):
+        with pytest.raises(UsageError, match=says("--loss", "huber")):
             report(**{flag: True})
     report(output=tmp_path / "m.csv")
     (row,) = csv.DictReader((tmp_path / "m.csv").read_text().splitlines())
@@ -148,5 +147,5 @@ def test_values_have_no_classes(run_task, report, tmp_path):
 def test_classes_that_do_not_exclude_one_another_are_not_confused(run_task, report):
     run_task("bce of images")
     assert [line.split()[0] for line in report(per_class=True)[0][4:]] == ["0", "1", "2"]
-    with pytest.raises(UsageError, match=texts.NOT_CONFUSED.pattern(count=3, loss="bce")):
+    with pytest.raises(UsageError, match=says("--confusion", "--loss", "--per-class", "3", "bce")):
         report(confusion=True)

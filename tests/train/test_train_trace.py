@@ -13,12 +13,12 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP, path_of
-from ringtrain.train import texts
 from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport
+from tests.says import says
 
 COUNT = 5
 
@@ -164,18 +164,18 @@ def test_windows(tmp_path):
 
 @pytest.mark.parametrize("text", ["3", "0:2", "5:4", "a:b", "-1:3", "3:", "1:2:3", "1:" + "9" * 5000])
 def test_windows_that_are_none(text):
-    with pytest.raises(ConfigError, match=texts.TRACE_ITERATIONS.pattern(given=text)):
+    with pytest.raises(ConfigError, match=says("--trace-iterations", f"{text!r}")):
         window_of(config(trace="t.json", trace_iterations=text), 0)
 
 
 def test_windows_that_cannot_be():
-    with pytest.raises(ConfigError, match=texts.TRACE_TOO_EARLY.pattern(given="3:4", first=3, begun=7)):
+    with pytest.raises(ConfigError, match=says("--trace-iterations", "3:4", 3, 7)):
         window_of(config(trace="t.json", trace_iterations="3:4"), 7)
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/.."])
 def test_a_trace_is_a_file(name):
-    with pytest.raises(ConfigError, match=texts.TRACE_TO_FOLDER.pattern()):
+    with pytest.raises(ConfigError, match=says("--trace")):
         window_of(config(trace=name), 0)
 
 
@@ -209,7 +209,7 @@ def test_a_run_leaves_its_trace_and_says_so(tmp_path, capsys):
 def test_a_run_that_ends_before_says_so(tmp_path, capsys):
     train(tmp_path, iterations=2, trace="trace.json")
     told = " ".join(capsys.readouterr().out.split())
-    assert texts.NOTHING_TRACED(iteration=6) in told
+    assert says(6, "traced", "asked").matches(told)
 
 
 def test_a_run_that_fails_leaves_what_was_traced(tmp_path):

@@ -9,15 +9,13 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError, UsageError
-from ringtrain.exchange import compatibility_texts as option_texts
-from ringtrain.plan import texts as plan_texts
-from ringtrain.train import texts
 from ringtrain.train.options import read_options
 from ringtrain.train.start import variants as room
 from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants, run_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 
 def connect():
@@ -100,7 +98,7 @@ def test_an_error_of_one_rank_alone_is_not_lived_through(monkeypatch):
         raise TransportError("the cable is out")
 
     monkeypatch.setattr(room, "run_training", broken)
-    told = texts.ENDED_VARIANT.pattern(name="a", error="the cable is out")
+    told = says("the cable is out", "'a'")
     with pytest.raises(TransportError, match=f"^{told}$"):
         run(variant("a"), variant("b"))
 
@@ -125,12 +123,11 @@ def test_ranks_are_recorded():
         (
             {"average_every": 3},
             ConfigError,
-            "variant 'bad': "
-            + option_texts.UNUSED(option="--average-every 3", users="--sync averaging", given="--sync allreduce"),
+            "variant 'bad': " + says("--average-every 3", "--sync averaging", "--sync allreduce", "used", "uses"),
         ),
         ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
         ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
-        ({"plan": "none.json"}, UsageError, "variant 'bad': " + plan_texts.NO_PLAN(path="none.json", reason="No such")),
+        ({"plan": "none.json"}, UsageError, "variant 'bad': " + says("--json", "none.json", "No such")),
         ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),
     ],
 )

@@ -9,12 +9,12 @@ from small_runs import everywhere
 from strategies import NETS, STRATEGIES
 
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
-from ringtrain.train import texts
 from ringtrain.train.options import read_options
 from ringtrain.train.run import share_size
 from ringtrain.train.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from tests.runs import records
+from tests.says import says
 from tests.tiers import daily
 
 # They add changes of weights as they arrive, which is another order in each run.
@@ -103,7 +103,7 @@ def test_another_number_of_ranks_begins_from_the_mean_and_says_so(run, name):
     saved = run(name, "run", iterations=STOPPED)
     size = len(next(iter(saved.ranks.values())))
     run(name, "run", size - 1)
-    said = texts.FROM_THE_MEAN(before=f"{size} ranks", names=", ".join(saved.ranks), now=f"{size - 1} ranks")
+    said = says(", ".join(saved.ranks), f"{size} ranks", f"{size - 1} ranks")
     assert notes_of("run") == [said]
 
 

@@ -14,15 +14,13 @@ from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.format import write_dataset
 from ringtrain.errors import CheckpointError, ConfigError, ModelError, UsageError
 from ringtrain.nn import spec
-from ringtrain.nn import texts as nn_texts
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start import start
-from ringtrain.weights import texts as weight_texts
 from ringtrain.weights.export import export, to_torch
 from ringtrain.weights.tensor_file import write_tensors
 from tests.runs import records
+from tests.says import says
 from tests.weights.networks import random_weights
 
 TWO_FC = DROPOUT_NET.replace(
@@ -87,9 +85,9 @@ def test_fine_tuning_to_three_classes_from_a_file(train, few, tmp_path, alone):
     export("first", tmp_path / "w.safetensors", best=False, force=False)
     train(out="fine", init="w.safetensors", classes=3, data=few, iterations=30, freeze="conv1", batch=20)
     words = "2 of 4 matched; new: fc.weight (96x3, there 10x96), fc.bias (3, there 10)"
-    told = weight_texts.INITIAL(source="w.safetensors", words=words.replace("96x3, there 10x96", "3x96, there 10x96"))
+    told = says("w.safetensors", words.replace("96x3, there 10x96", "3x96, there 10x96"))
     assert told in notes(tmp_path / "fine")
-    frozen = texts.FROZEN(patterns="conv1", frozen=2, total=4, numbers=60, all_numbers=351)
+    frozen = says("--freeze", "conv1", 2, 4, "60", "351")
     assert frozen in notes(tmp_path / "fine")
     losses = [record["loss"] for record in records(tmp_path / "fine", "iteration")]
     assert np.mean(losses[-4:]) < 0.75 * losses[0]
@@ -101,7 +99,7 @@ def test_fine_tuning_to_three_classes_from_a_file(train, few, tmp_path, alone):
     assert score_of(alone, load(alone, "fine", False, {}, "test")).accuracy > 0.5
     train(resume="fine", iterations=33, data=few, freeze="none")
     assert not np.array_equal(before["conv1.weight"], newest(tmp_path / "fine").weights["conv1.weight"])
-    with pytest.raises(ConfigError, match=texts.FIXED.pattern(key="classes")):
+    with pytest.raises(ConfigError, match=says("classes")):
         start.start(alone, None, {"resume": "fine", "classes": 4, "iterations": 34})
 
 
@@ -116,9 +114,9 @@ def test_init_and_resume(train, tmp_path):
     train(out="first", iterations=3)
     train(out="run", init="first", resume="auto", iterations=3)
     train(out="run", init="first", resume="auto", iterations=5)  # as a job does that starts again
-    assert texts.INIT_UNUSED(init="first") in notes(tmp_path / "run")
+    assert says("--init", "first").matches(notes(tmp_path / "run"))
     assert newest(tmp_path / "run").iteration == 5
-    with pytest.raises(ConfigError, match=texts.INIT_AND_RESUME.pattern(init="first", resume="run")):
+    with pytest.raises(ConfigError, match=says("--init", "--resume", "first", "run")):
         train(out="run", init="first", resume="run", iterations=6)
     train(resume="run", iterations=6)  # what the first start has said does not count
 
@@ -207,8 +205,8 @@ def test_gradients_through_a_frozen_normalisation_are_those_of_an_affine_map(alo
 @pytest.mark.parametrize(
     "freeze, text",
     [
-        ("conv1,cnv*", nn_texts.NOTHING_TO_FREEZE.pattern(pattern="cnv*")),
-        ("*", nn_texts.ALL_FROZEN.pattern(patterns="*")),
+        ("conv1,cnv*", says("--freeze", "cnv*")),
+        ("*", says("--freeze", "*")),
     ],
 )
 def test_patterns_that_freeze_nothing_or_all(alone, freeze, text):

@@ -3,7 +3,6 @@
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import (
     AUTO,
     DIRECT,
@@ -21,6 +20,7 @@ from ringtrain.transport.cuda_aware.decision import (
 from ringtrain.transport.cuda_aware.visibility import device_names, visibility_evidence
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.world import choose_way
+from tests.says import says
 
 
 def looked(kinds=UNKNOWN, query=NO, ucx=NO):
@@ -31,7 +31,7 @@ def looked(kinds=UNKNOWN, query=NO, ucx=NO):
     ]
 
 
-SAME = Evidence("sight", YES, texts.DEVICES_ALIKE)
+SAME = Evidence("sight", YES, "all ranks see the same devices")
 
 
 def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
@@ -39,8 +39,8 @@ def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
 
 
 FAST, SLOW = CudaTrial(YES, "moved", 40.0, 12.5), CudaTrial(YES, "moved", 0.35, 12.5)
-CRASH = CudaTrial(NO, texts.TRIAL_ENDED_IN(ending=texts.TRIAL_CRASHED, messages="direct messages of 1 bytes"))
-NO_MPIRUN = CudaTrial(UNKNOWN, texts.NO_MPIRUN)
+CRASH = CudaTrial(NO, "segmentation fault in direct messages of 1 bytes")
+NO_MPIRUN = CudaTrial(UNKNOWN, "no mpirun is found for a trial")
 
 
 @pytest.mark.parametrize(
@@ -62,37 +62,37 @@ def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
 @pytest.mark.parametrize(
     ("asked", "trial", "way", "why"),
     [
-        (STAGED, None, STAGED, texts.AS_ASKED_STAGED),
+        (STAGED, None, STAGED, says("--mpi-cuda")),
         (AUTO, None, STAGED, "query's why; ucx's why"),
-        (AUTO, FAST, DIRECT, texts.DIRECT_FASTER(rates=FAST.rates)),
-        (AUTO, SLOW, STAGED, texts.DIRECT_SLOWER(rates=SLOW.rates)),
-        (AUTO, CRASH, STAGED, texts.TRIAL_FAILED(why=CRASH.why)),
-        (AUTO, NO_MPIRUN, STAGED, texts.NO_TRIAL(why=NO_MPIRUN.why)),
-        (DIRECT, FAST, DIRECT, texts.AS_ASKED_FASTER(rates=FAST.rates)),
-        (DIRECT, SLOW, DIRECT, texts.AS_ASKED_SLOWER(rates=SLOW.rates)),
-        (DIRECT, NO_MPIRUN, DIRECT, texts.AS_ASKED_NO_TRIAL(why=NO_MPIRUN.why)),
+        (AUTO, FAST, DIRECT, says(FAST.rates)),
+        (AUTO, SLOW, STAGED, says(SLOW.rates)),
+        (AUTO, CRASH, STAGED, says(CRASH.why)),
+        (AUTO, NO_MPIRUN, STAGED, says(NO_MPIRUN.why)),
+        (DIRECT, FAST, DIRECT, says("--mpi-cuda", FAST.rates)),
+        (DIRECT, SLOW, DIRECT, says("--mpi-cuda", SLOW.rates)),
+        (DIRECT, NO_MPIRUN, DIRECT, says("--mpi-cuda", NO_MPIRUN.why)),
     ],
 )
 def test_what_is_chosen_and_why(asked, trial, way, why):
     choice = decide_way(asked, rungs(), trial)
     assert (choice.way, choice.why) == (way, why)
     assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx", "sight"] + ["trial"] * (trial is not None)
-    assert choice.words == (texts.DIRECT_IN_USE if way == DIRECT else texts.STAGED_IN_USE)(why=why)
+    assert choice.words == says("directly" if way == DIRECT else "staged", why)
 
 
 def test_direct_where_it_does_not_work_is_refused():
     with pytest.raises(DeviceError) as caught:
         decide_way(DIRECT, rungs(), CRASH)
     assert caught.value.exit_code == 2
-    assert str(caught.value) == texts.DIRECT_REFUSED(why=CRASH.why)
+    assert str(caught.value) == says("--mpi-cuda", CRASH.why)
 
 
 @pytest.mark.parametrize(
     ("answers", "merged"),
     [
         ([YES, YES], Evidence("query", YES, "of 0")),
-        ([YES, NO, YES], Evidence("query", NO, texts.OTHERS_DIFFER(why="of 1", rank=1))),
-        ([YES, UNKNOWN], Evidence("query", UNKNOWN, texts.OTHERS_DIFFER(why="of 1", rank=1))),
+        ([YES, NO, YES], Evidence("query", NO, says("of 1", 1))),
+        ([YES, UNKNOWN], Evidence("query", UNKNOWN, says("of 1", 1))),
         ([UNKNOWN, UNKNOWN], Evidence("query", UNKNOWN, "of 0")),
     ],
 )
@@ -139,13 +139,13 @@ def test_one_rank_asks_nothing():
 
 def test_nothing_is_asked_where_staging_is_wanted():
     (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None, None))
-    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, texts.AS_ASKED_STAGED, 1)
+    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, says("--mpi-cuda"), 1)
 
 
 def test_what_was_not_worth_a_child_is_not_tried():
     (one, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, AUTO, looked, SAME, None))
     assert one.why == "query's why; ucx's why"
-    assert one.words == texts.STAGED_IN_USE(why="query's why; ucx's why")
+    assert one.words == says("query's why; ucx's why")
 
 
 SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
@@ -170,6 +170,4 @@ def test_what_a_process_is_shown(environ, words):
 
 def test_ranks_of_one_node_that_are_shown_different_devices():
     assert visibility_evidence([(0, "a"), (0, "a"), (1, "b"), (1, "b")]) == SAME
-    assert visibility_evidence([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Evidence(
-        "sight", NO, texts.DEVICES_DIFFER(node=1, first="b", second="c")
-    )
+    assert visibility_evidence([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Evidence("sight", NO, says(1, "b", "c"))

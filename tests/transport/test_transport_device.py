@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.pinned import Pinned
 from ringtrain.transport.device.staging import BUFFERS
@@ -15,6 +14,7 @@ from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.host_memory import DeviceArray, DeviceRefusal
+from tests.says import says
 
 PIECE = 64
 
@@ -266,8 +266,8 @@ def test_missing_peers_are_named():
         handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(2, r.put(np.zeros(100, "f4")))], 9)
         handle.start()
         r.t.barrier()
-        awaited = texts.AWAITED_PEERS(peers="rank 2", verb="receive" if r.rank == 0 else "send", tag=9)
-        with pytest.raises(StalledError, match=texts.NO_PROGRESS.pattern(seconds=0.05, awaited=awaited)):
+        awaited = says("rank 2", "receive" if r.rank == 0 else "send", 9)
+        with pytest.raises(StalledError, match=says("0.05", awaited)):
             handle.wait(0.05)
 
     on_ranks(3, body)
@@ -280,7 +280,7 @@ def test_an_end_in_host_memory_and_one_on_a_device_do_not_match():
         handle.start()
         handle.wait(5)
 
-    with pytest.raises(TransportError, match=texts.SIZES_DIFFER.pattern(source=0, sent=64, target=1, expected=400)):
+    with pytest.raises(TransportError, match=says(0, 64, 1, 400, "expects", "tag")):
         on_ranks(2, body)
 
 

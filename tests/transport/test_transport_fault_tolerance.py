@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ringtrain.transport import fault_tolerance, texts
+from ringtrain.transport import fault_tolerance
 from ringtrain.transport.fault_tolerance import (
     LET_OUT_S,
     _unread,
@@ -12,6 +12,7 @@ from ringtrain.transport.fault_tolerance import (
     is_fault_tolerant,
     why_not_fault_tolerant,
 )
+from tests.says import says
 
 FT = {"OMPI_MCA_mpi_ft_enable": "1"}
 
@@ -23,12 +24,10 @@ def test_tolerance_is_what_the_launcher_has_enabled(environ, found):
 
 def test_each_reason_says_what_to_do():
     assert why_not_fault_tolerant(FT, "Open MPI v5.0.11") == ""
-    start = texts.START_TOLERANT
-    assert why_not_fault_tolerant({}, "Open MPI v5.0.11") == texts.NOT_TOLERANT(start=start)
-    assert why_not_fault_tolerant(FT, "MPICH Version: 4.3") == texts.MPI_ENDS_ALL(
-        library="MPICH Version: 4.3", start=start
-    )
-    assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11") == texts.PML_NOT_TOLERANT(pml="ucx")
+    start = says("--with-ft")
+    assert why_not_fault_tolerant({}, "Open MPI v5.0.11") == says(start)
+    assert why_not_fault_tolerant(FT, "MPICH Version: 4.3") == says("MPICH Version: 4.3", start)
+    assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11") == says("--mca", "ucx")
     assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ob1"}, "Open MPI v5.0.11") == ""
 
 

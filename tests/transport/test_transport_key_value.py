@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from ringtrain.errors import StalledError
-from ringtrain.transport import texts
 from ringtrain.transport.key_value import KeyTable, KeyValueStore
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 PATIENCE_S = 60.0
 BYTES = bytes(range(256))
@@ -59,7 +59,7 @@ def test_every_rank_reads_what_any_has_set(size):
 def test_a_key_that_nobody_sets_is_named():
     def body(transport):
         store = KeyValueStore(transport)
-        with pytest.raises(StalledError, match=texts.KEYS_MISSING.pattern(keys="'here', 'lost'", seconds=0.01)):
+        with pytest.raises(StalledError, match=says("'here', 'lost'", "0.01")):
             store.request("wait", ["here", "lost"], timeout_s=0.01)
         store.close()
 

@@ -3,7 +3,6 @@
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.transport import texts
 from ringtrain.transport.launch_environment import (
     ALONE,
     Launch,
@@ -14,6 +13,7 @@ from ringtrain.transport.launch_environment import (
     number_nodes,
     read_launch,
 )
+from tests.says import says
 
 SBATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 SALLOC = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
@@ -63,10 +63,8 @@ def test_a_world_that_came_together_is_right(environ):
 def test_no_mpi_for_several_ranks_says_how_to_get_one():
     with pytest.raises(UsageError) as caught:
         check_without_mpi(read_launch(MPIRUN), "cannot load MPI library")
-    assert str(caught.value) == texts.NO_MPI(
-        launcher="mpirun", size=4, reason="cannot load MPI library", install=texts.INSTALL
-    )
-    with pytest.raises(UsageError, match=texts.NO_MPI.pattern(launcher="srun", size=4)):
+    assert str(caught.value) == says("mpirun", 4, "cannot load MPI library", "site", "openmpi")
+    with pytest.raises(UsageError, match=says("srun", 4)):
         check_without_mpi(read_launch(SRUN), "none")
 
 
@@ -74,12 +72,12 @@ def test_no_mpi_for_several_ranks_says_how_to_get_one():
 def test_srun_that_started_worlds_of_one_is_explained(environ):
     with pytest.raises(UsageError) as caught:
         check_world(read_launch(environ), 1, "Open MPI v5.0.11")
-    found = texts.WORLDS_OF_ONE(launcher="srun", size=4)
-    assert str(caught.value) == texts.SRUN_PROTOCOL(found=found, library="Open MPI v5.0.11")
+    found = says("srun", 4)
+    assert str(caught.value) == says("--mpi", found, "Open MPI v5.0.11")
 
 
 def test_a_launcher_of_another_mpi_is_explained():
-    with pytest.raises(UsageError, match=texts.OTHER_MPI.pattern(launcher="mpiexec", library="Open MPI v5")):
+    with pytest.raises(UsageError, match=says("mpiexec", "Open MPI v5")):
         check_world(read_launch(MPIEXEC), 1, "Open MPI v5")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
+from tests.says import says
 
 MAPS = """\
 7f00-7f01 r--p 00000000 fe:00 123        /opt/venv/lib/python3.11/site-packages/mpi4py/MPI.mpich.so
@@ -49,16 +49,16 @@ def test_the_loaded_mpi_is_found(libmpi, path):
 def test_kinds(libmpi, told, answer):
     rung = libmpi.kinds_evidence(told)
     assert rung.answer == answer
-    assert rung.why == (texts.KINDS(kinds=told) if told else texts.NO_KINDS)
+    assert rung.why == (says(f"{told!r}") if told else says("does", "set"))
 
 
 def test_ucx(libmpi, tmp_path):
     path = tmp_path / "libucp.so.0"
-    assert libmpi.ucx_evidence(None) == Evidence("ucx", NO, texts.NO_UCX)
-    assert libmpi.ucx_evidence(path) == Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
+    assert libmpi.ucx_evidence(None) == Evidence("ucx", NO, says("UCX", "loaded"))
+    assert libmpi.ucx_evidence(path) == Evidence("ucx", NO, says(path))
     (tmp_path / "ucx").mkdir()
     (tmp_path / "ucx" / "libuct_cuda.so.0").touch()
-    assert libmpi.ucx_evidence(path) == Evidence("ucx", YES, texts.UCX_WITH_CUDA(library=path))
+    assert libmpi.ucx_evidence(path) == Evidence("ucx", YES, says(path))
 
 
 def test_this_mpi(libmpi):
@@ -68,9 +68,9 @@ def test_this_mpi(libmpi):
     path = libmpi.loaded(libmpi.LIBMPI)
     assert path is not None and path.is_file()
     answers = (
-        texts.QUERY_ANSWER.pattern(answer="yes"),
-        texts.QUERY_ANSWER.pattern(answer="no"),
-        texts.NO_QUERY.pattern(),
+        says("yes"),
+        says("no"),
+        says("has", "no"),
     )
     assert re.fullmatch("|".join(answers), libmpi.query().why)
     found = libmpi.launcher()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 pytestmark = pytest.mark.timing
 
@@ -101,8 +101,8 @@ def test_missing_receives_stall_and_are_named():
             return
         handle = (t.sends if t.rank == 0 else t.recvs)([(2, np.ones(2))], tag=9)
         handle.start()
-        awaited = texts.AWAITED_PEERS(peers="rank 2", verb="receive" if t.rank == 0 else "send", tag=9)
-        with pytest.raises(StalledError, match=texts.NO_PROGRESS.pattern(seconds=0.02, awaited=awaited)):
+        awaited = says("rank 2", "receive" if t.rank == 0 else "send", 9)
+        with pytest.raises(StalledError, match=says("0.02", awaited)):
             handle.wait(0.02)
 
     LoopbackWorld(3).run(body)
@@ -114,9 +114,7 @@ def test_lengths_that_differ_are_an_error():
         handle.start()
         handle.wait(5)
 
-    with pytest.raises(
-        TransportError, match=texts.SIZES_DIFFER.pattern(source=0, sent=16, target=1, expected=24, tag=0)
-    ):
+    with pytest.raises(TransportError, match=says(0, 16, 1, 24, "expects", "tag")):
         LoopbackWorld(2).run(body)
 
 
@@ -136,7 +134,7 @@ def test_the_first_error_ends_all_ranks():
 
     with pytest.raises(ZeroDivisionError, match="of rank 1"):
         LoopbackWorld(3).run(body)
-    assert ends == [texts.OTHER_FAILED(error="of rank 1")] * 2
+    assert ends == [says("of rank 1")] * 2
 
 
 def test_a_rank_that_does_not_come_to_a_meeting():
@@ -144,7 +142,7 @@ def test_a_rank_that_does_not_come_to_a_meeting():
         if t.rank:
             t.barrier()
 
-    with pytest.raises(StalledError, match=texts.NOT_MET.pattern(seconds=0.05)):
+    with pytest.raises(StalledError, match=says("0.05")):
         LoopbackWorld(3, meet_s=0.05).run(body)
 
 
@@ -172,8 +170,8 @@ def test_windows_are_shared_within_a_node_alone():
 
 
 def test_it_says_what_it_is():
-    assert LoopbackWorld(1).transport(0).describe() == texts.ONE_PROCESS
-    assert LoopbackWorld(3).transport(0).describe() == texts.THREADS(count=3)
+    assert LoopbackWorld(1).transport(0).describe() == says("process", "MPI")
+    assert LoopbackWorld(3).transport(0).describe() == says(3, "threads", "process")
 
 
 def test_arenas_are_zeroed_host_memory_unless_told_otherwise():

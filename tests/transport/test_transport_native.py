@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import TransportError
-from ringtrain.monitor import texts as monitor_texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
-from ringtrain.transport import texts
 from ringtrain.transport.native_call import ALL_GATHER, ALL_TO_ALL, BROADCAST, GATHER, NativeCall, starts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.says import says
 
 
 def run(transport, *given, **options):
@@ -20,7 +19,7 @@ def test_kinds_that_differ():
     def body(transport):
         run(transport, ALL_GATHER if transport.rank else GATHER)
 
-    with pytest.raises(TransportError, match=texts.KINDS_DIFFER.pattern(kinds="gather, all-gather")):
+    with pytest.raises(TransportError, match=says("gather, all-gather")):
         LoopbackWorld(2).run(body)
 
 
@@ -31,7 +30,7 @@ def test_parts_that_differ():
         arrays = np.zeros(2), np.zeros(sum(wanted) // 8)
         run(transport, ALL_TO_ALL, *arrays, send_counts=counts, recv_counts=wanted)
 
-    with pytest.raises(TransportError, match=texts.SIZES_DIFFER.pattern(source=1, sent=8, target=0, expected=16)):
+    with pytest.raises(TransportError, match=says(1, 8, 0, 16, "expects", "tag")):
         LoopbackWorld(2).run(body)
 
 
@@ -76,4 +75,4 @@ def test_the_guard_numbers_them():
         guard.close()
         return entry.text, entry.done
 
-    assert LoopbackWorld(2).run(body) == [(monitor_texts.NATIVE(kind=BROADCAST, root=0), True)] * 2
+    assert LoopbackWorld(2).run(body) == [(says(BROADCAST, 0), True)] * 2

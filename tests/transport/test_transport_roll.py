@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
 from ringtrain.transport.mpi.deaths_before_init import GONE_S, TURN_S, DeathsBeforeInit, roll_of
+from tests.says import says
 
 LAUNCHER = 50
 
@@ -70,7 +70,7 @@ def test_who_dies_while_others_start_is_named_when_those_have_had_their_time(nod
     node.kill(5)
     assert told_after(node, roll, GONE_S - 0.1) == ("", "")
     node.now += 0.1
-    died = texts.RANKS_DIED_BEFORE_START(ranks="rank 5", host=socket.gethostname(), advice=texts.NOT_SURVIVED)
+    died = says("rank 5", socket.gethostname(), "--elastic")
     assert roll.lost() == died
 
 
@@ -78,7 +78,7 @@ def test_one_that_died_before_any_look_is_known_where_all_ranks_are_on_the_node(
     node.start(0)
     node.start(2)
     first, then = told_after(node, node.roll(0, 3, 3), GONE_S)
-    assert first == "" and re.match(texts.RANKS_DIED_BEFORE_START.pattern(ranks="rank 1"), then)
+    assert first == "" and re.match(says("rank 1"), then)
 
 
 def test_elsewhere_it_is_counted(node):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware import trial
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
 from ringtrain.transport.cuda_aware.trial import (
@@ -20,6 +19,7 @@ from ringtrain.transport.cuda_aware.trial import (
     read_trial,
     run_child,
 )
+from tests.says import says
 
 pytestmark = pytest.mark.timing
 
@@ -60,11 +60,11 @@ RATES = "say(staged_gbs=12.5, direct_gbs=40.0)\n"
 
 
 def in_direct(ending):
-    return texts.TRIAL_ENDED_IN(ending=ending, messages="direct messages of 1,000 bytes")
+    return says(ending, "direct messages of 1,000 bytes")
 
 
 def early(ending):
-    return texts.TRIAL_ENDED_EARLY(ending=ending)
+    return says(ending)
 
 
 @pytest.mark.parametrize(
@@ -72,51 +72,49 @@ def early(ending):
     [
         (
             SAY + AT + RATES,
-            CudaTrial(YES, texts.TRIAL_MOVED(rates=texts.RATES(direct=40, staged=12.5)), 40.0, 12.5),
+            CudaTrial(YES, says('40', '12.5'), 40.0, 12.5),
         ),
-        (SAY + "say(device='no driver')", CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver"))),
+        (SAY + "say(device='no driver')", CudaTrial(UNKNOWN, says("no driver"))),
         (  # lines of two ranks in one
             SAY + "print('[1] ', end=''); print(end='x'.join(['" + MARK + """{"device": "no driver"}'] * 2))""",
-            CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver")),
+            CudaTrial(UNKNOWN, says("no driver")),
         ),
         (
             SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-            CudaTrial(NO, in_direct(texts.TRIAL_CRASHED)),
+            CudaTrial(NO, in_direct(says("segmentation", "fault"))),
         ),
         (
             SAY + AT + "import sys; print('Signal: Segmentation fault (11)\\n---', file=sys.stderr); sys.exit(139)",
-            CudaTrial(NO, in_direct(texts.TRIAL_CRASHED)),
+            CudaTrial(NO, in_direct(says("segmentation", "fault"))),
         ),
         (
             SAY + AT + "import sys; sys.exit('---\\nNo components were able to be opened in the pml framework.\\n---')",
             CudaTrial(
                 NO,
                 in_direct(
-                    texts.TRIAL_STATUS_SAID(
-                        status=1, said="No components were able to be opened in the pml framework."
-                    )
+                    says(1, "No components were able to be opened in the pml framework.")
                 ),
             ),
         ),
         (
             SAY + "say(wrong='direct messages of 1 bytes')",
-            CudaTrial(NO, texts.TRIAL_WRONG(messages="direct messages of 1 bytes")),
+            CudaTrial(NO, says("direct messages of 1 bytes")),
         ),
         (
             SAY + "say(at='staged messages of 1 bytes')\nimport sys; sys.exit(3)",
             CudaTrial(
                 UNKNOWN,
-                texts.TRIAL_ENDED_IN(ending=texts.TRIAL_STATUS(status=3), messages="staged messages of 1 bytes"),
+                says(3, "trial", "status", "staged messages of 1 bytes"),
             ),
         ),
-        ("print('hello')", CudaTrial(UNKNOWN, early(texts.TRIAL_STATUS(status=0)))),
+        ("print('hello')", CudaTrial(UNKNOWN, early(says(0, "trial", "status")))),
         (
             f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')",
-            CudaTrial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
+            CudaTrial(UNKNOWN, early(says(0, "trial", "status"))),
         ),
         (
             "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)",
-            CudaTrial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
+            CudaTrial(UNKNOWN, early(says(0, "trial", "status"))),
         ),
     ],
 )  # fmt: skip
@@ -148,7 +146,7 @@ def test_a_child_that_hangs_is_ended(monkeypatch, ready, stubborn):
     monkeypatch.setattr(trial, "GRACE_S", 0.2)
     outcome = python(stubborn + SAY + AT + ready + "import threading; threading.Event().wait()", limit_s=0.1)
     found = read_trial(outcome, 1.0)
-    assert found == CudaTrial(NO, in_direct(texts.TRIAL_HUNG(seconds=1)))
+    assert found == CudaTrial(NO, in_direct(says("1")))
 
 
 def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
@@ -162,7 +160,7 @@ def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
 def test_an_mpirun_that_is_not_there():
     outcome = run_child(["/nonexistent/mpirun"], {}, 1.0)
     assert outcome == ChildOutcome(127, "", "/nonexistent/mpirun: No such file or directory")
-    assert attempt(None, "Open MPI", "a:b", [0]).why == texts.NO_MPIRUN
+    assert attempt(None, "Open MPI", "a:b", [0]).why == says("found", "trial")
     found = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])
     assert found.answer == UNKNOWN and "/nonexistent/mpirun: No such file" in found.why
 
@@ -172,4 +170,4 @@ def test_an_mpirun_of_nonsense(tmp_path):
     stub.write_text("#!/bin/sh\necho ringtrain-trial { ; kill -SEGV $$\n")
     stub.chmod(0o755)
     found = attempt(stub, "Open MPI", "a:b", [0])
-    assert found == CudaTrial(UNKNOWN, early(texts.TRIAL_CRASHED))
+    assert found == CudaTrial(UNKNOWN, early(says("segmentation", "fault")))

@@ -3,9 +3,10 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.errors import StalledError
-from ringtrain.transport import texts, waiting
+from ringtrain.transport import waiting
 from ringtrain.transport.waiting import peers, wait_for
 from tests.fakes.clock import Clock
+from tests.says import says
 
 pytestmark = pytest.mark.timing
 
@@ -34,7 +35,7 @@ def test_a_wait_ends_when_the_test_says_so():
 
 
 def test_no_progress_ends_the_wait_and_names_who_is_awaited(clock):
-    with pytest.raises(StalledError, match=texts.NO_PROGRESS.pattern(seconds=0.02, awaited="rank 3 to send")):
+    with pytest.raises(StalledError, match=says("0.02", "rank 3 to send")):
         wait_for(lambda: False, 0.02, lambda: "rank 3 to send")
     assert 0.02 <= clock.now <= 0.022
 

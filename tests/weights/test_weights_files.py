@@ -14,12 +14,12 @@ from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.head import with_classes
 from ringtrain.nn.layers import Concat, Flatten, Linear, ReLU
 from ringtrain.nn.norm import BatchNorm
-from ringtrain.weights import texts
 from ringtrain.weights.export import to_torch
 from ringtrain.weights.layouts import torch_parameters
 from ringtrain.weights.names import TORCHVISION, torchvision_names
 from ringtrain.weights.sources import read_weights
 from ringtrain.weights.tensor_file import TensorFile, write_tensors
+from tests.says import says
 from tests.weights.networks import random_weights
 
 NET = """
@@ -77,7 +77,7 @@ def test_names_and_shapes_are_pytorchs(saved):
 def test_a_file_comes_back_bit_for_bit(saved, net):
     path, weights = saved
     found = read_weights(str(path), net.graph())
-    assert found.words() == texts.MATCHED(matched=8, total=8)
+    assert found.words() == says(8, "of", "matched")
     assert weights.keys() == found.weights.keys()
     assert all(np.array_equal(weights[name], found.weights[name]) for name in weights)
 
@@ -131,7 +131,7 @@ def test_a_missing_tensor_is_new(saved, net):
 
 def test_another_shape_before_the_head_is_refused(saved, net):
     path = changed(saved[0], **{"conv.bias": np.zeros(9, np.float32)})
-    with pytest.raises(UsageError, match=texts.SHAPES_DIFFER.pattern(differing="conv.bias is 4, there 9")):
+    with pytest.raises(UsageError, match=says("--init", "--model", "conv.bias is 4, there 9")):
         read_weights(path, net.graph())
 
 
@@ -157,13 +157,13 @@ def test_types_of_weights(saved, net, dtype):
 # ── files that are wrong ──────────────────────────────────────────────────────────────────────────────────────────────
 def test_values_that_are_not_finite_are_refused(saved, net):
     path = changed(saved[0], **{"fc.bias": np.array([0, 1, np.nan, 1, 1], np.float32)})
-    with pytest.raises(UsageError, match=texts.NOT_FINITE.pattern(name="fc.bias")):
+    with pytest.raises(UsageError, match=says("'fc.bias'")):
         read_weights(path, net.graph())
 
 
 def test_whole_numbers_are_no_weights(saved, net):
     path = changed(saved[0], **{"fc.bias": np.zeros(5, np.int32)})
-    with pytest.raises(UsageError, match=texts.OTHER_TYPE.pattern(name="fc.bias", type="I32")):
+    with pytest.raises(UsageError, match=says("'fc.bias'", "I32")):
         read_weights(path, net.graph())
 
 
@@ -171,7 +171,7 @@ def test_whole_numbers_are_no_weights(saved, net):
 def test_truncated_files_are_refused(saved, net, keep):
     path, _ = saved
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(UsageError, match=texts.NO_SAFETENSORS.pattern(path=path)):
+    with pytest.raises(UsageError, match=says(path)):
         TensorFile(path)
 
 
@@ -187,24 +187,24 @@ def test_truncated_files_are_refused(saved, net, keep):
 )
 def test_wrong_headers_are_refused(tmp_path, header):
     path = raw(tmp_path / "w.safetensors", header, b"1234")
-    with pytest.raises(UsageError, match=texts.NO_SAFETENSORS.pattern(path=path)):
+    with pytest.raises(UsageError, match=says(path)):
         TensorFile(tmp_path / "w.safetensors")
 
 
 def test_a_header_as_long_as_it_says_is_not_read(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
-    with pytest.raises(UsageError, match=texts.NO_SAFETENSORS.pattern()):
+    with pytest.raises(UsageError, match=says("whole", "safetensors")):
         TensorFile(tmp_path / "w.safetensors")
 
 
 def test_what_is_no_file(tmp_path, net):
-    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern(path=tmp_path / "none.safetensors")):
+    with pytest.raises(UsageError, match=says(tmp_path / "none.safetensors")):
         TensorFile(tmp_path / "none.safetensors")
     (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern()):
+    with pytest.raises(UsageError, match=says("cannot", "read")):
         TensorFile(tmp_path / "folder.safetensors")
 
 
 def test_a_pickle_is_refused_unread(net):
-    with pytest.raises(UsageError, match=texts.PICKLE.pattern(path="none.pth")):
+    with pytest.raises(UsageError, match=says("--init", "none.pth")):
         read_weights("none.pth", net.graph())

@@ -11,8 +11,9 @@ from ringtrain.nn import spec
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import ReLU
-from ringtrain.weights import onnx_model, texts
+from ringtrain.weights import onnx_model
 from ringtrain.weights.onnx_model import Preparation, make_onnx
+from tests.says import says
 from tests.weights.networks import NOTHING, output_here, output_there, random_weights
 
 LARGE = ("alexnet", "alexnet_owt", "resnet18_imagenet", "resnet50", "vgg16")
@@ -48,14 +49,14 @@ class Swirl(ReLU):
 
 def test_a_kind_without_an_operator_is_named():
     graph = Graph([Node(Swirl("odd"), (INPUT,))], (4, 4, 3))
-    with pytest.raises(ModelError, match=texts.NO_OPERATOR.pattern(layer="odd", kind="Swirl")):
+    with pytest.raises(ModelError, match=says("'odd'", "Swirl")):
         make_onnx(graph, {}, Preparation(np.zeros(3), np.ones(3)), NOTHING)
 
 
 def test_weights_that_no_onnx_file_holds_are_refused(monkeypatch):
     monkeypatch.setattr(onnx_model, "MOST_BYTES", 1000)
     graph = spec.load_model("digits").graph()
-    with pytest.raises(UsageError, match=texts.TOO_LARGE.pattern()):
+    with pytest.raises(UsageError, match=says("ONNX", "export")):
         make_onnx(graph, random_weights(graph), Preparation(np.zeros(1), np.ones(1)), NOTHING)
 
 

@@ -9,7 +9,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ringtrain.bench import texts
 from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, INPUT, ITERATION, LOSS, UPDATE, Key
 from ringtrain.bench.layers.peaks import Peaks
 from ringtrain.humanize import format_bytes, format_rate, plural
@@ -200,19 +199,23 @@ def summary_lines(total: dict, header: dict) -> list[str]:
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
         *_fc_lines(total),
-        texts.ITERATION(iteration=_milli(iteration), rate=total["images_per_s"]),
-        texts.MEMORY(held=format_bytes(header["held_bytes"]), peak=format_bytes(header["peak_bytes"])),
+        f"an iteration takes {_milli(iteration)} ms without its exchange: {total['images_per_s']:.4g} images/s",
+        (
+            f"memory of a rank: {format_bytes(header['held_bytes'])} of weights, gradients and optimizer, "
+            f"{format_bytes(header['peak_bytes'])} at most in all"
+        ),
     ]
     if "peak_flops_per_s" in header:
         flops, copied = header["peak_flops_per_s"], header["peak_bytes_per_s"]
-        lines.append(texts.PEAKS(flops=_giga(flops), copied=format_rate(copied), ranks=plural(ranks, "rank")))
+        lines.append(
+            f"peak of {plural(ranks, 'rank')}: {_giga(flops)} GFLOP/s in a large product, {format_rate(copied)} in a "
+            "large copy"
+        )
     if ranks > 1:
         lines.append(
-            texts.EXCHANGE(
-                nbytes=format_bytes(total["exchange_bytes"]),
-                sent=format_bytes(total["sent_bytes"]),
-                rate=format_rate(total["sent_bytes"] / iteration),
-            )
+            f"to exchange {format_bytes(total['exchange_bytes'])} a rank sends at least "
+            f"{format_bytes(total['sent_bytes'])}: it takes as long as all else at "
+            f"{format_rate(total['sent_bytes'] / iteration)}"
         )
     return lines
 
@@ -223,4 +226,6 @@ def _fc_lines(total: dict) -> list[str]:
         return []
     layers = " to ".join(dict.fromkeys([total["fc_layers"][0], total["fc_layers"][-1]]))
     parameters, time = total["fc_parameter_share"], total["fc_time_share"]
-    return [texts.FULLY_CONNECTED(layers=layers, parameters=parameters, time=time)]
+    return [
+        f"fully connected layers, {layers}: {parameters:.1%} of the parameters, {time:.1%} of the time of all layers"
+    ]

@@ -17,7 +17,6 @@ import numpy as np
 from ringtrain.allreduce.catalogue import AUTO, NATIVE, check_native
 from ringtrain.allreduce.dtypes import MEAN, NumberType
 from ringtrain.arrays import Array
-from ringtrain.bench import texts
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import MAPPED
@@ -162,7 +161,7 @@ class HostBuffers(Buffers):
         np.copyto(target, source)
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
-        return texts.MEAN_OF_INTEGERS if op == MEAN and numbers.integral else None
+        return "integers have no mean: use sum" if op == MEAN and numbers.integral else None
 
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Host]:
         return numbers.combine(op), HOST
@@ -245,8 +244,8 @@ class DeviceBuffers(Buffers):
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
         if numbers.name not in DEVICE_TYPES:
-            return texts.TYPE_NOT_ON_DEVICE(known=" and ".join(DEVICE_TYPES), dtype=numbers.name)
-        return None if op == "sum" else texts.OPERATION_NOT_ON_DEVICE(op=op)
+            return f"a device adds {' and '.join(DEVICE_TYPES)}, but this is {numbers.name}"
+        return None if op == "sum" else f"a device all-reduces sums, but this is {op}"
 
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, "Ops"]:
         ops = self.ops(numbers.storage)

@@ -19,7 +19,6 @@ import numpy as np
 
 from ringtrain.allreduce.dtypes import MEAN, TYPES, UFUNCS, NumberType
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.bench import texts
 from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial
 from ringtrain.errors import RingtrainError
 
@@ -194,7 +193,8 @@ def self_test(job: MeasuredAllReduce, trial: PreparedTrial, seed: int) -> bool:
         noticed = sum(job.transport.gather_json(found))
         if noticed != 1:
             raise RingtrainError(
-                texts.SELF_TEST_FAILED(kind=kind, trial=trial.name, op=job.op, dtype=job.numbers.name, found=noticed)
+                f"the {kind} check of {trial.name}, {job.op} of {job.numbers.name}, found {noticed} wrong elements "
+                "after one byte was flipped: its verdicts are worthless; please report this"
             )
     return True
 

@@ -6,7 +6,6 @@ import re
 import socket
 from pathlib import Path
 
-from ringtrain.bench import texts
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.template import Template
@@ -28,14 +27,32 @@ def available_bytes(meminfo: Path = MEMINFO) -> int | None:
 
 def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> None:
     """Raise UsageError on all ranks if a host has less than ``nbytes`` for each of its ranks. Collective."""
-    _check(transport, nbytes, socket.gethostname(), available_bytes(meminfo), texts.HOST_FULL)
+    _check(
+        transport,
+        nbytes,
+        socket.gethostname(),
+        available_bytes(meminfo),
+        Template(
+            "buffers of {nbytes} on {ranks} need {wanted}, but host {host} has {free} of memory left: make -e "
+            "smaller, or start fewer ranks on it"
+        ),
+    )
 
 
 def check_device_memory(transport: Transport, nbytes: int, free_bytes: int, device: str) -> None:
     """Raise UsageError on all ranks if a device, which several ranks may share, lacks memory. ``device``: its identity.
     Collective.
     """
-    _check(transport, nbytes, device, free_bytes, texts.DEVICE_FULL)
+    _check(
+        transport,
+        nbytes,
+        device,
+        free_bytes,
+        Template(
+            "buffers of {nbytes} on {ranks} need {wanted}, but their device has {free} of memory left: make -e "
+            "smaller, or start fewer ranks on it"
+        ),
+    )
 
 
 def _check(transport: Transport, nbytes: int, place: str, free_bytes: int | None, full: Template) -> None:

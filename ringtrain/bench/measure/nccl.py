@@ -4,7 +4,6 @@ import base64
 from collections.abc import Callable
 from typing import Protocol
 
-from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import DEVICE_TYPES, DeviceBuffers
 from ringtrain.bench.measure.trials import MeasuredAllReduce, Refusal
 from ringtrain.transport.waiting import peers
@@ -73,7 +72,9 @@ class Nccl:
         try:
             loaded = self._load()
         except ImportError as error:
-            lacking = texts.NO_NCCL(error=error)
+            lacking = (
+                f"NCCL is not available: {error}: pip install nvidia-nccl-cu13, for a CuPy of CUDA 12 nvidia-nccl-cu12"
+            )
         answers = transport.gather_json([lacking, self._buffers.runtime.facts.uuid])
         self._refusal = next((why for why, _ in answers if why), "") or _shared([device for _, device in answers])
         if loaded is None or self._refusal:
@@ -94,7 +95,7 @@ def _shared(devices: list[str]) -> str:
     for device in dict.fromkeys(devices):
         ranks = [rank for rank, own in enumerate(devices) if own == device]
         if len(ranks) > 1:
-            return texts.SHARED_DEVICE(ranks=peers(ranks))
+            return f"NCCL needs a device for each rank, but {peers(ranks)} share one"
     return ""
 
 
@@ -108,5 +109,5 @@ def load_from_cupy() -> tuple:
         warnings.simplefilter("ignore")  # CuPy's warning repeats the ImportError
         from cupy.cuda import nccl
     if not nccl.available:
-        raise ImportError(texts.NO_LIBNCCL)
+        raise ImportError("CuPy does not find libnccl")
     return nccl, cupy.cuda.Stream(non_blocking=True)

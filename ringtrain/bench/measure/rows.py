@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import NO_WAY
 from ringtrain.bench.measure.checks import Verdict
 from ringtrain.bench.measure.statistics import ratio, summarise
@@ -112,7 +111,7 @@ def with_verdict(row: dict, verdict: Verdict | None) -> dict:
     if verdict is None:
         return row
     judged = {name: getattr(verdict, name) for name in JUDGED}
-    reason = texts.WRONG_ELEMENTS(wrong=verdict.wrong) if verdict.wrong else None
+    reason = f"{verdict.wrong:,} wrong elements" if verdict.wrong else None
     return {**row, **judged, "status": WRONG if verdict.wrong else row["status"], "reason": reason or row["reason"]}
 
 
@@ -133,7 +132,7 @@ def fastest(found: Sequence[dict]) -> dict:
     best, *others = sorted(found, key=lambda row: (row["status"] != WRONG, row["median_s"]))
     if not others or best["status"] == WRONG:
         return best
-    beaten = (texts.BEATEN(times=row["median_s"] / best["median_s"], memory=row["memory"]) for row in others)
+    beaten = (f"{row['median_s'] / best['median_s']:.2f} times as fast as in {row['memory']} memory" for row in others)
     return {**best, "reason": ", ".join(beaten)}
 
 

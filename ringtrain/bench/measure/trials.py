@@ -14,7 +14,6 @@ from ringtrain.allreduce.dtypes import MEAN, NumberType, reduction_of
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
-from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import NO_WAY, Buffers
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
@@ -165,15 +164,15 @@ def _reduction(
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
-        raise Refusal(texts.WIRE_UNUSED(algorithm=algorithm, wire=wire.name))
+        raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
     return reduction
 
 
 def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
     if job.numbers.name != "float32":  # checked here too: the others see our bfloat16 as uint16
-        raise Refusal(texts.WIRE_TYPE(wire=wire.name, dtype=job.numbers.name))
+        raise Refusal(f"a wire of {wire.name} carries float32, but this is {job.numbers.name}")
     if algorithm == NATIVE or algorithm in baselines:
-        raise Refusal(texts.WIRE_NOT_HERE(algorithm=algorithm, wire=wire.name))
+        raise Refusal(f"{algorithm} sends a buffer as it is: a wire of {wire.name} is for schedules")
 
 
 def _native(job: MeasuredAllReduce) -> Callable[[], None]:

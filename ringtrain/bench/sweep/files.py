@@ -4,7 +4,6 @@ import json
 import math
 from pathlib import Path
 
-from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
@@ -34,12 +33,12 @@ def read_json(path) -> dict:
     try:
         found = parse_json(read_text(path, LARGEST_BYTES))
     except OSError as error:
-        raise UsageError(texts.UNREADABLE(path=path, reason=error.strerror)) from None
+        raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(texts.NO_JSON(path=path, error=error)) from None
+        raise UsageError(f"{path} is not JSON ({error}): give a file from bench-allreduce --json") from None
     rows = found.get("rows") if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
-        raise UsageError(texts.NO_ROWS(path=path))
+        raise UsageError(f"{path} has no rows of bench-allreduce: give a file from its --json")
     for number, row in enumerate(rows):
         row.setdefault("wire_dtype", row["dtype"])
         row.setdefault("device", CPU)
@@ -51,25 +50,25 @@ def read_json(path) -> dict:
 def _check_row(row: dict, where: str) -> None:
     for name in KEY:
         if not isinstance(row[name], str | int):
-            raise UsageError(texts.ROW_NAME(where=where, name=name, value=row[name]))
+            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a name or a number")
     for name in ("algorithm", "status"):
         if not isinstance(row[name], str):
-            raise UsageError(texts.ROW_WORD(where=where, name=name, value=row[name]))
+            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a word")
     samples = row["samples_s"] if isinstance(row["samples_s"], list) else []
     are_times = samples and all(isinstance(s, int | float) and 0 < s < math.inf for s in samples)
     if row["status"] == OK and not are_times:
-        raise UsageError(texts.ROW_TIMES(where=where, value=row["samples_s"]))
+        raise UsageError(f"{where}: samples_s is {row['samples_s']!r:.60}, wanted a list of seconds, each above 0")
 
 
 def check_writable(path) -> None:
     """Check the path before hours of measuring. Raises UsageError."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise UsageError(texts.NO_FOLDER(path=path, folder=folder))
+        raise UsageError(f"{path} cannot be written: there is no folder {folder}")
     there = Path(path).exists()
     try:
         open(path, "a").close()
         if not there:  # it is the sweep's to make
             Path(path).unlink()
     except OSError as error:
-        raise UsageError(texts.READ_ONLY(path=path, reason=error.strerror)) from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

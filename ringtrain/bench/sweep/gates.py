@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 
-from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import KEY, OK, asked_name, label
 from ringtrain.bench.measure.statistics import ratio
@@ -20,7 +19,11 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
     before = {_key(row): row for row in old if row.get("status") == OK}
     common = [(before[_key(row)], row) for row in new if _key(row) in before]
     if not common:
-        raise UsageError(texts.NOTHING_TO_COMPARE(old=len(before), new=len(new)))
+        raise UsageError(
+            f"nothing to compare: no row of the earlier sweep ({len(before)} rows) matches a row of this one "
+            f"({len(new)}). Compare sweeps with the same algorithms, sizes, types, wires, operations, placements, "
+            "ranks and nodes"
+        )
     found = [_regression(a, b, most, seed) for a, b in common]
     return [text for text in found if text]
 
@@ -34,7 +37,10 @@ def earlier(path, protocol: Protocol) -> dict:
     before = header.get("protocol") if isinstance(header, dict) else None
     then, now = before_a_call(before if isinstance(before, dict) else {}), before_a_call(asdict(protocol))
     if then != now:
-        raise UsageError(texts.OTHER_RULE(path=path, then=then, now=now))
+        raise UsageError(
+            f"{path} was measured in another way. Before each of its iterations {then}; in this sweep {now}. Give the "
+            "same --warm and --cold, or measure it again"
+        )
     return old
 
 
@@ -48,11 +54,11 @@ def _name(row: dict) -> str:
 
 def _regression(old: dict, new: dict, most: float, seed: int) -> str | None:
     if new["status"] != OK:
-        return texts.NO_LONGER_OK(row=_name(new), status=new["status"], reason=new["reason"])
+        return f"{_name(new)}: was ok, is {new['status']}: {new['reason']}"
     value, low, high = ratio(new["samples_s"], old["samples_s"], False, seed)
     if value <= 1 + most or low <= 1:
         return None
-    return texts.SLOWER(row=_name(new), ratio=value, low=low, high=high, most=1 + most)
+    return f"{_name(new)}: {value:.2f} times the earlier time [{low:.2f},{high:.2f}], allowed {1 + most:.2f}"
 
 
 def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
@@ -62,7 +68,7 @@ def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
         own = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
         best[asked_name(row)] = max(own, best.get(asked_name(row), 0.0))
     return [
-        texts.TOO_SLOW(algorithm=name, busbw=rate / 1e9, wanted=least_bytes_per_s / 1e9)
+        f"{name}: busbw of at most {rate / 1000000000.0:.3g} GB/s, wanted {least_bytes_per_s / 1000000000.0:.3g}"
         for name, rate in best.items()
         if rate < least_bytes_per_s
     ]

@@ -11,7 +11,6 @@ from itertools import chain
 from statistics import median
 
 from ringtrain.allreduce.catalogue import NATIVE
-from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
 from ringtrain.bench.measure.statistics import summarise
@@ -67,7 +66,7 @@ def _doubts(good: Sequence[dict]) -> list[str]:
     noisy = sum(row["cv"] > NOISY_CV for row in good)
     told = list(dict.fromkeys(why for row in good for why in row["unreliable"] if not why.startswith("cv ")))
     if 2 * noisy > len(good):
-        told.append(texts.NOISY(most=NOISY_CV, noisy=noisy, launches=plural(len(good), "launch", "launches")))
+        told.append(f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch', 'launches')}")
     return told
 
 
@@ -89,22 +88,15 @@ def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
     loads = [launch["load"] for launch in launches]
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     lines = [
-        texts.MACHINE(
-            ranks=plural(header["ranks"], "rank"),
-            nodes=plural(header["nodes"], "node"),
-            hosts=hosts,
-            cpu=header["cpu"],
-            library=header["library"],
-            at=header["at"],
-            low=min(loads),
-            high=max(loads),
+        (
+            f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')} ({hosts}); {header['cpu']}; "
+            f"{header['library']}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}."
         ),
-        texts.LAUNCHES(
-            launches=plural(len(launches), "launch", "launches"),
-            repeats=protocol["repeats"],
-            before=before_a_call(protocol),
+        (
+            f"{plural(len(launches), 'launch', 'launches')} of {protocol['repeats']} iterations; before each, "
+            f"{before_a_call(protocol)}."
         ),
-        texts.FIGURES(native=NATIVE),
+        f"Times as fast as `{NATIVE}`, whose own times are in µs: least, **median**, greatest of the launches.",
     ]
     doubts = dict.fromkeys(why for row in rows for why in row["unreliable"] or [])
     return lines + ([f"{DOUBT}: unreliable: {'; '.join(doubts)}."] if doubts else [])

@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
-from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.round_trips import message_buffers, ping_pong, repeated, slowest_s
 from ringtrain.bench.model.calibration import ALPHA_BYTES, ALPHA_ROUNDS
@@ -57,9 +56,9 @@ def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
     slow, late = max(found, key=lambda one: one["slower"]), max(found, key=lambda one: one["later"])
     lines = []
     if slow["slower"] > STANDS_OUT:
-        lines.append(texts.SLOW_LINKS(name=slow["name"], times=slow["slower"]))
+        lines.append(f"{slow['name']} has slow links: {slow['slower']:.1f} times slower than those of the others")
     if late["later"] > STANDS_OUT:
-        lines.append(texts.LATE_MESSAGES(name=late["name"], times=late["later"]))
+        lines.append(f"{late['name']} has late messages: {late['later']:.1f} times the latency of the others")
     return lines
 
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringtrain.bench import texts
 from ringtrain.errors import UsageError, nearest
 from ringtrain.nn.buckets import make_buckets
 
@@ -18,24 +17,26 @@ def parse_bytes(text: str) -> int:
     """Return the bytes of "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
-        raise UsageError(texts.NO_SIZE(size=text))
+        raise UsageError(f"{text!r} is not a size in bytes: write it as 4096, 64K, 1.5M or 2G (of 1024)")
     nbytes = float(match[1]) * UNITS[match[2].upper()]
     if nbytes > LARGEST:
-        raise UsageError(texts.TOO_LARGE(size=text, most=LARGEST >> 30))
+        raise UsageError(f"a buffer of {text} is too large: at most {LARGEST >> 30}G")
     return int(nbytes)
 
 
 def swept(first: int, last: int, factor: float) -> list[int]:
     """Return sizes from ``first`` to ``last`` bytes, each ``factor`` times the one before. Raises UsageError."""
     if first > last:
-        raise UsageError(texts.BEGINS_AFTER_END(first=first, last=last))
+        raise UsageError(f"the sweep begins at {first:,} bytes and ends at {last:,}: -b must not exceed -e")
     if not 1 < factor < math.inf:
-        raise UsageError(texts.FACTOR_TOO_SMALL(factor=factor))
+        raise UsageError(f"-f {factor:g}: each size is the one before times this factor, so it must be above 1")
     if first < 1:
-        raise UsageError(texts.BEGINS_AT_ZERO)
+        raise UsageError("the sweep begins at 0 bytes, so no factor makes it larger: -b must be at least 1")
     count = math.log(last / first) / math.log(factor)
     if count > MOST_SIZES:
-        raise UsageError(texts.TOO_MANY_SIZES(factor=factor, count=count, most=MOST_SIZES))
+        raise UsageError(
+            f"-f {factor:.12g} makes {count:,.0f} sizes, but at most {MOST_SIZES:,} are allowed: make it larger"
+        )
     sizes, size = [], float(first)
     while size <= last:
         sizes.append(int(size))
@@ -70,5 +71,5 @@ def parse_names(names: str, known, what: str) -> list[str]:
     chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:
         if name not in known:
-            raise UsageError(texts.UNKNOWN_NAME(what=what, name=name, hint=nearest(name, known)))
+            raise UsageError(f"unknown {what} {name!r}: {nearest(name, known)}, or all")
     return list(dict.fromkeys(chosen))

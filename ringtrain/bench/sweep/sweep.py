@@ -9,7 +9,6 @@ from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.dtypes import TYPES, NumberType
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, host_wire
-from ringtrain.bench import texts
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
 from ringtrain.bench.measure.beside import busy_processes
@@ -243,7 +242,7 @@ class _Bench:
     def measure(self, ready: _Ready) -> list[dict]:
         """Return the rows of all contenders on one job, in the order asked for."""
         entries = list(chain.from_iterable(ready.entries.values()))
-        what = texts.MEASURING(nbytes=ready.job.nbytes, dtype=ready.job.numbers.name)
+        what = f"{ready.job.nbytes:,} bytes of {ready.job.numbers.name}"
         told = partial(self._watcher.progress, what)
         samples = measure_trials(self._transport, entries, self._asked.protocol, told)
         sent = zip(*self._transport.gather_json([trial.bytes_sent for _, trial in entries]), strict=True)
@@ -257,7 +256,7 @@ class _Bench:
     def _judge(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
             return None
-        self._watcher.progress(texts.CHECKING(trial=trial.name, nbytes=job.nbytes, dtype=job.numbers.name), 0, 1)
+        self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
         proved = [trial.name, job.numbers.name, job.op]
         if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
             self.tested.append(proved)

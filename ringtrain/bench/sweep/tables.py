@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED
 from ringtrain.bench.sweep.pairs import sick, worst_pairs
@@ -88,40 +87,38 @@ def header_lines(header: dict) -> list[str]:
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     protocol = header["protocol"]
     lines = [
-        texts.HEADER(version=header["ringtrain"], at=header["at"], load=header["load"]),
-        texts.TRANSPORT(library=header["library"], transport=header["transport"], why=header["transport_why"]),
-        texts.RANKS(
-            ranks=plural(header["ranks"], "rank"),
-            nodes=plural(header["nodes"], "node"),
-            hosts=hosts,
-            cpu=header["cpu"],
-            machine=header["machine"],
+        f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}, load {header['load']:.1f}",
+        f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
+        (
+            f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')}: {hosts}; {header['cpu']}; "
+            f"{header['machine']}"
         ),
-        texts.CORES(cores=" | ".join(header["binding"]), crowded=_crowd(header["crowded"])),
-        texts.PROTOCOL(
-            repeats=protocol["repeats"], warm_up=protocol["warm_up"], seed=protocol["seed"], start=header["start"]
+        f"cores by rank: {' | '.join(header['binding'])}{_crowd(header['crowded'])}",
+        (
+            f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
+            f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's"
         ),
-        texts.BEFORE(before=before_a_call(protocol)),
+        f"before an iteration, {before_a_call(protocol)}",
         *(f"{name}={value}" for name, value in header["environment"].items()),
         *_device(header["device"]),
         *_links(header),
         *_pairs(header["pairs"], header["host_by_rank"]),
     ]
     if protocol["late_rank"] is not None:
-        lines.append(texts.LATE(rank=protocol["late_rank"], time=format_seconds(protocol["late_s"])))
+        lines.append(f"late: rank {protocol['late_rank']} also comes {format_seconds(protocol['late_s'])} late")
     return [f"# {text}" for text in lines]
 
 
 def _crowd(crowded: str | None) -> str:
-    return texts.CROWDED(crowded=crowded) if crowded else ""
+    return f"; {crowded}: times include the scheduler's" if crowded else ""
 
 
 def _device(device: dict | None) -> list[str]:
     if device is None:
         return []
     count = plural(device["devices"], "device")
-    apart = texts.NOT_MAPPED(why=device["apart"]) if device["apart"] else ""
-    return [texts.DEVICES(devices=count, name=device["name"], ways=" and ".join(device["ways"]), not_mapped=apart)]
+    apart = f"; not mapped within a node: {device['apart']}" if device["apart"] else ""
+    return [f"buffers on {count}, {device['name']}; messages {' and '.join(device['ways'])}{apart}"]
 
 
 def _links(header: dict) -> list[str]:
@@ -129,26 +126,24 @@ def _links(header: dict) -> list[str]:
         return _calibration(header["calibration"])
     copies, ways = header["copies"], header["calibration_by_way"]
     peer = copies["peer_bytes_per_s"]
-    from_peer = "" if peer is None else texts.PEER_COPIES(rate=format_rate(peer))
+    from_peer = "" if peer is None else f", from a neighbour's {format_rate(peer)}"
     lines = [f"{way} {row_line}" for way, calibration in ways.items() for row_line in _calibration(calibration)]
     return [
         *lines,
-        texts.COPIES(rate=format_rate(copies["own_bytes_per_s"]), peer=from_peer),
+        f"copies on the device, all ranks at once: {format_rate(copies['own_bytes_per_s'])}{from_peer}",
     ]
 
 
 def _calibration(calibration: dict) -> list[str]:
     lines = [
-        texts.LINKS(
-            kind=kind,
-            alpha=format_seconds(link["alpha_s"]),
-            pair=format_rate(link["pair_bytes_per_s"]),
-            both=format_rate(link["both_bytes_per_s"]),
-            busy=format_rate(link["busy_bytes_per_s"]),
+        (
+            f"links {kind}: alpha {format_seconds(link['alpha_s'])}, one pair "
+            f"{format_rate(link['pair_bytes_per_s'])}, both directions {format_rate(link['both_bytes_per_s'])}, all "
+            f"busy {format_rate(link['busy_bytes_per_s'])} a rank"
         )
         for kind, link in calibration["links"].items()
     ]
-    return [*lines, texts.ADDING(rate=format_rate(1 / calibration["gamma_s_per_byte"]))]
+    return [*lines, f"adding, all ranks at once: {format_rate(1 / calibration['gamma_s_per_byte'])}"]
 
 
 def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
@@ -160,8 +155,8 @@ def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
     slow, thin = ((found[kind]["first"], found[kind]["second"]) for kind in ("latency", "bandwidth"))
     return [
         *text_lines(cells, "lrrrr"),
-        texts.WORST_PAIRS(first=slow[0], second=slow[1], third=thin[0], fourth=thin[1]),
-        *(sick(rows, hosts) or [texts.NONE_STANDS_OUT]),
+        f"worst pairs: latency {slow[0]} and {slow[1]}, bandwidth {thin[0]} and {thin[1]}",
+        *(sick(rows, hosts) or ["no rank or host stands out"]),
     ]
 
 
@@ -169,9 +164,9 @@ def fit_lines(fits: Iterable[dict]) -> list[str]:
     """Return the models, and their crossings with the MPI's; all other crossings are in the JSON file."""
     lines = []
     for group in fits:
-        wire = "" if group["wire_dtype"] == group["dtype"] else texts.OVER_WIRE(wire=group["wire_dtype"])
+        wire = "" if group["wire_dtype"] == group["dtype"] else f" over a wire of {group['wire_dtype']}"
         what = f"{group['dtype']} {group['op']}{wire}, {group['placement']} place"
-        lines += [texts.FIT(what=what)] if group["models"] else []
+        lines += [f"# fit of {what}:"] if group["models"] else []
         lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
         beside = [found for found in group["crossovers"] if NATIVE in found["algorithms"]]
         lines += [f"#   {_crossover(found)}" for found in beside or group["crossovers"]]
@@ -181,12 +176,10 @@ def fit_lines(fits: Iterable[dict]) -> list[str]:
 def _model(name: str, model: dict) -> str:
     text = f"{name}: " + ", ".join(_regime(model["work"], regime) for regime in model["regimes"])
     if model["median_error"] is None:
-        return texts.NOT_JUDGED(text=text)
-    return texts.JUDGED(
-        text=text,
-        sizes=plural(len(model["held_out"]), "size"),
-        median=format_percent(model["median_error"]),
-        worst=format_percent(model["worst_error"]),
+        return f"{text}; not judged: fewer than four sizes"
+    return (
+        f"{text}; on {plural(len(model['held_out']), 'size')} held out off by {format_percent(model['median_error'])} "
+        f"(median), {format_percent(model['worst_error'])} (worst)"
     )
 
 
@@ -199,7 +192,7 @@ def _regime(work: dict, regime: dict) -> str:
         start += [f"{rounds} x {alpha} {format_seconds(fabric[alpha + '_s'])}"] if rounds else []
         slope += [f"{sent:.3g} x {beta} {1e9 * fabric[beta + '_s']:.3g}"] if rounds else []
     slope += [f"{work['added']:.3g} x gamma {1e9 * fabric['gamma_s']:.3g}"]
-    since = texts.FROM_SIZE(size=format_bytes(regime["first_bytes"])) if regime["first_bytes"] else ""
+    since = f"from {format_bytes(regime['first_bytes'])} on " if regime["first_bytes"] else ""
     return f"{since}{' + '.join(start)} + n x ({' + '.join(slope)}) ns"
 
 
@@ -207,7 +200,7 @@ def _crossover(found: dict) -> str:
     a, b = found["algorithms"]
     predicted = ", ".join(format_bytes(nbytes) for nbytes in found["predicted_bytes"])
     measured = ", ".join(f"{format_bytes(low)} to {format_bytes(high)}" for low, high in found["measured_bytes"])
-    return texts.CROSSOVER(first=a, second=b, predicted=predicted or "nowhere", measured=measured or "nowhere")
+    return f"{a} and {b} cross: predicted {predicted or 'nowhere'}, measured {measured or 'nowhere'}"
 
 
 def verdict_line(rows: list[dict], self_test: list) -> str:
@@ -215,5 +208,5 @@ def verdict_line(rows: list[dict], self_test: list) -> str:
     wrong = [row for row in rows if row["wrong"]]
     judged = sum(row["wrong"] is not None for row in rows)
     refused = sum(row["status"] == REFUSED for row in rows)
-    text = texts.CHECKED(rows=judged, wrong=len(wrong), refused=refused)
-    return texts.SELF_TESTED(text=text, tests=len(self_test)) if self_test else text
+    text = f"# checked {judged} rows, every element twice: {len(wrong)} wrong, {refused} refused"
+    return f"{text}; a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text

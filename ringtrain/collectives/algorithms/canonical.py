@@ -25,7 +25,6 @@ depend neither on p, nor on the owner or the bounds of a slice.
 from collections.abc import Iterator
 from itertools import chain
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.algorithms.shards import Node, are_siblings, partials
 from ringtrain.collectives.compose import all_reduce
@@ -38,7 +37,7 @@ NAME = "canonical"
 def canonical(size: int, shards: int) -> Schedule:
     """Return an all-reduce of the sums of ``shards`` shards. Raises UsageError for more ranks than shards."""
     if size > shards:
-        raise UsageError(texts.TOO_FEW_SHARDS(size=size, shards=shards))
+        raise UsageError(f"{size} ranks cannot have a shard each of {shards}: give more shards or fewer ranks")
     return all_reduce(NAME, canonical_reduce_scatter(size, shards), sliced.all_gather(size))
 
 

@@ -21,7 +21,6 @@ The result is a schedule like any other, and is proved like any other.
 from collections import defaultdict
 from dataclasses import replace
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.timetable import TimedMessage, rounds, timed_steps
 from ringtrain.collectives.matching import all_steps, messages
 from ringtrain.collectives.schedule import Move, Schedule
@@ -35,7 +34,7 @@ def pipelined(schedule: Schedule, segments: int) -> Schedule:
     Raises UsageError for less than one segment; ScheduleError if the schedule deadlocks.
     """
     if segments < 1:
-        raise UsageError(texts.NO_SEGMENTS(segments=segments))
+        raise UsageError(f"a schedule cannot be pipelined in {segments} segments: at least 1 is needed")
     entries = _entries(schedule, segments)
     return replace(
         schedule,

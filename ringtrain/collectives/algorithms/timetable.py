@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.matching import MatchedMessage, Steps, is_local
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
@@ -71,7 +70,7 @@ class _Clock:
             ready.extend(self._go_on(end))
         left = len(self.met) - len(self.times)
         if left:
-            raise ScheduleError(texts.DEADLOCK(schedule=schedule, left=left, total=len(self.met)))
+            raise ScheduleError(f"{schedule!r} deadlocks: {left} of {len(self.met)} messages never travel")
         return [self.times[number] for number in range(len(self.met))]
 
     def _begin(self, end: End, last: Time) -> None:

@@ -31,6 +31,7 @@ from ringtrain.collectives.execution.reduction import (
 )
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
+from ringtrain.template import Template
 from ringtrain.transport.base import Handle, PointToPoint
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
@@ -120,7 +121,7 @@ class Execution(Reduction):
     def start(self) -> None:
         """Begin: the buffer is final on this rank. It belongs to the execution until :meth:`test` returns True."""
         if self._left:
-            raise TransportError(texts.STARTED_AGAIN(name=texts.EXECUTION(schedule=self._name, tag=self._tag)))
+            raise TransportError(texts.STARTED_AGAIN(name=f"{self._name} with tag {self._tag}"))
         self._left, self._moved = len(self._tasks), 0
         self._gate.unmarked = True
         self._queues.restart()
@@ -203,13 +204,16 @@ class Execution(Reduction):
     def awaited(self) -> str:
         """Return the peers that this rank waits for, in words."""
         late = [channel for channel, in_flight in self._in_flight.items() if in_flight]
-        ends = ((False, texts.TO_SEND), (True, texts.TO_RECEIVE))  # a rank that receives awaits a send, and vice versa
+        ends = (
+            (False, Template("{ranks} to send")),
+            (True, Template("{ranks} to receive")),
+        )  # a rank that receives awaits a send, and vice versa
         named = {end: [peer for sending, peer in late if sending == own] for own, end in ends}
         told = {end: peers(self._world_ranks[rank] for rank in ranks) for end, ranks in named.items() if ranks}
         whom = " and ".join(end(ranks=ranks) for end, ranks in told.items()) or texts.ITS_DEVICE
         done, total = len(self._tasks) - self._left, len(self._tasks)
         rank = self._world_ranks[self._rank]
-        return texts.AWAITED(whom=whom, rank=rank, schedule=self._name, tag=self._tag, done=done, total=total)
+        return f"{whom}: rank {rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ contribution, once each. The order of additions, and so the bits of the result, 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.algorithms.canonical import NAME, canonical_reduce_scatter
 from ringtrain.collectives.matching import MatchedMessage, Steps, all_steps, is_local, messages
@@ -103,7 +102,8 @@ def _pairs(send: Move, recv: Move) -> Iterator[Place]:
 def _check(schedule: Schedule, message: MatchedMessage) -> None:
     if message.recv.add or message.sent:
         raise ScheduleError(
-            texts.NOT_FUSED(schedule=schedule, step=message.sent, source=message.source, target=message.target)
+            f"{schedule!r} cannot be fused: in step {message.sent} rank {message.source} sends rank {message.target} "
+            f"a partial sum or a chunk that rank {message.target} adds on arrival"
         )
 
 
@@ -126,7 +126,10 @@ def addition_order(fused: TwoShotPlan, rank: int) -> list[int]:
     ScheduleError if its tasks do anything else.
     """
     if not is_one_pass(fused, rank):
-        raise ScheduleError(texts.NOT_ONE_PASS(plan=fused.name, rank=rank))
+        raise ScheduleError(
+            f"{fused.name} on rank {rank} does not add all contributions in sequence and then copy the sum to all "
+            "ranks: a device does this in one pass and needs such a plan"
+        )
     return _sources(fused, rank)
 
 

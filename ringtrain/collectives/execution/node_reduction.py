@@ -9,7 +9,6 @@ from abc import abstractmethod
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import DeviceMark, Reduction, ReductionDevice
 from ringtrain.errors import TransportError
-from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import peers, wait_for
@@ -22,7 +21,7 @@ IDLE, FINAL, COMING, MOVING, WORKING, LEAVING = range(6)
 class NodeReduction(Reduction):
     """An all-reduce with two waits for all ranks of the node, and this rank's work between them."""
 
-    _called: Template  # its name in messages
+    _called: str  # its name in messages
 
     def __init__(self, transport: Transport, counter: SignalCounter, device: ReductionDevice):
         self._world, self._counter, self._device = transport, counter, device

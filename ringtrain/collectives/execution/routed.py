@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.arrays import Array
-from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.fused_plan import ChunkOperation, TwoShotPlan, addition_order
@@ -134,7 +133,7 @@ class Routed(NodeReduction):
     """
 
     algorithm = transport = "routed"
-    _called = texts.ROUTED
+    _called = "a routed all-reduce"
 
     def __init__(
         self,
@@ -177,7 +176,5 @@ class Routed(NodeReduction):
 
     def _awaited(self) -> str:
         if self._state == MOVING:
-            return texts.AWAITED_SEGMENT(
-                segment=self._pushed, segments=len(self._segments), awaited=self._in_flight[0].outer.awaited()
-            )
+            return f"segment {self._pushed} of {len(self._segments)}: {self._in_flight[0].outer.awaited()}"
         return super()._awaited()

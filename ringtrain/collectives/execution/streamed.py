@@ -19,6 +19,7 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import COSTS, COUNTERS, HEADER_BYTES, LINE_BYTES, MOST_SLOTS, StreamedCall
+from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
@@ -111,9 +112,9 @@ class Streamed(Reduction):
         place = transport.neighbours.index(transport.rank)
         chosen = "plain" if way.way == "faster" and nbytes < LEARNING_BYTES else way.way
         spins = transport.patience.spin_s > 0
-        carried = texts.CARRIED(of=of) if of else ""
+        carried = f" {of}" if of else ""
         self.called = call  # while it is awaited; "": a chunk is
-        self._words = call or texts.STREAM_CALL(op=op, count=count, dtype=dtype, carried=carried, chunk=chunk_bytes)
+        self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes"
         self._call = StreamedCall(
             dtype,
             op,
@@ -208,7 +209,12 @@ class Streamed(Reduction):
     def _mismatch(self, place: int) -> MismatchError:
         names = self._world.world_ranks
         ends = {"rank": names[self._world.rank], "other": names[self._world.neighbours[place]]}
-        return MismatchError(texts.STREAM_CALLS_DIFFER(call=self._words, other_call=self._call.call_of(place), **ends))
+        return MismatchError(
+            Template(
+                "ranks make different calls: rank {rank} {call}, rank {other} {other_call}: all ranks make the same "
+                "calls in the same order"
+            )(call=self._words, other_call=self._call.call_of(place), **ends)
+        )
 
     @property
     def moved(self) -> int:
@@ -222,7 +228,8 @@ class Streamed(Reduction):
         names = self._world.world_ranks
         late = peers([names[self._world.neighbours[place]] for place in self._call.behind()])
         if self.called:
-            return texts.AWAITED_CALL(whom=late, call=self.called)
-        return texts.AWAITED_CHUNK(
-            whom=late, chunk=self._call.chunk, chunks=self._chunks, name=texts.STREAMED, rank=names[self._world.rank]
+            return f"{late} to join the {self.called}"
+        return (
+            f"{late} for chunk {self._call.chunk} of {self._chunks} of {texts.STREAMED} on rank "
+            f"{names[self._world.rank]}"
         )

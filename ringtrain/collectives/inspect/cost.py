@@ -18,7 +18,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.matching import MatchedMessage, all_steps, messages
 from ringtrain.collectives.schedule import ALL_REDUCE, Schedule
 from ringtrain.collectives.topology import Topology
@@ -47,7 +46,7 @@ class Fabric:
     def __post_init__(self):
         for name in self.__slots__:
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(texts.NOT_A_TIME(name=name, value=getattr(self, name)))
+                raise UsageError(f"{name} is {getattr(self, name)}: wanted a number of seconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class _Play:
             for end, done in self._carry(message, at).items():
                 self._done(end, done)
         if any(self.left.values()):
-            raise ScheduleError(texts.COST_DEADLOCK(schedule=self.schedule, left=sum(self.left.values())))
+            raise ScheduleError(f"{self.schedule!r} deadlocks: {sum(self.left.values())} ends of messages are left")
         seconds = max((self.until[rank, len(own) - 1] for rank, own in enumerate(self.steps) if own), default=0.0)
         return Cost(seconds, tuple(self.sent), tuple(self.interface))
 

@@ -8,7 +8,6 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.timetable import rounds
 from ringtrain.collectives.matching import MatchedMessage, all_steps, messages, span
 from ringtrain.collectives.schedule import Move, Schedule, Step
@@ -75,13 +74,13 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
     """
     path = Path(path)
     if path.suffix not in FORMATS:
-        raise UsageError(texts.NOT_A_PICTURE(path=path, formats=", ".join(FORMATS)))
+        raise UsageError(f"{path} does not name a picture: its name must end in {', '.join(FORMATS)}")
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError(texts.NO_MATPLOTLIB) from None
+        raise UsageError("matplotlib is not installed, and pictures need it: pip install 'ringtrain[plot]'") from None
     timed = [(round, message) for round, message in in_rounds(schedule) if message.source != message.target]
     last = max((round for round, _ in timed), default=0) + 1
     figure = Figure(figsize=(min(3.6 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size), dpi=120, layout="constrained")
@@ -92,7 +91,7 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
         with rc_context({"svg.hashsalt": schedule.name, "svg.fonttype": "none"}):
             figure.savefig(path, metadata=UNDATED.get(path.suffix))
     except OSError as error:
-        raise UsageError(texts.CANNOT_WRITE(path=path, reason=error.strerror)) from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> None:

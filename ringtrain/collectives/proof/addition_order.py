@@ -8,7 +8,6 @@ shards to the sum.
 
 from collections.abc import Sequence
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.shards import add_up, folds, partials, shard_range
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan
@@ -57,13 +56,11 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
         if count != len(own):
             left, arrays = ", ".join(f"{start}:{stop}" for start, stop in own), "array" if count == 1 else "arrays"
             raise ScheduleError(
-                texts.WRONG_INPUTS(
-                    name=name, count=count, arrays=arrays, rank=rank, held=len(own), ranges=left, shards=shards
-                )
+                f"{name} takes {count} {arrays} of rank {rank}, which has {len(own)}: sums of shards {left} of {shards}"
             )
     inputs = [_folded(sums, *shard_range(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)
-    return Contributions(sums, inputs, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
+    return Contributions(sums, inputs, lambda shard: f"the gradient of shard {shard}", total)
 
 
 def _folded(sums: SymbolicSums, start: int, stop: int, shards: int) -> list[int]:

@@ -33,7 +33,7 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
         if wrong := brought.miscount(value):
             raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
         if value != values[0, chunk]:
-            raise ScheduleError(texts.FUSED_ORDER(where=where))
+            raise ScheduleError(f"{where} is added in another order than on rank 0")
         if wrong := brought.disorder(value):
             raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
 
@@ -44,14 +44,11 @@ def _check_touching(fused: TwoShotPlan) -> None:
         for owner, chunk in {place for task in own for place in (task.target, task.source)}:
             if not 0 <= chunk < fused.inputs_of[owner] * fused.chunks:
                 raise ScheduleError(
-                    texts.OUTSIDE_BUFFER(
-                        plan=fused.name,
-                        rank=rank,
-                        chunk=chunk,
-                        owner=owner,
-                        brings=fused.inputs_of[owner],
-                        chunks=fused.chunks,
-                    )
+                    f"{fused.name}: rank {rank} touches chunk {chunk} of rank {owner}, whose input is "
+                    f"{fused.inputs_of[owner]} × {fused.chunks} chunks"
                 )
             if chunk % fused.chunks != rank:
-                raise ScheduleError(texts.FUSED_HAZARD(plan=fused.name, rank=rank, chunk=chunk, owner=owner))
+                raise ScheduleError(
+                    f"{fused.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which only "
+                    f"rank {chunk} may touch between the waits"
+                )

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.execution.stream_program import (
     COPY_OTHERS,
     DONE,
@@ -159,9 +158,7 @@ class Walk:
         held, value = self.held.get(part, (None, ()))
         if held != wanted:
             what, owner, at, _ = part
-            raise ScheduleError(
-                texts.STREAM_WRONG_CHUNK(rank=rank, what=what, at=at, owner=owner, wanted=wanted, found=held)
-            )
+            raise ScheduleError(f"rank {rank} reads {held} in {what} {at} of rank {owner}, and wants {wanted}")
         return value
 
     def _write(self, rank: int, part: Part, chunk: int, value: tuple[int, ...] = ()) -> None:
@@ -174,7 +171,8 @@ class Walk:
             if other.rank != rank and (writes or other.writes) and clock[other.rank] < other.event:
                 what, owner, at, _ = part
                 raise ScheduleError(
-                    texts.STREAM_RACE(rank=rank, other=other.rank, chunk=chunk, what=what, at=at, owner=owner)
+                    f"hazard: rank {rank} at chunk {chunk} and rank {other.rank} use {what} {at} of rank {owner}, and "
+                    "nothing orders them"
                 )
         # What comes after a write comes after all before it.
         self.accesses[part] = [*([] if writes else before), Access(rank, clock[rank], writes)]
@@ -202,12 +200,17 @@ def verify_order(
     while possible := list(walk.possible()):
         walk.take(pick(possible))
     if any(rank.call < len(calls) for rank in walk.ranks):
-        raise ScheduleError(texts.STREAM_STUCK(chunks=[rank.first + min(rank.taken) for rank in walk.ranks]))
+        raise ScheduleError(
+            f"no rank goes on: ranks are done with {[rank.first + min(rank.taken) for rank in walk.ranks]} chunks"
+        )
     chunks = sum(count for _, count in calls)
     for rank, chunk, part in product(range(size), range(chunks), range(size)):
         total = walk.sums.get((rank, chunk, part))
         if total != tuple(range(size)):
-            raise ScheduleError(texts.STREAM_SUM(rank=rank, chunk=chunk, part=part, found=total))
+            raise ScheduleError(
+                f"rank {rank} ends with {total} in slice {part} of chunk {chunk}; wanted every contribution once, in "
+                "the order of ranks"
+            )
 
 
 def verify_stream(calls: Sequence[tuple[Program, int]], size: int, slots: int, orders: int = ORDERS) -> None:

@@ -67,7 +67,7 @@ def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contribut
     for rank, chunks in enumerate(sent):
         if chunks > schedule.max_chunks_sent(rank):
             raise ScheduleError(
-                texts.TOO_MUCH_SENT(schedule=schedule, rank=rank, chunks=chunks, stated=schedule.max_chunks_sent(rank))
+                f"{schedule!r}, rank {rank} sends {chunks} chunks; stated: {schedule.max_chunks_sent(rank)}"
             )
     run = _Run(
         schedule, steps, needs, rounds, brought or contributions(list(map(schedule.inputs_of, range(schedule.size))))
@@ -97,23 +97,27 @@ def _read(rank: int, step: Step) -> list[Move]:
 def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
     for move in (*step.sends, *step.recvs):
         if not 0 <= move.peer < schedule.size:
-            raise ScheduleError(texts.UNKNOWN_PEER(where=where, peer=move.peer, size=schedule.size))
+            raise ScheduleError(f"{where}: peer {move.peer} of {schedule.size} ranks")
         if not 0 <= move.start < move.stop:
-            raise ScheduleError(texts.EMPTY_SPAN(where=where, span=span(move)))
+            raise ScheduleError(f"{where}: span {span(move)} is empty or negative")
         if move.start // schedule.chunks != (move.stop - 1) // schedule.chunks:
-            raise ScheduleError(texts.SPAN_LEAVES(where=where, span=span(move), chunks=schedule.chunks))
+            raise ScheduleError(f"{where}: span {span(move)} leaves the buffer of {schedule.chunks} chunks")
     written: dict[int, Move] = {}
     for move in step.recvs:
         for chunk in range(move.start, move.stop):
             if chunk in written:
                 other = written[chunk].peer
-                raise ScheduleError(texts.RECEIVED_TWICE(where=where, chunk=chunk, first=other, second=move.peer))
+                raise ScheduleError(
+                    f"{where}: hazard: chunk {chunk} is received from rank {other} and rank {move.peer} at once"
+                )
             written[chunk] = move
     for move in _read(rank, step):
         for chunk in range(move.start, move.stop):
             if chunk in written:
                 other = written[chunk].peer
-                raise ScheduleError(texts.SENT_WHILE_WRITTEN(where=where, chunk=chunk, peer=move.peer, writer=other))
+                raise ScheduleError(
+                    f"{where}: hazard: chunk {chunk} is sent to rank {move.peer} while rank {other} writes it"
+                )
 
 
 def _needs(steps: Steps, met: list[MatchedMessage]) -> list[list[set[tuple[int, int]]]]:
@@ -172,7 +176,7 @@ class _Run:
         for move in self.steps[rank][self.at[rank]].sends:
             load = [values.get(chunk, EMPTY) for chunk in range(move.start, move.stop)]
             if EMPTY in load:
-                raise ScheduleError(texts.EMPTY_SENT(where=self._where(rank), span=span(move)))
+                raise ScheduleError(f"{self._where(rank)}: sends scratch {span(move)} before data arrived there")
             self.wires[rank, move.peer].append((move, load))
 
     def _receive(self, rank: int) -> None:
@@ -183,7 +187,7 @@ class _Run:
                 load = [self.sums.round(value) for value in load]
             for chunk, value in zip(range(move.start, move.stop), load, strict=True):
                 if move.add and chunk not in values:
-                    raise ScheduleError(texts.EMPTY_ADDED(where=self._where(rank), chunk=chunk))
+                    raise ScheduleError(f"{self._where(rank)}: adds into scratch {chunk}, which is empty")
                 values[chunk] = self.sums.add(values[chunk], value) if move.add else value
 
     def _where(self, rank: int) -> str:
@@ -201,8 +205,8 @@ class _Run:
             )
             for rank in stuck[:4]
         )
-        more = texts.MORE_STUCK(count=len(stuck) - 4) if len(stuck) > 4 else ""
-        return texts.STUCK(schedule=self.schedule, waits=waits) + more
+        more = f"; and {len(stuck) - 4} more" if len(stuck) > 4 else ""
+        return f"{self.schedule!r}: deadlock: {waits}" + more
 
     def check_result(self) -> None:
         goal, owner = self.schedule.goal, self.schedule.owner
@@ -220,8 +224,10 @@ class _Run:
         if wrong := self.brought.miscount(value):
             raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
         if value != self.values[first][chunk]:
-            done = texts.ADDED_OR_ROUNDED if self.rounds else texts.ADDED
-            raise ScheduleError(texts.OTHER_ORDER(where=where, done=done, first=first))
+            done = "added or rounded" if self.rounds else "added"
+            raise ScheduleError(
+                f"{where} is {done} in another order than on rank {first}: replicas would round differently"
+            )
         if wrong := self.brought.disorder(value):
             raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
 
@@ -229,6 +235,6 @@ class _Run:
         value, where = self.values[rank][chunk], texts.AT_CHUNK(schedule=repr(self.schedule), rank=rank, chunk=chunk)
         if self.sums.leaves[value] != Counter([owner]):
             held = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
-            raise ScheduleError(texts.NOT_THE_OWNERS(where=where, held=held, owner=owner))
+            raise ScheduleError(f"{where} ends as {held}; wanted rank {owner}'s")
         if value != self.values[owner][chunk]:
-            raise ScheduleError(texts.OWNER_NOT_ROUNDED(where=where, owner=owner))
+            raise ScheduleError(f"{where} ends rounded, and not rounded on its owner, rank {owner}")

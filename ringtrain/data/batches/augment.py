@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.errors import DataError
 
@@ -33,9 +32,8 @@ class Augment:
         """Check that the crop fits into images of [H, W, C] = ``shape``. Raises: DataError"""
         if self.pad < 0 or self.height > shape[0] + 2 * self.pad or self.width > shape[1] + 2 * self.pad:
             raise DataError(
-                texts.CROP_TOO_LARGE(
-                    height=self.height, width=self.width, image_height=shape[0], image_width=shape[1], pad=self.pad
-                )
+                f"a crop of {self.height}x{self.width} does not fit into images of {shape[0]}x{shape[1]} padded by "
+                f"{self.pad}: use a smaller crop or a larger pad"
             )
 
     def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.order import BLOCKS, FULL, EpochWindows, Windows
 from ringtrain.errors import DataError
@@ -110,9 +109,9 @@ class Sampler:
 
     def __post_init__(self):
         if self.count < 1:
-            raise DataError(texts.NOTHING_TO_SAMPLE(count=self.count))
+            raise DataError(f"cannot sample from {self.count} examples: at least one is needed")
         if self.batch < 1:
-            raise DataError(texts.BATCH_TOO_SMALL(batch=self.batch))
+            raise DataError(f"the batch is {self.batch}: it must be at least 1")
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -169,5 +168,8 @@ class Sampler:
         """
         epoch, start = divmod(examples_seen, self.count)
         if examples_seen < 0 or start % self.batch:
-            raise DataError(texts.BETWEEN_NO_BATCHES(examples_seen=examples_seen, batch=self.batch, count=self.count))
+            raise DataError(
+                f"{examples_seen} examples seen is not between two batches of {self.batch} in epochs of {self.count}: "
+                "the run had another --batch or another data set; use the same ones"
+            )
         return epoch * self.iterations_per_epoch + start // self.batch

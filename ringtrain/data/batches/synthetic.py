@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import MOST_CLASSES, Part, checksum
 from ringtrain.data.file.dataset import DataSet
@@ -19,14 +18,17 @@ def synthetic(shape, classes: int | None, count: int, seed: int, label_shape=(),
     Raises: DataError if a number is below 1, or the classes exceed a data set's maximum.
     """
     if classes is not None and classes > MOST_CLASSES:
-        raise DataError(texts.SYNTHETIC_CLASSES(classes=classes, most=MOST_CLASSES))
+        raise DataError(f"synthetic data in {classes:,} classes: at most {MOST_CLASSES:,}, as in a data set")
     if min(*shape, *label_shape, 1 if classes is None else classes, count) < 1:
-        raise DataError(texts.SYNTHETIC_NONE(count=count, shape="x".join(map(str, shape)), classes=classes))
+        raise DataError(
+            f"synthetic data of {count} images of {'x'.join(map(str, shape))} in {classes} classes: each of these "
+            "numbers must be at least 1"
+        )
     try:
         part = Part(_images((count, *shape), seed, most), _labels((count, *label_shape), classes, seed))
     except (MemoryError, ValueError) as error:
         shown = "x".join(map(str, (count, *shape)))
-        raise DataError(texts.SYNTHETIC_TOO_LARGE(shape=shown)) from error
+        raise DataError(f"synthetic data of {shown} takes more memory than there is: use a smaller --batch") from error
     for array in (part.images, part.labels):
         array.flags.writeable = False
     statistics = pixel_statistics(part.images.reshape(count, 1, -1, shape[-1]))  # of each place of the last axis

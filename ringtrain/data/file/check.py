@@ -70,7 +70,7 @@ def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
         try:
             yield from _part_problems(name, part, source.metadata, progress)
         except (OSError, MemoryError, DataError) as error:
-            yield texts.PART_UNREADABLE(name=name, reason=error or texts.OUT_OF_MEMORY)
+            yield f"{name} could not be read: {error or texts.OUT_OF_MEMORY}"
 
 
 def _part_problems(name: str, part: SourcePart, metadata: DatasetMetadata | None, progress: Progress) -> Iterator[str]:

@@ -225,23 +225,21 @@ def label_problems(name: str, labels: np.ndarray, classes: int) -> Iterator[str]
         return
     wrong = np.argwhere((labels < IGNORE) | (labels >= classes))
     if len(wrong):
-        yield texts.LABELS_OUT_OF_RANGE(
-            wrong=len(wrong),
-            count=labels.size,
-            name=name,
-            label=labels[tuple(wrong[0])],
-            example=wrong[0][0],
-            low=labels.min(),
-            high=labels.max(),
-            classes=classes,
-            last=classes - 1,
+        yield (
+            f"{len(wrong)} of {labels.size} {name} labels are out of range: the first is label "
+            f"{labels[tuple(wrong[0])]} of example {wrong[0][0]}; the labels lie in {labels.min()} … {labels.max()}, "
+            f"but there are {classes} classes, so 0 … {classes - 1}, or -1 for no label; make the file with "
+            "`ringtrain data make` again"
         )
 
 
 def checksum_problems(name: str, noted: str, found: str) -> Iterator[str]:
     """Yield a problem if the examples differ from the written ones."""
     if noted != found:
-        yield texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12])
+        yield (
+            f"the {name} examples changed after they were written: their checksum is {found[:12]}…, the file says "
+            f"{noted[:12]}…; make the file with `ringtrain data make` or copy it again"
+        )
 
 
 def metadata_of(source: OpenSource, arrays: dict[Key, np.ndarray]) -> DatasetMetadata:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.content import BESIDE, Progress, no_progress
 from ringtrain.data.file.contents import (
     FOUND,
@@ -108,7 +107,10 @@ def open_dataset(
     source = open_source(path, test, extents)
     streamed = most_bytes is not None and source.nbytes > most_bytes
     if streamed and not source.by_rows:
-        raise DataError(texts.NOT_BY_ROWS(where=source.where))
+        raise DataError(
+            f"{source.where} is compressed as a whole, so it cannot be streamed: save it with numpy.savez, make a "
+            "file of it with `ringtrain data make`, or give --stream no"
+        )
     planned = plan(source, streamed)
     nbytes = places_of(planned)[1]
     window = node.window(nbytes) if node else None
@@ -127,7 +129,9 @@ def _private_memory(where: str, nbytes: int):
     try:
         return np.empty(nbytes, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise DataError(texts.NEEDS_MEMORY(path=where, gigabytes=nbytes / 1e9)) from error
+        raise DataError(
+            f"{where} needs {nbytes / 1000000000.0:.1f} GB of memory, which this host does not have"
+        ) from error
 
 
 def _fill_for_node(source: OpenSource, arrays, memory, node: NodeMemory, progress: Progress) -> None:
@@ -136,7 +140,7 @@ def _fill_for_node(source: OpenSource, arrays, memory, node: NodeMemory, progres
         try:
             _fill(source, arrays, progress)
         except BaseException as error:
-            data = (str(error) or texts.NOT_READ).encode()[: HEADER_BYTES - 1]
+            data = (str(error) or "the data set could not be read").encode()[: HEADER_BYTES - 1]
             memory[: len(data)] = np.frombuffer(data, np.uint8)
             node.barrier()
             raise

@@ -20,7 +20,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, no_progress, row_blocks
 from ringtrain.data.file.contents import label_blocks, label_problems
 from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
@@ -36,13 +35,13 @@ CHUNK_ROWS = 512
 def check_target(path: Path, force: bool) -> None:
     """Check, before any work, that ``path`` can be written. Raises: DataError"""
     if path.is_dir():
-        raise DataError(texts.TARGET_FOLDER(path=path))
+        raise DataError(f"{path} is a folder: name the .h5 file to write")
     if path.exists() and not force:
-        raise DataError(texts.TARGET_EXISTS(path=path))
+        raise DataError(f"{path} exists: give another name, or --force to replace it")
     if not path.parent.is_dir():
-        raise DataError(texts.TARGET_NO_FOLDER(path=path, folder=path.parent))
+        raise DataError(f"{path}: there is no folder {path.parent}: make it first")
     if not os.access(path.parent, os.W_OK):
-        raise DataError(texts.TARGET_READ_ONLY(path=path, folder=path.parent))
+        raise DataError(f"{path}: the folder {path.parent} is not writable")
 
 
 def write_dataset(
@@ -65,7 +64,7 @@ def write_dataset(
         os.replace(aside, path)
         _sync(path.parent)
     except OSError as error:
-        raise DataError(texts.TARGET_NOT_WRITTEN(path=path, error=error)) from error
+        raise DataError(f"{path} could not be written: {error}") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             aside.unlink()
@@ -76,7 +75,7 @@ def _check_written(path: Path, aside: Path) -> None:
     with open_hdf5(aside) as file, hdf5_errors(aside):
         problem = next(_written_problems(file), None)
     if problem:
-        raise DataError(texts.TARGET_UNREADABLE(path=path, problem=problem))
+        raise DataError(f"{path} is not written, because it could not be opened afterwards: {problem}")
 
 
 def _written_problems(file) -> Iterator[str]:

@@ -12,7 +12,6 @@ import glob
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.data import texts
 from ringtrain.errors import DataError, nearest
 
 DIGITS = Path(__file__).parents[1] / "digits.h5"
@@ -47,13 +46,13 @@ def parse_data(text) -> Named:
     head, comma, tail = text.partition(",")
     if comma and head.endswith(".npy"):
         if not tail.endswith(".npy"):
-            raise DataError(texts.NPY_PAIR(source=text))
+            raise DataError(f"{text}: inputs and labels are two .npy files: x.npy,y.npy")
         return Named(text, _files(head), labels=_files(tail))
     head, colon, tail = text.rpartition(":")
     if colon and head:
         names = tail.split(",")
         if len(names) > 2 or not all(names):
-            raise DataError(texts.ARRAY_NAMES(source=text))
+            raise DataError(f"{text}: name one or two arrays after the colon, as in FILE.h5:images,labels")
         return Named(text, _files(head), (names[0], names[1] if names[1:] else None))
     return Named(text, _files(text))
 
@@ -71,18 +70,24 @@ def _files(text: str) -> tuple[Path, ...]:
         return (existing(Path(text)),)
     found = tuple(sorted(Path(name) for name in glob.glob(text, recursive=True)))
     if not found:
-        raise DataError(texts.NO_MATCH(pattern=text))
+        raise DataError(f"no file matches {text}: check the folder and the pattern")
     return found
 
 
 def existing(path: Path) -> Path:
     """Return the path of a file. Raises: DataError if it is none."""
     if path.is_dir():
-        raise DataError(texts.FOLDER_NO_DATA_SET(path=path))
+        raise DataError(
+            f"{path} is a folder, not a data set: name its files by a pattern in quotes, as in '{path}/*.h5', or make "
+            "the file with `ringtrain data make`"
+        )
     if not path.exists():
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = [name for name in beside if name.endswith((".h5", ".npz", ".npy"))]
-        raise DataError(texts.NO_DATA_SET(path=path, hint=nearest(path.name, [*near, "digits"])))
+        raise DataError(
+            f"there is no data set {path}: {nearest(path.name, [*near, 'digits'])}; or make the file with `ringtrain "
+            "data make`"
+        )
     if not path.is_file():
-        raise DataError(texts.NO_REGULAR_FILE(path=path))
+        raise DataError(f"{path} is not a regular file: make the file with `ringtrain data make`")
     return path

@@ -19,8 +19,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ringtrain.data import texts
-
 SIGNATURE = b"GCOL\1\0\0\0"  # no image has all eight bytes by chance, at a multiple of 8
 HEAD = 16
 SEARCHED_BYTES = 64 << 20  # at either end
@@ -40,7 +38,7 @@ def heap_problem(path: Path) -> str | None:
             damaged = next((place for place in found if not _is_whole(data, place)), None)
             searched = len(data) <= 2 * SEARCHED_BYTES
     if damaged is not None:
-        return texts.TEXTS_DAMAGED(place=damaged)
+        return f"the texts at byte {damaged} are damaged"
     return None if searched else _reading_problem(path)
 
 
@@ -50,7 +48,7 @@ def _reading_problem(path: Path) -> str | None:
     environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
     nowhere = subprocess.DEVNULL
     status = subprocess.run(command, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere).returncode
-    return texts.TEXTS_ENDLESS(seconds=CPU_S) if status < 0 else None
+    return f"reading its texts, as the names of classes, has no end within {CPU_S} s" if status < 0 else None
 
 
 def _places(data, start: int, stop: int):

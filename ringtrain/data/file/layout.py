@@ -47,7 +47,7 @@ def named_array(file, name: str) -> h5py.Dataset | str:
 
 
 def _near(name: str, group) -> str:
-    return nearest(name, list(group)) if len(group) else texts.GROUP_EMPTY()
+    return nearest(name, list(group)) if len(group) else "the group is empty"
 
 
 def layout_problems(file) -> Iterator[str]:
@@ -63,10 +63,10 @@ def layout_problems(file) -> Iterator[str]:
             continue
         yield from _split_problems(file, name, shapes)
     if shapes.get("train", ()) and shapes.get("test", ()) and shapes["train"] != shapes["test"]:
-        yield texts.SPLITS_DIFFER(test=_by(shapes["test"]), train=_by(shapes["train"]))
+        yield f"test images are {_by(shapes['test'])}, but training images are {_by(shapes['train'])}"
     held = [file[name]["images"].dtype for name in shapes]
     if len(set(held)) > 1:
-        yield texts.TYPES_DIFFER(test=held[1], train=held[0])
+        yield f"test images are of type {held[1]}, but training images of {held[0]}"
     if shapes.get("train"):
         yield from _statistic_problems(file, shapes["train"])
 
@@ -78,10 +78,16 @@ def _by(shape) -> str:
 def _kind_problem(file) -> str | None:
     found = _attribute(file, "format")
     if not isinstance(found, str) or found != FORMAT:
-        return texts.OTHER_FORMAT(found=found, wanted=FORMAT)
+        return (
+            f"the attribute format is {found!r}, not {FORMAT!r}: this is another kind of HDF5 file; name its arrays, "
+            "as in FILE.h5:IMAGES,LABELS, or make the file with `ringtrain data make`"
+        )
     version = _attribute(file, "version")
     if not isinstance(version, int | np.integer) or version != VERSION:
-        return texts.OTHER_VERSION(version=version, wanted=VERSION)
+        return (
+            f"it has version {version} of the format; this ringtrain reads version {VERSION}: make the file with "
+            "`ringtrain data make`"
+        )
     return None
 
 
@@ -89,7 +95,7 @@ def _attribute_problems(file) -> Iterator[str]:
     for key in ("name", "source", "licence"):
         found = _attribute(file, key)
         if not hdf5.is_text(found):
-            yield texts.ATTRIBUTE_NO_TEXT(key=key, found=found)
+            yield f"the attribute {key} is {found!r}, not a text"
     classes = _attribute(file, "classes")
     listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and (classes.size > 0 or _has_values(file))
     if not listed or not all(hdf5.is_text(name) for name in classes):
@@ -107,7 +113,7 @@ def _has_values(file) -> bool:
 
 def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
     if not _holds(file, name, h5py.Group):
-        yield texts.NO_GROUP(name=name)
+        yield f"there is no group {name!r} with images and labels: make the file with `ringtrain data make`"
         return
     group = file[name]
     counts = {}
@@ -120,16 +126,19 @@ def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
     if "images" in counts:
         shapes[name] = group["images"].shape[1:]
     if len(set(counts.values())) > 1:
-        yield texts.COUNTS_DIFFER(name=name, images=counts["images"], labels=counts["labels"])
+        yield f"{name} has {counts['images']} images but {counts['labels']} labels: each image needs one"
     if 0 in counts.values():
-        yield texts.SPLIT_EMPTY(name=name)
+        yield f"{name} has no examples"
     yield from _checksum_problems(group, name)
 
 
 def _checksum_problems(owner, name: str) -> Iterator[str]:
     found = _attribute(owner, "checksum")
     if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{64}", found):
-        yield texts.NO_CHECKSUM(name=name, found=found)
+        yield (
+            f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: make the file with `ringtrain "
+            "data make`"
+        )
 
 
 def _holds(group, key: str, kind) -> bool:
@@ -154,10 +163,10 @@ def _array_problem(group, key: str, axes: str) -> str | None:
         return texts.NO_VALUES(axes=axes)
     wanted = _type_problem(key, array.dtype)
     if wanted:
-        return texts.OTHER_TYPE(dtype=array.dtype, wanted=wanted)
+        return f"is {array.dtype}; it must be {wanted}: make the file with `ringtrain data make`"
     least = 2 if key == "images" else 1
     if not least <= array.ndim <= MOST_AXES or 0 in array.shape[1:]:
-        return texts.OTHER_SHAPE(shape=array.shape, axes=axes)
+        return f"has the shape {array.shape}; it must be [{axes}]"
     return hdf5.claim_problem(array)
 
 
@@ -174,10 +183,10 @@ def _type_problem(key: str, dtype: np.dtype) -> str | None:
 def _statistic_problems(file, shape) -> Iterator[str]:
     problem = _array_problem(file, "mean_image", "H, W, C")
     if problem:
-        yield texts.MEAN_IMAGE(problem=problem)
+        yield f"mean_image {problem}"
     elif file["mean_image"].shape != shape:
-        yield texts.MEAN_IMAGE_SHAPE(found=_by(file["mean_image"].shape), shape=_by(shape))
+        yield f"mean_image is {_by(file['mean_image'].shape)}, but images are {_by(shape)}"
     for key in ("mean", "std"):
         value = np.asarray(_attribute(file, key))
         if value.dtype.kind != "f" or value.shape != shape[-1:] or not np.isfinite(value).all():
-            yield texts.STATISTIC_MALFORMED(key=key, value=value, channels=shape[-1])
+            yield f"the attribute {key} is {value}; it must be {shape[-1]} finite numbers, one a channel"

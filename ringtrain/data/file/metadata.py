@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.file.statistics import PixelStatistics
 
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
@@ -62,7 +61,11 @@ def is_sealed(file) -> bool:
 def seal_problems(file, metadata: DatasetMetadata) -> Iterator[str]:
     """Yield a problem if the metadata differ from the file's checksum of them."""
     if is_sealed(file) and file.attrs["checksum"] != metadata.checksum:
-        yield (texts.FACTS_CHANGED(found=metadata.checksum[:12], noted=file.attrs["checksum"][:12]))
+        yield (
+            "the class names, mean, std or mean_image changed after they were written: their checksum is "
+            f"{metadata.checksum[:12]}…, the file says {file.attrs['checksum'][:12]}…; make the file with "
+            "`ringtrain data make` or copy it again"
+        )
 
 
 def statistic_problems(metadata: DatasetMetadata, found: PixelStatistics) -> Iterator[str]:
@@ -72,4 +75,7 @@ def statistic_problems(metadata: DatasetMetadata, found: PixelStatistics) -> Ite
         given, right = getattr(metadata, key), getattr(found, key)
         off = (np.abs(given - right) / np.maximum(1, np.abs(right) / 255)).max()
         if not off <= TOLERANCE:
-            yield texts.STATISTIC_OFF(key=key, off=off)
+            yield (
+                f"{key} differs by up to {off:.3g} from that of the training images: make the file with `ringtrain "
+                "data make` or copy it again"
+            )

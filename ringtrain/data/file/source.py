@@ -102,7 +102,12 @@ class OpenSource:
     def notes(self) -> tuple[str, ...]:
         if not self.unused:
             return ()
-        return (texts.ARRAYS_LEFT_OUT(where=self.where, count=len(self.unused), first=plain(self.unused[0])),)
+        return (
+            (
+                f"{self.where}: {len(self.unused)} arrays or groups beside inputs and labels were left out: "
+                f"{plain(self.unused[0])}, …; to take others, name them after a colon"
+            ),
+        )
 
     def verify(self) -> None:
         """Compare all arrays with the checksums that their containers hold of them. Raises: DataError"""
@@ -140,7 +145,7 @@ def _with_channel(part: SourcePart, extents: int | None) -> SourcePart:
     inputs = part.inputs
     stored = inputs.shape[1:]
     if not 0 < len(stored) <= MOST_EXTENTS:
-        raise DataError(texts.INPUTS_SHAPE(where=inputs.where, shape=inputs.shape))
+        raise DataError(f"{inputs.where} has the shape {inputs.shape}: inputs are [N, …] with 1 to 4 axes after N")
     if part.checksum is None and len(stored) == 2:
         return replace(part, inputs=ReshapedRows(inputs, input_shape(stored, extents)))
     return part
@@ -156,7 +161,9 @@ def _check_parts(where: str, parts: dict[str, SourcePart], extents: int | None) 
         raise DataError(texts.SHAPES_DIFFER(name=where, **dict(zip(("test", "train"), shown, strict=True))))
     forms = [(part.label_shape, part.label_dtype.name) for part in (train, test)]
     if forms[0] != forms[1]:
-        raise DataError(texts.LABELS_DIFFER(name=where, train=forms[0], test=forms[1]))
+        raise DataError(
+            f"{where}: labels of the training part are {forms[0]}, of the test part {forms[1]} (shape, type)"
+        )
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,14 +181,16 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
     """Several files as one set: parts of one name follow each other."""
     for other in opened[1:]:
         if other.classes != opened[0].classes:
-            raise DataError(texts.CLASSES_DIFFER(one=opened[0].where, other=other.where))
+            raise DataError(
+                f"{other.where} names other classes than {opened[0].where}: files of one set have the same classes"
+            )
     parts = {}
     for name in ("train", "test"):
         held = [one.parts[name] for one in opened if name in one.parts]
         if held:
             labels = [part.labels for part in held if part.labels is not None]
             if len(labels) not in (0, len(held)):
-                raise DataError(texts.SOME_UNLABELLED(source=text))
+                raise DataError(f"{text}: some of the files have labels and some have none")
             parts[name] = SourcePart(
                 JoinedArray([part.inputs for part in held]), JoinedArray(labels) if labels else None
             )
@@ -194,7 +203,7 @@ def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
     existing(path)
     if path.suffix == ".npy":
         if named.names:
-            raise DataError(texts.NPY_NAMES(path=path))
+            raise DataError(f"{path} is one array without a name: leave out what stands after the colon")
         parts = {"train": SourcePart(open_npy(path, files), None)}
         return OpenSource(named.text, path.stem, parts, None, f"array {path.name}")
     if path.suffix == ".npz":
@@ -210,7 +219,7 @@ def _open_npz(named: Named, path: Path, files: OpenFiles) -> OpenSource:
 
     def array(name: str) -> StoredArray:
         if name not in archive.names:
-            raise DataError(texts.NO_SUCH_ARRAY(path=path, name=name, found=", ".join(archive.names) or "none"))
+            raise DataError(f"{path} has no array {name}; it has {', '.join(archive.names) or 'none'}")
         return archive.array(name)
 
     parts, unused = _parts(path, archive.names, named.names, array)
@@ -223,7 +232,7 @@ def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) ->
     def array(name: str) -> StoredArray:
         found = named_array(file, name)
         if isinstance(found, str):
-            raise DataError(texts.ARRAY_PROBLEM(path=path, name=name, problem=found))
+            raise DataError(f"{path}: {name} {found}")
         return stored_array(path, name, found, files)
 
     parts, unused = _parts(path, tuple(file), named.names, array)
@@ -250,13 +259,16 @@ def _parts(path: Path, there: Sequence[str], names, array) -> tuple[dict[str, So
             parts = {"train": _part(array(x), array(y))}
             given = [name for name in (test_x, test_y) if name in there]
             if len(given) == 1:
-                raise DataError(texts.NPZ_PAIR(path=path, images=test_x, labels=test_y))
+                raise DataError(f"{path} has only one of {test_x} and {test_y}: give both, or none")
             parts |= {"test": _part(array(test_x), array(test_y))} if given else {}
             return parts, tuple(name for name in there if name not in (x, y, *given))
     for x, *_ in PAIRS:
         if x in there:
             return {"train": _part(array(x), None)}, tuple(name for name in there if name != x)
-    raise DataError(texts.NPZ_ARRAYS(path=path, found=", ".join(there) or "none"))
+    raise DataError(
+        f"{path} has the arrays {', '.join(there) or 'none'}; ringtrain reads x_train and y_train (x_test and y_test "
+        f"too), x and y, or images and labels; or name them: {path}:x,y"
+    )
 
 
 def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
@@ -264,7 +276,8 @@ def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
         return SourcePart(inputs, None)
     if labels.count != inputs.count:
         raise DataError(
-            texts.LABELS_COUNT(where=labels.where, shape=labels.shape, count=inputs.count, inputs=inputs.where)
+            f"{labels.where}: labels have the shape {labels.shape} for {inputs.count} examples of {inputs.where}: "
+            "each needs one label"
         )
     if labels.dtype.kind in "iu" and labels.shape[1:] == (1,):
         labels = ReshapedRows(labels, ())
@@ -332,12 +345,15 @@ def hdf5_errors(path: Path | str):
 
 def _why_not_opened(path: Path, error: str) -> str:
     if "truncated" in error:
-        return texts.TRUNCATED(path=path, nbytes=path.stat().st_size)
+        return (
+            f"{path} is truncated: it ends after {path.stat().st_size} bytes; make the file with `ringtrain data "
+            "make` or copy it again"
+        )
     if "signature not found" in error and path.suffix == ".tar":
-        return texts.TAR_AS_IT_IS(path=path)
+        return f"{path} is a tar file, which training reads as it is, but this command does not: unpack it first"
     if "signature not found" in error:
-        return texts.NO_HDF5(path=path)
-    return texts.NOT_OPENED(path=path, error=error)
+        return f"{path} is not an HDF5 file: make the file with `ringtrain data make`"
+    return f"{path} could not be opened: {error}"
 
 
 def memory_part(inputs: np.ndarray, labels: np.ndarray) -> SourcePart:

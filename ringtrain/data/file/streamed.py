@@ -82,4 +82,7 @@ def check_labels(where: str, labels: np.ndarray, classes: int) -> None:
         if not np.isfinite(labels).all():
             raise DataError(texts.NOT_FINITE(where=where))
     elif labels.min() < IGNORE or labels.max() >= classes:
-        raise DataError(texts.LABELS_CLASSES(where=where, low=labels.min(), high=labels.max(), classes=classes))
+        raise DataError(
+            f"{where} has labels in {labels.min()} … {labels.max()}, but there are {classes} classes: the file was "
+            "changed after it was opened"
+        )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.content import Progress, no_progress
@@ -61,7 +60,7 @@ def open_images(
         mean=statistics.mean,
         std=statistics.std,
         mean_image=statistics.mean_image,
-        source=plain((texts.SOURCE_SHARDS if shards else texts.SOURCE_FOLDER)(path=path)),
+        source=plain(f"tar shards {path}" if shards else f"folder of images {path}"),
         licence="not stated",
         held="files",
         notes=splits["train"].notes,
@@ -143,7 +142,10 @@ def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> Opened:
     folders = [parted(table["folders"]) for table in tables]
     named = [bool(names) for names in folders]
     if any(named) and not all(named):
-        raise DataError(texts.SHARDS_DIFFER(one=paths[named.index(True)], other=paths[named.index(False)]))
+        raise DataError(
+            f"{paths[named.index(True)]} has classes as folders, but {paths[named.index(False)]} has labels as "
+            "numbers: make all shards alike"
+        )
     source = TRAINING if given else CLASSES_FILE
     given = given or _given_classes(Path(paths[0]).parent / CLASSES_FILE)
     if not all(named):
@@ -153,7 +155,7 @@ def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> Opened:
     for path, names in zip(paths, folders, strict=True):
         for name in names:
             if name not in numbers:
-                raise DataError(texts.CLASS_NOT_GIVEN(shard=path, name=plain(name), source=source))
+                raise DataError(f"{path} has the class {plain(name)!r}, which {source} does not have: add it there")
     renumbered = [_renumbered(table, names, numbers) for table, names in zip(tables, folders, strict=True)]
     return {"train": Index.of(paths, renumbered)}, classes, _notes(tables)
 
@@ -170,10 +172,12 @@ def _given_classes(file: Path) -> list[str]:
     try:
         names = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     except (OSError, ValueError) as error:
-        raise DataError(texts.CLASSES_UNREADABLE(file=file, error=error)) from error
+        raise DataError(f"{file} could not be read as the names of classes: {error}") from error
     names = [name.strip() for name in names if name.strip()]
     if len(set(names)) < len(names):
-        raise DataError(texts.CLASS_TWICE(file=file, name=next(name for name in names if names.count(name) > 1)))
+        raise DataError(
+            f"{file} has the class {next(name for name in names if names.count(name) > 1)!r} twice: keep one"
+        )
     return names
 
 
@@ -183,7 +187,9 @@ def _numbered(tables: list[Tables], paths: list[str], given: Sequence[str], sour
         return [str(number) for number in range(max(highest) + 1)]
     for path, label in zip(paths, highest, strict=True):
         if label >= len(given):
-            raise DataError(texts.LABEL_NOT_GIVEN(shard=path, label=label, count=len(given), source=source))
+            raise DataError(
+                f"{path} has the label {label}, but {source} has {len(given)} classes: add the others there"
+            )
     return given
 
 
@@ -226,4 +232,10 @@ def check_images(path: str, progress: Progress = no_progress) -> tuple[list[str]
             progress("decoding", example + 1, split.count)
         split.close()
     notes = splits["train"].notes
-    return problems, (*notes, texts.IMAGES_UNSUMMED(unsummed=unsummed, count=count)) if unsummed else notes
+    return problems, (
+        *notes,
+        (
+            f"{unsummed} of {count} images hold no checksum (PNG alone does): one that changed and still decodes is "
+            "not seen"
+        ),
+    ) if unsummed else notes

@@ -19,6 +19,7 @@ from ringtrain.data.content import MOST_CLASSES
 from ringtrain.data.image_files.index import Listing
 from ringtrain.data.readers.image_walk import SUFFIXES
 from ringtrain.errors import DataError, plain
+from ringtrain.template import Template
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.zst")
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -36,15 +37,18 @@ def are_shards(pattern: str) -> bool:
 def shards_of(pattern: str) -> list[str]:
     """Return the paths that a pattern names, in order: {000..099} counts, * ? [ ] match. Raises: DataError"""
     if pattern.lower().endswith(COMPRESSED):
-        raise DataError(texts.SHARD_COMPRESSED(path=pattern))
+        raise DataError(
+            f"{pattern} is compressed, and a compressed tar is read from its start alone: unpack it to a .tar "
+            "(gunzip, xz -d, zstd -d); images are compressed themselves"
+        )
     found = _counted(pattern)
     if len(found) == 1 and glob.has_magic(pattern):
         found = sorted(glob.glob(pattern))
     if not found:
-        raise DataError(texts.NO_SHARDS(pattern=pattern))
+        raise DataError(f"no file matches {pattern}: check the folder, and put the pattern in quotes")
     for path in found:
         if not os.path.isfile(path):
-            raise DataError(texts.NO_SHARD(path=path))
+            raise DataError(f"there is no shard {path}: check the folder and the numbers")
     return found
 
 
@@ -55,7 +59,9 @@ def _counted(pattern: str) -> list[str]:
         return [pattern]
     first, last = braces.groups()
     if not 0 <= int(last) - int(first) < MOST_SHARDS:
-        raise DataError(texts.SHARD_NUMBERS(pattern=pattern))
+        raise DataError(
+            f"{pattern}: a range is {{FIRST..LAST}}, such as {{000..099}}, of at most 1,048,576 numbers that rise"
+        )
     before, after = pattern[: braces.start()], pattern[braces.end() :]
     numbers = range(int(first), int(last) + 1)
     return [path for number in numbers for path in _counted(f"{before}{number:0{len(first)}}{after}")]
@@ -89,14 +95,33 @@ class _Shard:
                 if member is None:
                     break
                 if member.size < 0 or member.offset <= at:  # a header may say anything
-                    raise self.error(texts.MEMBER_HEADER, member)
+                    raise self.error(
+                        Template(
+                            "{shard}: member {member} at byte {offset} has a header that makes no sense: the archive "
+                            "is damaged; copy it again"
+                        ),
+                        member,
+                    )
                 at = member.offset
                 if member.isdir():
                     continue
                 if not member.isreg() or member.issparse():
-                    raise self.error(texts.MEMBER_NO_FILE, member)
+                    raise self.error(
+                        Template(
+                            "{shard}: member {member} at byte {offset} is a link, a sparse file or no file: write "
+                            "the image itself into the archive"
+                        ),
+                        member,
+                    )
                 if member.offset_data + member.size > self.size:
-                    raise self.error(texts.MEMBER_CUT, member, nbytes=self.size)
+                    raise self.error(
+                        Template(
+                            "{shard}: member {member} at byte {offset} is truncated: the archive ends after {nbytes} "
+                            "bytes; copy it again"
+                        ),
+                        member,
+                        nbytes=self.size,
+                    )
                 yield member
             self._check_end(archive.offset)
 
@@ -110,13 +135,18 @@ class _Shard:
         """Check that zeros end the shard: tarfile takes a damaged header, or none, for the end."""
         rest = os.pread(self.file.fileno(), END_BYTES + 1, offset)
         if not rest:
-            raise DataError(texts.SHARD_CUT(shard=self.path, nbytes=self.size))
+            raise DataError(
+                f"{self.path} is truncated: it ends after {self.size} bytes without the mark of an end; copy it again"
+            )
         if any(rest) or len(rest) > END_BYTES:
-            raise DataError(texts.SHARD_GOES_ON(shard=self.path, offset=offset))
+            raise DataError(
+                f"{self.path} has more bytes at {offset}, where its members end: it is damaged, or several archives "
+                "in one; copy it again, or make one archive"
+            )
 
     def read(self, member) -> bytes:
         if member.size > LABEL_BYTES:
-            raise self.error(texts.LABEL_UNREADABLE, member, error=texts.LABEL_LARGE(most=LABEL_BYTES))
+            raise self.error(texts.LABEL_UNREADABLE, member, error=f"it has more than {LABEL_BYTES} bytes")
         return os.pread(self.file.fileno(), member.size, member.offset_data)
 
 
@@ -135,17 +165,22 @@ def scan_shard(path: str) -> Listing:
                     images.append(member)
                 elif where.suffix.lower() in LABELS:
                     if _stem(member) in labels:
-                        raise shard.error(texts.TWO_LABELS, member)
+                        raise shard.error(
+                            Template(
+                                "{shard}: member {member} at byte {offset} is a second label of one stem: keep one"
+                            ),
+                            member,
+                        )
                     labels[_stem(member)] = member, _label(shard, member)
                 else:
                     others.append(member)
             if not images:
-                raise DataError(texts.SHARD_NO_IMAGES(shard=path, suffixes=", ".join(sorted(SUFFIXES))))
+                raise DataError(f"{path} has no images (of {', '.join(sorted(SUFFIXES))})")
             if not labels:
                 return _by_folder(shard, images, others)
             return replace(_by_stem(shard, images, labels), left_out=[shard.place(member) for member in others])
     except OSError as error:
-        raise DataError(texts.SHARD_UNREADABLE(shard=path, error=error.strerror or error)) from error
+        raise DataError(f"{path} could not be read: {error.strerror or error}") from error
 
 
 def _stem(member) -> str:
@@ -159,9 +194,9 @@ def _label(shard: _Shard, member) -> int:
     try:
         label = json.loads(text)["label"] if member.name.lower().endswith(".json") else int(text)
         if type(label) is not int or not 0 <= label < MOST_CLASSES:
-            raise ValueError(texts.LABEL_NO_CLASS(label=label, most=MOST_CLASSES - 1))
+            raise ValueError(f"{label!r} is not a whole number from 0 to {MOST_CLASSES - 1}")
     except KeyError:
-        raise shard.error(texts.LABEL_UNREADABLE, member, error=texts.LABEL_ABSENT()) from None
+        raise shard.error(texts.LABEL_UNREADABLE, member, error='it has no "label"') from None
     except Exception as error:  # malformed JSON raises exceptions of many types
         raise shard.error(texts.LABEL_UNREADABLE, member, error=error) from error
     return label
@@ -174,18 +209,29 @@ def _by_stem(shard: _Shard, images, labels) -> Listing:
         if stem not in labels:
             raise shard.error(texts.NO_LABEL, image, stem=plain(stem))
         if stem in seen:
-            raise shard.error(texts.TWO_IMAGES, image, stem=plain(stem))
+            raise shard.error(
+                Template("{shard}: member {member} at byte {offset} is a second image of the stem {stem}: keep one"),
+                image,
+                stem=plain(stem),
+            )
         seen.add(stem)
         found.append(labels[stem][1])
     for stem, (member, _) in labels.items():
         if stem not in seen:
-            raise shard.error(texts.LABEL_ALONE, member)
+            raise shard.error(
+                Template("{shard}: member {member} at byte {offset} is a label without an image of its stem"), member
+            )
     return _listing(images, found)
 
 
 def _by_folder(shard: _Shard, images, others) -> Listing:
     for member in others:
-        raise shard.error(texts.MEMBER_NO_IMAGE, member)
+        raise shard.error(
+            Template(
+                "{shard}: member {member} at byte {offset} is no image, by its ending: leave it out of the archive"
+            ),
+            member,
+        )
     parents = [PurePosixPath(image.name).parent.name for image in images]
     for image, parent in zip(images, parents, strict=True):
         if not parent or parent == "..":

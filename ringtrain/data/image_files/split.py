@@ -124,7 +124,9 @@ class ImageFilesSplit(PictureSplit):
                 with open(os.path.join(self.index.places[place], self.index.name(example)), "rb") as file:
                     data = file.read()
         except OSError as error:
-            raise DataError(texts.IMAGE_UNREADABLE(file=self.where(example), error=error.strerror or error)) from error
+            raise DataError(f"{self.where(example)} could not be read: {error.strerror or error}") from error
         if len(data) != size:
-            raise DataError(texts.IMAGE_CHANGED(file=self.where(example), found=len(data), size=size))
+            raise DataError(
+                f"{self.where(example)} has {len(data)} bytes, but had {size} when it was opened: start the run again"
+            )
         return data

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part
 from ringtrain.data.readers.members import is_archive, member_names, read_members
 from ringtrain.data.readers.pickles import load_plain
@@ -70,25 +69,18 @@ def read(path: Path, size, progress: Progress) -> Content:
     for layout in LAYOUTS:
         if _fits(layout, members):
             return _assemble(path, layout, members)
-    raise DataError(
-        texts.NO_CIFAR_BATCHES(
-            path=path, known="; ".join(f"{layout.name} ({layout.train[0]}, …, {layout.names})" for layout in LAYOUTS)
-        )
-    )
+    known = "; ".join(f"{layout.name} ({layout.train[0]}, …, {layout.names})" for layout in LAYOUTS)
+    raise DataError(f"{path} has no CIFAR batches; ringtrain reads these archives: {known}")
 
 
 def _assemble(path: Path, layout: CifarVariant, members) -> Content:
     missing = [name for name in layout.files if name not in members]
     if missing:
-        raise DataError(texts.CIFAR_FILES_MISSING(path=path, dataset=layout.name, missing=", ".join(missing)))
+        raise DataError(f"{path} has files of {layout.name}, but lacks {', '.join(missing)}: copy it again, whole")
     train, test = (_join(path, layout, names, members) for names in (layout.train, layout.test))
     classes = layout.read_names(members[layout.names], f"{path}: {layout.names}")
     if len(classes) != layout.classes:
-        raise DataError(
-            texts.CIFAR_NAMES(
-                path=path, file=layout.names, found=len(classes), dataset=layout.name, classes=layout.classes
-            )
-        )
+        raise DataError(f"{path}: {layout.names} has {len(classes)} names; {layout.name} has {layout.classes} classes")
     return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
 
 
@@ -99,14 +91,8 @@ def _join(path: Path, layout: CifarVariant, names, members) -> Part:
     wrong = np.flatnonzero(labels >= layout.classes)
     if wrong.size:
         raise DataError(
-            texts.CIFAR_LABEL(
-                path=path,
-                label=labels[wrong[0]],
-                example=wrong[0],
-                files=", ".join(names),
-                classes=layout.classes,
-                dataset=layout.name,
-            )
+            f"{path}: label {labels[wrong[0]]} of example {wrong[0]} of {', '.join(names)} is not one of the "
+            f"{layout.classes} classes of {layout.name}"
         )
     return make_part(np.moveaxis(planes, 1, 3), labels, str(path))
 
@@ -118,11 +104,9 @@ def _python_batch(key: str):
         images, labels = batch["data"], _whole_numbers(batch[key], f"{where}: {key}")
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
             what = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-            raise DataError(texts.CIFAR_DATA(where=where, found=what, pixels=PIXELS))
+            raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
         if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-            raise DataError(
-                texts.CIFAR_LABELS(where=where, key=key, dtype=labels.dtype, shape=labels.shape, count=len(images))
-            )
+            raise DataError(f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} integers")
         return images, labels
 
     return read_batch
@@ -133,7 +117,7 @@ def _whole_numbers(found, where: str) -> np.ndarray:
     if isinstance(found, np.ndarray):
         return found
     if not isinstance(found, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in found):
-        raise DataError(texts.NO_INTEGERS(where=where))
+        raise DataError(f"{where} is not a list of integers")
     return np.array(found, np.int64)
 
 
@@ -141,7 +125,7 @@ def _python_names(key: str):
     def read_names(data: bytes, where: str) -> list[str]:
         names = _dictionary(data, where, key)[key]
         if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-            raise DataError(texts.NO_NAMES(where=where, key=key))
+            raise DataError(f"{where}: {key} is not a list of names")
         return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
 
     return read_names
@@ -151,7 +135,7 @@ def _dictionary(data: bytes, where: str, *keys: str) -> dict:
     value = load_plain(data, where)
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing:
-        raise DataError(texts.NO_CIFAR_BATCH(where=where, missing=" and no ".join(missing)))
+        raise DataError(f"{where} is not a CIFAR batch: it has no {' and no '.join(missing)}")
     return value
 
 
@@ -160,7 +144,10 @@ def _binary_batch(label_bytes: int):
     def read_batch(data: bytes, where: str):
         record = label_bytes + PIXELS
         if len(data) % record or not data:
-            raise DataError(texts.CIFAR_RECORDS(where=where, nbytes=len(data), record=record))
+            raise DataError(
+                f"{where} has {len(data)} bytes, which is not a multiple of {record}, the bytes of a record: it is "
+                "truncated, or another format"
+            )
         records = np.frombuffer(data, np.uint8).reshape(-1, record)
         return records[:, label_bytes:], records[:, label_bytes - 1]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress
 from ringtrain.data.file.source import SourcePart
 from ringtrain.data.images import FilePicture, decode_image, resize
@@ -56,11 +55,17 @@ def parts_of(path: Path) -> dict[str, Path]:
     if not named["train"]:
         for folder in named["test"]:
             if class_folders(folder) and not any(is_image(entry.name) for entry in listed(str(folder))):
-                raise DataError(texts.TEST_ALONE(path=path, name=folder.name))
+                raise DataError(
+                    f"{path} has {folder.name}/ with folders of classes, but no train/: name {path}/{folder.name}, or "
+                    "add a train/"
+                )
         return {"train": path}
     for part, (first, *others) in ((part, each) for part, each in named.items() if each):
         if others:
-            raise DataError(texts.TWO_FOLDERS(path=path, part=part, one=first.name, other=others[0].name))
+            raise DataError(
+                f"{path} has both {first.name}/ and {others[0].name}/: only one can be the {part} part; move the "
+                "other away"
+            )
     return {part: each[0] for part, each in named.items() if each}
 
 
@@ -89,7 +94,11 @@ def beside(path: Path, roots: dict[str, Path]) -> list[str]:
 def left_out(others: Sequence[str], count: int | None = None) -> list[str]:
     """Return a note on files and folders that a data set leaves out; none if it leaves out none. ``count``: of them, if
     ``others`` are only the first"""
-    return [texts.LEFT_OUT(count=count or len(others), first=plain(others[0]))] if others else []
+    return (
+        [f"{count or len(others)} files or folders are not images of a class and were left out: {plain(others[0])}, …"]
+        if others
+        else []
+    )
 
 
 def labelled_folders(
@@ -102,7 +111,7 @@ def labelled_folders(
     found = [(part, folder) for part, root in roots.items() for folder in class_folders(root)]
     for _, folder in found:
         if folder.name not in numbers:
-            raise DataError(texts.UNKNOWN_CLASS(folder=folder, hint=nearest(folder.name, classes)))
+            raise DataError(f"{folder}: the training part has no class of this name; {nearest(folder.name, classes)}")
     return classes, [(part, folder, numbers[folder.name]) for part, folder in found]
 
 
@@ -113,9 +122,12 @@ def images_of(folder: Path) -> tuple[list[str], list[str]]:
     for path, kind in walk(str(folder)):
         found[kind].append(path)
     if found[BROKEN]:
-        raise DataError(texts.BROKEN_LINK(count=len(found[BROKEN]), folder=folder, first=plain(found[BROKEN][0])))
+        raise DataError(
+            f"{folder} has broken links to images ({len(found[BROKEN])}), the first is {plain(found[BROKEN][0])}: "
+            "bring their files back (`git annex get`), or remove the links"
+        )
     if not found[IMAGE]:
-        raise DataError(texts.NO_IMAGES(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
+        raise DataError(f"{folder} has no images: remove it, or add some (of {', '.join(sorted(SUFFIXES))})")
     return found[IMAGE], found[OTHER]
 
 
@@ -131,15 +143,14 @@ def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     if len(sizes) > 1 and size is None:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise DataError(
-            texts.SIZES_DIFFER(
-                first=first, first_size=f"{one[0]}x{one[1]}", second=second, second_size=f"{two[0]}x{two[1]}"
-            )
+            f"images differ in size: {first} is {f'{one[0]}x{one[1]}'} and {second} is {f'{two[0]}x{two[1]}'} (height "
+            "x width): say --size HxW to give all the same size"
         )
     height, width = size or next(iter(sizes))
     colour = grey < len(files)
-    notes = [texts.GREY_AMONG_COLOUR(grey=grey, count=len(files))] if colour and grey else []
+    notes = [f"{grey} grey images among {len(files)} became RGB"] if colour and grey else []
     if set(sizes) != {(height, width)}:
-        notes.append(texts.RESIZED(height=height, width=width))
+        notes.append(f"images were resized to {height}x{width}, without keeping their proportions")
     return (height, width, 3 if colour else 1), notes
 
 

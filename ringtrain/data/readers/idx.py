@@ -56,12 +56,8 @@ def read(path: Path, size, progress: Progress) -> Content:
     named = _named(path)
     prefixes = sorted({prefix for prefix, _, _ in named})
     if len(prefixes) > 1:
-        raise DataError(
-            texts.SEVERAL_IDX(
-                path=path,
-                known=", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes),
-            )
-        )
+        known = ", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes)
+        raise DataError(f"{path} has IDX files of several data sets: name one of {known}")
     read = (_read_split(named, prefixes[0], names) for names in SPLITS.values())
     parts = [part for part in read if part is not None]
     highest = max(int(part.labels.max()) for part in parts)
@@ -82,7 +78,9 @@ def _read_split(named: dict, prefix: str, names) -> Part | None:
             return make_part(_read_array(images, 3), _read_array(labels, 1), str(images))
         if images or labels:
             missing = "labels" if images else "images"
-            raise DataError(texts.IDX_PAIR(file=images or labels, missing=missing, split=split))
+            raise DataError(
+                f"{images or labels} has no {missing} beside it: both {split}-images-… and {split}-labels-… are needed"
+            )
     return None
 
 
@@ -91,12 +89,11 @@ def _read_array(path: Path, axes: int):
         head = file.read(4 + 4 * axes)
         if head[:4] != bytes((0, 0, 8, axes)):
             raise DataError(
-                texts.IDX_HEADER(
-                    path=path, found=head[:4].hex(" ") or "(none)", kind="images" if axes == 3 else "labels", axes=axes
-                )
+                f"{path} begins with the bytes {head[:4].hex(' ') or '(none)'}; IDX "
+                f"{'images' if axes == 3 else 'labels'} begin with 00 00 08 0{axes} (unsigned bytes, axes: {axes})"
             )
         if len(head) < 4 + 4 * axes:
-            raise DataError(texts.IDX_CUT_HEADER(path=path, nbytes=len(head)))
+            raise DataError(f"{path} is truncated: it ends within its header, after {len(head)} bytes")
         shape = struct.unpack(f">{axes}I", head[4:])
         return np.frombuffer(_values(path, file, shape), np.uint8).reshape(shape)
 
@@ -114,12 +111,7 @@ def _values(path: Path, file, shape) -> bytes:
         data += piece
     if len(data) != count:
         raise DataError(
-            texts.IDX_LENGTH(
-                path=path,
-                problem="truncated" if len(data) < count else "too long",
-                shape="x".join(map(str, shape)),
-                count=count,
-                found=len(data) if len(data) < count else "more",
-            )
+            f"{path} is {'truncated' if len(data) < count else 'too long'}: its header says "
+            f"{'x'.join(map(str, shape))} = {count} bytes, and {len(data) if len(data) < count else 'more'} follow"
         )
     return bytes(data)

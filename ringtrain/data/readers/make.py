@@ -25,10 +25,15 @@ def split_test(content: Content, fraction: float, seed: int) -> Content:
     Raises: DataError if a test part exists already, or one of the two would be empty.
     """
     if content.test is not None:
-        raise DataError(texts.TEST_PART_EXISTS(name=content.name, count=content.test.count))
+        raise DataError(
+            f"{content.name} already has a test part of {content.test.count} examples: leave out --test-fraction"
+        )
     count = content.train.count
     if not 0 < fraction < 1 or math.ceil(fraction * count) >= count:
-        raise DataError(texts.FRACTION_LEAVES_NONE(fraction=fraction, count=count))
+        raise DataError(
+            f"--test-fraction {fraction} of {count} examples leaves none for training or none for testing: give a "
+            "number between 0 and 1"
+        )
     order = keys.permutation(keys.make_key(keys.SPLIT, seed), count)
     cut = math.ceil(fraction * count)
     return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))
@@ -78,7 +83,9 @@ def _check_shapes(content: Content) -> None:
 
 def _check_classes(source: str, content: Content) -> None:
     if not content.classes and not source_part(content.train).of_values:
-        raise DataError(texts.NO_CLASSES(source=source))
+        raise DataError(
+            f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
+        )
 
 
 def _check_texts(source: str, content: Content) -> None:
@@ -86,4 +93,4 @@ def _check_texts(source: str, content: Content) -> None:
     fields = {"name": content.name, "source": content.source, "licence": content.licence}
     for what, text in (*fields.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
         if not hdf5.is_text(text):
-            raise DataError(texts.NO_TEXT(source=source, what=what, text=text))
+            raise DataError(f"{source}: {what} is {text!r}, which is not printable text: give it another name")

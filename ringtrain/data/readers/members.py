@@ -7,7 +7,6 @@ import tarfile
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
-from ringtrain.data import texts
 from ringtrain.data.content import Progress
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
@@ -39,7 +38,7 @@ def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dic
     """
     if path.is_dir():
         return {name: (path / name).read_bytes() for name in sorted(member_names(path) & set(wanted))}
-    with decoding(texts.ARCHIVE_DAMAGED(path=path)):
+    with decoding(f"{path} is truncated or damaged, copy it again"):
         return _read_archive(path, wanted, progress)
 
 
@@ -78,12 +77,12 @@ class _Ending:
         data = self._file.read(count)
         self._left -= not data
         if self._left < 0:
-            raise EOFError(texts.ENDS_EARLY)
+            raise EOFError("it ends before its own size")
         return data
 
 
 def _check_member(path: Path, member, twice: bool) -> None:
     if twice:
-        raise DataError(texts.MEMBER_TWICE(path=path, name=PurePosixPath(member.name).name))
+        raise DataError(f"{path} has two files named {PurePosixPath(member.name).name}: keep one of them")
     if member.size > LARGEST_BYTES:
-        raise DataError(texts.MEMBER_TOO_LARGE(path=path, name=member.name, nbytes=member.size, most=LARGEST_BYTES))
+        raise DataError(f"{path}: {member.name} has {member.size} bytes; ringtrain reads at most {LARGEST_BYTES}")

@@ -37,7 +37,7 @@ def read(path: Path, size, progress: Progress) -> Content:
 
 def _checked(part: SourcePart) -> SourcePart:
     if part.labels is None:
-        raise DataError(texts.NO_LABELS(where=part.inputs.where))
+        raise DataError(f"{part.inputs.where} has no labels beside it: name both, as in FILE.h5:x,y or x.npy,y.npy")
     shape = part.inputs.shape
     if len(shape) == 4 and shape[1] in (1, 3) and shape[3] not in (1, 2, 3, 4):
         raise DataError(texts.CHANNELS_FIRST(where=part.inputs.where, shape=shape))

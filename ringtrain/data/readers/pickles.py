@@ -30,7 +30,7 @@ def load_plain(data: bytes, where: str):
     ran = subprocess.run(command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     if code := ran.returncode:
         ended_by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        raise DataError(texts.PICKLE_ENDS(where=where, signal=ended_by, seconds=CPU_S))
+        raise DataError(f"{where} is refused: the process that unpickles it ended by {ended_by}, within {CPU_S} s")
     line, _, blobs = ran.stdout.partition(b"\n")
     what, found = json.loads(line)
     if what != "value":
@@ -38,7 +38,7 @@ def load_plain(data: bytes, where: str):
     try:
         return _value(found, memoryview(blobs), [0])
     except (ValueError, TypeError, OverflowError) as error:  # of an array's type, or its shape
-        raise DataError(texts.PICKLE_BROKEN(where=where, error=error)) from error
+        raise DataError(f"{where} is no pickle of plain values and NumPy arrays: {error}; copy it again") from error
 
 
 def _value(tree, blobs: memoryview, at: list[int]):

@@ -8,6 +8,7 @@ from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, no_progress
 from ringtrain.data.readers import cifar, folder, idx, named_arrays
 from ringtrain.errors import DataError
+from ringtrain.template import joined
 
 Size = tuple[int, int]  # height, width
 
@@ -24,10 +25,30 @@ class SourceReader:
 
 
 READERS = (
-    SourceReader(texts.IDX_SOURCE, idx.accepts, idx.read),
-    SourceReader(texts.CIFAR_SOURCE, cifar.accepts, cifar.read),
-    SourceReader(texts.NPZ_SOURCE, named_arrays.accepts, named_arrays.read),
-    SourceReader(texts.FOLDER_SOURCE, folder.accepts, folder.read, resizes=True),
+    SourceReader(
+        "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not",
+        idx.accepts,
+        idx.read,
+    ),
+    SourceReader(
+        "CIFAR-10 or CIFAR-100: the folder of the python or binary batches, or its .tar.gz or .tar.xz",
+        cifar.accepts,
+        cifar.read,
+    ),
+    SourceReader(
+        (
+            ".npz or HDF5 with the arrays x_train and y_train (x_test and y_test too), x and y, or images and "
+            "labels; FILE.h5:x,y; x.npy,y.npy; a pattern of such files"
+        ),
+        named_arrays.accepts,
+        named_arrays.read,
+    ),
+    SourceReader(
+        "a folder of images: one subfolder a class, under train/ and test/ (or val/, valid/, validation/) or directly",
+        folder.accepts,
+        folder.read,
+        resizes=True,
+    ),
 )
 
 
@@ -40,7 +61,7 @@ def read_source(path, size: Size | None = None, progress: Progress = no_progress
     try:
         reader = _reader(path)
         if size is not None and not reader.resizes:
-            raise DataError(texts.SIZE_NOT_NEEDED(path=path))
+            raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
         return reader.read(path, size, progress)
     except OSError as error:
         raise DataError(texts.SOURCE_UNREADABLE(path=path, error=error)) from error
@@ -52,7 +73,5 @@ def _reader(path: Path) -> SourceReader:
     for reader in READERS:
         if reader.accepts(path):
             return reader
-    what = texts.NONE_OF_THESE if path.exists() else texts.DOES_NOT_EXIST
-    raise DataError(
-        texts.NO_SOURCE(path=path, problem=what, known="\n".join(f"  - {reader.what}" for reader in READERS))
-    )
+    what = "is none of these" if path.exists() else "does not exist; a source is one of"
+    raise DataError(joined([f"{path} {what}:", *(f"  - {reader.what}" for reader in READERS)]))

@@ -86,7 +86,9 @@ def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
     if dtype.kind not in NUMBERS or dtype.itemsize > 8 or dtype.subdtype is not None:
         raise DataError(texts.ARRAY_TYPE(where=where, dtype=dtype))
     if not shape or 0 in shape[1:]:
-        raise DataError(texts.ARRAY_SHAPE(where=where, shape=tuple(shape)))
+        raise DataError(
+            f"{where} has the shape {tuple(shape)}: the first axis counts the examples, and none of the others is 0"
+        )
     if shape[0] == 0:
         raise DataError(texts.NO_EXAMPLES(where=where))
     return dtype.newbyteorder("=")
@@ -120,15 +122,11 @@ class JoinedArray(StoredArray):
         for other in self._parts[1:]:
             if (other.shape[1:], other.dtype) != (first.shape[1:], first.dtype):
                 raise DataError(
-                    texts.FILES_DIFFER(
-                        one=first.where,
-                        one_rows=f"{first.dtype} {first.shape[1:]}",
-                        other=other.where,
-                        other_rows=f"{other.dtype} {other.shape[1:]}",
-                    )
+                    f"{other.where} has examples of {f'{other.dtype} {other.shape[1:]}'}, but {first.where} of "
+                    f"{f'{first.dtype} {first.shape[1:]}'}: files of one set have the same type and shape"
                 )
         self._starts = np.cumsum([0, *(part.count for part in self._parts)])
-        self.where = texts.AND_OTHERS(first=first.where, others=len(self._parts) - 1) if parts[1:] else first.where
+        self.where = f"{first.where} and {len(self._parts) - 1} others" if parts[1:] else first.where
         self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
         self.by_rows = all(part.by_rows for part in self._parts)
         self.summed = all(part.summed for part in self._parts)

@@ -74,7 +74,10 @@ class FlatArray(StoredArray):
         self._stored = dtype
         there = path.stat().st_size
         if offset + self.nbytes > there:
-            raise DataError(texts.ARRAY_CUT(where=where, nbytes=self.nbytes, offset=offset, there=there))
+            raise DataError(
+                f"{where} is truncated: it needs {self.nbytes} bytes from byte {offset} on, and the file has {there}; "
+                "copy it again"
+            )
 
     def read(self, start: int, stop: int, out) -> None:
         rows = out if out.dtype == self._stored and out.flags.c_contiguous else np.empty(out.shape, self._stored)
@@ -97,7 +100,10 @@ class FlatArray(StoredArray):
                 raise DataError(texts.ENDED_BEFORE(where=self.where, offset=at))
             value, at = zlib.crc32(piece[:read], value), at + read
         if value != crc.value:
-            raise DataError(texts.CRC_DIFFERS(where=self.where, computed=value, noted=crc.value))
+            raise DataError(
+                f"{self.where} changed after it was written: its CRC-32 is {value:08x}, the archive says "
+                f"{crc.value:08x}; copy it again"
+            )
 
     def take(self, examples, out) -> None:
         same = out.dtype == self._stored and out.flags.c_contiguous

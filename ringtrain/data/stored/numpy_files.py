@@ -65,13 +65,15 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, files: 
     where = f"{path}: {info.filename.removesuffix('.npy')}"
     with archive.open(info) as member:
         if member.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-            raise DataError(texts.NPZ_NO_ARRAY(path=path, name=info.filename.removesuffix(".npy")))
+            raise DataError(f"{path}: {info.filename.removesuffix('.npy')} is not a NumPy array")
         member.seek(0)
         shape, dtype = _header(member, where)
         header = member.tell()
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if info.file_size != header + nbytes:
-        raise DataError(texts.MEMBER_SIZE(where=where, found=info.file_size - header, claimed=nbytes))
+        raise DataError(
+            f"{where} has {info.file_size - header} bytes of values, but its shape needs {nbytes}: copy it again"
+        )
     if info.compress_type != zipfile.ZIP_STORED:
         return InflatedArray(path, info, header, shape, dtype, where)
     with open(path, "rb") as file:
@@ -91,7 +93,10 @@ def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype]:
     if dtype.hasobject:
         raise DataError(texts.ARRAY_TYPE(where=where, dtype=dtype))
     if columns_first and len(shape) > 1:
-        raise DataError(texts.COLUMNS_FIRST(where=where))
+        raise DataError(
+            f"{where} is stored column by column (Fortran order), so examples are not in one piece: save "
+            "numpy.ascontiguousarray of it"
+        )
     return shape, dtype
 
 

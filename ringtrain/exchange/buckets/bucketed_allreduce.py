@@ -103,7 +103,7 @@ class BucketedAllReduce:
                 continue
             name = reduction.algorithm.partition(":")[2]
             given.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
-        return [texts.CHOSEN_FOR(name=name, sizes=_sizes(reasons)) for name, reasons in given.items()]
+        return [f"auto: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
 
     def rehearse(self, nothing: Array) -> None:
         """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
@@ -131,5 +131,5 @@ def _sizes(reasons: dict[int, str]) -> str:
     )
     why = reasons[sizes[-1]]
     if len(sizes) > 1:
-        return texts.SIZES_AT(sizes=named, largest=format_bytes(sizes[-1]), why=why)
-    return texts.SIZES(sizes=named, why=why)
+        return f"{named} (at {format_bytes(sizes[-1])}: {why})"
+    return f"{named} ({why})"

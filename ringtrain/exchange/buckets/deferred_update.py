@@ -111,6 +111,10 @@ def summed_buckets(sums: Reducer, update: OwnedUpdate, lr: float) -> Iterable[Bu
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:
     if clip_norm is None and scale is None:
-        return texts.UPDATES_WHOLE
-    quantity = texts.CLIP_FACTOR(norm=clip_norm) if clip_norm is not None else texts.FINITE_GRADIENT
-    return texts.NEEDS_ALL_GRADIENTS(quantity=quantity)
+        return "--overlap forward is backward here: with --elastic no update is left half done"
+    quantity = (
+        texts.CLIP_FACTOR(norm=clip_norm)
+        if clip_norm is not None
+        else "whether the gradient of a scaled loss (--precision float16) is finite"
+    )
+    return f"--overlap forward is backward here: {quantity} is known when all gradients have arrived"

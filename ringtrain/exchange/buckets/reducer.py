@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.streams import ON_HOST, OperationStream, StreamMark, StreamPair
 from ringtrain.exchange.buckets.timings import BucketTimer, BucketTraffic, Traffic
 from ringtrain.nn.base import Span
@@ -188,7 +187,7 @@ class Reducer:
             return not self._announced or self.has_landed(place)
 
         def awaited() -> str:
-            return texts.AWAITED_BUCKET(bucket=self.buckets[self._announced[0][1]].name)
+            return f"this rank's device to make {self.buckets[self._announced[0][1]].name} final"
 
         wait_for(enough, self._deadline_s, awaited, lambda: len(self._announced))
 

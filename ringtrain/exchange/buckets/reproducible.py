@@ -26,7 +26,6 @@ from ringtrain.collectives.proof.addition_order import prove, qualifying
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.shard_sums import ShardSums
@@ -54,7 +53,7 @@ class ReproducibleAllReduce:
         self._summing = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = shard_range(transport.rank, transport.size, count)
-        self.header = texts.REPRODUCIBLE_OVER(shards=count)
+        self.header = f"reproducible over {count} shards"
         self.notes: Sequence[str] = ()
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
@@ -67,10 +66,10 @@ class ReproducibleAllReduce:
         buckets = summing.buckets(spans, buffer.dtype)
         by_messages = self._why_messages([buffer, *self._inputs], range(len(buckets)))
         sums = [self._prepare(buffer, bucket, tag, not by_messages) for tag, bucket in enumerate(buckets)]
-        how = texts.IN_SHARED_MEMORY()
+        how = "in memory that the ranks share"
         if by_messages:
-            how = texts.OVER_MESSAGES(schedule=self._schedule.name, why=by_messages)
-        self.notes = [texts.REPRODUCIBLE(shards=self._count, how=how), *summing.notes]
+            how = f"{self._schedule.name} over messages: {by_messages}"
+        self.notes = [f"reproducible: gradients of {self._count} shards are added in one tree, {how}", *summing.notes]
         return summing.make_reducer(buckets, sums)
 
     def shard_grad_ready(self, span: Span) -> None:
@@ -81,9 +80,9 @@ class ReproducibleAllReduce:
         """Return the reason against sums in shared memory; None without one. Collective."""
         transport = self._transport
         if not self._mapped:
-            return texts.AS_ASKED
+            return "--algorithm asks for it"
         if transport.size == 1 or transport.nodes > 1:
-            return texts.ONE_RANK if transport.size == 1 else texts.SEVERAL_NODES(nodes=transport.nodes)
+            return "there is one rank" if transport.size == 1 else f"there are {transport.nodes} nodes"
         return next(filter(None, [unavailable(transport, array, MAPPED, tags) for array in arrays]), None)
 
     def _prepare(self, buffer: Array, bucket: Bucket, tag: int, mapped: bool) -> Reduction:
@@ -129,7 +128,10 @@ class ReproducibleAllReduce:
 def check_ranks(size: int, count: int) -> None:
     """Raises ConfigError for more ranks than shards."""
     if size > count:
-        raise ConfigError(texts.MORE_RANKS_THAN_SHARDS(shards=count, size=size))
+        raise ConfigError(
+            f"--reproducible cuts the batch into --shards {count}, and there are {size} ranks, each of which needs a "
+            f"shard: start at most {count}, or give more --shards, which changes the result"
+        )
 
 
 def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
@@ -138,7 +140,7 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
     if algorithm in (AUTO, MAPPED, NAME):
         return canonical(size, count)
     check_algorithm(algorithm)
-    why: str = texts.NO_PROOF
+    why: str = "there is no proof of the order in which it adds"
     if algorithm != NATIVE and not is_shared(algorithm):
         schedule = schedule_for(algorithm, transport)
         try:
@@ -148,6 +150,8 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
         else:
             return schedule
     names = ", ".join(qualifying(size, count))
-    others = texts.OR_ONE_OF(names=names) if names else ""
-    known = {"auto": AUTO, "mapped": MAPPED, "canonical": NAME, "others": others}
-    raise ConfigError(texts.OTHER_TREE(algorithm=algorithm, shards=count, size=size, why=why, **known))
+    others = f", or one that does: {names}" if names else ""
+    raise ConfigError(
+        f"--algorithm {algorithm} does not add gradients of {count} shards as --reproducible does, at {size} ranks: "
+        f"{why}. Give {AUTO}, {MAPPED} or {NAME}{others}"
+    )

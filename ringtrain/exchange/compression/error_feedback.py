@@ -6,7 +6,6 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
@@ -38,9 +37,9 @@ class ErrorFeedback(RankState):
         self._method, self._begin = method, begin
         self._summing = BucketedAllReduce(settings)
         self._phased: list[_PhasedSum] = []  # unless sums are compressed from the beginning
-        self.header = texts.COMPRESSED(method=self._method.header)
+        self.header = f"with {self._method.header}, error feedback"
         if self._begin:
-            self.header = texts.COMPRESSED_FROM(method=self._method.header, iteration=self._begin)
+            self.header = f"with {self._method.header}, error feedback, from iteration {self._begin}"
         self.optional_names = (RESIDUAL, *self._method.state_names)
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
@@ -69,8 +68,10 @@ class ErrorFeedback(RankState):
         whole = {span.name: least_bytes(span.stop - span.start, itemsize, size) for span in spans}
         ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.compresses(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
-        sizes = {"after": format_bytes(after), "before": format_bytes(before), "percent": 100 * after / before}
-        return [texts.COMPRESSED_BYTES(method=method.header, **sizes)]
+        return [
+            f"{method.header}: {format_bytes(after)} a rank and iteration, {100 * after / before:.3g} % of the "
+            f"{format_bytes(before)} of whole gradients"
+        ]
 
     def rehearse(self, nothing: Array) -> None:
         self._summing.rehearse(nothing)

@@ -37,7 +37,6 @@ from ringtrain.arrays import Array
 from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.compression.method import (
     CompressionContext,
     Compressor,
@@ -76,7 +75,7 @@ class PowerSGD(Compressor):
 
     def __init__(self, rank: int):
         self._rank = rank
-        self.header = texts.POWERSGD(rank=rank)
+        self.header = f"PowerSGD of rank {rank}"
 
     def compresses(self, span: Span) -> bool:
         rows, columns = matrix_of(span)
@@ -85,7 +84,10 @@ class PowerSGD(Compressor):
     def bind(self, context: CompressionContext) -> Sequence[Reduction]:
         taken = [[span for span in bucket.spans if self.compresses(span)] for bucket in context.buckets]
         if not any(taken):
-            raise ConfigError(texts.COMPRESSES_NOTHING(rank=self._rank))
+            raise ConfigError(
+                f"--compress powersgd with --compress-rank {self._rank} compresses nothing: no matrix of this model "
+                "is larger than its two factors of that rank. Give a lower rank, or --compress top-k"
+            )
         self._ops = context.ops
         rows, columns = ([[self._rank * matrix_of(s)[i] for s in spans] for spans in taken] for i in (0, 1))
         pieces = slices([sum(each) for each in columns])

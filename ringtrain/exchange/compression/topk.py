@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.exchange import texts
 from ringtrain.exchange.compression.method import (
     CompressionContext,
     Compressor,
@@ -68,7 +67,7 @@ class TopK(Compressor):
 
     def __init__(self, ratio: float):
         self._ratio = ratio
-        self.header = texts.TOP_K(percent=100 * ratio)
+        self.header = f"top-k {100 * ratio:g} %"
 
     def compresses(self, span: Span) -> bool:
         return span.parameter.role == "weight"

@@ -12,7 +12,6 @@ from ringtrain.collectives.algorithms.sliced import all_gather, reduce_scatter
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.exchange import texts
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.tags import COLUMNS
 
@@ -51,16 +50,16 @@ class ActivationCollectives:
 
     def gather(self, edges: Sequence[int], name: str, dtype: DTypeLike | None = None) -> ActivationCollective:
         """Return an all-gather: block r is rank r's. ``dtype``: activations' unless given."""
-        return self._prepare(all_gather(self.size), edges, texts.ALL_GATHER(what=name), edges[-1], dtype)
+        return self._prepare(all_gather(self.size), edges, f"all-gather {name}", edges[-1], dtype)
 
     def scatter(self, edges: Sequence[int], name: str) -> ActivationCollective:
         """Return a reduce-scatter: rank r ends with the sum of the blocks r of all ranks."""
-        return self._prepare(reduce_scatter(self.size), edges, texts.REDUCE_SCATTER(what=name), edges[-1])
+        return self._prepare(reduce_scatter(self.size), edges, f"reduce-scatter {name}", edges[-1])
 
     def all_to_all(self, edges: Sequence[int], name: str, count: int) -> ActivationCollective:
         """Return an all-to-all: block d is for rank d, block size + s comes from rank s. ``count``: elements of all
         ranks."""
-        return self._prepare(all_to_all(self.size), edges, texts.ALL_TO_ALL(what=name), count)
+        return self._prepare(all_to_all(self.size), edges, f"all-to-all {name}", count)
 
     def _prepare(
         self, schedule: Schedule, edges: Sequence[int], name: str, count: int, dtype: DTypeLike | None = None

@@ -21,7 +21,6 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
-from ringtrain.exchange import texts
 from ringtrain.nn.losses import ONE_CLASS_NUMBER, LabelForm
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
@@ -264,9 +263,12 @@ class HeaderReceiver:
 def check_id(rank: int, found: tuple[int, ...], wanted: Id) -> None:
     """Raises TransportError unless rank ``rank`` has sent the wanted micro-batch."""
     if found != wanted:
-        raise TransportError(texts.OTHER_MESSAGE(rank=rank, found=describe_id(found), wanted=describe_id(wanted)))
+        raise TransportError(
+            f"rank {rank} sent {describe_id(found)} instead of {describe_id(wanted)}: the ranks do not run the same "
+            "messages"
+        )
 
 
 def describe_id(id: tuple[int, ...]) -> str:
     iteration, place, micro = id
-    return texts.MICRO_BATCH(micro=micro, rank=place, iteration=iteration + 1)
+    return f"micro-batch {micro} of rank {place} in iteration {iteration + 1}"

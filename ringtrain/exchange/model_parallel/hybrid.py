@@ -23,7 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.column_shards import ColumnShards
 from ringtrain.exchange.model_parallel.divided_state import DividedState
@@ -65,12 +64,14 @@ class HybridCost:
     def words(self, batch: int, ranks: int, trainers: int) -> str:
         """Return the saving, for people."""
         if ranks == 1:
-            return texts.HYBRID_ONE_RANK
+            return "one rank has all columns, and sends nothing"
         here, there = self.divided(batch, ranks), self.gradients(ranks, trainers)
-        sends = texts.HYBRID_SENDS(numbers=_count(here), others=_count(there))
+        sends = (
+            f"a rank sends on average {_count(here)} numbers for them in an iteration, with --fc data {_count(there)}"
+        )
         if here < there:
-            return texts.HYBRID_LESS(sends=sends, share=1 - here / there)
-        return texts.HYBRID_MORE(sends=sends)
+            return f"{sends}: {1 - here / there:.0%} less"
+        return f"{sends}: at this batch --fc data sends less"
 
 
 def _count(elements: float) -> str:
@@ -86,7 +87,7 @@ class Hybrid(Exchange):
         self._settings = settings
         self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
         self.batches, inner = self._inner.batches, self._inner.facts
-        header = f"{inner.header} {texts.WITH_HYBRID}".strip()
+        header = f"{inner.header} with fc hybrid".strip()
         self.facts = replace(
             inner, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True, hidden_by=()
         )
@@ -98,11 +99,17 @@ class Hybrid(Exchange):
         parameters for the servers."""
         first, size = trailing(graph.plan, graph.shapes), self._settings.transport.size
         if first is None:
-            raise ConfigError(texts.HYBRID_NO_LAYERS(model=self._settings.config.model))
+            raise ConfigError(
+                "--fc hybrid divides the fully connected layers at the end of a model, and "
+                f"{self._settings.config.model!r} has none there: leave --fc at data"
+            )
         units = {node.name: node.layer.units for node in graph.plan[first:] if isinstance(node.layer, Linear)}
         for name, count in units.items():
             if count < size:
-                raise ConfigError(texts.HYBRID_FEW_COLUMNS(layer=name, units=count, size=size))
+                raise ConfigError(
+                    f"--fc hybrid gives each rank columns of every fully connected layer, and {name!r} has {count}, "
+                    f"fewer than the {size} ranks: use at most {count}, or leave --fc at data"
+                )
         counts = [(_layer(name) in units, element_count(parameter.shape)) for name, parameter in graph.parameters()]
         self._check_servers(sum(not ours for ours, _ in counts))
         parameters, learning = sum(count for ours, count in counts if ours), not all(ours for ours, _ in counts)
@@ -113,9 +120,15 @@ class Hybrid(Exchange):
         """Raises ConfigError unless there is one of the ``left`` parameters for each server."""
         servers = len(self.facts.roles.servers)
         if servers and not left:
-            raise ConfigError(texts.HYBRID_NO_PARAMETERS(model=self._settings.config.model))
+            raise ConfigError(
+                f"--fc hybrid divides all parameters of {self._settings.config.model!r} among ranks, and leaves none "
+                "to servers: give --sync allreduce, or leave --fc at data"
+            )
         if servers > left:
-            raise ConfigError(texts.HYBRID_FEW_PARAMETERS(servers=servers, count=left))
+            raise ConfigError(
+                f"--servers {servers} is more than the {left} parameters that --fc hybrid leaves to servers: give at "
+                f"most {left}, or leave --fc at data"
+            )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ours = [span for span in arena.spans if _layer(span.name) in self._cost.units]
@@ -137,7 +150,7 @@ class Hybrid(Exchange):
         self.serving = self._inner.serving
         size = self._settings.transport.size
         cost = self._cost.words(self._settings.config.batch, size, len(self.facts.roles.trainers))
-        note = texts.HYBRID(layers=", ".join(self._cost.units), size=size, cost=cost)
+        note = f"hybrid: columns of {', '.join(self._cost.units)} are divided among {size} ranks: {cost}"
         self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=[note, *self._inner.facts.notes])
 
     def rehearse(self) -> None:

@@ -16,7 +16,6 @@ from math import inf
 
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.model_parallel.hybrid import HybridCost
 from ringtrain.exchange.model_parallel.hybrid_layers import trailing
 from ringtrain.humanize import format_bytes, plural
@@ -104,27 +103,37 @@ class PlacementTable:
 def check_ranks(size: int, fc_ranks: int) -> None:
     """Raises ConfigError unless ranks are left for the other layers."""
     if fc_ranks >= size:
-        raise ConfigError(texts.NO_OTHER_RANKS(fc=fc_ranks, ranks=plural(size, "rank"), least=fc_ranks + 1))
+        raise ConfigError(
+            f"--fc-ranks {fc_ranks} of {plural(size, 'rank')} leaves none for the other layers: start at least "
+            f"{fc_ranks + 1} ranks, or give --fc data"
+        )
 
 
 def _check_layers(graph: Graph, starts: list[int], fc_ranks: int) -> None:
     if not starts:
-        raise ConfigError(texts.NO_FC_LAYERS)
+        raise ConfigError(
+            "--fc pipeline gives ranks of their own to fully connected layers, and the model does not end in any: "
+            "give --fc data"
+        )
     if not any(node.layer.parameters([graph.shapes[s] for s in node.inputs]) for node in graph.plan[: starts[0]]):
-        raise ConfigError(texts.NOTHING_BEFORE(layer=graph.plan[starts[0]].name))
+        raise ConfigError(
+            f"--fc pipeline leaves the layers before {graph.plan[starts[0]].name!r} to the other ranks, and these "
+            "layers have no parameters: give --fc data"
+        )
     smallest = list(pairwise((*starts, len(graph.plan))))
     most = sum(most_ranks(graph, start, stop) for start, stop in smallest)
     if fc_ranks > most:
         parts = ", ".join(_limit(graph, start, stop) for start, stop in smallest)
-        raise ConfigError(texts.MORE_THAN_COLUMNS(fc=fc_ranks, parts=parts, most=most))
+        raise ConfigError(
+            f"--fc-ranks {fc_ranks} is more than the model's fully connected layers can be divided among ({parts}): "
+            f"give at most {most}"
+        )
 
 
 def _limit(graph: Graph, start: int, stop: int) -> str:
     if _divisible(graph, start, stop):
-        return texts.COLUMNS_TO_DIVIDE(
-            layer=graph.plan[start].name, columns=plural(most_ranks(graph, start, stop), "column")
-        )
-    return texts.NOT_DIVIDED(layers=_span(graph, start, stop))
+        return f"{graph.plan[start].name}: {plural(most_ranks(graph, start, stop), 'column')}"
+    return f"{_span(graph, start, stop)}: 1 rank"
 
 
 def _divisible(graph: Graph, start: int, stop: int) -> bool:
@@ -197,19 +206,15 @@ def describe(placement: LayerPlacement, graph: Graph, itemsize: int) -> list[str
     ranks, start, stop = placement.ranks, placement.start, placement.stop
     crossing = subgraphs.crossing_output(graph, stop) if stop < len(graph.plan) else None
     nbytes = element_count(graph.shapes[crossing]) * itemsize if crossing else 0
-    onward = texts.AN_EXAMPLE_ON(nbytes=format_bytes(nbytes)) if crossing else texts.THE_LOSS
+    onward = f"{format_bytes(nbytes)} an example on" if crossing else "the loss"
     among = len(ranks) if start else 1  # the ranks in front do not divide columns
     lines = []
     for place in range(among):
         flops, elements = _share(graph, start, stop, place, among)
+        layers = _span(graph, start, stop) if among == 1 else _columns(graph, start, stop, place, among)
         lines.append(
-            texts.PART(
-                ranks=peers(ranks if among == 1 else ranks[place : place + 1]),
-                layers=_span(graph, start, stop) if among == 1 else _columns(graph, start, stop, place, among),
-                flops=_say_flops(flops),
-                weights=format_bytes(elements * itemsize),
-                onward=onward,
-            )
+            f"{peers(ranks if among == 1 else ranks[place : place + 1])}: {layers}, {_say_flops(flops)} an example, "
+            f"{format_bytes(elements * itemsize)} of weights, {onward}"
         )
     return lines
 
@@ -222,8 +227,8 @@ def _span(graph: Graph, start: int, stop: int) -> str:
 def _columns(graph: Graph, start: int, stop: int, place: int, among: int) -> str:
     """Return the columns of the rank at this place ``among`` those of its part."""
     edges = {name: bounds(units, among)[place : place + 2] for name, units in _units(graph, start, stop).items()}
-    columns = (texts.COLUMNS_OF(start=a, stop=b, layer=name) for name, (a, b) in edges.items())
-    return texts.COLUMNS(columns=", ".join(columns))
+    columns = (f"{a}:{b} of {name}" for name, (a, b) in edges.items())
+    return f"columns {', '.join(columns)}"
 
 
 def _share(graph: Graph, start: int, stop: int, place: int, among: int) -> tuple[int, int]:

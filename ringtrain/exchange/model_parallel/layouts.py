@@ -39,11 +39,11 @@ class GatheredRows:
     ):
         self._collectives, self._name, self._D = collectives, name, D
         self._edges = [row * D for row in rows]
-        self._gather = collectives.gather(self._edges, texts.OF_EXAMPLES(layer=name), dtype)
+        self._gather = collectives.gather(self._edges, f"of examples for {name}", dtype)
 
     @cached_property
     def _scatter(self) -> ActivationCollective:
-        return self._collectives.scatter(self._edges, texts.GRADIENTS_FROM(layer=self._name))
+        return self._collectives.scatter(self._edges, f"of gradients from {self._name}")
 
     def gather(self, x_nD: Array) -> Array:
         """→ x_BD"""
@@ -77,7 +77,7 @@ class GatheredColumns:
         self._collectives, self._name = collectives, name
         self._rows, self._widths = [count] * collectives.size, _widths(columns)
         self._edges = [count * column for column in columns]
-        self._gather = collectives.gather(self._edges, texts.OF_COLUMNS(layer=name), dtype)
+        self._gather = collectives.gather(self._edges, f"of columns of {name}", dtype)
         self.blocks = self._gather.blocks(0, self._rows, self._widths)
         self.own = self.blocks[collectives.rank]
 
@@ -108,7 +108,7 @@ class LocalRows:
         self._by_rows = [row * self._k for row in rows]
         self._by_columns = [counts[rank] * column for column in columns]
         self._count = rows[-1] * columns[-1]
-        self._forward = self._all_to_all(self._by_rows, self._by_columns, texts.OF_ROWS(layer=name))
+        self._forward = self._all_to_all(self._by_rows, self._by_columns, f"of rows of {name}")
         self.own = self._forward.buffer[: self._by_rows[-1]].reshape((rows[-1], self._k))
         self._arrived = self._forward.blocks(size, self._rows, self._widths)
 

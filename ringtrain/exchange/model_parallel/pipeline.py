@@ -35,7 +35,6 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from ringtrain.arrays import Array
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, Serving
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
 from ringtrain.exchange.model_parallel.layer_placement import PlacementTable
@@ -89,9 +88,11 @@ class Pipeline(Exchange):
 
     def _header(self, front: int, inner: str) -> str:
         config = self.settings.config
-        when = texts.ONCE_A_BATCH if self.apart else texts.ONCE_AN_ITERATION
-        when = texts.AT_EACH_MESSAGE if self.updates_each_message else when
-        words = texts.WITH_PIPELINE(others=front, fc=config.fc_ranks, in_flight=config.fc_in_flight, when=when)
+        when = "after as many examples as a batch has" if self.apart else "once an iteration"
+        when = "at each message" if self.updates_each_message else when
+        words = (
+            f"with fc pipeline of {front} + {config.fc_ranks} ranks, {config.fc_in_flight} in flight, updated {when}"
+        )
         return f"{inner} {words}".strip()
 
     def prepare(self, graph: Graph) -> Graph:

@@ -17,7 +17,6 @@ Source: Ho et al., NIPS 2013, and Cui et al., Exploiting bounded staleness to sp
 Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (changes of weights, asynchronously averaged).
 """
 
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
@@ -44,7 +43,17 @@ class ChangePush:
         config, transport, ops = settings.config, settings.transport, settings.ops
         self._ops, self._arena, self._forward = ops, arena, config.overlap == FORWARD
         self._every = config.average_every if config.sync == "averaging" else 1
-        self.notes = [texts.OWN_STATE, *([texts.PERIODS_END] if self._every > 1 else [])]
+        self.notes = [
+            (
+                "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them "
+                "after backward, since they need the learning rate and the whole gradient"
+            ),
+            *(
+                ["evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights"]
+                if self._every > 1
+                else []
+            ),
+        ]
         self._is_worker = transport.rank in roles.trainers
         pieces = everything(arena) if self._is_worker else []
         self.update = OwnedUpdate(ops, arena, optimizer, arena.grads, pieces, config.clip_norm)

@@ -76,7 +76,7 @@ class RemoteServer(ServerClient):
         return self._pulls[place].test()
 
     def awaited(self) -> str:
-        return texts.AWAITED_SERVER(server=peers([self._server]))
+        return f"{peers([self._server])} to send weights"
 
     def sent(self) -> bool:
         return self._announcement.test() and self._change.test()

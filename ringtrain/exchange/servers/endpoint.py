@@ -63,7 +63,7 @@ class Endpoint:
         """Push changes, which are computed when the mark ``final`` is done, and ask for weights. :meth:`pull_all` came
         before."""
         if not final.done():
-            self._wait(final.done, lambda: texts.AWAITED_UPDATE)
+            self._wait(final.done, lambda: "this rank's device to make its update")
         for client in self._clients:
             self._wait(client.sent, client.awaited)
             client.push()
@@ -121,7 +121,7 @@ class Endpoint:
             meanwhile()
             return shard.quiet
 
-        self._wait(quiet, lambda: texts.AWAITED_MEETING(ranks=peers(shard.present)))
+        self._wait(quiet, lambda: f"{peers(shard.present)} to come to the meeting of all ranks")
 
     def publish(self) -> None:
         """Copy the shard's weights into the arena."""

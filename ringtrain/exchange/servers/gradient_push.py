@@ -46,7 +46,12 @@ class GradientPush:
         self._updates = BucketUpdater(settings, arena, self.update, self._gradients, updated=self._send)
         self.notes: list[str] = []
         if forward and config.clip_norm is not None:
-            self.notes = [texts.SERVERS_NEED_ALL(quantity=texts.CLIP_FACTOR(norm=config.clip_norm))]
+            self.notes = [
+                (
+                    "with --overlap forward servers send buckets back when all gradients have arrived: only then is "
+                    f"{texts.CLIP_FACTOR(norm=config.clip_norm)} known"
+                )
+            ]
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
         self._own = shards.streams.own

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.nn.arena import ALIGNMENT
@@ -17,9 +16,14 @@ def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
     """The first ranks serve, and train too unless they are dedicated. Raises ConfigError where there are not enough
     ranks."""
     if servers > size:
-        raise ConfigError(texts.MORE_SERVERS_THAN_RANKS(servers=servers, ranks=plural(size, "rank"), size=size))
+        raise ConfigError(
+            f"--servers {servers} is more than the {plural(size, 'rank')}: give at most {size}, or start more ranks"
+        )
     if dedicated and servers == size:
-        raise ConfigError(texts.NONE_TO_TRAIN(servers=servers, ranks=plural(size, "rank")))
+        raise ConfigError(
+            f"--dedicated with --servers {servers} leaves none of the {plural(size, 'rank')} to train: start more "
+            "ranks, or give --no-dedicated"
+        )
     return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
 
 
@@ -28,7 +32,8 @@ def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -
     spans. ``whole``: no parameter is cut, and the largest part is as small as possible. Raises ConfigError for more
     servers than spans."""
     if servers > len(spans):
-        raise ConfigError(texts.MORE_SERVERS_THAN_PARAMETERS(servers=servers, count=len(spans)))
+        count = len(spans)
+        raise ConfigError(f"--servers {servers} is more than the {count} parameters of the model: give at most {count}")
     if whole:
         return _whole(spans, servers)
     lines = spans[-1].stop // ALIGNMENT
@@ -97,12 +102,12 @@ def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int
 
 def format_servers(roles: Roles, dedicated: bool) -> str:
     """Return "on rank 0" or "on ranks 0, 1, dedicated"."""
-    return (texts.ON_DEDICATED if dedicated else texts.ON_SERVERS)(ranks=peers(roles.servers))
+    return f"on {peers(roles.servers)}, dedicated" if dedicated else f"on {peers(roles.servers)}"
 
 
 def format_load(parts: Sequence[Sequence[Span]], itemsize: int) -> str:
     """Say how many bytes of weights the servers own."""
     sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
     if len(sizes) == 1:
-        return texts.ONE_SERVES_ALL(nbytes=format_bytes(sizes[0]))
-    return texts.SERVERS_HAVE(count=len(sizes), least=format_bytes(min(sizes)), most=format_bytes(max(sizes)))
+        return f"rank 0 serves all {format_bytes(sizes[0])} of weights"
+    return f"{len(sizes)} servers have {format_bytes(min(sizes))} to {format_bytes(max(sizes))} of weights each"

@@ -15,7 +15,6 @@ Source: Li et al., Scaling distributed machine learning with the parameter serve
 from dataclasses import replace
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
 from ringtrain.exchange.servers.change_push import ChangePush
@@ -46,7 +45,17 @@ class ParameterServer(Exchange):
         held_back = settings.config.overlap == FORWARD and settings.config.batch_norm == "sync" and settings.ops.records
         if held_back:
             settings = settings.with_options(overlap=BACKWARD)
-        config, self._notes = settings.config, [texts.SUMS_WITHIN_PASSES()] if held_back else []
+        config, self._notes = (
+            settings.config,
+            [
+                (
+                    "--overlap forward is backward here: on a device, layers that sum statistics over ranks "
+                    "(--batch-norm sync) would hold the servers' weights back"
+                )
+            ]
+            if held_back
+            else [],
+        )
         self._settings, self._push_type = settings, push
         staleness = staleness_of(config)
         roles = roles_of(settings.transport.size, config.servers, config.dedicated)
@@ -97,9 +106,9 @@ class ParameterServer(Exchange):
 def _header(config: TrainConfig, roles: Roles, staleness: int | None) -> str:
     servers = format_servers(roles, config.dedicated)
     if staleness == 0:
-        return texts.NODES_FIRST(servers=servers) if config.server_levels == 2 else servers
-    terms = texts.ASYNCHRONOUS(servers=servers)
+        return f"{servers}, heads of nodes first" if config.server_levels == 2 else servers
+    terms = f"{servers}, asynchronous"
     if staleness is not None:
-        terms = texts.STALENESS(servers=servers, staleness=staleness)
+        terms = f"{servers}, staleness {staleness}"
     averages = config.sync == "averaging" and config.average_every > 1
-    return texts.EVERY_MORE(terms=terms, count=config.average_every) if averages else terms
+    return f"{terms}, every {config.average_every}" if averages else terms

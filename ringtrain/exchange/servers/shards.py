@@ -9,7 +9,6 @@ from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import topology_of
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of
@@ -57,14 +56,14 @@ class Shards:
     def sums(self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None) -> Reducer:
         """Return the reducer that brings the sums over ``members`` to the servers; ``meanwhile``: called while it
         waits."""
-        return self._reducer(texts.SUM_AT_SERVER, rooted.reduce_to_root, buffer, members, meanwhile)
+        return self._reducer("sum at a server", rooted.reduce_to_root, buffer, members, meanwhile)
 
     def broadcasts(
         self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None, lowest_first: bool = False
     ) -> Reducer:
         """Return the reducer that brings each server's part of ``buffer`` to ``members``."""
         half = rooted.broadcast_from_root
-        return self._reducer(texts.SPREAD_FROM_SERVER, half, buffer, members, meanwhile, lowest_first)
+        return self._reducer("spread from a server", half, buffer, members, meanwhile, lowest_first)
 
     def _reducer(
         self,

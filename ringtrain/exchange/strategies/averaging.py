@@ -72,7 +72,14 @@ class Averaging(Exchange):
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and config.clip_norm is None and self._outer is None
         travels = config.average_from or config.overlap == BACKWARD
-        note = self._updates.note if travels else texts.NO_OVERLAP(overlap=config.overlap)
+        note = (
+            self._updates.note
+            if travels
+            else (
+                f"--overlap {config.overlap} has no effect: ranks wait for averages, and gradients travel only before "
+                "--average-from"
+            )
+        )
         of_mean = texts.MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
         self.facts = replace(
             self.facts,
@@ -140,10 +147,10 @@ class Averaging(Exchange):
 
 
 def _header(config: TrainConfig, outer: bool) -> str:
-    every = texts.EVERY(count=config.average_every) if config.average_every > 1 else texts.EVERY_ITERATION
-    words = [every, texts.MOMENTUM(momentum=config.average_momentum)]
+    every = f"every {config.average_every}" if config.average_every > 1 else "every iteration"
+    words = [every, f"momentum: {config.average_momentum}"]
     if config.average_from:
-        words.append(texts.ALL_REDUCE_UNTIL(iteration=config.average_from))
+        words.append(f"all-reduce up to iteration {config.average_from}")
     if outer:
-        words.append(texts.OUTER(momentum=config.outer_momentum, rate=config.outer_lr))
+        words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
     return ", ".join(words)

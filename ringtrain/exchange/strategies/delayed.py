@@ -18,7 +18,6 @@ Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 from dataclasses import replace
 
 from ringtrain.arrays import Array
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD, HIDDEN_BY
 from ringtrain.exchange.buckets.reducer import Reducers
@@ -58,7 +57,7 @@ class Delayed(Exchange):
         self._summing = make_summing(settings)
         self.facts = ExchangeFacts(
             name="delayed",
-            header=", ".join(filter(None, (texts.ONE_LATE, self._summing.header))),
+            header=", ".join(filter(None, ("by one iteration", self._summing.header))),
             roles=all_train(settings.transport.size),
             exact=False,
             state_is_local=False,  # the sum under way has to arrive first
@@ -81,7 +80,19 @@ class Delayed(Exchange):
             arrays=self._arrays,
         )
         self.reducers = Reducers({"gradients": self._gradients}, before_close=self.synchronize)
-        notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if config.overlap == FORWARD else [])]
+        notes = [
+            *self._summing.notes,
+            *(
+                [
+                    (
+                        "--overlap forward is backward here: a sum already has one iteration to arrive before it is "
+                        "applied, and a later update would delay the next sum, too"
+                    )
+                ]
+                if config.overlap == FORWARD
+                else []
+            ),
+        ]
         state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 

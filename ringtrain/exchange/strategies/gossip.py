@@ -44,7 +44,7 @@ class Gossip(Exchange):
         self._settings = settings
         self.facts = ExchangeFacts(
             name="gossip",
-            header=texts.ITERATIONS_APART(window=config.gossip_max_lag),
+            header=f"up to {config.gossip_max_lag} iterations apart",
             roles=all_train(transport.size),
             exact=False,
             state_is_local=False,
@@ -155,7 +155,7 @@ class PartnerWeights:
         """Wait for the partner's weights, and replace this rank's by the mean of both; nothing, if none was started."""
         if not self._due and not self._in_flight:
             return
-        wait_for(self._start_final, self._deadline_s, lambda: texts.AWAITED_WEIGHTS)
+        wait_for(self._start_final, self._deadline_s, lambda: "this rank's device to make its weights final")
         began = time.perf_counter()
         for handle in self._in_flight:
             handle.wait(self._deadline_s)

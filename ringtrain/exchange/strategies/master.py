@@ -19,7 +19,6 @@ Source: DataParallel of PyTorch, Paszke et al., NeurIPS 2019; the data paralleli
 from dataclasses import replace
 
 from ringtrain.collectives.algorithms.star import ROOT
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.deferred_update import summed_buckets
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
@@ -51,7 +50,7 @@ class Master(Exchange):
         others = (rank for rank in range(settings.transport.size) if rank != ROOT)
         self.facts = ExchangeFacts(
             name="master",
-            header=texts.ON_ROOT,
+            header="on rank 0",
             roles=Roles(trainers=(*others, ROOT), loader=ROOT),
             exact=True,
             state_is_local=True,
@@ -78,7 +77,7 @@ class Master(Exchange):
         )
         self.ready_points = self._gradients.ready_points
         state = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
-        notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=state)]
+        notes = [f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {state}"]
         self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
 
     def rehearse(self) -> None:

@@ -82,7 +82,7 @@ class Sharded(Exchange):
         """Say how much of the optimizer's state, ``nbytes`` an element, each rank keeps."""
         least, most, whole = (format_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
         each = most if least == most else texts.FROM_TO(least=least, most=most)
-        return texts.SHARDED(algorithm=self._algorithm, each=each, whole=whole)
+        return f"sharded by {self._algorithm}: a rank keeps {each} of the optimizer's {whole}"
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]

@@ -8,7 +8,6 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.errors import CheckpointError
-from ringtrain.exchange import texts
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.exchange.update.ranges import Piece, common, cut, elements, trained_pieces
 from ringtrain.nn.arena import Arena
@@ -219,11 +218,17 @@ def check_names(found: Collection[str], wanted: Collection[str], optional: Colle
     the wanted names, and may have the optional ones. The step, which every state has, may be left out."""
     found, wanted = {STEP, *found}, {STEP, *wanted}
     if not wanted <= found <= wanted | set(optional):
-        raise CheckpointError(texts.OTHER_STATE(found=", ".join(sorted(found)), wanted=", ".join(sorted(wanted))))
+        raise CheckpointError(
+            f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
+            f"{', '.join(sorted(wanted))}: resume with the --optimizer, the --sync and the --compress that wrote it"
+        )
 
 
 def check_sizes(state: dict, count: int) -> None:
     """Raises CheckpointError for a state of an arena that has not ``count`` elements."""
     for name in set(state) - {STEP}:
         if state[name].shape != (count,):
-            raise CheckpointError(texts.OTHER_SIZE(name=name, found=state[name].size, wanted=count))
+            raise CheckpointError(
+                f"the checkpoint's {name!r} has {state[name].size} elements, this model's has {count}: resume with "
+                "the model that wrote it"
+            )

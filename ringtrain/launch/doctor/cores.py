@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ringtrain.bench.header import ranges, why_cores_are_shared
 from ringtrain.humanize import plural
-from ringtrain.launch import texts
 from ringtrain.launch.doctor.cgroup import read_limits, read_small_file
 from ringtrain.launch.doctor.doctor import OK, WARN, DoctorContext, Line, scarcest_host
 
@@ -21,18 +20,32 @@ def cores(context: DoctorContext) -> list[Line]:
     text = _cores_text([ranges(placement["cores"]) for placement in placements])
     crowd = why_cores_are_shared(placements)
     if crowd:
-        return [Line(WARN, "cores", texts.CORES_CROWDED(cores=text, crowd=crowd), texts.CORES_GIVE)]
+        return [
+            Line(
+                WARN,
+                "cores",
+                f"{text}: {crowd}",
+                "give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core",
+            )
+        ]
     halves = why_cores_are_shared([{"host": each["host"], "cores": each["whole"]} for each in placements])
     if halves:
-        return [Line(WARN, "cores", texts.CORES_HALVES(cores=text, crowd=halves), texts.CORES_WHOLE)]
+        return [
+            Line(
+                WARN,
+                "cores",
+                f"{text}: {halves}, of two threads each",
+                "two threads of a core halve it: mpirun --map-by core, --hint=nomultithread of Slurm",
+            )
+        ]
     return [Line(OK, "cores", text)]
 
 
 def _cores_text(every: Sequence[str]) -> str:
     if len(set(every)) == 1:
-        return texts.CORES_SAME(cores=every[0]) if len(every) > 1 else every[0]
+        return f"{every[0]}, the same of all ranks" if len(every) > 1 else every[0]
     more = [f"… of {len(every)}"] if len(every) > MOST_LISTED else []
-    return texts.CORES_BY_RANK(cores=" | ".join([*every[:MOST_LISTED], *more]))
+    return f"by rank {' | '.join([*every[:MOST_LISTED], *more])}"
 
 
 def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
@@ -58,9 +71,16 @@ def quota(context: DoctorContext) -> list[Line]:
     if found is None:
         return []
     host, share, ranks = found
-    text = texts.QUOTA(share=share, host=host, ranks=plural(ranks, "rank"))
+    text = f"{share:g} of time on {host}, for {plural(ranks, 'rank')}"
     if share < ranks:
-        return [Line(WARN, "core quota", text, texts.QUOTA_MORE)]
+        return [
+            Line(
+                WARN,
+                "core quota",
+                text,
+                "the system stops ranks beyond it, and all wait: start as many ranks as cores; --cpus of docker",
+            )
+        ]
     return [Line(OK, "core quota", text)]
 
 
@@ -73,20 +93,27 @@ def threads(context: DoctorContext) -> list[Line]:
     crowd = _crowd(reported)
     if crowd:
         setting = f"{THREADS_SETTING}={context.environ.get(THREADS_SETTING, '')}"
-        return [Line(WARN, "threads", texts.THREADS_CROWDED(**crowd), texts.THREADS_FEWER(setting=setting))]
-    return [Line(OK, "threads", texts.THREADS(threads=plural(own, "thread")))]
+        return [
+            Line(
+                WARN,
+                "threads",
+                crowd,
+                f"threads wait for one another ({setting}): OMP_NUM_THREADS=cores over ranks, or 1",
+            )
+        ]
+    return [Line(OK, "threads", f"{plural(own, 'thread')} a rank")]
 
 
-def _crowd(reported: Sequence[tuple[str, list[int], int]]) -> dict:
-    """Return the host whose ranks have more threads than cores, several each. ``reported`` by rank: host, cores,
-    threads."""
+def _crowd(reported: Sequence[tuple[str, list[int], int]]) -> str:
+    """Name the host whose ranks have more threads than cores, several each; empty without one. ``reported``
+    by rank: host, cores, threads."""
     for host in dict.fromkeys(host for host, _, _ in reported):
         threads = [count for name, _, count in reported if name == host]
         there = {core for name, own, _ in reported if name == host for core in own}
         if sum(threads) > len(there) and max(threads) > 1:
             ranks, cores = plural(len(threads), "rank"), plural(len(there), "core")
-            return {"threads": sum(threads), "ranks": ranks, "cores": cores, "host": host}
-    return {}
+            return f"{sum(threads)} threads of {ranks} on {cores} of {host}"
+    return ""
 
 
 def numa(context: DoctorContext) -> list[Line]:
@@ -94,10 +121,17 @@ def numa(context: DoctorContext) -> list[Line]:
     folders = sorted((context.root / "sys/devices/system/node").glob("node[0-9]*"))
     nodes = [numbers_of(read_small_file(folder / "cpulist")) for folder in folders]
     if len(nodes) < 2:
-        return [Line(OK, "NUMA", texts.NUMA_ONE)]
-    text = texts.NUMA(count=len(nodes), cores="; ".join(map(ranges, nodes)))
+        return [Line(OK, "NUMA", "one node")]
+    text = f"{len(nodes)} nodes: {'; '.join(map(ranges, nodes))}"
     own = sum(bool(there & os.sched_getaffinity(0)) for there in nodes)
     if own > 1 and context.transport.local_size > 1:
-        several = texts.NUMA_SEVERAL(nodes=text, own=plural(own, "node"))
-        return [Line(WARN, "NUMA", several, texts.NUMA_BIND)]
+        several = f"{text}; a rank's cores are on {plural(own, 'node')}"
+        return [
+            Line(
+                WARN,
+                "NUMA",
+                several,
+                "its memory may lie far from its cores: mpirun --map-by numa --bind-to numa, or --cpu-bind of srun",
+            )
+        ]
     return [Line(OK, "NUMA", text)]

@@ -30,7 +30,7 @@ def driver_version(root: Path) -> str | None:
     if not file.is_file():
         return None
     found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)", file.read_text())
-    return found[1] if found else texts.DRIVER_UNKNOWN
+    return found[1] if found else "of unknown version"
 
 
 def gpu_models(root: Path) -> list[str]:
@@ -51,9 +51,9 @@ def packages(context: DoctorContext) -> list[Line]:
     names = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
     cupys = [name for name in found if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
     if len(cupys) > 1:
-        advice = texts.CUPY_TWICE(names=" ".join(sorted(cupys)))
+        advice = f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
         return [Line(FAIL, "CUDA packages", ", ".join(names), advice)]
-    return [Line(OK, "CUDA packages", ", ".join(names) or texts.NO_PACKAGES)]
+    return [Line(OK, "CUDA packages", ", ".join(names) or "none")]
 
 
 def driver(context: DoctorContext) -> list[Line]:
@@ -62,15 +62,22 @@ def driver(context: DoctorContext) -> list[Line]:
     if version is not None:
         return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(context))]
     if context.device == "cuda":
-        return [Line(WARN, "GPU driver", texts.DRIVER_NOT_LISTED, texts.DRIVER_RUN)]  # WSL lists none
-    return [Line(OK, "GPU driver", texts.DRIVER_NONE)]
+        return [
+            Line(
+                WARN,
+                "GPU driver",
+                "none of NVIDIA's is listed under /proc",
+                "run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)",
+            )
+        ]  # WSL lists none
+    return [Line(OK, "GPU driver", "none; training runs on the CPU")]
 
 
 def _counted(context: DoctorContext) -> str:
     found = gpu_models(context.root)
-    names = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or texts.GPUS_NOT_LISTED
+    names = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or "not listed by the driver"
     mask = context.environ.get("CUDA_VISIBLE_DEVICES")
-    return names if mask is None else texts.GPUS_MASKED(gpus=names, mask=mask)
+    return names if mask is None else f"{names}; CUDA_VISIBLE_DEVICES={mask}"
 
 
 def mpi_cuda(context: DoctorContext) -> list[Line]:
@@ -78,15 +85,15 @@ def mpi_cuda(context: DoctorContext) -> list[Line]:
     its device, which may admit no second process.
     """
     if "no MPI" in context.transport.describe():
-        return [Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_MPI)]
+        return [Line(OK, "mpi-cuda", "there is no MPI")]
     if not any(context.transport.gather_json(device_wanted(context))):
-        return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_DEVICE)]
+        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device to send from")]
     numbers = _numbers(context)
     if numbers is None:
-        return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NOT_ALL)]
+        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device that can be used on every rank")]
     choice = find_way(context.transport, context.mpi_cuda, numbers[context.transport.rank], context.maker)
     slower = choice.way == STAGED != context.mpi_cuda
-    advice = texts.MPI_CUDA_STAGED if slower else ""
+    advice = "an MPI that is built for CUDA may be faster: docs/gpu.md" if slower else ""
     return [*_rungs(choice.rungs), Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
 
 
@@ -101,7 +108,7 @@ def _numbers(context: DoctorContext) -> list[int] | None:
 
 
 def _rungs(rungs: Sequence[Evidence]) -> list[Line]:
-    return [Line(OK, f"mpi-cuda: {rung.name}", texts.RUNG(answer=rung.answer, why=rung.why)) for rung in rungs]
+    return [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in rungs]
 
 
 def device(context: DoctorContext) -> list[Line]:
@@ -124,14 +131,26 @@ def _shared(uuids: Sequence[str | None]) -> list[Line]:
     """Return lines for devices that ranks share. ``uuids``: by rank"""
     holders = [[rank for rank, own in enumerate(uuids) if own == uuid] for uuid in dict.fromkeys(uuids) if uuid]
     crowds = [", ".join(map(str, ranks)) for ranks in holders if len(ranks) > 1]
-    return [Line(WARN, "shared device", texts.DEVICE_SHARED(ranks=crowd), texts.DEVICE_FEWER) for crowd in crowds]
+    return [
+        Line(
+            WARN,
+            "shared device",
+            f"ranks {crowd} share one",
+            "they share its time and its memory: start as many ranks as there are GPUs",
+        )
+        for crowd in crowds
+    ]
 
 
 def _facts(number: int, runtime) -> Line:
     facts, (free, total) = runtime.facts, runtime.memory()
     capability, cuda, built = (".".join(map(str, pair)) for pair in (facts.capability, facts.driver, facts.runtime))
-    known = {"name": facts.name, "capability": capability, "processors": facts.processors, "cuda": cuda, "built": built}
-    return Line(OK, "device", texts.DEVICE(number=number, free=free / GIB, total=total / GIB, **known))
+    return Line(
+        OK,
+        "device",
+        f"{number}: {facts.name}, compute capability {capability}, {facts.processors} processors, "
+        f"{free / GIB:.1f} of {total / GIB:.1f} GiB free, CUDA {cuda}, CuPy for {built}",
+    )
 
 
 def _staging(runtime) -> Line:
@@ -142,7 +161,12 @@ def _staging(runtime) -> Line:
         slowest = max(slowest, min(_timed(copy, stream) for _ in range(STAGING_TIMES)))
     rate = STAGING_BYTES / slowest / 1e9
     if rate < SLOW_GBS:
-        return Line(WARN, "pinned staging", texts.STAGING(rate=rate), texts.STAGING_SLOW)
+        return Line(
+            WARN,
+            "pinned staging",
+            texts.STAGING(rate=rate),
+            "a PCIe link of few lanes, or a rank on the other socket: bind it to the GPU's (nvidia-smi topo -m)",
+        )
     return Line(OK, "pinned staging", texts.STAGING(rate=rate))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import format_rate, format_seconds
-from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line, from_first
 from ringtrain.storage import files
 
@@ -56,9 +55,9 @@ def _trial(place: Path, stack: ExitStack) -> tuple[str, Path | None]:
         files.write(own / "mark", MARK)
         return "", own
     except FileNotFoundError:  # /proc and its like answer so
-        return texts.FOLDER_UNMADE(place=place), None
+        return f"{place}: its file system makes no folders", None
     except OSError as error:
-        return texts.FOLDER_REFUSED(place=place, why=error.strerror), None
+        return f"{place}: {error.strerror}", None
     except RingtrainError as error:
         return str(error), None
 
@@ -73,19 +72,28 @@ def _blind(context: DoctorContext, own: Path | None) -> list[str]:
 
 def _lines(place: Path, refused: str, blind: list[str]) -> list[Line]:
     if refused:
-        return [Line(FAIL, "run folder", refused, texts.FOLDER_MOVE)]
+        return [Line(FAIL, "run folder", refused, "run where you may write, or name a place by --out")]
     return [_place(place), *([_apart(blind)] if blind else [])]
 
 
 def _place(place: Path) -> Line:
     free = shutil.disk_usage(place).free
-    text = texts.FOLDER(place=place, free=free / GIB)
-    return Line(WARN, "run folder", text, texts.FOLDER_MAKE_ROOM) if free < GIB else Line(OK, "run folder", text)
+    text = f"{place}: {free / GIB:,.1f} GiB free"
+    return (
+        Line(WARN, "run folder", text, "a checkpoint may not fit: make room, or name a place by --out")
+        if free < GIB
+        else Line(OK, "run folder", text)
+    )
 
 
 def _apart(blind: list[str]) -> Line:
     hosts = ", ".join(blind[:4]) + (f" and {len(blind) - 4} more" if len(blind) > 4 else "")
-    return Line(WARN, "run folder's place", texts.FOLDER_UNSEEN(hosts=hosts), texts.FOLDER_SHARE)
+    return Line(
+        WARN,
+        "run folder's place",
+        f"is not seen from {hosts}",
+        "a run that goes on elsewhere finds no checkpoint: name a place that all nodes share by --out",
+    )
 
 
 # ── measured ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,9 +111,19 @@ def _measured(place: Path) -> list[Line]:
             written, nbytes = _write_rate(own / "large")
     except (OSError, RingtrainError):
         return []  # the run folder's line gives the reason
-    text = texts.DISK(written=format_rate(written), mib=nbytes >> 20, small=format_seconds(small_s))
+    text = f"{format_rate(written)} written ({nbytes >> 20} MiB); a small file in {format_seconds(small_s)}"
     if written < SLOW_BYTES_PER_S or small_s > SLOW_S:
-        return [Line(WARN, "disk", text, texts.DISK_SLOW)]
+        return [
+            Line(
+                WARN,
+                "disk",
+                text,
+                (
+                    "ranks wait while rank 0 saves: save checkpoints less often (--checkpoint-every), or in a faster "
+                    "place (--out)"
+                ),
+            )
+        ]
     return [Line(OK, "disk", text)]
 
 

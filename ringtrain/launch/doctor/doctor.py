@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtrain.errors import RingtrainError, naming_packages
-from ringtrain.launch import texts
 from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:  # the doctor loads the CUDA half only if a device is checked
@@ -155,4 +154,4 @@ def _located(line: Line, hosts: Sequence[str]) -> str:
     reported = ", ".join(places[:4]) + (" …" if len(places) > 4 else "")
     numbers = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
     which = f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers}"
-    return texts.LINE_OF(text=line.text, ranks=which, hosts=reported)
+    return f"{line.text} [{which} on {reported}]"

@@ -11,7 +11,6 @@ import numpy as np
 
 import ringtrain
 from ringtrain.humanize import plural
-from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 
 # Packages that every run needs, by the names of their modules; without mpi4py a run has one rank.
@@ -23,11 +22,11 @@ MOST_HOSTS = 8  # that are named
 
 def python(context: DoctorContext) -> list[Line]:
     """Show the versions of Python and the packages."""
-    reported = texts.PYTHON(ringtrain=ringtrain.__version__, python=platform.python_version(), numpy=np.__version__)
+    reported = f"ringtrain {ringtrain.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        lacks = texts.PYTHON_LACKS(versions=reported, names=", ".join(missing))
-        return [Line(FAIL, "python", lacks, texts.PYTHON_INSTALL(names=" ".join(missing)))]
+        lacks = f"{reported}; not installed: {', '.join(missing)}"
+        return [Line(FAIL, "python", lacks, f"python -m pip install {' '.join(missing)}")]
     return [Line(OK, "python", reported)]
 
 
@@ -35,10 +34,17 @@ def mpi(context: DoctorContext) -> list[Line]:
     """Show the MPI, or explain its absence."""
     reported = context.transport.describe()
     if "no MPI" in reported:
-        return [Line(WARN, "mpi", reported, texts.MPI_INSTALL)]
-    versions = texts.MPI_VERSIONS(mpi=reported, mpi4py=version("mpi4py"))
+        return [Line(WARN, "mpi", reported, "for several ranks: pip install 'ringtrain[mpi]', or load the site's MPI")]
+    versions = f"{reported}, mpi4py {version('mpi4py')}"
     if "thread level multiple" not in reported:
-        return [Line(WARN, "mpi", versions, texts.MPI_THREADS)]
+        return [
+            Line(
+                WARN,
+                "mpi",
+                versions,
+                "use an MPI with thread level multiple: without it the guard sees no rank of another node",
+            )
+        ]
     return [Line(OK, "mpi", versions)]
 
 
@@ -50,7 +56,7 @@ def ranks(context: DoctorContext) -> list[Line]:
     counts = ", ".join(f"{host} {hosts.count(host)}" for host in names[:MOST_HOSTS])
     more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
     count, nodes = plural(transport.size, "rank"), plural(transport.nodes, "node")
-    return [Line(OK, "ranks", texts.RANKS_HOSTS(ranks=count, nodes=nodes, hosts=f"{counts}{more}"))]
+    return [Line(OK, "ranks", f"{count} on {nodes}: {f'{counts}{more}'}")]
 
 
 def shared_memory(context: DoctorContext) -> list[Line]:
@@ -59,12 +65,26 @@ def shared_memory(context: DoctorContext) -> list[Line]:
     window = transport.node_window(4096)
     own = shutil.disk_usage(folder).free if folder.is_dir() else None
     free = transport.gather_json(own)[transport.neighbours[0]]  # the same number on all ranks of a node
-    room = "" if free is None else texts.SHARED_MEMORY_ROOM(mib=free // MIB)
+    room = "" if free is None else f", {free // MIB:,} MiB free in /dev/shm"
     if window is None and transport.local_size > 1:
-        return [Line(WARN, "shared memory", texts.SHARED_MEMORY_NONE(room=room), texts.SHARED_MEMORY_USE)]
-    text = texts.SHARED_MEMORY(room=room)
+        return [
+            Line(
+                WARN,
+                "shared memory",
+                f"none between ranks{room}",
+                "ranks of a node will send messages instead: use an MPI with shared windows, and give /dev/shm room",
+            )
+        ]
+    text = f"the ranks of a node share it{room}"
     if free is not None and free < WANTED_BYTES:
-        return [Line(WARN, "shared memory", text, texts.SHARED_MEMORY_MORE)]
+        return [
+            Line(
+                WARN,
+                "shared memory",
+                text,
+                "gradients lie there: start the container with --shm-size=2g, or free space there",
+            )
+        ]
     return [Line(OK, "shared memory", text)]
 
 
@@ -74,15 +94,20 @@ def cpu_kernels(context: DoctorContext) -> list[Line]:
 
     _, family = library.open_library()
     built, best = compile.read_built(), library.cpu_families()[0]
-    text = texts.CPU_KERNELS(family=family, compiler=built.get("compiler", texts.COMPILER_UNKNOWN))
+    text = f"{family}, compiled by {built.get('compiler', 'an unknown compiler')}"
     if family == best:
         return [Line(OK, "CPU kernels", text)]
     if best in library.compiled_families():
-        return [
-            Line(OK, "CPU kernels", texts.CPU_KERNELS_CHOSEN(kernels=text, setting=library.FAMILY_SETTING, best=best))
-        ]
-    lacking = texts.CPU_KERNELS_LACKING(kernels=text, best=best, why=built.get("failed", {}).get(best, "not compiled"))
-    return [Line(WARN, "CPU kernels", lacking, texts.CPU_KERNELS_AGAIN)]
+        return [Line(OK, "CPU kernels", f"{text}; {library.FAMILY_SETTING} asks for them, the CPU has {best}")]
+    lacking = f"{text}; the CPU has {best}, which is not compiled: {built.get('failed', {}).get(best, 'not compiled')}"
+    return [
+        Line(
+            WARN,
+            "CPU kernels",
+            lacking,
+            "training is slower than it could be: install ringtrain again with a newer CXX, or without",
+        )
+    ]
 
 
 def kernel_cache(context: DoctorContext) -> list[Line]:
@@ -90,8 +115,15 @@ def kernel_cache(context: DoctorContext) -> list[Line]:
     home = Path(context.environ.get("HOME") or os.path.expanduser("~"))
     folder = Path(context.environ.get("CUPY_CACHE_DIR") or home / ".cupy/kernel_cache")
     if not _writable(folder):
-        return [Line(WARN, "CUDA kernels", texts.KERNELS_LOST, texts.KERNELS_KEEP(variable="CUPY_CACHE_DIR"))]
-    return [Line(OK, "CUDA kernels", texts.KERNELS_KEPT(folder=folder))]
+        return [
+            Line(
+                WARN,
+                "CUDA kernels",
+                "are not kept",
+                "every run compiles them again: set CUPY_CACHE_DIR to a writable folder",
+            )
+        ]
+    return [Line(OK, "CUDA kernels", f"are kept in {folder}")]
 
 
 def _writable(folder: Path) -> bool:

@@ -21,13 +21,20 @@ def memory(context: DoctorContext) -> list[Line]:
     reported = transport.gather_json([context.host, free_bytes(context.root), transport.local_size])
     found = scarcest_host(reported)
     if found is None:
-        return [Line(OK, "memory", texts.MEMORY_UNKNOWN)]
+        return [Line(OK, "memory", "this system does not report free memory")]
     host, free, ranks = found
     share = free / ranks
-    where = texts.MEMORY_LEAST(host=host) if transport.nodes > 1 else ""
-    text = texts.MEMORY(free=free / GIB, where=where, share=share / GIB)
+    where = f" on {host}, which has least" if transport.nodes > 1 else ""
+    text = f"{free / GIB:.1f} GiB free{where}, {share / GIB:.1f} a rank"
     if share < LEAST_BYTES:
-        return [Line(WARN, "memory", text, texts.MEMORY_MORE)]
+        return [
+            Line(
+                WARN,
+                "memory",
+                text,
+                "fewer ranks a node, or more memory: --mem of Slurm, -m of docker; a model needs more than this",
+            )
+        ]
     return [Line(OK, "memory", text)]
 
 
@@ -50,10 +57,20 @@ def locked(context: DoctorContext) -> list[Line]:
     """Check the limit of locked memory, which adapters of InfiniBand need."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     adapters = sorted(each.name for each in (context.root / "sys/class/infiniband").glob("*"))
-    text = texts.LIMITLESS if limit == resource.RLIM_INFINITY else texts.LOCKED(mib=limit / (1 << 20))
+    text = texts.LIMITLESS if limit == resource.RLIM_INFINITY else f"at most {limit / (1 << 20):,.0f} MiB"
     if adapters and limit != resource.RLIM_INFINITY and limit < LEAST_LOCKED:
-        little = texts.LOCKED_LITTLE(limit=text, adapters=", ".join(adapters))
-        return [Line(WARN, "locked memory", little, texts.LOCKED_MORE)]
+        little = f"{text}, and there is {', '.join(adapters)}"
+        return [
+            Line(
+                WARN,
+                "locked memory",
+                little,
+                (
+                    "the MPI may fall back to TCP, or fail: ulimit -l unlimited where ranks are started "
+                    "(limits.conf; the LimitMEMLOCK of slurmd; --ulimit memlock=-1 of docker)"
+                ),
+            )
+        ]
     return [Line(OK, "locked memory", text)]
 
 
@@ -61,7 +78,7 @@ def open_files(context: DoctorContext) -> list[Line]:
     """Check that a rank may open a connection to every other."""
     limit, size = resource.getrlimit(resource.RLIMIT_NOFILE)[0], context.transport.size
     if limit != resource.RLIM_INFINITY and limit < size + FILES_BESIDE:
-        advice = texts.OPEN_FILES_MORE(limit=2 * (size + FILES_BESIDE))
-        return [Line(WARN, "open files", texts.OPEN_FILES_FEW(limit=limit, ranks=size), advice)]
-    enough = texts.LIMITLESS if limit == resource.RLIM_INFINITY else texts.OPEN_FILES(limit=limit)
+        advice = f"ulimit -n {2 * (size + FILES_BESIDE)} where ranks are started"
+        return [Line(WARN, "open files", f"at most {limit:,}, and a rank connects to {size:,} ranks", advice)]
+    enough = texts.LIMITLESS if limit == resource.RLIM_INFINITY else f"at most {limit:,}"
     return [Line(OK, "open files", enough)]

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
-from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
 from ringtrain.launch.slurm.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.parsing import whole_number
@@ -95,7 +94,7 @@ def scheduler(context: DoctorContext) -> list[Line]:
         return [Line(FAIL, "batch system", problem)]
     if reported is None:
         by = read_launch(context.environ).by
-        return [Line(OK, "batch system", texts.STARTED_BY(launcher=by) if by else "none")]
+        return [Line(OK, "batch system", f"none; {by} starts the ranks" if by else "none")]
     job = RunningJob(**reported)
     findings = _findings(job, transport.nodes, transport.size, min(cores))
     if findings:
@@ -115,8 +114,8 @@ def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
 
 def _words(job: RunningJob) -> str:
     given = [plural(count, word) for count, word in ((job.nodes, "node"), (job.tasks, "task")) if count is not None]
-    left = "" if job.left_s is None else texts.LEFT(span=_span(job.left_s))
-    return texts.JOB(by=job.by, number=job.number, colon=": " if given else "", given=", ".join(given), left=left)
+    left = "" if job.left_s is None else f", {_span(job.left_s)} left"
+    return f"{job.by} job {job.number}{': ' if given else ''}{', '.join(given)}{left}"
 
 
 def _span(seconds: float) -> str:
@@ -128,14 +127,12 @@ def _findings(job: RunningJob, nodes: int, size: int, cores: int) -> list[tuple[
     """Return (problems, advice)."""
     found: list[tuple[str, str]] = []
     if job.nodes is not None and nodes < job.nodes:
-        found.append((texts.NODES_UNUSED(nodes=nodes), texts.USE_ALL_NODES))
+        found.append((f"ranks are on {nodes} of them", "start ranks on all: mpirun without --host, or srun"))
     elif job.tasks is not None and size < job.tasks:
-        found.append(
-            (texts.TASKS_UNUSED(verb="is" if size == 1 else "are", ranks=plural(size, "rank")), texts.START_AS_MANY)
-        )
+        found.append((f"there {'is' if size == 1 else 'are'} {plural(size, 'rank')}", "start as many by mpirun, srun"))
     if job.cores is not None and cores < job.cores:
-        text = texts.CORES_UNUSED(cores=plural(job.cores, "core"), used=cores)
-        found.append((text, texts.GIVE_CORES(cores=job.cores)))
+        text = f"a task has {plural(job.cores, 'core')}, but a rank runs on {cores}"
+        found.append((text, f"mpirun --map-by slot:PE={job.cores}, or srun --cpus-per-task={job.cores}"))
     if job.left_s is not None and job.left_s < SOON_S:
-        found.append((texts.ENDS_SOON, texts.MORE_TIME))
+        found.append(("it ends soon", "ask for more time: --time of Slurm"))
     return found

@@ -30,7 +30,7 @@ class Limit:
     def __call__(self, name: str) -> Deadline:
         """The time limit of the check of this name."""
         seconds, watched = max(self._limit_s, LONGER_S.get(name, 0.0)), threading.get_ident()
-        held = texts.TIMED_OUT(name=_spaced(name), seconds=seconds, place=texts.HELD)
+        held = texts.TIMED_OUT(name=_spaced(name), seconds=seconds, place="a call that keeps the interpreter")
         report = partial(self._report, name, seconds, watched)
         return Deadline(seconds, StalledError.exit_code, held, first=report)
 

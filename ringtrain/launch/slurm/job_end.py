@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from ringtrain.errors import UsageError
-from ringtrain.launch import texts
 from ringtrain.parsing import whole_number
 
 OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
@@ -44,7 +43,10 @@ def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
 def _said(text: str, now: float) -> float:
     end = whole_number(text)
     if end is None or end > now + FAR_S:
-        raise UsageError(texts.END_MALFORMED(variable=OWN, value=text))
+        raise UsageError(
+            f"{OWN} is {text!r}; wanted the second at which the job ends, counted from 1970: $(($(date +%s) + "
+            "SECONDS)) at the top of the job's script"
+        )
     return float(end)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.launch import texts
 
 BATCH = Path(__file__).with_name("batch")
 NAMES = {"train": "ringtrain", "bench": "ringtrain-bench", "run": "ringtrain-run"}
@@ -71,22 +70,22 @@ class BatchJob:
 def check_job(job: BatchJob) -> None:
     """Raise ConfigError for a value that sbatch refuses, or that a shell would not treat as a plain name."""
     if job.kind not in NAMES:
-        raise ConfigError(texts.NO_KIND(kind=job.kind, hint=nearest(job.kind, NAMES)))
+        raise ConfigError(f"there is no script {job.kind!r}; {nearest(job.kind, NAMES)}")
     if job.kind == "run" and not job.flags:
-        raise ConfigError(texts.NO_COMMAND)
+        raise ConfigError("run wants the command of each rank after --, as -- python -m ringtrain.torch train.py")
     if job.time is not None and not _TIME.fullmatch(job.time):
-        raise ConfigError(texts.TIME_MALFORMED(time=job.time))
+        raise ConfigError(f"--time {job.time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
     if job.memory is not None and not _MEMORY.fullmatch(job.memory):
-        raise ConfigError(texts.MEMORY_MALFORMED(memory=job.memory))
+        raise ConfigError(f"--mem {job.memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
     named = {option: getattr(job.site, option) for option in ("partition", "account", "qos", "venv", "container")}
     for option, value in [("name", job.name), *named.items(), *(("module", module) for module in job.site.modules)]:
         if value is not None and not _NAME.fullmatch(value):
-            raise ConfigError(texts.NAME_MALFORMED(option=option, value=value))
+            raise ConfigError(f"--{option} {value!r}: wanted a name without blanks and shell characters")
     if job.site.container is not None and job.site.venv is not None:
-        raise ConfigError(texts.CONTAINER_AND_VENV)
+        raise ConfigError("--container and --venv both bring ringtrain: give one of them")
     for line in job.site.sbatch:
         if not line.startswith("-") or not line.isprintable():
-            raise ConfigError(texts.SBATCH_MALFORMED(line=line))
+            raise ConfigError(f"--sbatch {line!r}: wanted one option of sbatch, as --sbatch=--constraint=a100")
 
 
 def script(job: BatchJob) -> str:

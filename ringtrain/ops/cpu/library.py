@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ringtrain.errors import ConfigError
-from ringtrain.ops import texts
 from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cpu.compile import FAMILIES, LIBRARIES, SOURCES, file_name, sources_digest
 
@@ -57,12 +56,12 @@ class ArrayParameter:
         if x is None:
             return None
         if not isinstance(x, np.ndarray) or x.dtype != self.dtype or not x.flags.c_contiguous:
-            raise TypeError(texts.NOT_THE_ARRAY(wanted=self.dtype, got=x.dtype, strides=x.strides))
+            raise TypeError(f"wanted an array of {self.dtype} without gaps, got {x.dtype} with strides {x.strides}")
         try:
             return AT.from_buffer(x)  # type: ignore[arg-type]  # a fifth of the time of x.ctypes
         except TypeError:  # it is read-only
             if not self.read:
-                raise TypeError(texts.READ_ONLY(wanted=self.dtype)) from None
+                raise TypeError(f"wanted an array of {self.dtype} to write into, got one that is read-only") from None
             return ctypes.c_void_p(x.ctypes.data)  # x.ctypes itself would leave cycles for the garbage collector
 
 
@@ -136,7 +135,7 @@ def _numerics_digest() -> str:
 def open_kernels(dtype: np.dtype, threads: int) -> CpuKernels:
     """Return kernels of so many threads. Raises ConfigError for more than can be used."""
     if not 1 <= threads <= MOST_THREADS:
-        raise ConfigError(texts.THREADS(count=threads, most=MOST_THREADS))
+        raise ConfigError(f"--threads {threads}: a rank has 1 to {MOST_THREADS}")
     return CpuKernels(dtype, threads)
 
 
@@ -176,7 +175,9 @@ def load_library(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ConfigError(texts.NOT_LOADED(path=path, error=error)) from None
+        raise ConfigError(
+            f"the kernels of the CPU cannot be loaded: {path}: {error}; install ringtrain again"
+        ) from None
     library.open_context.restype, library.open_context.argtypes = ctypes.c_void_p, [ctypes.c_int64]
     for name, result in (
         ("close_context", None),
@@ -194,7 +195,11 @@ def load_library(path: Path) -> ctypes.CDLL:
     library.activation_kinds_float.restype, library.activation_kinds_float.argtypes = ctypes.c_char_p, []
     kinds = library.activation_kinds_float().decode().split()
     if kinds != list(ACTIVATIONS):
-        raise ConfigError(texts.OTHER_ACTIVATIONS(path=path, kinds=", ".join(kinds), wanted=", ".join(ACTIVATIONS)))
+        raise ConfigError(
+            f"the kernels of the CPU have other activations than ringtrain.ops.base.ACTIVATIONS: {path} has "
+            f"{', '.join(kinds)}; wanted {', '.join(ACTIVATIONS)}; complete ops/cpu/sources/activations.cpp, in this "
+            "order, and install ringtrain again"
+        )
     return library
 
 
@@ -206,11 +211,13 @@ def choose_family(having: Sequence[str], compiled: Container[str], wanted: str =
     """
     usable = [family for family in having if family in compiled]
     if not having:
-        raise ConfigError(texts.NO_KERNELS(machine=platform.machine()))
+        raise ConfigError(f"ringtrain has no kernels for this CPU ({platform.machine()}); use --ops reference")
     if not usable:
         raise ConfigError(_none_compiled(LIBRARIES.resolve().parents[2]))
     if wanted and wanted not in usable:
-        raise ConfigError(texts.NO_FAMILY(setting=FAMILY_SETTING, wanted=wanted, usable=", ".join(usable)))
+        raise ConfigError(
+            f"{FAMILY_SETTING}={wanted}: this machine can run {', '.join(usable)}; unset it, or name one of these"
+        )
     return wanted or usable[0]
 
 
@@ -221,8 +228,14 @@ def _none_compiled(package: Path) -> str:
     for spec in specs:
         installed = Path(spec.origin).resolve().parent if spec and spec.origin else package
         if installed != package:
-            return texts.HIDES_INSTALLED(folder=package, installed=installed, checkout=package.parent)
-    return texts.NO_LIBRARIES(folder=LIBRARIES)
+            return (
+                f"{package} has no kernels for this CPU, and hides the ringtrain that is installed in {installed}: "
+                f"start in another folder, or install this one by `pip install -e {package.parent}`"
+            )
+    return (
+        f"{LIBRARIES} has no kernels for this CPU that were compiled from the present sources; install ringtrain "
+        "again: scripts/quickstart, or pip install as you did"
+    )
 
 
 def compiled_families() -> set[str]:

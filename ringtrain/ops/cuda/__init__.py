@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from ringtrain.ops import texts
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda.activations import Activations
 from ringtrain.ops.cuda.choice import Choice
@@ -82,9 +81,9 @@ class CudaOps(Ops):
     def describe(self):
         facts = self.runtime.facts
         driver, cuda = (".".join(map(str, version)) for version in (facts.driver, facts.runtime))
-        device = texts.DEVICE(name=facts.name, precision=self.precision, cuda=cuda, driver=driver)
+        device = f"{facts.name}, {self.precision}, CUDA {cuda} (driver {driver})"
         segments = self._segments.describe()
-        return texts.DEVICE_AND_SEGMENTS(device=device, segments=segments) if segments else device
+        return f"{device}; {segments}" if segments else device
 
     def numerics(self):
         facts = self.runtime.facts

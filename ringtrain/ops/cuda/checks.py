@@ -8,6 +8,7 @@ import os
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import explain
+from ringtrain.template import Template
 
 OLDEST = 8, 0  # compute capability: tensor cores of bfloat16, copies past the registers
 MAJORS = 12, 13  # versions of CUDA that CuPy is built for
@@ -20,7 +21,10 @@ def import_cupy():
     except ModuleNotFoundError as error:
         if error.name != "cupy":
             raise DeviceError(texts.CUPY_BROKEN(error=error)) from error
-        raise DeviceError(texts.NO_CUPY(newer=texts.INSTALL(major=13), older=texts.INSTALL(major=12))) from None
+        raise DeviceError(
+            f"--device cuda wants CuPy, which is not installed: {texts.INSTALL(major=13)} for a driver of CUDA 13, "
+            f"{texts.INSTALL(major=12)} for an older one (nvidia-smi shows the driver's CUDA version)"
+        ) from None
     except ImportError as error:
         raise DeviceError(texts.CUPY_BROKEN(error=error)) from error
     return cupy
@@ -58,11 +62,19 @@ def _check_driver(cupy):
         version_of(each()) for each in (cupy.cuda.runtime.driverGetVersion, cupy.cuda.runtime.runtimeGetVersion)
     )
     if driver == (0, 0):
-        raise DeviceError(texts.NO_DRIVER())
+        raise DeviceError(
+            "--device cuda: no NVIDIA driver was found (there is no libcuda.so.1): run where `nvidia-smi` shows a "
+            "GPU, give a container `--gpus all`, or use --device cpu"
+        )
     if driver[0] < runtime[0]:
-        older = texts.OLDER_CUPY(built=runtime[0], install=texts.INSTALL(major=driver[0]))
-        what_to_do = older if driver[0] in MAJORS else texts.NEWER_DRIVER()
-        raise DeviceError(texts.OLD_DRIVER(built=runtime[0], driver=_dotted(driver), what_to_do=what_to_do))
+        older = (
+            f"pip uninstall cupy-cuda{runtime[0]}x, then {texts.INSTALL(major=driver[0])}; or install a newer driver"
+        )
+        what_to_do = older if driver[0] in MAJORS else "install a newer driver"
+        raise DeviceError(
+            f"--device cuda: the installed CuPy is built for CUDA {runtime[0]}, but the driver runs up to CUDA "
+            f"{_dotted(driver)}: {what_to_do}"
+        )
 
 
 def _counted(cupy):
@@ -70,26 +82,28 @@ def _counted(cupy):
         return cupy.cuda.runtime.getDeviceCount()
     except RuntimeError as error:
         if "cudaErrorNoDevice" not in str(error):
-            raise DeviceError(texts.DRIVER_FAILS(error=error)) from error
+            raise DeviceError(f"--device cuda: the driver does not work: {error}") from error
         return 0
 
 
 def _count(cupy):
     count = _counted(cupy)
     if count == 0:
-        raise DeviceError(texts.NO_GPU(visible=_visibility()))
+        raise DeviceError(
+            f"--device cuda: no GPU is visible{_visibility()}; nvidia-smi -L lists the GPUs of this machine"
+        )
     return count
 
 
 def _visibility():
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "" if chosen is None else texts.VISIBLE(devices=chosen)
+    return "" if chosen is None else f" (CUDA_VISIBLE_DEVICES={chosen})"
 
 
 def _check_index(count, index):
     if not 0 <= index < count:
-        seen = texts.ONE_IS() if count == 1 else texts.SEVERAL_ARE(last=count - 1)
-        raise DeviceError(texts.NOT_VISIBLE(index=index, seen=seen, visible=_visibility()))
+        seen = "device 0 is" if count == 1 else f"devices 0 to {count - 1} are"
+        raise DeviceError(f"device {index} is not visible: {seen}{_visibility()}")
 
 
 def _check_memory(cupy, index):
@@ -100,8 +114,13 @@ def _check_memory(cupy, index):
         properties = cupy.cuda.runtime.getDeviceProperties(index)
     except RuntimeError as error:
         words = explain(error, index, "the first use")
-        raise DeviceError(words or texts.UNUSABLE(index=index, error=error)) from error
+        raise DeviceError(words or f"device {index} cannot be used: {error}") from error
     capability = properties["major"], properties["minor"]
     if capability < OLDEST:
         given = {"capability": _dotted(capability), "oldest": _dotted(OLDEST)}
-        raise DeviceError(texts.OLD_DEVICE(index=index, name=properties["name"].decode(), **given))
+        raise DeviceError(
+            Template(
+                "device {index}, {name}, has compute capability {capability}; ringtrain's kernels want {oldest} "
+                "(A100, RTX 30) or newer"
+            )(index=index, name=properties["name"].decode(), **given)
+        )

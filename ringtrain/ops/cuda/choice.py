@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
 
@@ -61,7 +60,9 @@ def kinds_left_out(value: str) -> dict[str, str]:
     for name in names:
         if name.lower() not in kinds:
             known = ", ".join(kinds)
-            raise DeviceError(texts.UNKNOWN_KIND(setting=SETTING, value=value, name=name, known=known))
+            raise DeviceError(
+                f"{SETTING}={value}: no way is called {name!r}; name some of {known}, with commas between them"
+            )
     return {kinds[name.lower()]: f"{SETTING}={value}" for name in names}
 
 
@@ -83,10 +84,8 @@ class Choice:
     @property
     def notes(self) -> list[str]:
         """Return a line for each kind that is left out, and for each reason why a way was excluded."""
-        kinds = [texts.NOT_OFFERED(kind=kind, why=why) for kind, why in self._kinds_left_out.items()]
-        return kinds + [
-            texts.LEFT_OUT(name=name, times=times, why=why) for (name, why), times in self._left_out.items()
-        ]
+        kinds = [f"{kind} is left out: {why}" for kind, why in self._kinds_left_out.items()]
+        return kinds + [f"{name} is left out {times}×: {why}" for (name, why), times in self._left_out.items()]
 
     def __call__(
         self,
@@ -138,5 +137,5 @@ class Choice:
         device.runtime.clear(out, device.stream)  # of the way before
         trial(way)
         if not distance(self._look(device, out), wanted) <= most and np.isfinite(wanted).all():
-            raise Unable(texts.OTHER_RESULT(name=name, most=most))
+            raise Unable(f"its result differs from that of {name} by more than {most:g} of the norm")
         return first

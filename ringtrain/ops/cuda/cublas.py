@@ -69,7 +69,7 @@ class Cublas:
         status = getattr(self._library, name)(*arguments)
         if status:
             words = self._library.cublasGetStatusString(status).decode()
-            raise DeviceError(texts.CUBLAS_STATUS(call=name, status=status, words=words))
+            raise DeviceError(f"{name} returns {status}: {words}")
 
 
 def load_cublas():

@@ -6,7 +6,6 @@ import threading
 import numpy as np
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.faults import explain
 from ringtrain.ops.cuda.runtime import CudaGraph, Kernel, Stream
@@ -71,7 +70,7 @@ class CupyDevice:
 
     def refuse_while_recording(self, action):
         if self.kept is not None:
-            raise DeviceError(texts.WHILE_RECORDING(action=action))
+            raise DeviceError(f"{action} while work is recorded; it cannot be part of a graph")
 
 
 class CupyEvent(Mark):

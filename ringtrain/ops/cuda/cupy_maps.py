@@ -9,7 +9,6 @@ from functools import lru_cache
 import numpy as np
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes
 from ringtrain.ops.cuda.identity import DRIVER
 
@@ -28,7 +27,7 @@ def encoded(address: int, dtype: str, boxes: Boxes | PixelBoxes) -> np.ndarray:
     value = memory[start : start + BYTES]
     error = _encode(ctypes.CDLL(DRIVER), value.ctypes.data, address, TYPES[dtype], boxes)
     if error:
-        raise DeviceError(texts.NO_MAP(boxes=boxes, error=error))
+        raise DeviceError(f"the driver refuses to encode {boxes}: CUDA error {error}")
     return value.view(VALUE).reshape(())
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.checks import check_usable, check_visible, count_visible, import_cupy, version_of
 from ringtrain.ops.cuda.cublas import Cublas, check_product
@@ -126,7 +125,7 @@ class CupyRuntime(Runtime):
     def _host_address(self, host) -> tuple[int, bool]:
         """Return it, and whether it is pinned."""
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
-            raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
+            raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
         address = host.ctypes.data
         pinned = self._pinned.holds(address, host.nbytes)
         if not pinned:
@@ -139,7 +138,7 @@ class CupyRuntime(Runtime):
         when it has been read.
         """
         if nbytes != given:
-            raise DeviceError(texts.COPY_SIZES(given=given, nbytes=nbytes))
+            raise DeviceError(f"a copy of {given} bytes to {nbytes}")
         if nbytes:
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream.stream.ptr)
@@ -199,14 +198,14 @@ class CupyRuntime(Runtime):
     @as_device_errors("sharing memory")
     def share(self, array):
         if self._whole.get(array.data.ptr) != _nbytes(array):
-            raise DeviceError(texts.NOT_WHOLE())
+            raise DeviceError("only a whole array, of Runtime.whole, can be shared")
         return self._cupy.cuda.runtime.ipcGetMemHandle(array.data.ptr)
 
     @as_device_errors("opening the memory of another process")
     def open(self, name, nbytes):
         cupy = self._cupy
         if name in self._opened.values():
-            raise DeviceError(texts.OPEN_ALREADY())
+            raise DeviceError("this memory of another process is open already")
         address = cupy.cuda.runtime.ipcOpenMemHandle(name)
         self._opened[address] = name
         memory = cupy.cuda.UnownedMemory(address, nbytes, self, self.device.index)
@@ -215,7 +214,7 @@ class CupyRuntime(Runtime):
     @as_device_errors("closing the memory of another process")
     def close(self, array):
         if self._opened.pop(array.data.ptr, None) is None:
-            raise DeviceError(texts.NOT_OPEN())
+            raise DeviceError("cannot close an array that is not open")
         self._cupy.cuda.runtime.ipcCloseMemHandle(array.data.ptr)
 
 

@@ -2,6 +2,7 @@
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
+from ringtrain.template import Template
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"
 BUSY = "cudaErrorDevicesUnavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"
@@ -19,13 +20,16 @@ def explain(error: Exception, index: int, doing: str) -> str | None:
     """
     kind, text = type(error).__name__, str(error)
     if is_out_of_memory(error):
-        return texts.OUT_OF_MEMORY(index=index, doing=doing, error=text)
+        return f"device {index} is out of memory: {doing}: {text}"
     if any(name in text for name in BUSY):
-        return texts.BUSY(index=index, error=text)
+        return (
+            f"device {index} is in use by another process and accepts no second one (nvidia-smi -q -d COMPUTE shows "
+            f"its mode; nvidia-smi -c DEFAULT lets processes share it): {text}"
+        )
     if kind == "CompileException":
-        return texts.NOT_COMPILED(doing=doing, error=text)
+        return Template("{doing} failed; the compiler says:\n{error}")(doing=doing, error=text)
     if kind in NAMES:
-        return texts.FAILED(doing=doing, index=index, error=text)
+        return f"{doing} failed on device {index}: {text}"
     if isinstance(error, ImportError):
         return texts.NO_LIBRARY(doing=doing, error=text.splitlines()[0])
     return None
@@ -39,4 +43,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def lacking(nbytes: int, free: int, total: int, index: int) -> str:
     """Return the text for an array that does not fit."""
     asked, left, whole = (f"{count / GIBIBYTE:.2f} GiB" for count in (nbytes, free, total))
-    return texts.ARRAY_TOO_LARGE(index=index, asked=asked, nbytes=nbytes, left=left, whole=whole)
+    return (
+        f"device {index} is out of memory: an array wants {asked} ({nbytes:,} bytes), {left} of {whole} are free; use "
+        "a smaller batch, or --precision bfloat16"
+    )

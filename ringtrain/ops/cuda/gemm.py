@@ -7,7 +7,6 @@ be added to. Our own kernels cut long sums of few tiles into slices, which the l
 
 from functools import partial
 
-from ringtrain.ops import texts
 from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.boxes import Boxes
 from ringtrain.ops.cuda.choice import Way
@@ -128,7 +127,7 @@ class BlasProduct:
         try:
             runtime.product(a, b, y, accumulate, self._precise, stream)
         except Exception as error:
-            raise Unable(texts.CUBLAS(error=error)) from error
+            raise Unable(f"cuBLAS: {error}") from error
         if bias is not None or relu:
             kernel = self._kernels("matrix", "finish_rows")
             count = a.rows * b.columns

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.runtime import CudaGraph
 
 MOST = 1024  # segments: several for each of a few hundred layers
@@ -57,7 +56,7 @@ class Segments:
         """Return the number of recorded segments, and the reasons of the others; empty without segments."""
         refusals = [segment.refusal for segment in self._segments.values() if segment.refusal]
         recorded = sum(segment.graph is not None for segment in self._segments.values())
-        words = [texts.RECORDED(count=recorded)] if recorded else []
+        words = [f"{recorded} segments recorded"] if recorded else []
         if refusals:
-            words.append(texts.RUN_EACH_TIME(count=len(refusals), why=refusals[0]))
+            words.append(f"{len(refusals)} run anew each time ({refusals[0]})")
         return ", ".join(words)

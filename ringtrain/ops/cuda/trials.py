@@ -10,7 +10,6 @@ from statistics import median
 import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import Unable
 
 REPEATS = 5
@@ -39,7 +38,7 @@ def _recorded(device, run):
     except (Unable, DeviceFullError):
         raise
     except DeviceError as error:
-        raise Unable(texts.NOT_RECORDABLE(error=error)) from error
+        raise Unable(f"it cannot be recorded: {error}") from error
     return replay
 
 

@@ -83,7 +83,7 @@ def ask(path: Path, child: Sequence[str], limit_s: float = LIMIT_S) -> str:
         with suppress(ValueError, KeyError, TypeError):  # nothing yet, or its writer was killed
             return json.load(file)["why"]
         if waited:
-            return texts.WGMMA_UNTRIED(why=texts.WGMMA_NEIGHBOUR)
+            return texts.WGMMA_UNTRIED(why="another process tried, and has no verdict")
         why, is_verdict = run(child, limit_s, path)
         if is_verdict:
             file.truncate(0)
@@ -108,14 +108,14 @@ def run(child: Sequence[str], limit_s: float, path: Path) -> tuple[str, bool]:
             child, timeout=limit_s, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
         )
     except subprocess.TimeoutExpired:
-        return texts.WGMMA_UNTRIED(why=texts.WGMMA_LATE(seconds=limit_s)), False
+        return texts.WGMMA_UNTRIED(why=f"it was not done after {limit_s:g} s"), False
     code = done.returncode
     if code == 0:
         return "", True
-    why = (done.stderr.strip().splitlines() or [texts.BY_SIGNAL(signal=-code) if code < 0 else f"exit code {code}"])[-1]
+    why = (done.stderr.strip().splitlines() or [f"ended by signal {-code}" if code < 0 else f"exit code {code}"])[-1]
     if code != FAILED and (code > 0 or -code in OUTSIDE):
         return texts.WGMMA_UNTRIED(why=why), False
-    return texts.WGMMA_FAILED(why=why, path=path), True
+    return f"a child process tried it on this GPU, and failed: {why}; to try again, remove {path}", True
 
 
 # ── the child ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +133,7 @@ class Beside:
             if WGMMA in way.name:
                 device.runtime.clear(result, device.stream)
                 if not distance(sample_of(device, trial(way)), wanted) <= most:
-                    raise Unable(texts.WGMMA_DIFFERS(name=way.name, work=work[0], first=first.name, most=most))
+                    raise Unable(f"{work[0]} by {way.name} differs from {first.name} by more than {most:g} of the norm")
                 self.compared += 1
         return first
 

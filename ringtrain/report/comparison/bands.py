@@ -142,7 +142,7 @@ def _more_entries() -> list:
 
     dominated: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o", "markerfacecolor": "white"}
     return [
-        Patch(color=GREY, alpha=OPACITY, label=texts.BAND()),
-        Line2D([], [], label=texts.PARETO_FRONT(), **FRONT),
-        Line2D([], [], label=texts.DOMINATED(), **dominated),
+        Patch(color=GREY, alpha=OPACITY, label="± one standard deviation over seeds"),
+        Line2D([], [], label="Pareto front: no other is as good for less", **FRONT),
+        Line2D([], [], label="not on the front", **dominated),
     ]

@@ -137,7 +137,7 @@ def read_iterations(folder) -> list[dict]:
 def _read_processes(folder) -> list["_Process"]:
     processes = _processes(_records(Path(folder) / LOG))
     if not processes:
-        raise UsageError(texts.NO_RUN(folder=folder, why=texts.NO_START(log=LOG)))
+        raise UsageError(texts.NO_RUN(folder=folder, why=f"its {LOG} has no start of a run"))
     return processes
 
 
@@ -146,10 +146,13 @@ def _records(path: Path) -> list[dict]:
         with open(path, "rb", opener=open_nofollow) as log:
             size = os.fstat(log.fileno()).st_size
             if size > LARGEST_BYTES:
-                raise UsageError(texts.LOG_TOO_LARGE(path=path, size=size, most=LARGEST_BYTES))
+                raise UsageError(
+                    f"{path} has {size:,} bytes; a log that is read as a whole has at most {LARGEST_BYTES:,}: give a "
+                    "run folder with a part of it"
+                )
             return [found for found in map(read_record, lines_of(log)) if found is not None]
     except (FileNotFoundError, NotADirectoryError):
-        why = texts.NO_LOG(log=LOG) if path.parent.exists() else texts.NOT_THERE()
+        why = f"it has no {LOG}" if path.parent.exists() else "it is not there"
         raise UsageError(texts.NO_RUN(folder=path.parent, why=why)) from None
     except OSError as error:
         raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None

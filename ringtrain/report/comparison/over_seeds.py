@@ -11,7 +11,6 @@ from typing import Any
 from ringtrain.config.resolve import for_continuation, read_run_file
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import RunLog
 from ringtrain.report.comparison.rows import COMMON, METRICS
 
@@ -113,7 +112,7 @@ def _dominates(other: tuple[float, float], point: tuple[float, float]) -> bool:
 def variant_notes(variants: Sequence[dict]) -> list[str]:
     """Return a note for each variant whose means leave out runs that did not come to their end."""
     return [
-        texts.NOT_ALL_ENDED(name=row["name"], ended=row["ended"], runs=plural(row["runs"], "run"))
+        f"{row['name']}: {row['ended']} of {plural(row['runs'], 'run')} came to the end, and means are of these alone"
         for row in variants
         if 0 < row["ended"] < row["runs"]
     ]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 AGAINST: tuple[tuple[str, str, Of], ...] = (
     ("seconds", texts.TIME_AXIS(), lambda point: point.seconds),
-    ("examples", texts.EXAMPLES_AXIS(), lambda point: point.examples),
+    ("examples", "examples", lambda point: point.examples),
     ("bytes", texts.BYTES_AXIS(), lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
 Curve = tuple[list[float], list[float]]  # x and y
@@ -157,7 +157,7 @@ def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
             axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
             end: dict = {"xy": (row["images_per_s"], place), "xytext": (4, 0), "textcoords": "offset points"}
             axes.annotate(f"{row['images_per_s']:,.0f}", va="center", fontsize=9, **end)
-    _name_bars(axes, rows, texts.IMAGES_AXIS())
+    _name_bars(axes, rows, "images a second")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=5)
     if not axes.patches:
@@ -173,7 +173,7 @@ def _bytes_by_rank(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) ->
         height = 0.7 / max(1, len(shown))
         for k, nbytes in enumerate(shown):
             axes.barh(place - 0.35 + (k + 0.5) * height, nbytes / 1e6, color=look["color"], height=0.85 * height)
-    _name_bars(axes, rows, texts.SENT_AXIS() if few_ranks else texts.SENT_RANGE_AXIS())
+    _name_bars(axes, rows, "sent, MB: a bar a rank" if few_ranks else "sent, MB: least, median and most of all ranks")
     if not any(sent):
         say(axes, texts.NOT_RECORDED(what="bytes"))
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import CUT_SHORT, RunLog
 
 # The settings that runs should share, and the notes on those that differ.
@@ -157,10 +156,10 @@ def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> li
     notes += [note for row in rows if (note := _ending(row))]
     resumed = [run.name for run in whole if run.start.get("resumed_at")]
     if resumed:
-        notes.append(texts.RESUMED_RUNS(names=", ".join(resumed)))
+        notes.append(f"resumed, so that speed, bytes and memory are of the last part alone: {', '.join(resumed)}")
     lengths = {row["examples"] for row in rows if row["outcome"] == "done"}
     if len(lengths) > 1:
-        notes.append(texts.OTHER_LENGTHS())
+        notes.append("not all trained on as many examples: the picture has scores at equal examples")
     return notes
 
 
@@ -174,8 +173,8 @@ def _difference(runs: Sequence[RunLog], key: str, what: str, variants: Mapping[s
     if len(holders) < 2:
         return None
     usual = max(holders, key=lambda value: len(holders[value]))
-    others = [texts.VALUE_OF(value=value, names=", ".join(names)) for value, names in holders.items() if value != usual]
-    return texts.DIFFERENT(what=what, usual=usual, others="; ".join(others))
+    others = [f"{value} ({', '.join(names)})" for value, names in holders.items() if value != usual]
+    return f"different {what}: {usual}, but {'; '.join(others)}"
 
 
 def _words(value) -> str:
@@ -186,10 +185,10 @@ def _ending(row: dict) -> str | None:
     if row["outcome"] == "done":
         return None
     if row["outcome"] == CUT_SHORT:
-        return texts.LOG_ENDS(name=row["name"], iteration=row["iterations"])
+        return f"{row['name']}: the log ends after iteration {row['iterations']:,}, and does not say why"
     if row["problem"] is None:
-        return texts.ENDED_AFTER(name=row["name"], outcome=row["outcome"], iteration=row["iterations"])
-    return texts.PROBLEM(name=row["name"], problem=row["problem"])
+        return f"{row['name']}: {row['outcome']} after iteration {row['iterations']:,}"
+    return f"{row['name']}: {row['problem']}"
 
 
 def least_median_most(values: Sequence | None) -> tuple | None:

@@ -41,7 +41,7 @@ def report_page(runs: Sequence[ReportedRun], date: str) -> str:
         tag("title", f"{title} · ringtrain"),
         tag("style", Html(CSS)),
     ]
-    foot = tag("p", tag("small", texts.MADE_BY(version=__version__, date=date)))
+    foot = tag("p", tag("small", f"made by ringtrain {__version__}, {date}"))
     page = tag("html", tag("head", *head), tag("body", *body, foot), lang="en")
     return f"<!DOCTYPE html>\n{page}\n"
 
@@ -66,16 +66,16 @@ def _subtitle(run: ReportedRun) -> Iterable[Html]:
 def _of_several(runs: Sequence[ReportedRun]) -> Iterable[Html]:
     logs = [run.log for run in runs]
     rows = rows_of(logs)
-    yield heading(texts.RUNS(count=len(runs), names=few(log.name for log in logs)), 1)
+    yield heading(f"{len(runs)} runs: {few(log.name for log in logs)}", 1)
     yield heading(texts.CURVES(), 2)
     yield inline(partial(comparison_figure, logs, rows, tall=True), texts.CURVES())
-    yield heading(texts.FIGURES(), 2)
+    yield heading("Figures", 2)
     yield from _figures(rows)
-    yield heading(texts.DIFFERENCES(), 2)
+    yield heading("What differs", 2)
     yield _differences(runs)
     notes = notes_of(logs, rows)
     if notes:
-        yield joined([heading(texts.NOTES(), 2), items(notes)])
+        yield joined([heading("Notes", 2), items(notes)])
     for run, row in zip(runs, rows, strict=True):
         yield heading(run.log.name, 2)
         yield from _subtitle(run)
@@ -100,7 +100,7 @@ def _differences(runs: Sequence[ReportedRun]) -> Html:
     lines = [[key, *(each.get(key, NOTHING) for each in told)] for key in keys]
     different = [line for line in lines if len(set(line[1:])) > 1]
     if not different:
-        return tag("p", texts.NO_DIFFERENCE())
+        return tag("p", "no setting and no fact of the environment differs")
     return table(["", *(run.log.name for run in runs)], different, 1 + len(runs))
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ringtrain.errors import plain
 from ringtrain.humanize import format_bytes
 from ringtrain.report.figure import COLOURS, drawn, new_figure
-from ringtrain.report.page import texts
 from ringtrain.report.page.html import Html, attribute, tag
+from ringtrain.template import Template
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,17 +59,19 @@ def buckets_figure(buckets: Sequence[dict]) -> "Figure":
     figure = new_figure(10, 1.2 + 0.42 * len(shown))
     axes = figure.subplots()
     for key, colour, height, label in (
-        ("total_s", COLOURS[5], 0.7, texts.TOTAL()),
-        ("exposed_s", COLOURS[1], 0.35, texts.EXPOSED()),
+        ("total_s", COLOURS[5], 0.7, "from start to end"),
+        ("exposed_s", COLOURS[1], 0.35, "exposed: training waits"),
     ):
         values = [1e3 * (each[key] or 0.0) for each in shown]
         axes.barh(range(len(shown)), values, height=height, color=colour, label=label)
     names = [
-        texts.BUCKET(what=plain(each["what"]), spans=_shortened(each["spans"], 44), size=format_bytes(each["nbytes"]))
+        Template("{what}, {size}\n{spans}")(
+            what=plain(each["what"]), spans=_shortened(each["spans"], 44), size=format_bytes(each["nbytes"])
+        )
         for each in shown
     ]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
-    axes.set(xlabel=texts.MS_PER_ITERATION(), ylim=(len(shown) - 0.4, -0.6))
+    axes.set(xlabel="ms an iteration, rank 0, median of the last ones", ylim=(len(shown) - 0.4, -0.6))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.05)
@@ -100,10 +102,10 @@ def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> "
         upright = 0 if max(map(len, shown)) < 4 else 90
         axes.set_xticks(range(size), shown, rotation=upright, fontsize=8)
         axes.set_yticks(range(size), shown, fontsize=8)
-    axes.set(xlabel=texts.PREDICTED(), ylabel=texts.LABEL())
+    axes.set(xlabel="predicted", ylabel="label")
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
-    figure.colorbar(image, ax=axes, label=texts.SHARE(), shrink=0.7)
+    figure.colorbar(image, ax=axes, label="share of the label's examples", shrink=0.7)
     return figure
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ringtrain.config.resolve import read_run_file
 from ringtrain.errors import RingtrainError
 from ringtrain.report.comparison.logs import RunLog, read_run
-from ringtrain.report.page import metrics, texts
+from ringtrain.report.page import metrics
 from ringtrain.report.page.metrics import EvaluationFile
 from ringtrain.report.trace import TRACE, Slice, read_trace
 from ringtrain.storage.files import open_nofollow
@@ -37,10 +37,25 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
     """
     log = read_run(folder, name)
     left_out: list[str] = []
-    config = _optional(folder / CONFIG, partial(read_run_file, opener=open_nofollow), texts.NO_CONFIG(), left_out) or {}
+    config = (
+        _optional(
+            folder / CONFIG,
+            partial(read_run_file, opener=open_nofollow),
+            "configuration: the folder has no config.toml",
+            left_out,
+        )
+        or {}
+    )
     named = Path(config["trace"] if isinstance(config.get("trace"), str) else TRACE)
     trace_path = folder / named.name  # the configuration may name any file of this machine: none elsewhere is opened
-    elsewhere = texts.TRACE_ELSEWHERE(path=named, here=trace_path) if named.parent != Path() else ""
+    elsewhere = (
+        (
+            f"timeline: the run's trace is {named}, and a report reads files of the run folder alone: copy it to "
+            f"{trace_path}"
+        )
+        if named.parent != Path()
+        else ""
+    )
     trace = _trace(trace_path, elsewhere, left_out)
     found = (
         metrics.read_metrics(metrics_path)
@@ -48,21 +63,25 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
         else _optional(
             folder / metrics.NAME,
             partial(metrics.read_metrics, opener=open_nofollow),
-            texts.NO_METRICS_HERE(folder=folder),
+            f"results by class: `ringtrain evaluate {folder} -o {folder}/metrics.json` makes them",
             left_out,
         )
     )
     if found is not None and found.confusion is None:
-        left_out.append(texts.NO_CONFUSION(path=found.path))
+        left_out.append(f"confusion matrix: {found.path} has none, as of a loss without exclusive classes")
     if not (log.exchange or {}).get("buckets"):
-        left_out.append(texts.NO_EXCHANGE())
+        left_out.append(
+            "communication by bucket: the log has no record of it, as of one rank or a run that was cut short"
+        )
     return ReportedRun(log, config, trace, trace_path, found, left_out)
 
 
 def _trace(path: Path, elsewhere: str, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
-    found = _optional(path, read_trace, elsewhere or texts.NO_TRACE_HERE(), left_out)
+    found = _optional(
+        path, read_trace, elsewhere or "timeline: the run was not traced; `ringtrain train --trace` does", left_out
+    )
     if found is not None and not any(found.values()):
-        left_out.append(texts.EMPTY_TRACE(path=path))
+        left_out.append(f"timeline: {path} holds no iteration")
     return found or {}
 
 

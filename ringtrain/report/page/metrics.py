@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from ringtrain.errors import UsageError, plain
 from ringtrain.parsing import parse_json, read_text
-from ringtrain.report.page import texts
 
 NAME = "metrics.json"  # in a run folder
 BY_CLASS = ("labelled", "predicted", "precision", "recall", "f1", "iou")
@@ -44,9 +43,9 @@ def read_metrics(path, opener: Callable[[str, int], int] | None = None) -> Evalu
         checkpoint, split = (plain(_of(str, held[key])) for key in ("checkpoint", "split"))
         return EvaluationFile(str(path), checkpoint, split, _of(int, held["iteration"]), classes, confusion)
     except OSError as error:
-        raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise UsageError(texts.NO_METRICS(path=path, error=repr(error))) from None
+        raise UsageError(f"{path} does not hold metrics of `ringtrain evaluate -o metrics.json` ({error!r})") from None
 
 
 def _class(held: Mapping) -> ClassResult:
@@ -59,7 +58,7 @@ def _class(held: Mapping) -> ClassResult:
 
 def _check_square(rows, size: int) -> None:
     if len(rows) != size or any(type(row) is not list or len(row) != size for row in rows):
-        raise ValueError(texts.NOT_SQUARE(size=size))
+        raise ValueError(f"the confusion matrix is not one of {size} classes")
     for row in rows:
         for count in row:
             if _of(int, count) < 0:

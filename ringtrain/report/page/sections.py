@@ -54,12 +54,12 @@ def communication(run: ReportedRun, level: int) -> Html | None:
     parts: list[Html] = []
     share = (run.log.end or {}).get("exposed_share")
     if share is not None and (run.log.start.get("ranks") or 0) > 1:
-        parts.append(tag("p", texts.EXPOSED_SHARE(percent=100 * share)))
+        parts.append(tag("p", f"{100 * share:.1f} % of the training time, rank 0 waited for communication."))
     if buckets:
         label = f"{texts.COMMUNICATION()}, {run.log.name}"
         parts.append(inline(partial(buckets_figure, buckets), label))
     if len(buckets) > MOST_BUCKETS:
-        parts.append(tag("p", texts.LONGEST(shown=MOST_BUCKETS, all=len(buckets)), class_="pale"))
+        parts.append(tag("p", f"the {MOST_BUCKETS} buckets of {len(buckets):,} that take longest", class_="pale"))
     if run.log.ranks:
         parts.append(_by_rank(run.log.ranks))
     return joined([heading(texts.COMMUNICATION(), level), *parts]) if parts else None
@@ -98,7 +98,9 @@ def timeline(run: ReportedRun, level: int) -> Html | None:
     if not traced:
         return None
     shown = plural(min(len(traced), MOST_RANKS), "rank")
-    told = texts.TIMELINE_OF(ranks=shown, all_ranks=len(traced), path=run.trace_path)
+    told = (
+        f"{shown} of {len(traced)}, the last traced iterations; all of it: {run.trace_path} in https://ui.perfetto.dev"
+    )
     picture = inline(partial(timeline_figure, traced), f"{texts.TIMELINE()}, {run.log.name}")
     return joined([heading(texts.TIMELINE(), level), picture, tag("p", told, class_="pale")])
 
@@ -108,14 +110,14 @@ def classes(run: ReportedRun, level: int) -> Html | None:
     found = run.metrics
     if found is None or not found.classes:
         return None
-    told = texts.EVALUATED(split=found.split, iteration=found.iteration, checkpoint=found.checkpoint)
+    told = f"{found.split} part, iteration {found.iteration:,}: {found.checkpoint}"
     parts = [heading(texts.CLASSES(), level), tag("p", told, class_="pale")]
     if found.confusion is not None:
         names = [each.name for each in found.classes]
         parts.append(inline(partial(confusion_figure, found.confusion, names), f"{texts.CLASSES()}, {run.log.name}"))
     shown = sorted(found.classes, key=_f1)[:MOST_CLASSES] if len(found.classes) > MOST_CLASSES else found.classes
     if len(shown) < len(found.classes):
-        parts.append(tag("p", texts.WORST(shown=len(shown), all=len(found.classes))))
+        parts.append(tag("p", f"the {len(shown)} classes of {len(found.classes):,} with the least F1"))
     head = ["class", *(metric_name(name) for name in BY_CLASS)]
     return joined([*parts, table(head, ([each.name, *map(_value, each.values)] for each in shown))])
 
@@ -140,10 +142,12 @@ def configuration(run: ReportedRun, level: int) -> Html | None:
     lines = [(key, setting(value), setting(defaults.get(key))) for key, value in sorted(run.config.items())]
     changed = [line for line in lines if line[1] != line[2]]
     usual = [line[:2] for line in lines if line[1] == line[2]]
-    parts = [table(["setting", "value", "default"], changed, 3) if changed else tag("p", texts.NO_SETTING())]
+    parts = [
+        table(["setting", "value", "default"], changed, 3) if changed else tag("p", "every setting is at its default")
+    ]
     if usual:
-        parts.append(tag("details", tag("summary", texts.DEFAULTS(count=len(usual))), facts(usual)))
-    return joined([heading(texts.CONFIGURATION(), level), *parts])
+        parts.append(tag("details", tag("summary", f"{len(usual)} settings at their defaults"), facts(usual)))
+    return joined([heading("Configuration", level), *parts])
 
 
 def setting(value) -> str:
@@ -178,7 +182,7 @@ def environment(run: ReportedRun, level: int) -> Html:
         ("rate", ", ".join(filter(None, (start.get("lr") and setting(start["lr"]), start.get("schedule"))))),
     ]
     known = [(name, str(value)) for name, value in found if value]
-    return joined([heading(texts.ENVIRONMENT(), level), facts(known)])
+    return joined([heading("Environment", level), facts(known)])
 
 
 def _with_count(start: Mapping, name: str, count: str, noun: str) -> str | None:
@@ -190,13 +194,13 @@ def _with_count(start: Mapping, name: str, count: str, noun: str) -> str | None:
 # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
 def notes_and_end(run: ReportedRun, level: int) -> Html:
     log = run.log
-    end = [texts.ENDED(outcome=log.outcome, iteration=log.iterations)]
+    end = [f"{log.outcome} after iteration {log.iterations:,}"]
     end += [log.failed["text"]] if log.failed else []
     weights = (log.end or {}).get("weights_sha256")
     end += [f"weights sha256 {weights}"] if weights else []
-    return joined([heading(texts.END(), level), items([*log.notes, *end])])
+    return joined([heading("Notes and end", level), items([*log.notes, *end])])
 
 
 def left_out(run: ReportedRun, level: int) -> Html | None:
-    lines: Sequence[str] = [*run.left_out, *([] if run.log.train else [texts.NO_CURVES()])]
-    return joined([heading(texts.LEFT_OUT(), level), items(lines)]) if lines else None
+    lines: Sequence[str] = [*run.left_out, *([] if run.log.train else ["learning curves: the log has no iteration"])]
+    return joined([heading("Not in this report", level), items(lines)]) if lines else None

@@ -18,8 +18,8 @@ MOST_ITERATIONS = 3
 FINEST = 1 / 800  # of the width: shorter slices are joined with their neighbours
 # The kinds of work, by the first word of a slice's name; the legend's order.
 LOAD, FORWARD, BACKWARD, UPDATE, SERVE, WAIT, TRAVEL = (
-    texts.OF_LOAD(), texts.OF_FORWARD(), texts.OF_BACKWARD(), texts.OF_UPDATE(), texts.OF_EXCHANGE(), texts.OF_WAIT(),
-    texts.OF_TRAVEL(),
+    "load", "forward", "backward", "update", "start, test of a bucket", "wait for other ranks",
+    "bucket under way",
 )  # fmt: skip
 COLOURS = {
     LOAD: "#999999",
@@ -67,7 +67,7 @@ def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set(xlim=(0, span / 1e6), ylim=(places[-1] + 0.6, 0), xlabel=texts.MILLISECONDS())
+    axes.set(xlim=(0, span / 1e6), ylim=(places[-1] + 0.6, 0), xlabel="ms")
     kinds = {kind for row in rows for kind, _ in row.slices}
     handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in kinds]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=8)
@@ -78,8 +78,8 @@ def _rows(rank: int, slices: Sequence[Slice]) -> list[Row]:
     """Return the rows of a rank: its loop, its device if it has one, and its buckets."""
     device, travel = _of_kinds(slices, DEVICE), [(TRAVEL, each) for each in slices if each.track not in (LOOP, DEVICE)]
     rows = [Row(texts.RANK(rank=rank), _of_kinds(slices, LOOP), 1.5, 0.8)]
-    rows += [Row(texts.ON_DEVICE(), device, 1.0, 0.8)] if device else []
-    return rows + ([Row(texts.BUCKETS(), travel, 0.85, 0.5)] if travel else [])
+    rows += [Row("device", device, 1.0, 0.8)] if device else []
+    return rows + ([Row("buckets", travel, 0.85, 0.5)] if travel else [])
 
 
 def _of_kinds(slices: Sequence[Slice], track: str) -> list[tuple[str, Slice]]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 SIZE = 6.4, 6.8  # inches: a column of a page
 LOOKS = {"strong": {"color": COLOURS[0], "marker": "o"}, "weak": {"color": COLOURS[1], "marker": "s"}}
-MEASURED = {"strong": texts.STRONG_CURVE, "weak": texts.WEAK_CURVE}
-PREDICTED = {"strong": texts.STRONG_PREDICTED, "weak": texts.WEAK_PREDICTED}
+MEASURED = {"strong": "strong: the same global batch", "weak": "weak: the same batch a rank"}
+PREDICTED = {"strong": "strong, predicted", "weak": "weak, predicted"}
 ASIDE = 0.05  # of an octave
 
 
@@ -36,7 +36,7 @@ class ScalingCurve:
 
     @property
     def name(self) -> str:
-        return (MEASURED if self.measured else PREDICTED)[self.scaling]()
+        return (MEASURED if self.measured else PREDICTED)[self.scaling]
 
 
 def curves_of(rows: Sequence[dict]) -> list[ScalingCurve]:
@@ -73,7 +73,7 @@ def _figure(curves: Sequence[ScalingCurve], title: str, small: str) -> "Figure":
     speedup, efficiency = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     counts = sorted({ranks for curve in curves for ranks, *_ in curve.points})
     ideal = [ranks / counts[0] for ranks in counts]
-    speedup.plot(counts, ideal, color="black", linewidth=1, linestyle=":", label=texts.IDEAL())
+    speedup.plot(counts, ideal, color="black", linewidth=1, linestyle=":", label="ideal")
     efficiency.axhline(100, color="black", linewidth=1, linestyle=":")
     measured = [curve.scaling for curve in curves if curve.measured]
     for curve in curves:
@@ -116,7 +116,7 @@ def _finish(speedup: "Axes", efficiency: "Axes", counts: Sequence[int]) -> None:
     speedup.yaxis.set_major_locator(LogLocator(2))
     speedup.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     speedup.yaxis.set_minor_locator(NullLocator())
-    speedup.set_ylabel(texts.SPEEDUP_AXIS(ranks=plural(counts[0], "rank")))
+    speedup.set_ylabel(f"speed-up over {plural(counts[0], 'rank')}")
     speedup.legend()
-    efficiency.set(xlabel=texts.RANKS_AXIS(), ylabel=texts.EFFICIENCY_AXIS())
+    efficiency.set(xlabel="ranks", ylabel="efficiency, %")
     efficiency.set_ylim(bottom=0)

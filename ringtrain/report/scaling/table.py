@@ -48,7 +48,7 @@ def interval_note(rows: Sequence[dict]) -> str:
     """Return what the intervals are."""
     found = sorted({(row["rounds"], row["confidence"]) for row in rows if row["confidence"] is not None})
     if not found:
-        return texts.NO_INTERVALS()
+        return "one round: no intervals"
     return texts.INTERVALS(
         confidences=", ".join(texts.CONFIDENCE(percent=100 * confidence, rounds=rounds) for rounds, confidence in found)
     )

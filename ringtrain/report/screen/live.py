@@ -112,10 +112,10 @@ def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str
     """Return the figures of the second line, the most important first."""
     return [
         texts.LOSS(loss=last.loss),
-        *([] if last.accuracy is None else [texts.ACCURACY(accuracy=words.accuracy_percent(last.accuracy))]),
-        texts.LEFT(clock=time_left(first, last, run)),
+        *([] if last.accuracy is None else [f"accuracy {words.accuracy_percent(last.accuracy)}"]),
+        f"{time_left(first, last, run)} left",
         texts.SPEED(images_per_s=last.images_per_s),
-        texts.ITERATIONS(iteration=last.iteration, iterations=run.iterations),
+        f"iteration {last.iteration:,}/{run.iterations:,}",
     ]
 
 

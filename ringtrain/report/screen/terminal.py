@@ -7,7 +7,6 @@ display under the lines.
 import os
 from typing import TextIO
 
-from ringtrain.report import texts
 from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
 from ringtrain.report.events import (
     CheckpointSaved,
@@ -58,7 +57,7 @@ class Terminal(Sink):
             case RanksLost():
                 self._screen.line(words.ranks_lost(event))
             case Note():
-                self._screen.line(texts.NOTE(text=event.text))
+                self._screen.line(f"note: {event.text}")
             case Ranks():
                 self._apart = words.lag_line(event)
             case Exchanged():

@@ -25,39 +25,39 @@ BEST = "*"  # marks a test accuracy that is higher than all before, or such a lo
 
 def run_header(run: RunStarted) -> list[str]:
     """Describe the run at its start, a line a fact: at most ``HEADER_LINES``."""
-    tested = texts.TESTED(count=run.test_examples) if run.test_examples else texts.UNTESTED()
-    exactness = texts.EXACT() if run.exact else texts.NOT_EXACT()
+    tested = f"{run.test_examples:,} to test with" if run.test_examples else "none to test with"
+    exactness = "exact: equal to training on one rank" if run.exact else "not exact: differs from training on one rank"
     facts = [
         ("model", _model(run)),
-        ("data", texts.DATA(data=run.data, train=run.train_examples, tested=tested)),
+        ("data", f"{run.data}, {run.train_examples:,} examples to train on, {tested}"),
         ("ranks", _ranks(run)),
-        ("strategy", texts.STRATEGY(strategy=run.strategy, exactness=exactness)),
-        ("batch", texts.BATCH(batch=run.batch, iterations=plural(run.iterations_per_epoch, "iteration"))),
+        ("strategy", f"{run.strategy}, {exactness}"),
+        ("batch", f"{run.batch:,} over all ranks, {plural(run.iterations_per_epoch, 'iteration')} an epoch"),
         ("optimizer", run.optimizer),
-        ("rate", texts.RATE(lr=run.lr, schedule=run.schedule)),
+        ("rate", f"{run.lr:g}, {run.schedule}"),
         ("length", _length(run)),
         ("seed", str(run.seed)),
-        ("folder", run.folder or texts.NO_FOLDER()),
+        ("folder", run.folder or "none: nothing is kept"),
         *([("fixed", run.reproducible)] if run.reproducible else []),
         *([("predicted", _predicted(run.predicted))] if run.predicted else []),
     ]
-    return [texts.VERSION(version=run.version), *(texts.FACT(name=name, text=text) for name, text in facts)]
+    return [texts.VERSION(version=run.version), *(f"  {name:<10} {text}" for name, text in facts)]
 
 
 def _model(run: RunStarted) -> str:
-    precision = "" if run.precision == "float32" else texts.PRECISION(precision=run.precision)
-    return texts.MODEL(model=run.model, parameters=run.parameters, dtype=run.dtype, precision=precision)
+    precision = "" if run.precision == "float32" else f", computed in {run.precision}"
+    return f"{run.model}, {run.parameters:,} parameters, {run.dtype}{precision}"
 
 
 def _ranks(run: RunStarted) -> str:
     names = list(dict.fromkeys(run.hosts))
-    hosts = texts.HOSTS(names=", ".join(names)) if 0 < len(names) <= FEW_HOSTS else ""
-    return texts.RANKS(ranks=run.ranks, nodes=plural(run.nodes, "node"), hosts=hosts, device=run.device)
+    hosts = f" ({', '.join(names)})" if 0 < len(names) <= FEW_HOSTS else ""
+    return f"{run.ranks} on {plural(run.nodes, 'node')}{hosts}, each on {run.device}"
 
 
 def _length(run: RunStarted) -> str:
     epochs = "" if run.epochs is None else texts.EPOCHS(epochs=plural(run.epochs, "epoch"))
-    resumed = texts.RESUMED(iteration=run.resumed_at) if run.resumed_at else ""
+    resumed = f", resumed after iteration {run.resumed_at:,}" if run.resumed_at else ""
     return texts.LENGTH(epochs=epochs, iterations=plural(run.iterations, "iteration"), resumed=resumed)
 
 
@@ -73,52 +73,49 @@ def _predicted(speed: PredictedSpeed) -> str:
 
 def compiled(event: Compiled) -> str:
     if event.kernels == 0:
-        return texts.LOADED(seconds=event.seconds)
-    return texts.COMPILED(kernels=plural(event.kernels, "kernel"), seconds=event.seconds)
+        return f"kernels loaded from the cache in {event.seconds:.1f} s"
+    return f"{plural(event.kernels, 'kernel')} compiled in {event.seconds:.1f} s, kept for the next run"
 
 
-SOURCES = {"memory": texts.FROM_MEMORY, "checkpoint": texts.FROM_CHECKPOINT, "anew": texts.ANEW}
+SOURCES = {
+    "memory": "from the memory of a survivor",
+    "checkpoint": "from the newest checkpoint, as no survivor holds the whole state",
+    "anew": "anew, as no survivor holds the whole state and there is no checkpoint",
+}
 
 
 def ranks_lost(event: RanksLost) -> str:
-    template = texts.LOST_RANK if len(event.lost) == 1 else texts.LOST_RANKS
     return texts.LOST(
-        lost=template(numbers=", ".join(map(str, event.lost))),
+        lost=f"{'rank' if len(event.lost) == 1 else 'ranks'} {', '.join(map(str, event.lost))}",
         ranks=plural(event.ranks, "rank"),
         replaced=texts.REPLACED(count=event.replaced) if event.replaced else "",
         iteration=event.resumed_at,
-        source=SOURCES[event.source]() if event.source in SOURCES else event.source,
+        source=SOURCES.get(event.source, event.source),
         seconds=event.seconds,
     )
 
 
 def iteration(event: Iteration, run: RunStarted) -> str:
-    return texts.ITERATION(
-        iteration=event.iteration,
-        iterations=run.iterations,
-        epoch=epoch_of(event.epoch, run),
-        scores=_scores(event.loss, event.accuracy),
-        lr=event.lr,
-        images_per_s=event.images_per_s,
+    return (
+        f"iteration {event.iteration:,}/{run.iterations:,}, {epoch_of(event.epoch, run)}: "
+        f"{_scores(event.loss, event.accuracy)}, rate {event.lr:.4g}, {event.images_per_s:,.0f} images/s"
     )
 
 
 def weights(event: EpochEnded | Ended) -> str:
-    return texts.WEIGHTS(sha256=event.weights_sha256)
+    return f"weights sha256 {event.weights_sha256}"
 
 
 def evaluated(event: Evaluated, best: bool = False) -> str:
-    return texts.EVALUATED(
-        iteration=event.iteration,
-        loss=event.test_loss,
-        others=_others(texts.SHORT_SCORE, "acc", event.test_accuracy, event.test_metrics),
-        best=f" {BEST}" if best else "",
-        clock=clock(event.seconds),
+    others = _others(texts.SHORT_SCORE, "acc", event.test_accuracy, event.test_metrics)
+    return (
+        f"iteration {event.iteration:,}  test loss {event.test_loss:.4f}{others}{f' {BEST}' if best else ''}  "
+        f"{clock(event.seconds)}"
     )
 
 
 def _scores(loss: float, accuracy: float | None, metrics: Mapping[str, float | None] | None = None) -> str:
-    return texts.SCORES(loss=loss, others=_others(texts.SCORE, "accuracy", accuracy, metrics))
+    return f"loss {loss:.4f}{_others(texts.SCORE, 'accuracy', accuracy, metrics)}"
 
 
 def _others(template: Template, name: str, accuracy: float | None, metrics: Mapping[str, float | None] | None) -> str:
@@ -131,14 +128,14 @@ def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
     """Return a line about the cost of communication; None for one rank."""
     if event.ranks == 1:
         return None
-    line = texts.COMMUNICATION(percent=100 * event.exposed_share)
+    line = f"communication: {100 * event.exposed_share:.1f} % of the time"
     buckets = [bucket for bucket in exchanged.buckets if bucket.total_s] if exchanged is not None else []
     if not buckets:
         return line
     held_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
     size = _size(sum(bucket.nbytes for bucket in buckets))
-    line += texts.EXCHANGED(size=size, held=_milliseconds(held_s))
-    return line if len(buckets) == 1 else line + texts.MOST_FOR(most=_milliseconds(most.exposed_s), spans=most.spans)
+    line += f"; an iteration exchanges {size} and waits {_milliseconds(held_s)} for that"
+    return line if len(buckets) == 1 else line + f", {_milliseconds(most.exposed_s)} of it for {most.spans}"
 
 
 def _size(nbytes: int) -> str:
@@ -156,13 +153,13 @@ def lag_line(event: Ranks) -> str | None:
     lags = [_lag(name, counts) for name, counts in event.lag.items() if counts]
     pairs = zip(event.updates, event.training_s, strict=True)
     rates = [f"{count / seconds:.3g}" if seconds else "0" for count, seconds in pairs]
-    return texts.APART(lags=", ".join(lags), rates=", ".join(rates))
+    return f"{', '.join(lags)}; updates a second by rank: {', '.join(rates)}"
 
 
 def _lag(name: str, counts: Mapping[int, int]) -> str:
     """Describe a lag. ``counts``: lag → how often"""
     lags = [lag for lag, count in sorted(counts.items()) for _ in range(count)]
-    return texts.LAG(name=name, median=lags[len(lags) // 2], most=lags[-1])
+    return f"{name} lag {lags[len(lags) // 2]} (median) to {lags[-1]}"
 
 
 def ended(
@@ -172,13 +169,13 @@ def ended(
     lines = [_outcome(event)]
     if event.test_loss is not None:
         scores = _scores(event.test_loss, event.test_accuracy, event.test_metrics)
-        lines.append(texts.TEST(scores=scores, best=best))
+        lines.append(f"test {scores}{best}")
     speed = event.images_per_s
     if predicted is None or not speed:
         lines.append(texts.SPEED(images_per_s=speed))
     else:
         percent = 100 * step_error(predicted.images_per_s, speed)
-        lines.append(texts.SPEED_BESIDE(images_per_s=speed, predicted_per_s=predicted.images_per_s, percent=percent))
+        lines.append(f"{speed:,.0f} images/s measured, {predicted.images_per_s:,.0f} predicted: {percent:+.0f} %")
     return [*lines, *filter(None, more)]
 
 
@@ -187,39 +184,36 @@ def best_of(best_by: str, best: float, epoch: int | None) -> str:
     start had them."""
     value = texts.LOSS(loss=best) if best_by == "loss" else accuracy_percent(best)
     if epoch is None:
-        return texts.BEST_BEFORE(value=value, mark=BEST)
-    return texts.BEST_IN(value=value, epoch=epoch, mark=BEST)
+        return f"; best {value} before ({BEST})"
+    return f"; best {value} in epoch {epoch} ({BEST})"
 
 
 def folder_line(folder: str | None, saved: str | None) -> str | None:
     """Return a line with the run's folder, and the path of its newest checkpoint; None if nothing is kept."""
     if folder is None:
         return None
-    checkpoint = "" if saved is None else texts.NEWEST_CHECKPOINT(name=Path(saved).name)
-    return texts.KEPT(folder=folder, checkpoint=checkpoint)
+    checkpoint = "" if saved is None else f", newest checkpoint {Path(saved).name}"
+    return f"run folder {folder}{checkpoint}"
 
 
 def finished(event: Ended, longer: str) -> str:
     """Describe a run that is done and does not continue. ``longer``: the flags that would continue it."""
     epochs = texts.EPOCHS(epochs=plural(event.epochs, "epoch")) if event.epochs else ""
     length = texts.LENGTH(epochs=epochs, iterations=plural(event.iterations, "iteration"), resumed="")
-    return texts.FINISHED(length=length, longer=longer)
+    return f"this run is done ({length}); {longer} lengthens it"
 
 
 def _outcome(event: Ended) -> str:
-    return texts.OUTCOME(
-        reason=event.reason,
-        iterations=plural(event.iterations, "iteration"),
-        epochs=plural(event.epochs, "epoch"),
-        ranks=plural(event.ranks, "rank"),
-        clock=clock(event.seconds),
+    return (
+        f"{event.reason}: {plural(event.iterations, 'iteration')}, {plural(event.epochs, 'epoch')} on "
+        f"{plural(event.ranks, 'rank')} in {clock(event.seconds)}"
     )
 
 
 def epoch_of(number: int, run: RunStarted) -> str:
     if run.epochs is None:
-        return texts.EPOCH(epoch=number)
-    return texts.EPOCH_OF(epoch=f"{number:>{len(str(run.epochs))}}", epochs=run.epochs)
+        return f"epoch {number}"
+    return f"epoch {f'{number:>{len(str(run.epochs))}}'}/{run.epochs}"
 
 
 # Metrics by their names in the log: their names for people; the others are themselves.

@@ -58,7 +58,7 @@ class CheckpointReader:
         for name in SHOWN:
             text = found.get(name, "")  # Checkpoint's constructor reports required fields that are missing
             if not hdf5.is_text(text):
-                raise seal.damaged(self.path, texts.NAME_NOT_PRINTABLE(name=name, found=str(text)[:60]))
+                raise seal.damaged(self.path, f"its {name} is not printable text: {str(text)[:60]!r}")
         return found
 
     def count(self, name: str) -> int:
@@ -97,7 +97,7 @@ class CheckpointReader:
     def group(self, parent: h5py.Group, name: str) -> h5py.Group:
         found = self.child(parent, name)
         if not isinstance(found, h5py.Group):
-            raise seal.damaged(self.path, texts.NO_GROUP(name=found.name))
+            raise seal.damaged(self.path, f"{found.name} is not a group")
         return found
 
     def array(self, group: h5py.Group, name: str) -> np.ndarray:
@@ -106,23 +106,23 @@ class CheckpointReader:
         array = np.empty(found.shape, found.dtype)
         found.read_direct(array) if array.size else None
         if self.bytes_of(found, "sha256").decode() != array_digest(found.name, array):
-            raise seal.damaged(self.path, texts.VALUES_CHANGED(name=found.name))
+            raise seal.damaged(self.path, f"the values of {found.name} do not match their sha256")
         return array
 
     def child(self, group: h5py.Group, name: str):
         if not hdf5.is_own(group, name):
-            raise seal.damaged(self.path, texts.MEMBER_MISSING(group=group.name, name=name))
+            raise seal.damaged(self.path, f"{group.name}/{name} is missing, or is a link to elsewhere")
         return group[name]
 
     def accept(self, found) -> None:
         """Refuse any array that a checkpoint never has: above all one that reads another file, or claims more than the
         file holds."""
         if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
-            raise seal.damaged(self.path, texts.NO_NUMBERS(name=found.name))
+            raise seal.damaged(self.path, f"{found.name} is not an array of numbers")
         if found.shape is None:  # a null dataspace
-            raise seal.damaged(self.path, texts.NO_SHAPE(name=found.name))
+            raise seal.damaged(self.path, f"{found.name} has no shape")
         if hdf5.foreign_storage(found) or found.chunks:
-            raise seal.damaged(self.path, texts.NOT_CONTIGUOUS(name=found.name))
+            raise seal.damaged(self.path, f"the values of {found.name} are not contiguous in this file")
         if hdf5.nbytes_of(found) != found.id.get_storage_size() and hdf5.nbytes_of(found):
             raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=found.name))
         self.spent.append(hdf5.nbytes_of(found))

@@ -13,7 +13,6 @@ import re
 from pathlib import Path
 
 from ringtrain.errors import CheckpointError
-from ringtrain.storage import texts
 
 BLOCK = 512  # the smallest user block that HDF5 allows
 VERSION = 1
@@ -36,27 +35,35 @@ def check_seal(path: Path, file) -> None:
     count = _promised(path, head)
     held = os.fstat(file.fileno()).st_size - BLOCK
     if held != count:
-        raise damaged(path, texts.OTHER_LENGTH(found=held + BLOCK, written=count + BLOCK))
+        raise damaged(path, f"{held + BLOCK:,} bytes long, but {count + BLOCK:,} were written")
     if head != _block(count, _digest(file)):
-        raise damaged(path, texts.BYTES_CHANGED)
+        raise damaged(path, "its bytes changed after they were written: they do not match its sha256")
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
     """Return the error of a damaged checkpoint."""
-    return CheckpointError(texts.DAMAGED(path=path, problem=what))
+    return CheckpointError(
+        f"checkpoint {path} is damaged: {what}; use another one (--resume auto takes the newest good one)"
+    )
 
 
 def _promised(path: Path, head: bytes) -> int:
     """Return the length of the content according to the seal."""
     words = head.decode("ascii", "replace").split()
     if len(head) < BLOCK and _MAGIC.encode().startswith(head[: len(_MAGIC)]):
-        raise damaged(path, texts.TOO_SHORT(nbytes=len(head)))
+        raise damaged(path, f"only {len(head)} bytes long")
     if words[:1] != [_MAGIC]:
-        raise CheckpointError(texts.NO_CHECKPOINT_FILE(path=path, magic=_MAGIC))
+        raise CheckpointError(
+            f"{path} is not a checkpoint of ringtrain: it does not begin with {_MAGIC!r}; give a file of a run's "
+            "checkpoints folder, or the run's folder"
+        )
     if len(words) != 6 or not re.fullmatch("[0-9]{1,18}", words[3]):
-        raise damaged(path, texts.FIRST_LINE)
+        raise damaged(path, "its first line is not one that ringtrain writes")
     if words[1] != str(VERSION):
-        raise CheckpointError(texts.OTHER_VERSION(path=path, version=words[1], wanted=VERSION))
+        raise CheckpointError(
+            f"checkpoint {path} has format version {words[1]}; this ringtrain reads version {VERSION}: use the "
+            "ringtrain that wrote it"
+        )
     return int(words[3])
 
 

@@ -125,11 +125,13 @@ def load_checkpoint(
             with open_file(raw) as file:
                 found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size, ranks).fields())
     except OSError as error:
-        raise CheckpointError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from error
+        raise CheckpointError(
+            f"checkpoint {path} cannot be read ({error.strerror or error}); give another one"
+        ) from error
     except (KeyError, ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
-        raise seal.damaged(path, texts.MALFORMED(error=error)) from error
+        raise seal.damaged(path, f"its contents are not those of a checkpoint ({error})") from error
     if found.fingerprint != fingerprint(found.shapes):
-        raise seal.damaged(path, texts.OTHER_FINGERPRINT)
+        raise seal.damaged(path, "its fingerprint is not that of its weights")
     if shapes := [array.shape for array in found.ranks.values() if array.ndim != 2]:
         raise seal.damaged(path, texts.VALUE_WRONG(name="a shape of /ranks", value=shapes[0]))
     return found
@@ -142,14 +144,15 @@ def check_parameters(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...
     """
     held = checkpoint.shapes
     differing = [
-        texts.SHAPES_DIFFER(name=name, held=_said(held, name), wanted=_said(shapes, name))
+        f"{name}: {_said(held, name)} in the checkpoint, {_said(shapes, name)} in the model"
         for name in {**shapes, **held}
         if _said(held, name) != _said(shapes, name)
     ]
     if differing:
-        more = texts.AND_MORE(count=len(differing) - 3) if len(differing) > 3 else ""
+        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise CheckpointError(
-            texts.OTHER_MODEL(source=source, model=checkpoint.model_name, differing="; ".join(differing[:3]), more=more)
+            f"checkpoint {source} is of another model, {checkpoint.model_name!r}: {'; '.join(differing[:3])}{more}; "
+            "give the model of the checkpoint, or another checkpoint"
         )
 
 
@@ -160,10 +163,13 @@ def check_resumable(checkpoint: Checkpoint, scalars: Sequence[str], source: str)
     """
     for slot, arrays in checkpoint.optimizer.items():
         if {name: np.shape(array) for name, array in arrays.items()} != checkpoint.shapes:
-            raise CheckpointError(texts.OTHER_SLOTS(source=source, slot=slot))
+            raise CheckpointError(
+                f"checkpoint {source} has an optimizer slot {slot!r} for other parameters than its weights: it was "
+                "changed; use another one"
+            )
     for name in scalars:
         if not math.isfinite(checkpoint.scalars.get(name, math.nan)):
-            raise CheckpointError(texts.NO_SCALAR(source=source, name=name))
+            raise CheckpointError(f"checkpoint {source} has no finite number {name}: it was changed; use another one")
 
 
 def _said(shapes: Mapping, name: str) -> str:

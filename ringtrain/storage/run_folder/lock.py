@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ringtrain.errors import UsageError
-from ringtrain.storage import files, texts
+from ringtrain.storage import files
 
 NAME = ".lock"
 PATIENCE_S = 20.0  # wait for the file system to release a lock whose owner is gone
@@ -42,7 +42,7 @@ class Owner:
 
     def describe(self) -> str:
         """Return the owner in words."""
-        return texts.OWNER(process=self.process, host=self.host, since=self.since)
+        return f"process {self.process} on {self.host}, since {self.since}"
 
 
 @dataclass(slots=True)
@@ -107,8 +107,11 @@ def _attempt(folder: Path, last: bool) -> Lock | None:
 
 
 def _taken(folder: Path, owner: Owner | None) -> UsageError:
-    who = texts.BY_OWNER(owner=owner.describe()) if owner else texts.BY_ANOTHER
-    return UsageError(texts.IN_USE(folder=folder, who=who))
+    who = f"by {owner.describe()}" if owner else "by another process"
+    return UsageError(
+        f"run folder {folder} is in use {who}: only one run at a time can write there. Wait for its end, or end it; "
+        "or name another folder with --out"
+    )
 
 
 def _opened(path: Path) -> int:
@@ -136,7 +139,9 @@ def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
     if owner and owner.lives() and owner.process != os.getpid():
         os.close(descriptor)
         raise _taken(folder, owner)
-    return Lock(_signed(descriptor), texts.NO_LOCKS(folder=folder))
+    return Lock(
+        _signed(descriptor), f"{folder} is on a file system without locks: only a second run on this host would be seen"
+    )
 
 
 def _owner(descriptor: int) -> Owner | None:

@@ -44,16 +44,12 @@ class RunOutcome:
 
     def describe(self) -> str:
         """Return one line for people."""
-        lost = texts.LOST(count=len(self.lost)) if self.lost else ""
-        line = texts.OUTCOME(
-            outcome=self.outcome,
-            iteration=self.iteration,
-            iterations=self.iterations,
-            ranks=plural(self.ranks, "rank"),
-            lost=lost,
+        lost = f", {len(self.lost)} lost on the way" if self.lost else ""
+        line = (
+            f"{self.outcome}: iteration {self.iteration:,} of {self.iterations:,}, {plural(self.ranks, 'rank')}{lost}"
         )
         if self.exit_code is not None:
-            line += texts.EXIT_CODE(exit_code=self.exit_code)
+            line += f", exit code {self.exit_code}"
         first_line = self.text.split("\n")[0]
         return f"{line}: {plain(first_line)}" if self.text else line
 
@@ -69,14 +65,18 @@ def read_outcome(folder) -> RunOutcome:
     try:
         return _of(parse_json(read_text(path, LARGEST_BYTES, files.open_nofollow)))
     except OSError as error:
-        raise UsageError(texts.NO_OUTCOME(path=path, reason=error.strerror)) from error
+        raise UsageError(
+            f"{path}: {error.strerror}; give the folder of a run of this version, which holds this file from its start"
+        ) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(texts.OUTCOME_MALFORMED(path=path, error=error)) from error
+        raise UsageError(
+            f"{path} is not the outcome of a run: {error}; it was changed, or another program wrote it"
+        ) from error
 
 
 def _of(held) -> RunOutcome:
     if not isinstance(held, dict):
-        raise ValueError(texts.NO_JSON_OBJECT)
+        raise ValueError("it is not a JSON object")
     counts = {key: _count(held, key) for key in ("iteration", "iterations", "ranks")}
     code, word = held["exit_code"], held["outcome"]
     if word not in {RUNNING, *WORDS.values()}:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import CheckpointError, UsageError
-from ringtrain.storage import files, texts
+from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.files import Folder
@@ -86,7 +86,10 @@ class RunFolder:
         own = [(self.root, path) for path in (self.config, self.log, self.curves, self.outcome)]
         own.append((self.checkpoint_folder, self.best))
         stray = [(folder, path) for folder, path in own if not folder.is_plain(path)]
-        return [texts.MOVED_ASIDE(path=path, name=folder.put_aside(path).name) for folder, path in stray]
+        return [
+            f"{path} is not a regular file of this folder: it is now called {folder.put_aside(path).name}"
+            for folder, path in stray
+        ]
 
     def write_text(self, path: Path, text: str) -> None:
         """Replace a file of the folder whole. Raises: RingtrainError, UsageError as ``files.write``."""
@@ -102,7 +105,7 @@ class RunFolder:
         Raises: RingtrainError, UsageError as ``files.write``; earlier checkpoints still exist then.
         """
         if keep < 1:
-            raise UsageError(texts.KEEP_TOO_FEW(keep=keep))
+            raise UsageError(f"keep {keep}: a run keeps at least its newest checkpoint; give 1 or more")
         path = self.numbered(checkpoint.iteration)
         if is_best:
             store.save_checkpoint(self.best, checkpoint, self.checkpoint_folder)
@@ -184,7 +187,8 @@ def create_run_folder(
         folder.checkpoint_folder.make()
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
-            texts.FILE_IN_THE_WAY(folder=out or runs, file=_file_in_the_way(Path(out or runs) / "checkpoints"))
+            f"run folder {out or runs}: {_file_in_the_way(Path(out or runs) / 'checkpoints')} is a file, but must be "
+            "a folder; name another with --out"
         ) from error
     except OSError as error:
         raise files.unwritable(error, Path(out or runs), 0) from error
@@ -202,7 +206,7 @@ def find_checkpoint(target, best: bool = False, ranks: bool = True) -> FoundChec
     """
     path = Path(target)
     if not path.exists():
-        raise CheckpointError(texts.NOT_FOUND(path=path, beside=_beside(path)))
+        raise CheckpointError(f"{path} does not exist: give a checkpoint's file or a run's folder{_beside(path)}")
     if not path.is_dir():
         return FoundCheckpoint(path, store.load_checkpoint(path, ranks=ranks))
     folder = RunFolder(run_folder_of(path))
@@ -228,7 +232,10 @@ def _refuse(folder: RunFolder, resume: bool) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         held += [name for name in folder.checkpoint_folder.names() if name.endswith(".h5")][:1]
     if held and not resume:
-        raise UsageError(texts.HOLDS_A_RUN(folder=folder.path, held=", ".join(held)))
+        raise UsageError(
+            f"run folder {folder.path} already holds a run ({', '.join(held)}); continue it with --resume auto, or "
+            "name another folder with --out"
+        )
 
 
 def _try_writing(folder: RunFolder) -> None:
@@ -252,14 +259,19 @@ def _first_good(folder: RunFolder, paths: list[Path], ranks: bool) -> FoundCheck
         except CheckpointError as error:
             skipped.append(str(error))
     if skipped:
-        raise CheckpointError(texts.NONE_IS_GOOD(folder=folder.path, reasons="; ".join(skipped)))
-    raise CheckpointError(texts.NO_CHECKPOINT(folder=folder.path, beside=_beside(folder.path)))
+        raise CheckpointError(f"no checkpoint of {folder.path} is good: {'; '.join(skipped)}")
+    raise CheckpointError(
+        f"{folder.path} holds no checkpoint: give a run's folder or a checkpoint's file{_beside(folder.path)}"
+    )
 
 
 def _loaded(folder: RunFolder, path: Path, ranks: bool) -> Checkpoint:
     found, numbered = store.load_checkpoint(path, folder.checkpoint_folder.open, ranks), _NUMBERED.fullmatch(path.name)
     if numbered and int(numbered[1]) != found.iteration:
-        raise CheckpointError(texts.RENAMED(path=path, iteration=found.iteration))
+        raise CheckpointError(
+            f"checkpoint {path} is of iteration {found.iteration}, but its name gives another: the file was renamed; "
+            "name it itself to continue from it"
+        )
     return found
 
 
@@ -272,7 +284,7 @@ def run_folder_of(path: Path) -> Path:
 def _beside(path: Path) -> str:
     """Name the runs beside a path, for an error about it."""
     runs = sorted(each.parent.name for each in path.parent.glob("*/checkpoints") if each.parent != path)
-    return texts.BESIDE(runs=", ".join(runs[-5:])) if runs else ""
+    return f" (beside it: {', '.join(runs[-5:])})" if runs else ""
 
 
 def _is_until(folder: RunFolder, iteration: int) -> bool:

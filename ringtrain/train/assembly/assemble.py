@@ -33,7 +33,6 @@ from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.lr import LearningRate
 from ringtrain.optim.optimizers import make_optimizer
-from ringtrain.train import texts
 from ringtrain.train.agree import together
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.data import check_images, windows_of
@@ -311,15 +310,21 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
     """Raise ConfigError unless every rank has a part of the batch."""
     batch = config.batch
     if batch > train.count and not config.synthetic:
-        raise ConfigError(texts.BATCH_OVER_EXAMPLES(batch=batch, count=train.count))
+        raise ConfigError(f"--batch {batch} is more than the {train.count} training examples; use at most that many")
     if config.reproducible and batch < config.shards:
-        raise ConfigError(texts.BATCH_UNDER_SHARDS(batch=batch, shards=config.shards))
+        raise ConfigError(
+            f"--batch {batch} is smaller than the {config.shards} --shards that --reproducible cuts it into: use a "
+            "larger batch, or fewer shards"
+        )
     if batch < ranks:
-        raise ConfigError(texts.BATCH_UNDER_RANKS(batch=batch, ranks=ranks))
+        raise ConfigError(f"--batch {batch} is smaller than the {ranks} ranks it is divided among; use a larger one")
     ghosts = -(-batch // grain)
     if ghosts < ranks:
         least = grain * (ranks - 1) + 1
-        raise ConfigError(texts.BATCH_UNDER_GHOSTS(batch=batch, ghosts=ghosts, size=grain, ranks=ranks, least=least))
+        raise ConfigError(
+            f"--batch {batch} is {ghosts} ghost batches of {grain}, fewer than the {ranks} ranks: use a batch of at "
+            f"least {least}, or a smaller --batch-norm ghost:SIZE"
+        )
 
 
 def broadcast_array(transport: Transport, ops: Ops, flat: Array) -> None:

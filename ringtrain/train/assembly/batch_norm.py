@@ -8,7 +8,6 @@ from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm
 from ringtrain.parsing import whole_number
-from ringtrain.train import texts
 
 MODEL, SYNC, GHOST = "model", "sync", "ghost"
 
@@ -17,7 +16,10 @@ def with_ghost_batches(setting: str, graph: Graph, model: str) -> Graph:
     """The network with the ghost batches that ``--batch-norm`` asks for. Raises ConfigError."""
     kind, size = _read(setting)
     if kind != MODEL and not any(isinstance(node.layer, BatchNorm) for node in graph.nodes):
-        raise ConfigError(texts.NO_BATCH_NORM(given=setting, model=model))
+        raise ConfigError(
+            f"--batch-norm {setting} is for networks with batch normalisation, and model {model!r} has none: leave it "
+            "out"
+        )
     if kind != GHOST:
         return graph
     layers = [replace(old, ghost=size) if isinstance(old := node.layer, BatchNorm) else old for node in graph.nodes]
@@ -30,12 +32,14 @@ def _read(text: str) -> tuple[str, int]:
     kind, colon, size = text.partition(":")
     if kind not in (MODEL, SYNC, GHOST):
         meant = f"{kind}:SIZE" if colon else kind
-        raise ConfigError(texts.UNKNOWN_BATCH_NORM(given=text, hint=nearest(meant, (MODEL, SYNC, "ghost:SIZE"))))
+        raise ConfigError(f"batch_norm is {text!r}; {nearest(meant, (MODEL, SYNC, 'ghost:SIZE'))}")
     if kind != GHOST and not colon:
         return kind, 0
     if kind == GHOST and (examples := whole_number(size)):
         return kind, examples
-    raise ConfigError(texts.BATCH_NORM(given=text, model=MODEL, sync=SYNC))
+    raise ConfigError(
+        f"batch_norm is {text!r}; it wants {MODEL}, {SYNC}, or ghost:SIZE with a whole number of examples of at least 1"
+    )
 
 
 def is_whole(setting: str) -> bool:
@@ -59,8 +63,8 @@ def describe_batch_norm(setting: str) -> str | None:
     """The note on ``--batch-norm``; None for the model file's own."""
     kind, size = _read(setting)
     if kind == SYNC:
-        return texts.WHOLE_BATCH()
-    return texts.GHOST_BATCHES(size=size) if kind == GHOST else None
+        return "batch normalisation by statistics of the whole batch, summed over ranks in every layer"
+    return f"batch normalisation by ghost batches of {size}" if kind == GHOST else None
 
 
 def partial_ghosts(config: TrainConfig, graph: Graph) -> str | None:
@@ -71,5 +75,12 @@ def partial_ghosts(config: TrainConfig, graph: Graph) -> str | None:
         return None
     shards = f"{least}" if least == most else f"{least} or {most}"
     whole, rest = divmod(config.batch, math.lcm(*_ghosts(graph)))
-    advice = texts.NO_WHOLE_GHOSTS(batch=config.batch) if rest else texts.WHOLE_GHOSTS(shards=whole)
-    return texts.GHOSTS_AND_SHARDS(shards=shards, size=max(uneven), advice=advice)
+    advice = (
+        f"No --shards holds whole ones of --batch {config.batch}, which is no multiple of that"
+        if rest
+        else f"--shards {whole} would hold whole ones, on as many ranks at most"
+    )
+    return (
+        f"ghost batches of batch normalisation end with a shard: of {shards} examples here, where {max(uneven)} were "
+        f"asked for. {advice}"
+    )

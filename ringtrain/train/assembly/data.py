@@ -18,7 +18,6 @@ from ringtrain.launch.doctor.memory import free_bytes
 from ringtrain.nn import shapes
 from ringtrain.nn.losses import make_loss
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec
-from ringtrain.train import texts
 from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly.images import open_image_files, viewed
 from ringtrain.transport.base import Transport
@@ -45,15 +44,26 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
         largest = min(255, (graph.entries or 256) - 1)
         return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, largest)
     if config.data is None and config.model != "digits":
-        raise ConfigError(texts.NO_DATA(model=config.model))
+        raise ConfigError(
+            f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), or "
+            "--synthetic"
+        )
     path, activity = config.data or "digits", transport.activity
     has_images = transport.gather_json(path != "digits" and image_files(path))
     if len(set(has_images)) > 1:
         images, others = (peers(np.flatnonzero(np.equal(has_images, has))) for has in (True, False))
-        raise everywhere(DataError(texts.IMAGES_ON_SOME(path=path, images=images, others=others)))
+        raise everywhere(
+            DataError(
+                f"{path} is a folder or shards of images on {images}, and not on {others}: give all ranks the same "
+                "data and folder"
+            )
+        )
     if has_images[0]:
         if config.test_data is not None and not image_files(config.test_data):
-            raise ConfigError(texts.TEST_OTHER_KIND(data=path, test=config.test_data))
+            raise ConfigError(
+                f"--data {path} has image files, but --test-data {config.test_data} has none: name a folder of images "
+                "or tar shards there"
+            )
         with activity.holds_gil(f"opening images {path}"):
             return open_image_files(path, config, model, transport)
     limit = _most_in_memory(config, transport)
@@ -99,7 +109,10 @@ def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
     """Raise DataError if the network does not take images of this shape."""
     if not takes(model.input, tuple(data.train.shape)):
         images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
-        raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
+        raise DataError(
+            f"data set {data.name!r} has images of {images}, but model {model.name!r} takes {wanted}: use another "
+            "data set or model, or --resize for images of one class number each"
+        )
 
 
 def takes(spec: InputSpec, stored: tuple[int, ...]) -> bool:

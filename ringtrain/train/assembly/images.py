@@ -17,7 +17,6 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn import shapes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.parsing import whole_number
-from ringtrain.train import texts
 from ringtrain.train.agree import together
 from ringtrain.transport.base import Transport
 
@@ -33,7 +32,10 @@ def resize_of(config: TrainConfig) -> tuple[int, int] | int | None:
         return None
     sides = [whole_number(side) or 0 for side in config.resize.split("x")]
     if len(sides) > 2 or not all(0 < side <= MOST_PIXELS for side in sides):
-        raise ConfigError(texts.RESIZE(given=config.resize, most=MOST_PIXELS))
+        raise ConfigError(
+            f"--resize {config.resize!r} is neither HxW nor one number of pixels (from 1 to {MOST_PIXELS}), such as "
+            "224x224 or 256"
+        )
     return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
 
 
@@ -57,12 +59,18 @@ def transform_of(config: TrainConfig, model: ModelSpec) -> Transform | None:
     if config.random_resized_crop is not None:
         scale = _numbers(config.random_resized_crop, ":", 2)
         if scale is None or not 0 < scale[0] <= scale[1] <= 1:
-            raise ConfigError(texts.CROP_SCALE(given=config.random_resized_crop))
+            raise ConfigError(
+                f"--random-resized-crop {config.random_resized_crop!r} is no LEAST:MOST, shares of the image's area "
+                "from above 0 to 1, such as 0.08:1"
+            )
         crop = RandomResizedCrop(*_size_of(model), (scale[0], scale[1]))
     if config.colour_jitter is not None:
         given = _numbers(config.colour_jitter, ",", 4)
         if given is None or min(given) < 0 or given[3] > 0.5:
-            raise ConfigError(texts.JITTER(given=config.colour_jitter))
+            raise ConfigError(
+                f"--colour-jitter {config.colour_jitter!r} is no B,C,S,H: brightness, contrast and saturation from 0, "
+                "hue from 0 to 0.5, such as 0.4,0.4,0.4,0.1"
+            )
         jitter = ColourJitter(*given)
     return Transform(crop, jitter) if crop or jitter else None
 
@@ -71,7 +79,10 @@ def transform_of(config: TrainConfig, model: ModelSpec) -> Transform | None:
 def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """Open a folder of images or tar shards. Collective: ranks divide the work. Raises ConfigError, DataError"""
     if len(model.input.shape) != 3:
-        raise ConfigError(texts.NO_IMAGE_INPUT(model=model.name, shape=shapes.format_shape(model.input.shape)))
+        raise ConfigError(
+            f"--data has images, but model {model.name!r} takes {shapes.format_shape(model.input.shape)}, not height "
+            "x width x channels"
+        )
     view, threads = View(_size_of(model), resize_of(config)), threads_of(config, transport)
     channels, divide, touch = model.input.shape[2], _divided(transport), transport.activity.touch
     data = open_images(path, view, channels, threads, divide, touch)
@@ -86,7 +97,10 @@ def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Tran
     resize, threads = resize_of(config), threads_of(config, transport)
     asked = [name for name in CLASSES_ALONE if getattr(config, name) is not None]
     if asked and not (data.train.has_classes and len(data.train.shape) == 3):
-        raise ConfigError(texts.NO_IMAGE_CLASSES(option=_flag(asked[0]), data=data.name))
+        raise ConfigError(
+            f"{_flag(asked[0])} is for images with one class number each, which {data.name!r} does not have: leave it "
+            "out"
+        )
     transform = transform_of(config, model)
     if resize is not None or transform is not None:
         view = None if resize is None else View(_size_of(model), resize)
@@ -107,9 +121,16 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
     train = data.train
     if transform.jitter is not None and (train.dtype != np.uint8 or train.shape[2] != 3):
         given = shapes.format_shape(train.shape)
-        raise ConfigError(texts.JITTER_NO_COLOURS(data=data.name, dtype=train.dtype, shape=given))
+        raise ConfigError(
+            f"--colour-jitter changes RGB images of 8 bits; those of {data.name!r} are {train.dtype} {given}: leave "
+            "it out"
+        )
     if model.input.mean == "image" and transform.size(train.shape) != train.shape[:2]:
-        raise ConfigError(texts.MEAN_OF_OTHER_SIZE(model=model.name, images=shapes.format_shape(train.shape)))
+        raise ConfigError(
+            f"model {model.name!r} subtracts the mean image, and that of {shapes.format_shape(train.shape)} is no mean "
+            'images of another size: say --resize with the size of the model\'s input, or take mean = "channel" in a '
+            "copy of the model"
+        )
 
 
 def _flag(name: str) -> str:

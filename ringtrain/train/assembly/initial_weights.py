@@ -15,7 +15,6 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.train.agree import on_root
 from ringtrain.transport.base import Transport
-from ringtrain.weights import texts as weight_texts
 from ringtrain.weights.sources import read_weights
 
 
@@ -67,7 +66,7 @@ def find_initial(transport: Transport, config: TrainConfig, model: ModelSpec) ->
         with transport.activity.holds_gil(f"reading weights {source}"):
             matched = read_weights(source, model.graph())
         found.append(matched.weights)
-        return weight_texts.INITIAL(source=source, words=matched.words())
+        return f"weights of {source}: {matched.words()}"
 
     words = on_root(transport, read)
     return InitialWeights(found[0] if found else None, words)

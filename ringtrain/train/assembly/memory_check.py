@@ -10,7 +10,7 @@ from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Parameter
 from ringtrain.nn.shapes import format_shape
 from ringtrain.ops.base import Ops
-from ringtrain.train import texts
+from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 
@@ -29,7 +29,12 @@ def check_room(
     if there is None or each * ranks <= there:
         return
     largest = max(spans, key=lambda span: span.count)
-    what = texts.WEIGHTS_AND_GRADIENTS() if trained else texts.WEIGHTS()
-    of = texts.OF_DEVICE() if device is not None else texts.OF_HOST(ranks=plural(ranks, "rank"))
+    what = "weights and gradients" if trained else "weights"
+    of = "of its device's memory" if device is not None else f"of memory on its host, for {plural(ranks, 'rank')}"
     sizes = {"each": format_bytes(each), "there": format_bytes(there)}
-    raise ModelError(texts.NO_ROOM(what=what, of=of, largest=largest.name, shape=format_shape(largest.shape), **sizes))
+    raise ModelError(
+        Template(
+            "the network's {what} take {each} on each rank, and there are {there} {of}: most is {largest}, {shape}; "
+            "make that smaller, or take another model"
+        )(what=what, of=of, largest=largest.name, shape=format_shape(largest.shape), **sizes)
+    )

@@ -12,7 +12,7 @@ from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
 from ringtrain.optim.optimizers import Hyper
-from ringtrain.train import texts
+from ringtrain.template import Template
 
 STEPPED = ("step", "multistep")  # policies that read lr_steps
 
@@ -42,7 +42,10 @@ def best_by_of(config: TrainConfig) -> str:
     ConfigError if such a task is asked for it."""
     counted = config.loss not in LOSSES or LOSSES[config.loss].accuracy
     if config.best_by == "accuracy" and not counted:
-        raise ConfigError(texts.NO_ACCURACY(loss=config.loss))
+        raise ConfigError(
+            f"--best-by accuracy needs a loss that counts correct answers; --loss {config.loss} does not: use "
+            "--best-by loss"
+        )
     return config.best_by or ("accuracy" if counted else "loss")
 
 
@@ -51,12 +54,12 @@ def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
     words = [config.lr_policy]
     if config.lr_steps and config.lr_policy in STEPPED:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
-        text = texts.STEP_EVERY if config.lr_policy == "step" else texts.STEP_AT
+        text = Template("{policy} every {steps}") if config.lr_policy == "step" else Template("{policy} at {steps}")
         words = [text(policy=config.lr_policy, steps=steps)]
     if rate.floor:
-        words.append(texts.FLOOR(floor=rate.floor))
+        words.append(f"at least {rate.floor:g}")
     if config.warmup:
-        words.append(texts.WARMUP(span=_span(config.warmup, rate.warmup)))
+        words.append(f"warm-up {_span(config.warmup, rate.warmup)}")
     return ", ".join(words)
 
 
@@ -65,7 +68,7 @@ def _span(given: int | str, iterations: int) -> str:
     if isinstance(given, int):
         return counted
     count = given.removesuffix("ep")
-    return (texts.EPOCH_SPAN if count == "1" else texts.EPOCHS_SPAN)(count=count, iterations=counted)
+    return f"{count} epoch = {counted}" if count == "1" else f"{count} epochs = {counted}"
 
 
 def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
@@ -74,13 +77,18 @@ def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
     notes = []
     if 0 < rate.total <= rate.warmup:
         span, reached = _span(config.warmup, rate.warmup), rate.at(rate.total - 1)
-        notes.append(texts.SHORT_OF_WARMUP(span=span, length=length, reached=reached, lr=rate.lr))
+        notes.append(
+            f"the run is over before its warm-up of {span}: it has {length}, and its rate comes to {reached:.3g} of "
+            f"{rate.lr:g}. Give a shorter --warmup, or 0"
+        )
     if config.lr_steps and config.lr_policy not in STEPPED:
-        notes.append(texts.STEPS_UNUSED(owners=" and ".join(STEPPED), policy=config.lr_policy))
+        notes.append(
+            f"--lr-steps changes nothing: it is of --lr-policy {' and '.join(STEPPED)}, and this is {config.lr_policy}"
+        )
         return notes
     beyond = [_span(*pair) for pair in zip(config.lr_steps, rate.steps, strict=True) if pair[1] >= rate.total]
     if beyond:
-        notes.append(texts.STEPS_BEYOND(steps=", ".join(beyond), length=length))
+        notes.append(f"--lr-steps {', '.join(beyond)}: the rate does not drop there, as the run has {length}")
     return notes
 
 
@@ -89,9 +97,9 @@ def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str
     most = -(-examples // grain)
     if config.accumulate <= most:
         return []
-    ghosts = texts.IN_GHOSTS(size=grain) if grain > 1 else ""
+    ghosts = f" in ghost batches of {grain}" if grain > 1 else ""
     own, count = plural(examples, "example"), plural(most, "micro-batch", "micro-batches")
-    return [texts.FEW_MICRO_BATCHES(accumulate=config.accumulate, examples=own, ghosts=ghosts, count=count)]
+    return [f"--accumulate {config.accumulate}: a rank has {own} of a batch{ghosts}, which make {count} and no more"]
 
 
 def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
@@ -101,18 +109,23 @@ def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[st
     sources = [source for source, values in own if values.get("warmup") is not None]
     if not sources or rate.warmup < rate.total:
         return
-    asked = texts.WARMUP_KEY(source=sources[-1], warmup=config.warmup)
+    asked = f"{sources[-1]}: warmup is {config.warmup!r}"
     if sources[-1] == FLAGS:
-        asked = texts.WARMUP_FLAG(warmup=config.warmup)
+        asked = f"--warmup {config.warmup}"
     given = {"length": length_of(config), "total": rate.total, "lr": rate.lr}
-    raise ConfigError(texts.LONG_WARMUP(asked=asked, warmup=plural(rate.warmup, "iteration"), **given))
+    raise ConfigError(
+        Template(
+            "{asked}: a warm-up of {warmup} lasts as long as the run or longer, which has {total:,} ({length}): the "
+            "rate would not come to {lr:g}. Give a shorter warm-up, or a longer run"
+        )(asked=asked, warmup=plural(rate.warmup, "iteration"), **given)
+    )
 
 
 def length_of(config: TrainConfig, times: int = 1) -> str:
     """The flag that makes a run ``times`` as long as this one."""
     if config.iterations is not None:
-        return texts.ITERATIONS(iterations=times * config.iterations)
-    return texts.EPOCHS(epochs=times * (config.epochs or 0))
+        return f"--iterations {times * config.iterations}"
+    return f"--epochs {times * (config.epochs or 0)}"
 
 
 def hyper_of(config: TrainConfig) -> Hyper:

@@ -20,6 +20,7 @@ from ringtrain.exchange.update.owned_update import OwnedArray
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
+from ringtrain.template import Template
 from ringtrain.train import texts
 from ringtrain.train.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
@@ -142,17 +143,24 @@ def _groups(values: Sequence[str]) -> dict[str, list[int]]:
 def _describe_ranks(wholes: Sequence[str], hosts: Sequence[str]) -> str:
     most, *others = _groups(wholes).values()
     wrong = sorted(rank for group in others for rank in group)
-    have = texts.ONE_HAS if len(wrong) == 1 else texts.SEVERAL_HAVE
+    have = (
+        Template("{wrong} has other bits than {most}")
+        if len(wrong) == 1
+        else Template("{wrong} have other bits than {most}")
+    )
     differing = have(wrong=placed(wrong, hosts), most=placed(most, hosts))
     if len(most) == len(others[0]):
-        return texts.UNDECIDED(differing=differing)
-    return (texts.ONE_AGREES if len(most) == 1 else texts.SEVERAL_AGREE)(differing=differing)
+        return f"{differing}; two groups are equally large, so ringtrain cannot tell which of them is right"
+    return f"{differing}, which agrees" if len(most) == 1 else f"{differing}, which agree"
 
 
 def _describe_nonfinite(when: str, problems: Sequence, gradients: Sequence[str | None], hosts: Sequence[str]) -> str:
     ranks = [rank for rank, problem in enumerate(problems) if problem]
     what, span = problems[ranks[0]]
-    named = texts.WEIGHTS_ARE() if what == WEIGHTS else texts.STATE_IS(name=what)
+    named = "weights are" if what == WEIGHTS else f"the optimizer's {what} is"
     gradient = next((found for found in gradients if found), None)
-    cause = texts.GRADIENT_TOO(span=gradient) if gradient else ""
-    return texts.NOT_FINITE(what=named, span=span, when=when, ranks=placed(ranks, hosts), cause=cause)
+    cause = f"; the last gradient is not finite either, {gradient!r} first" if gradient else ""
+    return (
+        f"{named} not finite, {span!r} first {when}, on {placed(ranks, hosts)}{cause}; this state is not saved. Lower "
+        "--lr, add --warmup or --clip-norm, and go on from an earlier checkpoint with --resume"
+    )

@@ -4,7 +4,6 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
-from ringtrain.train import texts
 from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.checkpoints.state import SINCE_BEST, Progress
 
@@ -15,7 +14,10 @@ def check_early_stop(config: TrainConfig, data: DataSet) -> None:
     """Raise ConfigError if no evaluation can end the run, or evaluations lack the figure of ``--best-by``."""
     best_by_of(config)
     if config.early_stop is not None and data.test is None:
-        raise ConfigError(texts.EARLY_STOP_WITHOUT_TEST(evaluations=config.early_stop, data=data.name))
+        raise ConfigError(
+            f"--early-stop {config.early_stop} compares evaluations, and data {data.name} have no test part: leave it "
+            "out, or make the data with one"
+        )
 
 
 def is_stale(config: TrainConfig, scalars: dict) -> bool:
@@ -25,4 +27,4 @@ def is_stale(config: TrainConfig, scalars: dict) -> bool:
 
 def early_stop_note(config: TrainConfig, progress: Progress) -> str:
     count = plural(progress.since_best, "evaluation")
-    return texts.NO_BETTER(best_by=best_by_of(config), best=progress.best, evaluations=count)
+    return f"--early-stop: no test {best_by_of(config)} better than {progress.best:.4f} in {count}"

@@ -11,7 +11,6 @@ from ringtrain.data.split import Shape, Split
 from ringtrain.errors import CheckpointError, everywhere
 from ringtrain.nn.spec import InputSpec
 from ringtrain.storage.checkpoint.store import Checkpoint
-from ringtrain.train import texts
 from ringtrain.train.assembly.data import takes
 from ringtrain.transport.base import Transport
 
@@ -97,7 +96,12 @@ def spread(transport: Transport, form: dict, checkpoint: Checkpoint | None, spec
     try:
         return _made(spec, tuple(form["classes"]), arrays)
     except (KeyError, ValueError, TypeError, OverflowError):
-        raise everywhere(CheckpointError(texts.WRONG_FACTS(path=form["path"], model=form["model_name"]))) from None
+        raise everywhere(
+            CheckpointError(
+                f"checkpoint {form['path']}: the mean, std, mean_image or shape of its training data do not fit the "
+                f"input of model {form['model_name']!r}: it was changed; use another one"
+            )
+        ) from None
 
 
 def _made(spec: InputSpec, classes: tuple[str, ...], arrays: dict[str, np.ndarray]) -> InputFacts:

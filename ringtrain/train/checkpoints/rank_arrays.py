@@ -7,7 +7,6 @@ from ringtrain.exchange import tags
 from ringtrain.exchange.base import RankState
 from ringtrain.humanize import plural
 from ringtrain.storage.checkpoint.store import Checkpoint
-from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.transport.base import Transport
 
@@ -57,4 +56,9 @@ def notes(run: Assembly, transport: Transport, form: dict[str, list]) -> list[st
     if not form or _fitting(run, transport, form):
         return []
     before, now = (plural(ranks, "rank") for ranks in (next(iter(form.values()))[1], transport.size))
-    return [texts.FROM_THE_MEAN(before=before, names=", ".join(form), now=now)]
+    return [
+        (
+            f"the checkpoint has {', '.join(form)} of each of its {before}, for as many of the same strategy and "
+            f"optimizer; here {now} begin alike, from the mean (of residuals from the sum)"
+        )
+    ]

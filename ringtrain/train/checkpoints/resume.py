@@ -62,8 +62,8 @@ class Origin:
     def words(self) -> str:
         """The state of a run that stops before its first iteration."""
         if self.place is None:
-            return texts.NO_CHECKPOINT()
-        return texts.CHECKPOINT_UNCHANGED(iteration=self.iteration)
+            return "there is no checkpoint of it yet"
+        return f"its checkpoint of iteration {self.iteration} is as it was"
 
     def as_json(self) -> dict:
         """The origin without the checkpoint, for other ranks: JSON-able."""
@@ -103,7 +103,7 @@ def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin
         return Origin(folder=out)
     if resume == AUTO:
         if out is None:
-            raise ConfigError(texts.AUTO_WITHOUT_OUT())
+            raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
         RunFolder(out).check_idle()
         return _origin_in(RunFolder(out), named)
     own = run_folder.run_folder_of(Path(resume)) if Path(resume).is_dir() else None
@@ -134,7 +134,7 @@ def _first_origin(folder: RunFolder, named: str | None) -> Origin:
     try:
         found = run_folder.find_checkpoint(source)
     except CheckpointError as error:
-        raise CheckpointError(texts.NOTHING_TO_BEGIN_AT(folder=folder.path, source=source, error=error)) from None
+        raise CheckpointError(f"{folder.path} has no checkpoint yet, and is to begin at {source}: {error}") from None
     origin = _continued(found, str(folder.path), True)
     if before is not None and Path(before) == Path(source):
         origin.config = config
@@ -166,7 +166,7 @@ def config_of(folder: RunFolder) -> tuple[str | None, str]:
         return None, ""
     except (OSError, ValueError, ConfigError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return None, texts.NOT_A_CONFIG(path=folder.config, why=why)
+        return None, f"{folder.config} is not what a run writes ({why})"
     return text, ""
 
 
@@ -200,7 +200,10 @@ def _resolved(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainCon
     layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, kept]
     chosen = resolve(*layers)
     if checkpoint_in(chosen.resume) and any(values.get("init") for _, values in own):
-        raise ConfigError(texts.INIT_AND_RESUME(init=chosen.init, resume=chosen.resume))
+        raise ConfigError(
+            f"--init {chosen.init} begins a run, and --resume {chosen.resume} goes on with one, whose weights it has: "
+            "leave one of them out"
+        )
     if origin.place is None:
         model = _loaded(chosen)
         return resolve(recipe_layer(model.name, model.recipe), *layers), model
@@ -208,7 +211,10 @@ def _resolved(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainCon
     if any("model" in values for _, values in own):
         other = _loaded(chosen)
         if (model.nodes, model.input) != (other.nodes, other.input):
-            raise CheckpointError(texts.OTHER_MODEL(source=chosen.model, model=model.name))
+            raise CheckpointError(
+                f"the checkpoint is of another model than {chosen.model!r}: its {model.name!r} has other layers or "
+                "another input. Leave --model out to go on with the checkpoint's, or start a new run"
+            )
     _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
     return chosen, model
 
@@ -223,7 +229,14 @@ def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
     _check_same(texts.FIXED, *({key: getattr(config, key) for key in FIXED_ON_RESUME} for config in (before, now)))
     _check_same(texts.FIXED, *({"best_by": best_by_of(config)} for config in (before, now)))
     if before.reproducible:
-        _check_same(texts.FIXED_BITS, numerics_of(before), numerics_of(now))
+        _check_same(
+            Template(
+                "the run that goes on is reproducible, and has {key} = {before!r}, not {now!r}: the bits of its "
+                "products depend on that, so leave it out; to change it, start a new run"
+            ),
+            numerics_of(before),
+            numerics_of(now),
+        )
 
 
 def _check_same(text: Template, before: Mapping, now: Mapping) -> None:
@@ -239,14 +252,25 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
     finished, seen = origin.place["iteration"], origin.place["examples_seen"]
     if run.iterations < finished:
         given = length_of(run.config)
-        raise ConfigError(texts.FINISHED_MORE(finished=finished, iterations=run.iterations, given=given))
+        raise ConfigError(
+            f"the run that goes on has finished {finished} iterations, more than the {run.iterations} of {given}: "
+            "give the number in all, or an earlier checkpoint"
+        )
     run.exchange.owned_state.check_names(origin.place["slots"])
     other = difference(origin.place["data_checksum"], run.data.checksum)
     if other:
         names = {"before": origin.place["data_name"], "now": run.data.name}
-        raise CheckpointError(texts.OTHER_DATA(difference=other, **names))
+        raise CheckpointError(
+            Template(
+                "the checkpoint was trained on other data: {before!r}, and here is {now!r}: {difference}; give that "
+                "--data"
+            )(difference=other, **names)
+        )
     if origin.found:
         store.check_parameters(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
         store.check_resumable(origin.found.checkpoint, SUMS, str(origin.found.path))
     if run.sampler.iteration_at(seen) != finished:
-        raise CheckpointError(texts.OTHER_POSITION(batch=run.sampler.batch, iteration=finished, seen=seen))
+        raise CheckpointError(
+            f"the checkpoint says iteration {finished:,}, but {seen:,} examples seen, which is another iteration with "
+            f"batches of {run.sampler.batch}: the file was changed; give another"
+        )

@@ -10,7 +10,6 @@ from ringtrain.report.events import CheckpointSaved, Event, Note
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, capture, checkpoint_of
 from ringtrain.train.stopping.reasons import JobEnd
@@ -79,7 +78,14 @@ class Checkpointing:
             raise RingtrainError(str(error)) from error
         left = UNSAVED_AT_MOST - self._unsaved_in_a_row
         more = plural(left, "checkpoint")
-        self._sink.handle(Note(text=texts.NOT_SAVED(iteration=self._progress.iteration, error=error, left=more)))
+        self._sink.handle(
+            Note(
+                text=(
+                    f"no checkpoint of iteration {self._progress.iteration:,}: {error}. The run goes on; it ends if "
+                    f"{more} more cannot be saved"
+                )
+            )
+        )
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
         """The state at ``progress``. Not collective."""

@@ -26,7 +26,6 @@ from ringtrain.exchange.model_parallel.activation_messages import (
 )
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Tapes
-from ringtrain.train import texts
 from ringtrain.train.step.partition import micro_batches
 from ringtrain.transport.waiting import peers
 
@@ -272,12 +271,13 @@ class FcMessages:
                 describe_awaited(slot.onward[1].peers, header.id) for header, slot in onward if slot.onward
             )
         if not self.leads:
-            return texts.AWAITED_CHOICE(rank=self._choice.first)
+            return f"rank {self._choice.first} to name the next micro-batch"
         if self._due:
             return describe_awaited([self._places[self._due[0][1]].headers.peer], self._due[0])
-        return texts.AWAITED_ACTIVATIONS(ranks=peers(place.headers.peer for place in self._places if not place.gone))
+        ranks = peers(place.headers.peer for place in self._places if not place.gone)
+        return f"{ranks} to send activations"
 
 
 def describe_awaited(ranks: Sequence[int], id: Id) -> str:
     """Return the ranks that are to send a micro-batch, in words."""
-    return texts.AWAITED_MESSAGE(ranks=peers(ranks), message=describe_id(id))
+    return f"{peers(ranks)} to send {describe_id(id)}"

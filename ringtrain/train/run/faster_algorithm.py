@@ -14,7 +14,6 @@ from ringtrain.collectives.execution.reduction import NATIVE
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.exchange.tags import MEASURED
 from ringtrain.humanize import format_bytes, format_seconds
-from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 
 FLOAT32 = TYPES["float32"]
@@ -43,13 +42,10 @@ def faster_algorithm_note(run: Assembly, share: float) -> str | None:
     fastest = min(seconds, key=lambda name: seconds[name])
     if seconds[algorithm] < WORTH * seconds[fastest]:
         return None
-    return texts.FASTER_ALGORITHM(
-        share=share,
-        size=format_bytes(nbytes),
-        algorithm=algorithm,
-        seconds=format_seconds(seconds[algorithm]),
-        other=fastest,
-        other_seconds=format_seconds(seconds[fastest]),
+    return (
+        f"the exchange blocked {share:.0%} of the training. As the run ended, an all-reduce of {format_bytes(nbytes)} "
+        f"took {format_seconds(seconds[algorithm])} by {algorithm}, and {format_seconds(seconds[fastest])} by "
+        f"{fastest}, whose sums may round otherwise: --algorithm {fastest} may be faster"
     )
 
 

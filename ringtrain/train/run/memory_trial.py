@@ -7,7 +7,6 @@ from ringtrain.data.batches.sampler import largest_part
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
-from ringtrain.train import texts
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.step.partition import with_rows
@@ -44,7 +43,7 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
     try:
         need = _need(run, ops, batch)
     except DeviceFullError:
-        return _smaller(texts.NOT_ONE_FITS(error=error), run)
+        return _smaller(f"{error}. Not even one example fits beside weights, gradients and the optimizer's state", run)
     finally:
         run.worker.passes.forget()
     return advise(need, run)
@@ -63,22 +62,30 @@ def advise(need: MemoryNeed, run: Assembly) -> str:
     config, ranks = run.config, len(run.roles.trainers)
     share, fit = largest_part(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
     total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))
-    problem = texts.DOES_NOT_FIT(examples=run.at_a_time, total=total, fixed=fixed, each=each)
+    problem = (
+        f"{run.at_a_time} examples at a time do not fit in the {total} of a rank's device: weights, gradients and "
+        f"optimizer take {fixed}, and each example {each}"
+    )
     if not fit:
         return _smaller(problem, run)
     if config.reproducible:
         shards, batch = -(-config.batch // fit), fit * config.shards
-        return texts.MORE_SHARDS(problem=problem, fit=fit, shards=shards, batch=batch, less=_less(run))
+        return f"{problem}. About {fit} fit: give --shards {shards}, or --batch {batch}{_less(run)}"
     parts, batch = -(-share // fit), fit * ranks
-    return texts.ACCUMULATE(problem=problem, fit=fit, parts=parts, batch=batch, less=_less(run))
+    return (
+        f"{problem}. About {fit} fit: give --accumulate {parts}, which computes the same in parts, or --batch "
+        f"{batch}{_less(run)}"
+    )
 
 
 def _less(run: Assembly) -> str:
     """What makes activations less, of the options that the run could take."""
     again = run.config.recompute or batch_norm.is_whole(run.config.batch_norm)
     half = run.config.precision == "float32"
-    return ("" if again else texts.FEWER_ACTIVATIONS()) + (texts.HALF_PRECISION() if half else "")
+    return ("" if again else ", or --recompute, which keeps fewer activations") + (
+        ", or --precision bfloat16, whose activations take half" if half else ""
+    )
 
 
 def _smaller(problem: str, run: Assembly) -> str:
-    return texts.SMALLER(problem=problem, less=_less(run))
+    return f"{problem}: use smaller images or another model{_less(run)}, or more memory"

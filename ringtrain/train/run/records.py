@@ -8,7 +8,6 @@ from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Event, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
-from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
@@ -76,7 +75,10 @@ class RunRecords:
             return
         self._skipped = scale.skipped
         updates = plural(scale.skipped, "update")
-        self.note(texts.SKIPPED(updates=updates, iteration=iteration, factor=scale.factor))
+        self.note(
+            f"{updates} left out by iteration {iteration:,}: the gradient was not finite; the loss is scaled by "
+            f"{scale.factor:g} from here on"
+        )
 
     def note(self, text: str) -> None:
         self._sink.handle(Note(text=text))
@@ -132,7 +134,10 @@ class RunRecords:
             for rank, (waited_s, training_s) in enumerate(zip(ranks.waited_s, ranks.training_s, strict=True))
         )
         if share >= WORTH_SHARE and waited_s >= WORTH_S:
-            self.note(texts.DATA_WAITS(rank=rank, share=share))
+            self.note(
+                f"rank {rank} waited {share:.0%} of the time for its examples: the loader is the limit. It is faster "
+                "with more cores a rank, smaller files or uint8 arrays: docs/slow.md, How fast must the loader be?"
+            )
 
     def _note_faster_algorithm(self, ranks: Ranks) -> None:
         """Say so if another all-reduce is faster, and it matters. Collective. A rank that waits for a slower one is

@@ -9,7 +9,6 @@ from ringtrain.errors import DivergedError, Interrupted, StalledError, everywher
 from ringtrain.report.events import is_better
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.checkpoints.early_stop import EARLY_STOP, early_stop_note
@@ -101,7 +100,12 @@ class Run:
             why, done = stop_reason(self._transport, self._stop), self._progress.iteration
             folder = self._folder.path if self._folder else "the run folder"
             self._stop.stopped()
-            raise everywhere(Interrupted(texts.STOPPED_AFTER(why=why, iteration=done, folder=folder)))
+            raise everywhere(
+                Interrupted(
+                    f"stopped {why} after iteration {done}; a checkpoint is in {folder}: go on with --out {folder} "
+                    "--resume auto"
+                )
+            )
 
     def _write_trace(self, stopping: bool) -> None:
         """Write the trace after its last iteration, or the run's."""
@@ -180,8 +184,13 @@ class Run:
                 self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
             )
         if self._score and not math.isfinite(self._score.loss):
-            what, done = texts.TEST_LOSS(loss=self._score.loss), self._progress.iteration
-            raise everywhere(DivergedError(texts.DIVERGED(what=what, iteration=done)))
+            what, done = f"the test loss is {self._score.loss:g}", self._progress.iteration
+            raise everywhere(
+                DivergedError(
+                    f"{what} after iteration {done}; this state is not saved. Lower --lr, add --warmup or "
+                    "--clip-norm, and go on from an earlier checkpoint with --resume"
+                )
+            )
         return self._score
 
     def _digest(self, settled: bool) -> str | None:
@@ -209,7 +218,7 @@ class Run:
             return
         gradient = replicas.gradient_problem()
         self._of.exchange.synchronize()
-        replicas.check(texts.AFTER_ITERATION(iteration=done), gradient, comparing)
+        replicas.check(f"after iteration {done}", gradient, comparing)
         self._checked = (done, comparing)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────

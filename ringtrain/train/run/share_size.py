@@ -15,7 +15,7 @@ from statistics import median
 
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.humanize import format_bytes, format_seconds, plural
-from ringtrain.train import texts
+from ringtrain.template import Template
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.step.partition import blank_batch
 
@@ -48,9 +48,9 @@ class Division:
         """This share, at least so many examples in whole grains, and a division with such shares, for a note."""
         least = -(-least // self.grain) * self.grain
         fewer, larger = self.batch // least, least * self.ranks
-        division = texts.LARGER_BATCH(batch=larger, ranks=self.ranks)
+        division = f"--batch {larger} on {self.ranks} ranks"
         if fewer > 1:
-            division = texts.FEWER_RANKS(batch=self.batch, ranks=fewer)
+            division = f"--batch {self.batch} on at most {fewer} ranks"
         return {
             "examples": plural(self.share, "example"),
             "least": plural(least, "example"),
@@ -101,7 +101,10 @@ def expected_note(run: Assembly, clock: Clock = time.perf_counter) -> str | None
         if here[1] >= exchange_s:
             return None
     other = timed(run, other_size(here, exchange_s), hiding, clock)
-    return texts.ALL_REDUCE_LONGER(
+    return Template(
+        "a rank's share of {examples} is too small to hide the exchange: the all-reduce of {size} takes {exchange} "
+        "by the tuning file, and {passes} {others}. Shares of about {least} take as long: {division}"
+    )(
         size=format_bytes(run.arena.count * run.arena.grads.dtype.itemsize),
         exchange=format_seconds(exchange_s),
         passes=" and ".join(names),
@@ -147,7 +150,11 @@ class FirstIterations:
         if others_s >= enough_s:
             return None
         here = division.share, others_s
-        return texts.BLOCKS_LONG(
+        return Template(
+            "a rank's share of {examples} is too small to hide the exchange: it blocks {blocked} of {whole} in an "
+            "iteration (medians of iterations {first} to {last}). Less than {most:.0%} takes shares of {least} or "
+            "more: {division}"
+        )(
             blocked=format_seconds(blocked_s),
             whole=format_seconds(blocked_s + others_s),
             first=FIRST,

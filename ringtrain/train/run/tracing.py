@@ -20,7 +20,6 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark
 from ringtrain.parsing import whole_number
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write_trace
-from ringtrain.train import texts
 from ringtrain.train.step.instructions import Forward, Update
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.base import Transport
@@ -32,15 +31,17 @@ WINDOW = (6, 8)  # iterations of a start, after those in which ranks find their 
 def window_of(config: TrainConfig, begun: int) -> range:
     """The iterations to trace, from 0, of a run that begins at iteration ``begun``. Raises ConfigError."""
     if config.trace is not None and Path(config.trace).name in ("", ".."):
-        raise ConfigError(texts.TRACE_TO_FOLDER(trace=config.trace))
+        raise ConfigError(
+            f"--trace is {config.trace!r}, a folder; it wants a file, a bare name of one in the run folder"
+        )
     text = config.trace_iterations
     if text is None:
         return range(begun + WINDOW[0] - 1, begun + WINDOW[1])
     first, last = map(whole_number, text.partition(":")[::2])
     if first is None or last is None or not 1 <= first <= last:
-        raise ConfigError(texts.TRACE_ITERATIONS(given=text))
+        raise ConfigError(f"--trace-iterations is {text!r}; it wants FIRST:LAST, counted from 1, as in 100:102")
     if first <= begun:
-        raise ConfigError(texts.TRACE_TOO_EARLY(given=text, first=first, begun=begun))
+        raise ConfigError(f"--trace-iterations {text} begins in iteration {first}, and this run after {begun}")
     return range(first - 1, last)
 
 
@@ -126,10 +127,12 @@ class Tracer:
             if self._path is not None:
                 write_trace(self._path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
         except OSError as error:  # not worth a run
-            return texts.TRACE_UNWRITTEN(path=self._path, error=error.strerror)
+            return f"the trace could not be written to {self._path} ({error.strerror})"
         if any(every):
-            return texts.TRACE_WRITTEN(path=self._path)
-        return texts.NOTHING_TRACED(iteration=self.window.start + 1)
+            return f"the trace is in {self._path}: open it at https://ui.perfetto.dev"
+        return (
+            f"nothing was traced: the run ended before iteration {self.window.start + 1}, the first that was asked for"
+        )
 
     # ── the worker ────────────────────────────────────────────────────────────────────────────────────────────
     def _perform(self, instruction: object) -> None:

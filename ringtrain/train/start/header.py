@@ -8,7 +8,7 @@ from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
+from ringtrain.template import Template
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, hyper_of, schedule_notes, schedule_words
@@ -67,10 +67,10 @@ def header(
 def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """Notes for the user on this run."""
     skipped = origin.found.skipped if origin.found else ()
-    notes = [*run.exchange.facts.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
+    notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]
     notes += run.data.notes
     notes += rank_arrays.notes(run, transport, origin.place["ranks"] if origin.place else {})
-    notes += [texts.PLUGIN(path=path, sha256=sha256) for path, sha256 in plugin.facts().items()]
+    notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config, run.rate)
     notes += _frozen(run)
     own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
@@ -79,11 +79,13 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
         None, [batch_norm.describe_batch_norm(run.config.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)]
     )
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
-        notes.append(texts.PRIVATE_DATA())
+        notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     if run.data.held == "streamed":
-        notes.append(texts.STREAMED_DATA(order=run.sampler.shuffled))
+        notes.append(
+            f"examples stay in their files, read ahead of their use; their order: --shuffle {run.sampler.shuffled}"
+        )
     if run.guard is not None and run.guard.gap:
-        notes.append(texts.GUARD_GAP(gap=run.guard.gap))
+        notes.append(f"the guard does not see {run.guard.gap}")
     return notes
 
 
@@ -96,26 +98,31 @@ def _frozen(run: Assembly) -> list[str]:
         "numbers": sum(element_count(parameter.shape) for parameter in frozen),
         "all_numbers": sum(element_count(parameter.shape) for parameter in parameters),
     }
-    return [texts.FROZEN(patterns=run.config.freeze, frozen=len(frozen), total=len(parameters), **numbers)]
+    return [
+        Template(
+            "--freeze {patterns}: {frozen} of {total} parameters are not trained, {numbers:,} of {all_numbers:,} "
+            "numbers"
+        )(patterns=run.config.freeze, frozen=len(frozen), total=len(parameters), **numbers)
+    ]
 
 
 def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
-    rounding = "" if config.wire == "none" else texts.ROUNDED(wire=config.wire)
+    rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
     facts = exchange.facts
     header = f" {facts.header}" if facts.header else ""
-    algorithm = texts.ALGORITHM(algorithm=config.algorithm, rounding=rounding) if facts.all_reduces else ""
+    algorithm = f" ({config.algorithm}{rounding})" if facts.all_reduces else ""
     return f"{facts.name}{header}{algorithm}"
 
 
 def _optimizer_words(config: TrainConfig) -> str:
-    corrected = texts.CORRECTED() if config.momentum_correction else ""
-    memory = texts.MOMENTUM(momentum=config.momentum, corrected=corrected)
+    corrected = " corrected" if config.momentum_correction else ""
+    memory = f"momentum {config.momentum:g}{corrected}"
     if config.optimizer in ("adamw", "adam", "lamb"):
-        memory = texts.BETAS(beta1=config.momentum, beta2=config.beta2)
+        memory = f"beta1 {config.momentum:g}, beta2 {config.beta2:g}"
     elif config.optimizer == "rmsprop":
-        memory = texts.ALPHA(alpha=config.beta2, momentum=config.momentum)
-    words = texts.OPTIMIZER(optimizer=config.optimizer, memory=memory, decay=config.weight_decay)
-    words += texts.TRUST(trust=hyper_of(config).trust_coefficient) if config.optimizer == "lars" else ""
-    words += texts.TRUST_LIMIT(limit=config.trust_limit) if config.trust_limit else ""
-    words += texts.CLIPPED(norm=config.clip_norm) if config.clip_norm else ""
-    return words + (texts.AVERAGED(decay=config.ema) if config.ema is not None else "")
+        memory = f"alpha {config.beta2:g}, momentum {config.momentum:g}"
+    words = f"{config.optimizer}, {memory}, weight decay {config.weight_decay:g}"
+    words += f", trust {hyper_of(config).trust_coefficient:g}" if config.optimizer == "lars" else ""
+    words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
+    words += f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else ""
+    return words + (f", weights averaged with decay {config.ema:g} for evaluations" if config.ema is not None else "")

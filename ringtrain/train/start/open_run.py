@@ -15,7 +15,6 @@ from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.report.events import PredictedSpeed
 from ringtrain.report.tensorboard import check_tensorboard
-from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble
@@ -98,7 +97,9 @@ def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights 
     """The note on ``--init``."""
     given = options.checked().init
     if origin.place is not None:
-        return texts.INIT_UNUSED(init=given) if given else None
+        return (
+            f"--init {given} is not used: the run goes on from its checkpoint, and has its weights" if given else None
+        )
     return initial.words if initial else None
 
 
@@ -112,4 +113,4 @@ def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = Fal
     except UsageError as error:
         if not after_death:
             raise
-        return FoundTuning(None, texts.WITHOUT_TUNING(error=error))
+        return FoundTuning(None, f"without --tuning from here on: {error}")

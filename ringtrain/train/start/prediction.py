@@ -3,7 +3,6 @@
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.report.events import PredictedSpeed
-from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.transport.base import Transport
 
@@ -24,7 +23,6 @@ def _found(
     path: str, config: TrainConfig, model: str, transport: Transport, after_death: bool
 ) -> tuple[dict | None, str | None]:
     """(the fields of the prediction or None, the note), which are JSON-able."""
-    from ringtrain.plan import texts as plan_texts
     from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan  # 40 ms, with all of plan
 
     try:
@@ -32,9 +30,9 @@ def _found(
     except UsageError as error:
         if not after_death:
             raise
-        return None, texts.WITHOUT_PLAN(error=error)
+        return None, f"without --plan from here on: {error}"
     run = SoughtRun(config, model, transport.size, transport.nodes, config.batch)
     row = find_row(plans, run)
     if row is None:
-        return None, missing_note(plans, run, plan_texts.THIS_RUN(), [run.ranks])
+        return None, missing_note(plans, run, "this run", [run.ranks])
     return {name: getattr(row, name) for name in PredictedSpeed.__slots__}, None

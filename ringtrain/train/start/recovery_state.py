@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.report.events import RanksLost
-from ringtrain.train import texts
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.saving import RecoverableState
@@ -86,9 +85,9 @@ def check_elastic(config: TrainConfig, transport: Transport, only_run: bool) -> 
     if config.elastic is None:
         return
     if transport.why_not_fault_tolerant:
-        raise ConfigError(texts.NOT_ELASTIC(elastic=config.elastic, why=transport.why_not_fault_tolerant))
+        raise ConfigError(f"--elastic {config.elastic}: {transport.why_not_fault_tolerant}; or leave --elastic out")
     if not only_run:
-        raise ConfigError(texts.ELASTIC_COMPARED(elastic=config.elastic))
+        raise ConfigError(f"--elastic {config.elastic}: runs of a comparison must be alike: leave --elastic out")
 
 
 def for_devices(config: TrainConfig) -> TrainConfig:

@@ -15,7 +15,6 @@ from ringtrain.report.sinks import JsonLines, Sink, is_log, kinds_at
 from ringtrain.report.tensorboard import TensorBoard
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
@@ -86,12 +85,12 @@ def _begin(
 def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
     """Put aside files that this run neither continues nor may overwrite."""
     if origin.iteration is not None and (aside := folder.supersede(origin.iteration)):
-        remarks.append(texts.PUT_ASIDE(names=", ".join(path.name for path in aside)))
+        remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
     if wrong := config_of(folder)[1]:
-        alone = "" if origin.config else texts.STARTS_ALONE()
-        remarks.append(texts.NO_CONFIG(problem=wrong, alone=alone, name=folder.root.put_aside(folder.config).name))
+        alone = "" if origin.config else ": this run uses only its own flags and run file"
+        remarks.append(f"{wrong}{alone}; it is called {folder.root.put_aside(folder.config).name} now")
     if not is_log(folder.log):
-        remarks.append(texts.NO_LOG(path=folder.log, name=folder.root.put_aside(folder.log).name))
+        remarks.append(f"{folder.log} is no log of a run: it is called {folder.root.put_aside(folder.log).name} now")
 
 
 def make_sinks(

@@ -17,7 +17,6 @@ from ringtrain.report.screen.terminal import Terminal
 from ringtrain.report.sinks import Sink, SinkGroup
 from ringtrain.report.trace import path_of, write_trace
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train import texts
 from ringtrain.train.agree import on_root, take_turns, together
 from ringtrain.train.assembly.assemble import Assembly, broadcast_array
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
@@ -146,7 +145,7 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.path, folder.curves)
-    note = texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves)
+    note = f"note: no curves: {problem}" if problem else f"curves {folder.curves}"
     for sink in sinks:
         if isinstance(sink, Terminal):
             sink.show_line(note)
@@ -161,7 +160,7 @@ def _equal_weights(run: Assembly, origin: Origin) -> Progress:
         progress = Progress()
     else:
         progress = restore(run, run.ops, run.transport, origin.place, origin.found.checkpoint if origin.found else None)
-    run.replicas.check(texts.AT_START())
+    run.replicas.check("at the start")
     return progress
 
 

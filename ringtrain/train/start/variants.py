@@ -15,7 +15,7 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.train import texts
+from ringtrain.template import Template
 from ringtrain.train.agree import together
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
@@ -63,7 +63,7 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
             _check(own, shared, variant, opened)
         except RingtrainError as error:
             if error.everywhere:
-                raise everywhere(type(error)(texts.IN_VARIANT(name=variant.name, error=error))) from error
+                raise everywhere(type(error)(f"variant {variant.name!r}: {error}")) from error
             raise
         own.close()
     opened.clear()
@@ -144,5 +144,9 @@ def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> Ringtrai
     except RingtrainError as error:
         if error.everywhere:
             return error
-        raise type(error)(texts.ENDED_VARIANT(error=error, name=variant.name)) from error
+        raise type(error)(
+            Template("{error}\nThis ended variant {name!r}, and those after it are not run")(
+                error=error, name=variant.name
+            )
+        ) from error
     return None

@@ -57,11 +57,14 @@ class Divergence:
         return place, (node.name, node.layer.nonfinite_cause())
 
     def _error(self, outcome: IterationLoss, found: tuple[str, str] | None, rank: int | None) -> DivergedError:
-        where = texts.ALL_FINITE()
+        where = "every layer's output is finite, so the loss itself overflowed"
         if found is not None:
             layer, cause = found
             where = texts.FIRST_LAYER(layer=layer, rank=rank, cause=texts.ITS_CAUSE(cause=cause) if cause else "")
-        return DivergedError(texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where))
+        return DivergedError(
+            f"the loss is {outcome.loss_sum:g} at iteration {outcome.iteration + 1}: {where}. Lower --lr, add "
+            "--warmup or --clip-norm, and go on from an earlier checkpoint with --resume"
+        )
 
     def _poll(self, pending: Handle) -> bool:
         self._exchange.serving.poll()

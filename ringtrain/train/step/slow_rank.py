@@ -11,7 +11,6 @@ from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.errors import ConfigError
 from ringtrain.nn.workspace import Workspace
-from ringtrain.train import texts
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.waiting import peers
 
@@ -55,7 +54,9 @@ def slowed(feed: DeviceInput, slow: str | None, rank: int, trainers: Sequence[in
         return feed
     which, times = _parsed(slow)
     if which not in trainers:
-        raise ConfigError(texts.NOT_TRAINING(slow=slow, rank=which, ranks=peers(trainers)))
+        raise ConfigError(
+            f"--inject-slowdown {slow} slows rank {which}, and the examples are on {peers(trainers)}: name one of those"
+        )
     return SlowedInput(feed, times) if which == rank else feed
 
 
@@ -66,5 +67,5 @@ def _parsed(slow: str) -> tuple[int, float]:
     except ValueError:
         factor = 0.0
     if not 1 <= factor <= 1000:
-        raise ConfigError(texts.SLOW(slow=slow))
+        raise ConfigError(f"--inject-slowdown is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
     return which, factor

@@ -9,7 +9,7 @@ from ringtrain.data.batches.batches import Batch
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.nn.base import Shape
 from ringtrain.nn.losses import Loss
-from ringtrain.train import texts
+from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 WrongExample = tuple[int, str]  # (example, what is wrong with it, for people)
@@ -20,9 +20,27 @@ def wrong_examples(loss: Loss, batch: Batch, output: Shape) -> list[WrongExample
     found: list[WrongExample] = []
     for part in filter(None, (batch, batch.partner)):
         if len(part.labels):
-            found += _first(part.examples, part.labels, loss.unusable(part.labels, output), texts.WRONG_LABEL, loss)
+            found += _first(
+                part.examples,
+                part.labels,
+                loss.unusable(part.labels, output),
+                Template(
+                    "the label of example {example:,} is {value}, for which --loss {loss} is not defined: no network "
+                    "can learn it; correct the data set, or leave the example out"
+                ),
+                loss,
+            )
             if part.images.size and part.images.dtype.kind == "f":
-                found += _first(part.examples, part.images, ~np.isfinite(part.images), texts.WRONG_INPUT, loss)
+                found += _first(
+                    part.examples,
+                    part.images,
+                    ~np.isfinite(part.images),
+                    Template(
+                        "the input of example {example:,} has the value {value}: no network can learn it; correct "
+                        "the data set, or leave the example out"
+                    ),
+                    loss,
+                )
     return sorted(found)[:1]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import Interrupted, everywhere
 from ringtrain.launch.slurm.job_end import Ask, ask_squeue, job_end
-from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
@@ -23,7 +22,9 @@ def check_stop(transport: Transport, stop: StopFlag, state: str) -> None:
     """
     why = stop_reason(transport, stop)
     if why is not None:
-        raise everywhere(Interrupted(texts.STOPPED_BEFORE(why=why, state=state)))
+        raise everywhere(
+            Interrupted(f"stopped {why} before the first iteration; {state}: start it again by the same command")
+        )
 
 
 def stop_reason(transport: Transport, stop: StopFlag) -> str | None:
@@ -33,7 +34,7 @@ def stop_reason(transport: Transport, stop: StopFlag) -> str | None:
     if not stopping:
         return None
     why, alone = every[stopping[0]], len(stopping) < len(every)
-    return texts.TO_RANK(why=why, rank=stopping[0]) if alone and why.startswith("by ") else why
+    return f"{why} to rank {stopping[0]}" if alone and why.startswith("by ") else why
 
 
 class JobEnd:
@@ -51,7 +52,7 @@ class JobEnd:
         if self.end is None:
             return None
         left = self.end - self._now()
-        return texts.BEFORE_JOB_END(seconds=left) if left < self.margin_s else None
+        return f"{left:.0f} s before the end of the job" if left < self.margin_s else None
 
     @property
     def margin_s(self) -> float:
@@ -61,11 +62,14 @@ class JobEnd:
     def words(self) -> str | None:
         """The note for the user, or None."""
         if self.end is None and self.before_s:
-            return texts.NO_JOB_END(seconds=self.before_s)
+            return (
+                f"--stop-before-s {self.before_s:g}: no end of a job is known here: export "
+                "RINGTRAIN_JOB_END=$(($(date +%s) + SECONDS)) at the top of the job's script"
+            )
         if self.end is None:
             return None
         at = datetime.datetime.fromtimestamp(self.end).astimezone()
-        return texts.JOB_END(time=at, seconds=self.before_s)
+        return f"the job ends at {at:%Y-%m-%d %H:%M:%S %Z}; this run stops {self.before_s:.0f} s before that"
 
 
 def find_job_end(

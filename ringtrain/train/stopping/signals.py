@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ringtrain.errors import HungUp
-from ringtrain.train import texts
 from ringtrain.transport.base import Handle, Transport
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -64,7 +63,7 @@ class StopFlag:
                 signal.signal(number, signal.SIG_IGN)
 
     def _note(self, number, frame) -> None:
-        self._why = self._why or texts.BY_SIGNAL(signal=signal.Signals(number).name)
+        self._why = self._why or f"by {signal.Signals(number).name}"
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, self._end)
         if number != signal.SIGUSR1:
@@ -75,7 +74,9 @@ class StopFlag:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third one must not keep the outcome from being written
         hung_up = number == signal.SIGHUP
         try:
-            self.before_end(HungUp(texts.HUNG_UP()) if hung_up else KeyboardInterrupt(texts.SECOND_CTRL_C()))
+            self.before_end(
+                HungUp("SIGHUP: the terminal was closed") if hung_up else KeyboardInterrupt("a second Ctrl-C")
+            )
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # for one more, if the rest takes long
             with suppress(RuntimeError, OSError):  # a RuntimeError if this interrupts a write
                 sys.stdout.flush()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from ringtrain.errors import DeviceError, everywhere
-from ringtrain.transport import texts
+from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 AUTO, DIRECT, STAGED = "auto", "direct", "staged"
@@ -49,7 +49,7 @@ class CudaTrial:
 
     @property
     def rates(self) -> str:
-        return texts.RATES(direct=self.direct_gbs, staged=self.staged_gbs)
+        return f"{self.direct_gbs:.3g} GB/s direct, {self.staged_gbs:.3g} GB/s staged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,17 @@ class CudaDecision:
         """Return one line for people, or an empty text."""
         if not self.why:
             return ""
-        return (texts.DIRECT_IN_USE if self.way == DIRECT else texts.STAGED_IN_USE)(why=self.why)
+        return (
+            f"device memory goes to the MPI directly: {self.why}"
+            if self.way == DIRECT
+            else f"device memory is staged through host memory: {self.why}"
+        )
 
 
 def flag_evidence(asked: str) -> Evidence:
     """Return the evidence of the user's flag."""
     answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
-    return Evidence("flag", answer, texts.NOT_ASKED if asked == AUTO else texts.ASKED(way=asked))
+    return Evidence("flag", answer, "--mpi-cuda is auto" if asked == AUTO else f"--mpi-cuda {asked} was given")
 
 
 def merge_evidence(own: Sequence[Evidence]) -> Evidence:
@@ -83,7 +87,7 @@ def merge_evidence(own: Sequence[Evidence]) -> Evidence:
     answers = {rung.answer for rung in own}
     answer = NO if NO in answers else YES if answers == {YES} else UNKNOWN
     rank = next(rank for rank, rung in enumerate(own) if rung.answer == answer)
-    why = own[rank].why if len(answers) == 1 else texts.OTHERS_DIFFER(why=own[rank].why, rank=rank)
+    why = own[rank].why if len(answers) == 1 else f"{own[rank].why} (rank {rank}; others differ)"
     return Evidence(own[rank].name, answer, why)
 
 
@@ -102,25 +106,38 @@ def decide_way(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -
     if trial is not None:
         told += (Evidence("trial", trial.answer, trial.why),)
     if asked == STAGED:
-        return CudaDecision(STAGED, texts.AS_ASKED_STAGED, told)
+        return CudaDecision(STAGED, "--mpi-cuda staged", told)
     if asked == DIRECT:
         return CudaDecision(DIRECT, _as_asked(trial), told)
     if trial is None:
         return CudaDecision(STAGED, "; ".join(rung.why for rung in rungs if rung.answer == NO), told)
     if trial.answer != YES:
-        failed = texts.TRIAL_FAILED if trial.answer == NO else texts.NO_TRIAL
+        failed = (
+            Template("device memory did not arrive in a trial: {why}")
+            if trial.answer == NO
+            else Template("no trial was possible: {why}")
+        )
         return CudaDecision(STAGED, failed(why=trial.why), told)
     if trial.direct_gbs < trial.staged_gbs:
-        return CudaDecision(STAGED, texts.DIRECT_SLOWER(rates=trial.rates), told)
-    return CudaDecision(DIRECT, texts.DIRECT_FASTER(rates=trial.rates), told)
+        return CudaDecision(
+            STAGED, f"this MPI takes device memory, but a trial was slower than staging ({trial.rates})", told
+        )
+    return CudaDecision(DIRECT, f"a trial was faster than staging ({trial.rates})", told)
 
 
 def _as_asked(trial: CudaTrial | None) -> str:
     if trial is None or trial.answer == UNKNOWN:
-        return texts.AS_ASKED_NO_TRIAL(why=trial.why) if trial else texts.AS_ASKED_UNTRIED
+        return f"--mpi-cuda direct, without a trial: {trial.why}" if trial else "--mpi-cuda direct, without a trial"
     if trial.answer == NO:
-        raise DeviceError(texts.DIRECT_REFUSED(why=trial.why))
-    tried = texts.AS_ASKED_SLOWER if trial.direct_gbs < trial.staged_gbs else texts.AS_ASKED_FASTER
+        raise DeviceError(
+            f"--mpi-cuda direct: this MPI cannot take device memory here: {trial.why}. Leave --mpi-cuda out, or use "
+            "an MPI that is built for CUDA (docs/gpu.md; `ringtrain doctor` shows the evidence)"
+        )
+    tried = (
+        Template("--mpi-cuda direct; a trial succeeded, and was slower than staging ({rates})")
+        if trial.direct_gbs < trial.staged_gbs
+        else Template("--mpi-cuda direct; a trial succeeded ({rates})")
+    )
     return tried(rates=trial.rates)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from ringtrain.child import child_command
-from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
 
 LIMIT_S = 60.0  # CuPy takes seconds to load, a device to wake, an MPI to look for its networks
@@ -73,7 +72,7 @@ def attempt(launcher: Path | None, vendor: str, maker: str, devices: Sequence[in
     devices: device numbers of the first two ranks
     """
     if launcher is None:
-        return CudaTrial(UNKNOWN, texts.NO_MPIRUN)
+        return CudaTrial(UNKNOWN, "no mpirun was found to start a trial with")
     line = command(launcher, vendor, program(maker, devices, LIMIT_S + GRACE_S))
     return read_trial(run_child(line, clean_environment(os.environ), LIMIT_S), LIMIT_S)
 
@@ -118,17 +117,19 @@ def read_trial(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
     lines = (_record(line) for line in outcome.output.splitlines() if MARK in line)
     last: dict = next(filter(None, reversed(list(lines))), {})
     if "device" in last:
-        return CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error=last["device"]))
+        return CudaTrial(UNKNOWN, f"no device: {last['device']}")
     if "direct_gbs" in last and "staged_gbs" in last:
         trial = CudaTrial(YES, "", float(last["direct_gbs"]), float(last["staged_gbs"]))
-        return CudaTrial(YES, texts.TRIAL_MOVED(rates=trial.rates), trial.direct_gbs, trial.staged_gbs)
+        return CudaTrial(
+            YES, f"a trial moved device memory both ways: {trial.rates}", trial.direct_gbs, trial.staged_gbs
+        )
     if "wrong" in last:
-        return CudaTrial(NO, texts.TRIAL_WRONG(messages=last["wrong"]))
+        return CudaTrial(NO, f"a trial got wrong values from {last['wrong']}")
     ending = _ending(outcome, limit_s)
     if "at" not in last:
-        return CudaTrial(UNKNOWN, texts.TRIAL_ENDED_EARLY(ending=ending))
+        return CudaTrial(UNKNOWN, f"{ending} before its first message")
     fault = NO if str(last["at"]).startswith("direct") else UNKNOWN
-    return CudaTrial(fault, texts.TRIAL_ENDED_IN(ending=ending, messages=last["at"]))
+    return CudaTrial(fault, f"{ending} in {last['at']}")
 
 
 def _record(line: str) -> dict | None:
@@ -142,13 +143,13 @@ def _record(line: str) -> dict | None:
 
 def _ending(outcome: ChildOutcome, limit_s: float) -> str:
     if outcome.status is None:
-        return texts.TRIAL_HUNG(seconds=limit_s)
+        return f"a trial hung: it did not end within {limit_s:g} s"
     if outcome.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) or "Segmentation fault" in outcome.errors:
-        return texts.TRIAL_CRASHED
+        return "a trial ended by a segmentation fault"
     said = _last_words(outcome.errors)
     if said:
-        return texts.TRIAL_STATUS_SAID(status=outcome.status, said=said)
-    return texts.TRIAL_STATUS(status=outcome.status)
+        return f"a trial ended with status {outcome.status} ({said})"
+    return f"a trial ended with status {outcome.status}"
 
 
 def _last_words(errors: str) -> str:

@@ -7,7 +7,6 @@ devices as that task, so it cannot find this out.
 
 from collections.abc import Mapping, Sequence
 
-from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import NO, YES, Evidence
 from ringtrain.transport.launch_environment import read_launch
 
@@ -29,5 +28,12 @@ def visibility_evidence(told: Sequence[tuple[int, str]]) -> Evidence:
     for node in dict.fromkeys(node for node, _ in told):
         seen = list(dict.fromkeys(words for own, words in told if own == node))
         if len(seen) > 1:
-            return Evidence("sight", NO, texts.DEVICES_DIFFER(node=node, first=seen[0], second=seen[1]))
-    return Evidence("sight", YES, texts.DEVICES_ALIKE)
+            return Evidence(
+                "sight",
+                NO,
+                (
+                    f"ranks of node {node} see different devices ({seen[0]}; {seen[1]}), and CUDA IPC may fail "
+                    "between them"
+                ),
+            )
+    return Evidence("sight", YES, "the ranks of a node see the same devices")

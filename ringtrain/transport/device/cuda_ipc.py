@@ -98,7 +98,9 @@ class CudaIpc:
             counter = transport.signal_counter(TAG)
             board = transport.node_window(transport.local_size * ROW_BYTES)
             if board is None or counter is None:
-                self.why = texts.NO_HOST_MEMORY
+                self.why = (
+                    "the ranks of the node share no host memory, which they need to exchange handles of device memory"
+                )
             else:
                 self._counter, self._board = counter, board.reshape(transport.local_size, ROW_BYTES)
                 self.why = self._probe()
@@ -134,7 +136,7 @@ class CudaIpc:
             self._close(shared.names)
             shared.names = []
         try:
-            self._meet(texts.CLOSE_ALL)
+            self._meet("close all device memory")
         except StalledError:
             return
         self._shared = []
@@ -142,13 +144,13 @@ class CudaIpc:
     # ── how ranks agree ───────────────────────────────────────────────────────────────────────────────────
     def _exchange(self, memory) -> tuple[SharedAllocation | None, str]:
         """Return the allocation that all ranks could open; or None, and the reason."""
-        rows = self._tell(self._offer(memory), texts.NAME)
+        rows = self._tell(self._offer(memory), "name memory of its device")
         why = _first(rows, self._transport.neighbours) or _unlike(rows, self._transport.neighbours)
         if why:
             return None, why
         names = [bytes.fromhex(row["name"]) for row in rows]
         arrays, opened, error = self._open_all(names, memory)
-        why = _first(self._tell({"error": error}, texts.OPEN), self._transport.neighbours)
+        why = _first(self._tell({"error": error}, "open device memory"), self._transport.neighbours)
         if why:
             self._close(opened)
             self._meet(texts.CLOSE)
@@ -167,7 +169,7 @@ class CudaIpc:
                 arrays.append(self._opened.open(name, memory.size))
             except (DeviceError, OSError) as error:
                 owner = peers([self._transport.neighbours[place]])
-                return arrays, opened, texts.CANNOT_OPEN(peer=owner, error=error)
+                return arrays, opened, f"memory of {owner} cannot be opened: {error}"
             opened.append(name)
         return arrays, opened, ""
 
@@ -175,7 +177,7 @@ class CudaIpc:
         try:
             name = self._runtime.share(memory).hex()
         except (DeviceError, OSError) as error:
-            return {"error": texts.CANNOT_NAME(error=error)}
+            return {"error": f"memory of the device cannot be named: {error}"}
         return {"error": "", "name": name, "nbytes": memory.size, "space": _namespace()}
 
     def _close(self, names: list[bytes]) -> None:
@@ -195,7 +197,7 @@ class CudaIpc:
     def _meet(self, what: str) -> None:
         def awaited() -> str:
             late = peers(self._transport.neighbours[place] for place in self._counter.late())
-            return texts.AWAITED_NEIGHBOURS(peers=late, step=what)
+            return f"{late} to {what}"
 
         self._counter.advance()
         wait_for(self._counter.reached, MEET_S, awaited, patience=self._transport.patience)
@@ -209,7 +211,11 @@ class CudaIpc:
         if shared is None:
             return why
         views = shared.peer_views(memory) or []
-        for what, trial in ((texts.READ, self._read), (texts.WRITE, self._write), (texts.READ_WRITTEN, self._written)):
+        for what, trial in (
+            ("read device memory", self._read),
+            ("write device memory", self._write),
+            ("read the bytes that others wrote to its device memory", self._written),
+        ):
             rows = self._tell({"error": _tried(trial, views)}, what)
             why = _first(rows, self._transport.neighbours)
             if why:
@@ -221,7 +227,10 @@ class CudaIpc:
     def _read(self, views: list) -> str:
         for place, view in enumerate(views):
             if not (self._download(view) == 1 + place % 250).all():
-                return texts.READS_OTHERWISE(peer=peers([self._transport.neighbours[place]]))
+                return (
+                    f"memory of {peers([self._transport.neighbours[place]])} was opened, but its bytes differ from "
+                    "those of its owner"
+                )
         return ""
 
     def _write(self, views: list) -> str:
@@ -232,7 +241,11 @@ class CudaIpc:
     def _written(self, views: list) -> str:
         found = self._download(views[self._own])[: len(views)]
         late = [place for place in range(len(views)) if found[place] != 255 - place % 250]
-        return texts.NOT_WRITTEN(peers=peers(self._transport.neighbours[p] for p in late)) if late else ""
+        return (
+            f"writes of {peers(self._transport.neighbours[p] for p in late)} to this rank's memory did not arrive"
+            if late
+            else ""
+        )
 
     def _upload(self, host: np.ndarray, array) -> None:
         self._runtime.upload(host, array, self._stream)
@@ -263,11 +276,14 @@ def _first(rows: list[dict], neighbours) -> str:
     """Return the first rank's error, with the ranks that have it."""
     error = next((row["error"] for row in rows if row["error"]), "")
     alike = [rank for rank, row in zip(neighbours, rows, strict=True) if row["error"] == error]
-    return error and texts.ON_RANKS(error=error, peers=peers(alike))
+    return error and f"{error}, on {peers(alike)}"
 
 
 def _unlike(rows: list[dict], neighbours) -> str:
     if len({row["space"] for row in rows}) > 1:
-        return texts.OTHER_NAMESPACES(peers=peers(neighbours))
+        return (
+            f"{peers(neighbours)} are in different process namespaces, and CUDA maps no memory across them: start the "
+            "ranks in one container, or let containers share one (--pid=host)"
+        )
     sizes = sorted({row["nbytes"] for row in rows})
-    return texts.SIZES_OF_NODE(least=sizes[0], most=sizes[-1]) if len(sizes) > 1 else ""
+    return f"ranks of the node ask for {sizes[0]} and {sizes[-1]} bytes" if len(sizes) > 1 else ""

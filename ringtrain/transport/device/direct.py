@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Moves, Transport
 from ringtrain.transport.buffers import Raw
 from ringtrain.transport.device.staging import Prepare
@@ -43,7 +42,7 @@ class DirectHandle(Handle):
 class Direct:
     """Sends and receives of ``inner``, also of device memory. ``runtime`` is the device's."""
 
-    words = texts.BY_ADDRESS
+    words = "passed to the MPI by address"
 
     def __init__(self, inner: Transport, runtime):
         self._inner, self._runtime = inner, runtime

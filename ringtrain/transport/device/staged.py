@@ -29,7 +29,7 @@ class Staged:
     device memory travels in segments.
     """
 
-    words = texts.THROUGH_HOST
+    words = "staged through pinned host memory"
 
     def __init__(self, inner: Transport, engine: CopyEngine):
         self._inner, self._engine = inner, engine

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ringtrain.template import Template
 from ringtrain.transport import texts
 from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
 from ringtrain.transport.buffers import ALIGNMENT, message_bounds
@@ -97,7 +98,7 @@ class DeviceTransport(ForwardingTransport):
         if self._staged and self.size > 1:
             handle = self._inner.native_allreduce_start(np.zeros(1))
             meeting = PollingHandle(handle, self._engine, self.patience)
-            wait_for(meeting.test, FOREVER_S, lambda: texts.AWAITED_MEETING, patience=self.patience)
+            wait_for(meeting.test, FOREVER_S, lambda: "all ranks to meet", patience=self.patience)
 
     def _hand_over(self) -> None:
         self._engine.settle()
@@ -169,5 +170,9 @@ class DeviceTransport(ForwardingTransport):
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     def describe(self) -> str:
         mapped = self._ipc is not None and self.local_size > 1 and not self.why_not_shared
-        described = texts.DEVICE_MEMORY_MAPPED if mapped else texts.DEVICE_MEMORY
+        described = (
+            Template("{transport}, device memory {way}, and mapped within a node by CUDA IPC")
+            if mapped
+            else Template("{transport}, device memory {way}")
+        )
         return described(transport=self._inner.describe(), way=self._moves.words)

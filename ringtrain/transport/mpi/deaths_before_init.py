@@ -86,5 +86,8 @@ class DeathsBeforeInit:
         every = range(self._launch.size) if self._local == self._launch.size else self._seen
         gone, host = set(every) - self._here, socket.gethostname()
         count = self._local - len(self._here)
-        who = peers(gone) if gone else texts.SOME_RANKS(count=count, local=self._local)
-        return texts.RANKS_DIED_BEFORE_START(ranks=who, host=host, advice=texts.NOT_SURVIVED)
+        who = peers(gone) if gone else f"{count} of {self._local} ranks"
+        return (
+            f"{who} ({host}) died before all ranks had started, and the MPI's start waits for them. "
+            f"{texts.NOT_SURVIVED}"
+        )

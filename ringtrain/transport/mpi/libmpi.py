@@ -9,7 +9,6 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
 
@@ -37,26 +36,24 @@ def kinds() -> Evidence:
 def kinds_evidence(told: str | None) -> Evidence:
     """Return the evidence of the MPI's info key. ``told``: its value."""
     if not told:
-        return Evidence("kinds", UNKNOWN, texts.NO_KINDS)
+        return Evidence("kinds", UNKNOWN, "the MPI does not set mpi_memory_alloc_kinds")
     named = any(kind.strip().split(":")[0] == "cuda" for kind in told.split(","))
-    return Evidence("kinds", YES if named else UNKNOWN, texts.KINDS(kinds=told))
+    return Evidence("kinds", YES if named else UNKNOWN, f"mpi_memory_alloc_kinds is {told!r}")
 
 
 def query() -> Evidence:
     """Return the evidence of ``MPIX_Query_cuda_support``."""
     path = loaded(LIBMPI)
     if path is None:
-        return Evidence("query", UNKNOWN, texts.NO_LIBMPI)
+        return Evidence("query", UNKNOWN, "no MPI library file was found among the loaded libraries")
     # mpi4py loads it for itself alone: by its path it is found again.
     library = ctypes.CDLL(str(path))
     for name, ask in (("MPIX_Query_cuda_support", _ask), ("MPIX_GPU_query_support", _ask_kind)):
         function = getattr(library, name, None)
         if function is not None:
             built = ask(function)
-            return Evidence(
-                "query", YES if built else NO, texts.QUERY_ANSWER(function=name, answer=YES if built else NO)
-            )
-    return Evidence("query", UNKNOWN, texts.NO_QUERY(library=path.name))
+            return Evidence("query", YES if built else NO, f"{name} says {YES if built else NO}")
+    return Evidence("query", UNKNOWN, f"{path.name} has no MPIX_Query_cuda_support")
 
 
 def _ask(function) -> bool:
@@ -78,10 +75,10 @@ def ucx() -> Evidence:
 def ucx_evidence(path: Path | None) -> Evidence:
     """Return the evidence of UCX. ``path``: the loaded UCX, whose modules lie in a folder beside it."""
     if path is None:
-        return Evidence("ucx", NO, texts.NO_UCX)
+        return Evidence("ucx", NO, "no UCX is loaded")
     if any(path.parent.glob("ucx/libuct_cuda*.so*")):
-        return Evidence("ucx", YES, texts.UCX_WITH_CUDA(library=path))
-    return Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
+        return Evidence("ucx", YES, f"{path} has a module for CUDA")
+    return Evidence("ucx", NO, f"{path} has no module for CUDA")
 
 
 def ulfm_support() -> tuple[bool, bool]:
@@ -106,7 +103,7 @@ def start_open_mpi() -> bool:
     provided = ctypes.c_int()
     code = ctypes.CDLL(str(path)).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(provided))
     if code:
-        raise RuntimeError(texts.INIT_FAILED(library=path, code=code))
+        raise RuntimeError(f"MPI_Init_thread of {path} ends with the error {code}")
     return True
 
 

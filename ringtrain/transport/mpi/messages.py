@@ -18,7 +18,6 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
-from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, as_bytes, message_bounds
@@ -81,7 +80,11 @@ class Messages(Transport):
         self.links = LinkTraffic(self.neighbours)
         self.world_ranks = range(self.size) if world_ranks is None else world_ranks
         level = MPI.Query_thread()
-        self.why_one_thread = "" if level == MPI.THREAD_MULTIPLE else texts.ONE_THREAD(level=THREAD_LEVELS[level])
+        self.why_one_thread = (
+            ""
+            if level == MPI.THREAD_MULTIPLE
+            else f"this MPI gives thread level {THREAD_LEVELS[level]}, and two threads need multiple"
+        )
         self.why_not_fault_tolerant = why_not_fault_tolerant(os.environ, mpi_library())
         self.patience = Patience(0.0 if has_too_few_cores(self._node_comm) else SPIN_S, poll=self._poll)
         self._requests = PersistentMessages(self._comm, self.patience, message_bytes, self.world_ranks)
@@ -108,7 +111,7 @@ class Messages(Transport):
         return self._requests.prepare(self._comm.Recv_init, moves, "send", tag)
 
     def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
-        with naming_peers(texts.ALLREDUCING, self._comm):
+        with naming_peers("all-reducing", self._comm):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
             check_arrivals(self._comm)
 
@@ -133,7 +136,7 @@ class Messages(Transport):
             return None
         whole = self._comm.Get_group()
         part = whole.Incl(ranks)
-        with naming_peers(texts.GROUPING, self._comm):
+        with naming_peers("making a group of ranks", self._comm):
             comm = self._comm.Create_group(part, tag)
             made = Messages(
                 comm,
@@ -147,22 +150,22 @@ class Messages(Transport):
 
     def broadcast(self, span: Array, root: int = 0) -> None:
         data = as_bytes(span)
-        with naming_peers(texts.BROADCASTING(root=root), self._comm):
+        with naming_peers(f"broadcasting from rank {root}", self._comm):
             for start, stop in message_bounds(data.size, self._requests.limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
             check_arrivals(self._comm)
 
     def gather_json(self, value: Any) -> list:
-        with naming_peers(texts.GATHERING, self._comm):
+        with naming_peers("gathering values", self._comm):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
     def barrier(self) -> None:
-        with naming_peers(texts.IN_BARRIER, self._comm):
+        with naming_peers("waiting in a barrier", self._comm):
             self._comm.Barrier()
             check_arrivals(self._comm)
 
     def node_barrier(self) -> None:
-        with naming_peers(texts.IN_NODE_BARRIER, self._comm):
+        with naming_peers("waiting in a barrier of this node", self._comm):
             self._node_comm.Barrier()
             check_arrivals(self._node_comm)
 
@@ -182,7 +185,7 @@ class Messages(Transport):
         return self._memory.counters.signal_counter(tag)
 
     def _poll(self) -> None:
-        with naming_peers(texts.POLLING, self._comm):
+        with naming_peers("polling", self._comm):
             self._comm.Iprobe()
 
     def board(self, nbytes: int) -> Rows:
@@ -194,8 +197,15 @@ class Messages(Transport):
             return Rows(rows, near)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             level = THREAD_LEVELS[MPI.Query_thread()]
-            return Rows(rows, near, texts.NO_THREADS(level=level))
-        with naming_peers(texts.PREPARING_BOARD, self._comm):
+            return Rows(
+                rows,
+                near,
+                (
+                    "ranks that share no memory with this rank: their rows need a thread, and this MPI gives thread "
+                    f"level {level}"
+                ),
+            )
+        with naming_peers("preparing the board", self._comm):
             relay = relayed(self._comm, near, rows)
         if relay is not None:
             self._relays.append(relay)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from mpi4py import MPI
 
-from ringtrain.transport import native_call, texts
+from ringtrain.transport import native_call
 from ringtrain.transport.base import TestedHandle
 from ringtrain.transport.buffers import message_bounds
 from ringtrain.transport.mpi.arrivals import Arrivals
@@ -47,11 +47,11 @@ class NativeHandle(TestedHandle):
         return done
 
     def _doing(self) -> str:
-        return texts.IN_NATIVE(kind=self._call.kind)
+        return f"in the MPI's {self._call.kind}"
 
     def awaited(self) -> str:
         others = peers(name for rank, name in enumerate(self._names) if rank != self._comm.rank)
-        return texts.AWAITED_NATIVE(peers=others, kind=self._call.kind)
+        return f"{others} to join the {self._call.kind} (the MPI does not say which of them is late)"
 
 
 def _broadcast(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:

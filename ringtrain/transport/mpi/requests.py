@@ -28,8 +28,11 @@ def transport_error(what: str, error: MPI.Exception, comm) -> TransportError:
     """Return an MPI error as a TransportError that names the operation and the peers."""
     text = error.Get_error_string()
     if is_fault_tolerant(os.environ) and (error.Get_error_class() in LOST or _hears_of_death(comm)):
-        return RankLostError(texts.RANK_DIED(action=what, error=text))
-    return TransportError(texts.MPI_FAILED(action=what, error=text))
+        return RankLostError(
+            f"a rank has died (seen while {what}: {text}). Continue from the last checkpoint with --resume auto; with "
+            "--elastic the other ranks continue by themselves"
+        )
+    return TransportError(f"MPI failed while {what}: {text}")
 
 
 def has_lost(comm) -> bool:
@@ -74,7 +77,7 @@ class PersistentMessages:
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with naming_peers(texts.PREPARING_MESSAGE(peer=self._name(peer), verb=verb, tag=tag), self._comm):
+            with naming_peers(f"preparing a message for rank {self._name(peer)} to {verb} (tag {tag})", self._comm):
                 requests += [
                     prepare([_as_mpi_buffer(data[a:b]), MPI.BYTE], peer, tag)
                     for a, b in message_bounds(data.size, self.limit)

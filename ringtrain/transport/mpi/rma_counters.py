@@ -6,7 +6,6 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.counters import Counters
 from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
 from ringtrain.transport.mpi.openmpi import quiet_ucx
@@ -19,7 +18,7 @@ def _telling():
     try:
         yield
     except MPI.Exception as error:
-        raise TransportError(texts.MPI_FAILED_ADDING(error=error.Get_error_string())) from error
+        raise TransportError(f"MPI failed while adding to rank 0's numbers: {error.Get_error_string()}") from error
 
 
 class RmaCounters(Counters):

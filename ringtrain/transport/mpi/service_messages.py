@@ -5,7 +5,6 @@ import threading
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.mpi.requests import naming_peers
 from ringtrain.transport.service_messages import ServiceMessages
 
@@ -17,19 +16,22 @@ class MpiServiceMessages(ServiceMessages):
 
     def __init__(self, comm: MPI.Intracomm, level: str):
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise TransportError(texts.NO_SERVICE(level=level))
+            raise TransportError(
+                f"the keys and values that ranks share need a thread, and this MPI gives thread level {level}: use an "
+                "MPI that is built for threads (MPI_THREAD_MULTIPLE), and start it by ringtrain or mpi4py"
+            )
         self._comm = comm.Dup()
         self._lock = threading.Lock()
         self._sending: list[tuple[MPI.Request, bytes]] = []  # a request holds only the address of its message
 
     def send(self, peer: int, tag: int, data: bytes) -> None:
-        with self._lock, naming_peers(texts.POSTING(peer=peer), self._comm):
+        with self._lock, naming_peers(f"sending a request or an answer to rank {peer}", self._comm):
             self._sending = [each for each in self._sending if not each[0].Test()]
             self._sending.append((self._comm.Isend([data, MPI.BYTE], peer, tag), data))
 
     def receive(self, tag: int, peer: int | None = None) -> tuple[int, bytes] | None:
         status = MPI.Status()
-        with naming_peers(texts.LOOKING_FOR_POST, self._comm):
+        with naming_peers("looking for requests and answers", self._comm):
             message = self._comm.Improbe(MPI.ANY_SOURCE if peer is None else peer, tag, status)
             if message is None:
                 return None

@@ -10,7 +10,6 @@ from threading import Lock
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.transport import texts
 from ringtrain.transport.base import MessageHandle, TagSpace
 from ringtrain.transport.buffers import as_bytes, message_bounds
 from ringtrain.transport.mpi.requests import IN_FLIGHT, naming_peers
@@ -68,7 +67,7 @@ class SingleMessage(MessageHandle):
         super().__init__(sending, peer, tag, space.names, space.patience)
         self._space, self._comm, self._waiting = space, space.comm, parts
         self._posted: list[tuple[MPI.Request, np.ndarray, int]] = []  # with the bytes that are expected
-        self._doing = texts.IN_MESSAGE(awaited=self.awaited())
+        self._doing = f"waiting for {self.awaited()}"
         if sending:
             self.start()
         IN_FLIGHT.add(self)

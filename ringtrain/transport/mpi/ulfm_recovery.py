@@ -26,7 +26,6 @@ from typing import TypeVar
 from mpi4py import MPI
 
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job
 from ringtrain.transport.mpi.messages import Messages
@@ -190,7 +189,10 @@ def _merged(inter, high: bool) -> Intercommunicator | None:
 
 def _deadline(expired: Callable[[StalledError], None]) -> Deadline:
     """Ends the run where the recovery takes too long: a call of the MPI may wait for ever."""
-    error = StalledError(texts.NOT_REJOINED(seconds=REJOIN_S))
+    error = StalledError(
+        f"the survivors of a lost rank did not find each other within {REJOIN_S:g} s. Continue from the last "
+        "checkpoint with --resume auto"
+    )
 
     def expire() -> None:
         sys.stderr.write(f"ringtrain: {error}\n")

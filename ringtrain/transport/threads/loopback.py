@@ -108,7 +108,7 @@ class LoopbackWorld:
 
     def check(self) -> None:
         if self.failure is not None:
-            raise TransportError(texts.OTHER_FAILED(error=self.failure))
+            raise TransportError(f"another rank failed: {self.failure}")
 
 
 class Rendezvous:
@@ -197,7 +197,9 @@ class Loopback(Transport):
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []
         self.before_closing, self.before_leaving = [], []
-        self.why_not_fault_tolerant = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
+        self.why_not_fault_tolerant = (
+            f"this is a single process, and no other rank could survive it: {texts.START_TOLERANT}"
+        )
         self.activity = Activity()
         self._collectives_begun = self._mails_begun = 0
         self._groups_begun: Counter = Counter()
@@ -328,7 +330,7 @@ class Loopback(Transport):
         self.before_leaving.clear()
 
     def describe(self) -> str:
-        return texts.ONE_PROCESS if self.size == 1 else texts.THREADS(count=self.size)
+        return "one process, no MPI" if self.size == 1 else f"{self.size} threads of one process, no MPI"
 
     def _meet(self, value: Any) -> list:
         """Give ``value``, wait for the others, and return the values of all."""
@@ -349,4 +351,6 @@ class Loopback(Transport):
             meeting.barrier.wait(self._world.meet_s)
         except threading.BrokenBarrierError:
             self._world.check()
-            raise StalledError(texts.NOT_MET(rank=self.rank, seconds=self._world.meet_s)) from None
+            raise StalledError(
+                f"rank {self.rank} waited {self._world.meet_s:g} s for the other ranks to meet"
+            ) from None

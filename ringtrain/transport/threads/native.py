@@ -37,7 +37,7 @@ class ThreadCollective:
         """Write the result of a rank into ``recv``. Raises TransportError if the ranks do not make one call."""
         calls = [call for call in self.calls if call is not None]
         if len({call.kind for call in calls}) > 1:
-            raise TransportError(texts.KINDS_DIFFER(kinds=", ".join(call.kind for call in calls)))
+            raise TransportError(f"ranks make different collectives: {', '.join(call.kind for call in calls)}")
         result = RESULT[calls[0].kind](calls, rank)
         if result is None:
             return
@@ -115,4 +115,4 @@ class ThreadCollectiveHandle(TestedHandle):
 
     def awaited(self) -> str:
         late = self._shared.late() if self._shared else []
-        return texts.AWAITED_JOINING(peers=peers(self._names[rank] for rank in late), kind=self._call.kind)
+        return f"{peers(self._names[rank] for rank in late)} to join the {self._call.kind}"

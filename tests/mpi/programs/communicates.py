@@ -9,9 +9,8 @@ from mpi4py import MPI
 
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.api import texts
 from ringtrain.errors import UsageError
-from ringtrain.transport import texts as transport_texts
+from tests.says import says
 
 world = MPI.COMM_WORLD
 
@@ -85,7 +84,7 @@ def memory_that_exists(communicator):
         reduction.start()
         assert (reduction.wait() == turn * world.size).all()
     communicator.unregister(array)
-    refused(texts.NOT_REGISTERED(nbytes=array.nbytes), communicator.unregister, array)
+    refused(says(array.nbytes), communicator.unregister, array)
     mean = communicator.allreduce(array.view("f4"), "mean")
     assert (mean == 2 * world.size).all()
 
@@ -162,7 +161,7 @@ def parts_of_the_world():
 
 def wrong_communicators():
     for wrong in (MPI.COMM_NULL, "MPI_COMM_WORLD", 3):
-        refused(transport_texts.NOT_A_COMMUNICATOR(given=wrong), Communicator, wrong)
+        refused(says(f"{wrong!r}"), Communicator, wrong)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import numpy as np
 
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.transport import texts
 from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 from ringtrain.transport.world import connect
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.host_memory import DeviceArray
+from tests.says import says
 
 DEADLINE_S = 30.0
 
@@ -103,5 +103,5 @@ if __name__ == "__main__":
     device.t.close()
     if rank == 0:
         print("4 checks passed")
-        print(told == texts.DEVICE_MEMORY(transport=inner.describe(), way=texts.BY_ADDRESS))
+        print(told == says(inner.describe(), "passed", "address"))
     sys.exit(0)

@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain import Communicator
-from ringtrain.api import texts
 from ringtrain.errors import StalledError, UsageError
-from ringtrain.transport import texts as transport_texts
+from tests.says import says
 
 MEETING = Communicator(deadline_s=60.0)
 
@@ -48,8 +47,8 @@ def calls_of(c, array, reduction, work):
 
 
 def child(c, *arrays):
-    wrong = [each for each in map(told, calls_of(c, *arrays)) if each != texts.FORKED]
-    wrong += [each for each in (told(Communicator),) if each != transport_texts.FORKED]
+    wrong = [each for each in map(told, calls_of(c, *arrays)) if each != says("forked", "hand")]
+    wrong += [each for each in (told(Communicator),) if each != says("know", "parent")]
     c.close()
     del arrays
     with c:
@@ -102,7 +101,7 @@ def interrupted(kind, array, call, again, at_once=False):
         except (KeyboardInterrupt, Alarm) as error:
             name = type(error).__name__
         for each in (lambda: c.allreduce(np.ones(3)), lambda: again(c, array), c.barrier):
-            assert told(each).startswith(texts.UNUSABLE(error=name)[:60]), told(each)
+            assert says(name)[:60].matches(told(each)), told(each)
         MEETING.barrier()
     else:
         MEETING.barrier()

@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -188,7 +187,7 @@ class Cudnn:
         try:
             runtime.timed(f"cuDNN: {request.what}", self._device.stream, list(pack.values()), work)
         except Exception as error:
-            raise Unable(texts.CUDNN_RAISED(kind=type(error).__name__, error=error)) from error
+            raise Unable(f"cuDNN: {type(error).__name__}: {error}") from error
 
     def _workspace(self, nbytes):
         if not self._workspaces or self._workspaces[-1].size < nbytes:
@@ -222,7 +221,7 @@ class Cudnn:
             graph.build_plans()
             return graph, graph.get_workspace_size()
         except Exception as error:  # of any class: a failure of the library must not end a run
-            return Unable(texts.CUDNN(error=error))
+            return Unable(f"cuDNN: {error}")
 
     def _open(self):
         """Return the module, with a handle of this stream."""

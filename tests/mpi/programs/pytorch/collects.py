@@ -10,9 +10,8 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
-from ringtrain.api import texts as api_texts
 from ringtrain.errors import UsageError
-from ringtrain.torch import texts
+from tests.says import says
 
 dist.init_process_group(backend="gloo", init_method="tcp://127.0.0.1:29501")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
@@ -270,14 +269,14 @@ def reduced_again(done):
 
 
 def refusals():
-    refused(texts.NO_PREMUL, dist.all_reduce, torch.ones(2), dist._make_nccl_premul_sum(2.0))
-    refused(api_texts.MEAN_NOT_WHOLE(dtype="int64"), dist.all_reduce, torch.ones(2, dtype=torch.int64), ReduceOp.AVG)
-    refused(texts.NO_BITS(op="BOR", dtype="float32"), dist.all_reduce, torch.ones(2), ReduceOp.BOR)
+    refused(says("multiply", "ReduceOp"), dist.all_reduce, torch.ones(2), dist._make_nccl_premul_sum(2.0))
+    refused(says("int64"), dist.all_reduce, torch.ones(2, dtype=torch.int64), ReduceOp.AVG)
+    refused(says("BOR", "float32"), dist.all_reduce, torch.ones(2), ReduceOp.BOR)
     sparse = torch.eye(2).to_sparse()
-    refused(texts.SPARSE(layout=torch.sparse_coo), dist.broadcast, sparse, 0)
-    refused(texts.SPARSE_OP(op="MAX"), dist.all_reduce, sparse, ReduceOp.MAX)
-    refused(api_texts.NO_PEER(peer=RANK, last=SIZE - 1, rank=RANK), dist.recv, torch.ones(1), RANK)
-    wanted = texts.UNEQUAL_PARTS(name="input_list", got=SIZE + 1, size=SIZE)
+    refused(says(torch.sparse_coo), dist.broadcast, sparse, 0)
+    refused(says("MAX"), dist.all_reduce, sparse, ReduceOp.MAX)
+    refused(says(RANK, SIZE - 1), dist.recv, torch.ones(1), RANK)
+    wanted = says("input_list", SIZE + 1, SIZE)
     refused(wanted, dist.reduce_scatter, torch.empty(1), [torch.ones(1)] * (SIZE + 1))
 
 

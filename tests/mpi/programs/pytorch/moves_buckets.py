@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ringtrain.torch import shared_buckets, texts
+from ringtrain.torch import shared_buckets
+from tests.says import says
 
 FULL = "full" in sys.argv
 if FULL:
@@ -38,8 +39,8 @@ with warnings.catch_warnings(record=True) as notes:
     held = train(torch.nn.Sequential(*[torch.nn.Linear(200, 200, bias=False) for _ in range(3)]))
 told = [str(note.message) for note in notes if "bucket" in str(note.message)]
 if FULL:
-    why = texts.NO_ROOM(folder=shared_buckets.SHARED_MEMORY, wanted=0)
-    assert not shared._shared and told == ([texts.NOT_SHARED(mib=160000 / 2**20, why=why)] if rank == 0 else []), told
+    why = says(shared_buckets.SHARED_MEMORY, "0")
+    assert not shared._shared and told == ([says(f"{160000 / 2**20:.3g}", why)] if rank == 0 else []), told
 else:
     assert held == shared._addresses and len(held) == 3 and not told, (held, shared._addresses, told)
 mine = torch.ones(200, 200)
