@@ -28,7 +28,6 @@ MODULES = {
     "yaml",
 }
 ALLOWED = {
-    PACKAGE / "data" / "readers" / "unpickle.py": ["pickle"],  # a program of its own: it allows a list of names
     PACKAGE / "plugin.py": ["loader.exec_module"],  # the files of --plugin
     PACKAGE / "torch" / "__main__.py": ["runpy.run_module", "runpy.run_path"],  # the script of its command line
 }

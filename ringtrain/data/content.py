@@ -85,9 +85,9 @@ def _labels(labels, count: int, where: str):
     return np.ascontiguousarray(labels.reshape(count), np.int32)
 
 
-def row_blocks(count: int, row_bytes: int, multiple: int = 1):
-    """Yield slices of about 16 MiB that cover ``count`` rows; each but the last is a multiple of ``multiple`` rows."""
-    rows = max(1, BLOCK_BYTES // max(1, row_bytes) // multiple) * multiple
+def row_blocks(count: int, row_bytes: int):
+    """Yield slices of about 16 MiB that cover ``count`` rows."""
+    rows = max(1, BLOCK_BYTES // max(1, row_bytes))
     for start in range(0, count, rows):
         yield slice(start, min(start + rows, count))
 

@@ -3,6 +3,7 @@ exceptions of any type."""
 
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 from ringtrain.data import texts
 from ringtrain.errors import DataError, RingtrainError
@@ -28,6 +29,20 @@ def decoder_errors(what: str):
         raise DataError(texts.DECODING(what=what, reason=texts.OUT_OF_MEMORY)) from error
     except Exception as error:
         raise DataError(texts.DECODING(what=what, reason=_reason(error))) from error
+
+
+@contextmanager
+def hdf5_errors(path: Path | str, name: str = ""):
+    """Raise HDF5's errors about malformed bytes as DataError; ``name``: of the array that is read."""
+    try:
+        yield
+    except MemoryError as error:
+        raise DataError(texts.TOO_LARGE(path=path)) from error
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        problem = f"{name}: {error}" if name else error
+        raise DataError(
+            f"{path} is damaged: {problem}; make the file with `ringtrain data make` or copy it again"
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -67,42 +67,23 @@ def type_read(stored) -> np.dtype:
     return stored if stored in (np.uint8, np.float64) else np.dtype(np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class ArraySplit(Split):
     """Examples in memory. Shapes: images [N, ...], labels [N, ...] int32, float32 or float64; both read-only."""
 
     images: np.ndarray
     labels: np.ndarray
     checksum: str
-    _all_valid: bool = field(init=False, repr=False)
 
     def __post_init__(self):
-        whole = self.labels.dtype.kind == "f" or not self.labels.size or bool(self.labels.min() > IGNORE)
-        object.__setattr__(self, "_all_valid", whole)
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return self.images.shape[0]
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return self.images.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype:  # type: ignore[override]
-        return type_read(self.images.dtype)
+        images, labels = self.images, self.labels
+        self.count, self.shape, self.dtype = len(images), images.shape[1:], type_read(images.dtype)
+        self.label_shape, self.label_dtype = labels.shape[1:], labels.dtype
+        self._all_valid = labels.dtype.kind == "f" or not labels.size or bool(labels.min() > IGNORE)
 
     @property
     def row_bytes(self) -> int:
         return math.prod(self.shape) * self.images.dtype.itemsize
-
-    @property
-    def label_shape(self) -> Shape:  # type: ignore[override]
-        return self.labels.shape[1:]
-
-    @property
-    def label_dtype(self) -> np.dtype:  # type: ignore[override]
-        return self.labels.dtype
 
     def valid(self, examples) -> int:
         if self._all_valid:

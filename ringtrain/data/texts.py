@@ -18,7 +18,6 @@ MAKE = Template("make the file with `ringtrain data make`")
 MAKE_OR_COPY = Template(MAKE + " or copy it again")
 CLASSES_NO_NAMES = Template("the attribute classes is not a list of names: " + MAKE)
 NO_ARRAY = Template("is not an array of this file ({hint})")
-NO_VALUES = Template("has no values; it must be [{axes}]")
 
 
 # content.py
@@ -35,7 +34,6 @@ LABELS_RANGE = Template(
 # dataset.py
 OUT_OF_MEMORY = Template("it takes more memory than there is")
 IN_FILE = Template("{path}: {problem}")
-DAMAGED = Template("{path} is damaged: {problem}; " + MAKE_OR_COPY)
 TOO_LARGE = Template("{path} could not be read: " + OUT_OF_MEMORY)
 
 # decoding.py
@@ -67,10 +65,3 @@ NPZ_NO_ARCHIVE = Template("{path} could not be read: it is not a whole archive; 
 
 # sources.py
 SOURCE_UNREADABLE = Template("{path} could not be read: {error}")
-
-
-# ── pickles ───────────────────────────────────────────────────────────────────────────────────────────────────
-PICKLE_NAMES = Template("{where} is refused: it names {name}, and a pickle of plain values and NumPy arrays does not")
-
-
-PICKLE_TAKES_MEMORY = Template("{where} is refused: to unpickle it takes more than {bytes:,} bytes of memory")

@@ -4,9 +4,19 @@ The format offers more than arrays: links to other files, values in other files 
 connectors that the library loads as code from a folder, references and values of free length, and shapes of any size
 without storage behind them. No checkpoint and no data set needs these. Their readers call these checks before they
 touch an object; no check follows a link or loads a plugin.
+
+Texts of free length lie in heaps. A damaged length in one sends the library's C code into an endless loop, which no
+signal interrupts, so a heap is checked as the library reads it. A global heap collection is
+    "GCOL" 1 0 0 0, its size (8 bytes), then objects:
+    index (2), references (2), 0 (4), size (8), content to a multiple of 8
+    index 0 is the free space to the end; its size includes these 16 bytes; a rest below 16 bytes has no header
+
+Source: HDF5 File Format Specification, version 3, section III.E
 """
 
+import io
 import math
+import struct
 from collections.abc import Collection
 
 import h5py
@@ -18,6 +28,7 @@ from ringtrain.template import LINES, escaped
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate expands a byte to 1032 at most; missing chunks would be read as any number of zeros
 ATTRIBUTE_BYTES = 16 << 20
+HEAP, HEAP_HEAD = b"GCOL\1\0\0\0", 16
 LIBVER = "v108", "v110"  # of files with an attribute over 64 KiB, as of many classes; HDF5 1.10 reads them
 
 
@@ -33,6 +44,32 @@ def open_file(source) -> h5py.File:
     It takes no lock: a finished file never changes, and some cluster file systems have no locks.
     """
     return h5py.File(source, "r", locking=False)
+
+
+class CheckedFile(io.FileIO):
+    """A file for :func:`open_file` that refuses damaged heaps: the library reads each from its start on."""
+
+    def readinto(self, buffer) -> int:
+        start = self.tell()
+        count = super().readinto(buffer)
+        if bytes(buffer[: len(HEAP)]) == HEAP:
+            self._check_heap(start)
+        return count
+
+    def _check_heap(self, start: int) -> None:
+        """Raise OSError unless the objects fill the collection without a gap."""
+        self.seek(start + len(HEAP))
+        size = int.from_bytes(self.read(8), "little")
+        if start + size > self.seek(0, io.SEEK_END):
+            return  # cut short: the library reports it
+        self.seek(start)
+        heap, place = self.read(size), HEAP_HEAD
+        while place + HEAP_HEAD <= size:
+            index, length = struct.unpack_from("<H6xQ", heap, place)
+            step = length if index == 0 else HEAP_HEAD + -(-length // 8) * 8
+            if step < HEAP_HEAD or place + step > size:
+                raise OSError(f"the texts at byte {start} are damaged")
+            place += step
 
 
 def is_own(group: h5py.Group, name: str) -> bool:

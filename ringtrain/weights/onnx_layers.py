@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ringtrain.nn.base import Shape
+from ringtrain.weights.layouts import AXES
 
 Weights = dict[str, np.ndarray]  # of a layer, by short names
 
@@ -31,7 +32,8 @@ class Operators:
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Add a node; the name of its output."""
-        name = self._name(operator)
+        self._count += 1
+        name = f"{self._layer}/{operator}_{self._count}"
         self.nodes.append(self._helper.make_node(operator, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -40,10 +42,6 @@ class Operators:
         name = f"{self._layer}.{what}"
         self.constants.append(self._to_tensor(np.asarray(values, dtype, order="C"), name))
         return name
-
-    def _name(self, operator: str) -> str:
-        self._count += 1
-        return f"{self._layer}/{operator}_{self._count}"
 
     # ── axes ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def channels_last(self, x: str, rank: int) -> str:
@@ -54,6 +52,14 @@ class Operators:
         """[N,H,W,C] → [N,C,H,W]"""
         return self.add("Transpose", x, perm=[0, rank, *range(1, rank)]) if rank > 2 else x
 
+    def swap_axes(self, x: str) -> str:
+        """[N,L,D] → [N,D,L], and back"""
+        return self.add("Transpose", x, perm=[0, 2, 1])
+
+    def biased(self, y: str, w: Weights, name: str) -> str:
+        """y + bias, where the layer has that"""
+        return self.add("Add", y, self.constant(w[name], name)) if name in w else y
+
     def reshape(self, x: str, shape: Sequence[int], what: str) -> str:
         """Reshape; 0: as it is, -1: what is left"""
         return self.add("Reshape", x, self.constant(shape, what, np.int64))
@@ -63,40 +69,17 @@ Operator = Callable[[Operators, Any, Sequence[str], Sequence[Shape], Weights], s
 
 
 # ── convolutions ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _convolution(g: Operators, layer, x: str, rank: int, w: Weights, axes: tuple[int, ...]) -> str:
-    given = [x, g.constant(w["weight"].transpose(axes), "weight")]
+def convolution(g, layer, xs, shapes, w):
+    kind, rank = type(layer).__name__, len(shapes[0]) - 1
+    x = g.swap_axes(xs[0]) if rank == 1 else xs[0]
+    given = [x, g.constant(w["weight"].transpose(AXES[kind, "weight"]), "weight")]
     if "bias" in w:
         given.append(g.constant(w["bias"], "bias"))
-    pads, strides, kernel = [layer.pad] * (2 * rank), [layer.stride] * rank, [layer.kernel] * rank
-    return g.add("Conv", *given, pads=pads, strides=strides, kernel_shape=kernel, group=layer.groups)
-
-
-def conv1d(g, layer, xs, shapes, w):
-    x = g.add("Transpose", xs[0], perm=[0, 2, 1])
-    y = _convolution(g, layer, x, 1, w, (2, 1, 0))
-    return g.add("Transpose", y, perm=[0, 2, 1])
-
-
-def conv2d(g, layer, xs, shapes, w):
-    return _convolution(g, layer, xs[0], 2, w, (3, 2, 0, 1))
-
-
-def conv3d(g, layer, xs, shapes, w):
-    return _convolution(g, layer, xs[0], 3, w, (4, 3, 0, 1, 2))
-
-
-def conv_transpose2d(g, layer, xs, shapes, w):
-    given = [xs[0], g.constant(w["weight"].transpose(0, 3, 1, 2), "weight")]
-    if "bias" in w:
-        given.append(g.constant(w["bias"], "bias"))
-    return g.add(
-        "ConvTranspose",
-        *given,
-        pads=[layer.pad] * 4,
-        strides=[layer.stride] * 2,
-        kernel_shape=[layer.kernel] * 2,
-        output_padding=[layer.output_pad] * 2,
-    )
+    window = {"pads": [layer.pad] * (2 * rank), "strides": [layer.stride] * rank, "kernel_shape": [layer.kernel] * rank}
+    if kind == "ConvTranspose2D":
+        return g.add("ConvTranspose", *given, **window, output_padding=[layer.output_pad] * 2)
+    y = g.add("Conv", *given, **window, group=layer.groups)
+    return g.swap_axes(y) if rank == 1 else y
 
 
 def upsample(g, layer, xs, shapes, w):
@@ -109,16 +92,13 @@ def upsample(g, layer, xs, shapes, w):
 
 # ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def linear(g, layer, xs, shapes, w):
-    y = g.add("MatMul", xs[0], g.constant(w["weight"], "weight"))
-    return g.add("Add", y, g.constant(w["bias"], "bias")) if "bias" in w else y
+    return g.biased(g.add("MatMul", xs[0], g.constant(w["weight"], "weight")), w, "bias")
 
 
 def attention(g, layer, xs, shapes, w):
     (length, width), heads = shapes[0], layer.heads
     each = width // heads
-    joined = g.add("MatMul", xs[0], g.constant(w["qkv_weight"], "qkv_weight"))
-    if "qkv_bias" in w:
-        joined = g.add("Add", joined, g.constant(w["qkv_bias"], "qkv_bias"))
+    joined = g.biased(g.add("MatMul", xs[0], g.constant(w["qkv_weight"], "qkv_weight")), w, "qkv_bias")
     parts = g.reshape(joined, [0, length, 3, heads, each], "parts")
     q, k, v = (
         g.add("Gather", parts, g.constant(i, f"part{i}", np.int64), axis=2) for i in range(3)
@@ -131,7 +111,7 @@ def attention(g, layer, xs, shapes, w):
         scores = g.add("Add", scores, g.constant(later, "mask"))
     mixed = g.add("Transpose", g.add("MatMul", g.add("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
     y = g.add("MatMul", g.reshape(mixed, [0, length, width], "joined"), g.constant(w["out_weight"], "out_weight"))
-    return g.add("Add", y, g.constant(w["out_bias"], "out_bias")) if "out_bias" in w else y
+    return g.biased(y, w, "out_bias")
 
 
 def embedding(g, layer, xs, shapes, w):
@@ -181,9 +161,9 @@ def flatten(g, layer, xs, shapes, w):
 def batch_norm(g, layer, xs, shapes, w):
     given = [g.constant(w[name], name) for name in ("gamma", "beta", "mean", "variance")]
     is_sequence = len(shapes[0]) == 2
-    x = g.add("Transpose", xs[0], perm=[0, 2, 1]) if is_sequence else xs[0]
+    x = g.swap_axes(xs[0]) if is_sequence else xs[0]
     y = g.add("BatchNormalization", x, *given, epsilon=layer.eps)
-    return g.add("Transpose", y, perm=[0, 2, 1]) if is_sequence else y
+    return g.swap_axes(y) if is_sequence else y
 
 
 def layer_norm(g, layer, xs, shapes, w):
@@ -195,7 +175,7 @@ def layer_norm(g, layer, xs, shapes, w):
 
 def group_norm(g, layer, xs, shapes, w):
     rank, channels = len(shapes[0]), shapes[0][-1]
-    x = g.add("Transpose", xs[0], perm=[0, 2, 1]) if rank == 2 else xs[0]
+    x = g.swap_axes(xs[0]) if rank == 2 else xs[0]
     spread = [1] * (rank - 1)
     groups = g.reshape(x, [0, layer.groups, -1], "groups")
     ones, zeros = g.constant(np.ones(layer.groups), "ones"), g.constant(np.zeros(layer.groups), "zeros")
@@ -204,7 +184,7 @@ def group_norm(g, layer, xs, shapes, w):
     y = g.reshape(y, [0, *extents], "extents")
     y = g.add("Mul", y, g.constant(w["gamma"].reshape(-1, *spread), "gamma"))
     y = g.add("Add", y, g.constant(w["beta"].reshape(-1, *spread), "beta"))
-    return g.add("Transpose", y, perm=[0, 2, 1]) if rank == 2 else y
+    return g.swap_axes(y) if rank == 2 else y
 
 
 def lrn(g, layer, xs, shapes, w):
@@ -251,10 +231,7 @@ def global_avg_pool(g, layer, xs, shapes, w):
 
 
 OPERATORS: dict[str, Operator] = {
-    "Conv1D": conv1d,
-    "Conv2D": conv2d,
-    "Conv3D": conv3d,
-    "ConvTranspose2D": conv_transpose2d,
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D", "ConvTranspose2D"), convolution),
     "Upsample": upsample,
     "Linear": linear,
     "Attention": attention,

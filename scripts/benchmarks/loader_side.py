@@ -13,7 +13,7 @@ from loader_set import FORMS, TINY, TINY_SIDE, Form
 from side import forget, serve
 
 from ringtrain.config.resolve import recipe_layer, resolve
-from ringtrain.data.batches.augment import CentreCrop
+from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.draws import Draws
 from ringtrain.data.batches.keys import TRANSFORM, make_key
@@ -47,7 +47,7 @@ class Loader:
         self.transform, self._augment = transform_of(config, model), augment_of(config, model)
         if form is TINY:
             self.transform = Transform(RandomResizedCrop(TINY_SIDE, TINY_SIDE, (1.0, 1.0)))
-            self._augment = CentreCrop(TINY_SIDE, TINY_SIDE)
+            self._augment = Augment(0, False, TINY_SIDE, TINY_SIDE, centre=True)
 
     def batches(self) -> Batches:
         sampler = Sampler(self.train.count, self._batch, self.seed, windows=self._windows)

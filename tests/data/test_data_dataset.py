@@ -146,6 +146,36 @@ def replace(group, key, values):
     group[key] = values
 
 
+def images(**how):
+    """The training images made anew, by other means."""
+
+    def change(file):
+        del file["train/images"]
+        file["train"].create_dataset("images", **{"shape": (12, 4, 5, 3), "dtype": "u1", **how})
+
+    return change
+
+
+def foreign_filter(file):
+    """Filter 32015, of which the library would look for code; optional, so that writing goes without."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((12, 4, 5, 3))
+    plan.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (1, 2))
+    del file["train/images"]
+    space = h5py.h5s.create_simple((12, 4, 5, 3))
+    h5py.h5d.create(file["train"].id, b"images", h5py.h5t.STD_U8LE, space, plan)
+
+
+def through_a_soft_link(file):
+    del file["test"]
+    file["out"] = h5py.ExternalLink("pipe", "/")
+    file["test"] = h5py.SoftLink("/out/test")
+
+
+def attribute(name, value, **how):
+    return lambda file: file.attrs.create(name, value, **how)
+
+
 def external(file):
     del file["train/images"]
     file["train"].create_dataset("images", (12, 4, 5, 3), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
@@ -160,7 +190,7 @@ def virtual(file):
 
 def linked(file):
     del file["train"]
-    file["train"] = h5py.ExternalLink("other.h5", "/train")
+    file["train"] = h5py.ExternalLink("pipe", "/train")
 
 
 def objects(file):
@@ -265,17 +295,63 @@ BAD = {
         lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")),
         says("test"),
     ),
+    "a soft link to an external one": (through_a_soft_link, says("'test'")),
+    "a filter of others": (foreign_filter, "images " + says(32015, "filter", "gzip")),
+    "a bomb of zeros": (
+        images(shape=(1 << 20, 4, 5, 3), chunks=(512, 4, 5, 3), compression="gzip"),
+        says("62,914,560"),
+    ),
+    "a shape of nothing": (
+        images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)),
+        says("0"),
+    ),
+    "chunks that take more memory than all of it": (
+        images(data=np.ones((12, 4, 5, 3)), chunks=(300_000, 4, 5, 3), maxshape=(None, 4, 5, 3), compression="gzip"),
+        says("18,000,000"),
+    ),
+    "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
+    "references": (
+        images(dtype=h5py.ref_dtype),
+        says("object", layout.INPUT_TYPES),
+    ),
+    "regions": (
+        images(dtype=h5py.regionref_dtype),
+        says("object", layout.INPUT_TYPES),
+    ),
+    "lists of any length": (
+        images(dtype=h5py.vlen_dtype("u1")),
+        says("object", layout.INPUT_TYPES),
+    ),
+    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), says(layout.INPUT_TYPES)),
+    "arrays in arrays": (images(dtype="(2,)u1"), says(layout.INPUT_TYPES)),
+    "a name that is a reference": (
+        lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f),
+        says("name"),
+    ),
+    "a name that moves the cursor": (
+        attribute("name", "a\x1b[2J"),
+        says("name", "'a\\x1b[2J'"),
+    ),
+    "a class in no encoding": (
+        attribute("classes", [b"\xff", b"b"], dtype=h5py.string_dtype()),
+        says("attribute", "list"),
+    ),
+    "a compound statistic": (
+        attribute("mean", np.zeros(3, [("a", "f8")])),
+        says("mean", "None"),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_and_check_finds_it(tiny, case):
+    os.mkfifo(tiny.parent / "pipe")  # whoever opened it would wait for ever
     change, message = BAD[case]
     with h5py.File(tiny, "r+") as file:
         change(file)
     with pytest.raises(DataError, match=message) as caught:
         open_dataset(tiny)
-    assert str(tiny) in str(caught.value)
+    assert str(tiny) in str(caught.value) and caught.value.exit_code == 2
     assert any(problem in str(caught.value) for problem in check_file(tiny))
 
 
@@ -314,21 +390,6 @@ def test_a_file_cut_anywhere_is_refused(tiny):
         tiny.write_bytes(whole[:size])
         with pytest.raises(DataError, match=cut):
             open_dataset(tiny)
-
-
-def test_a_flipped_byte_of_an_image_or_a_label_is_noticed(tiny):
-    whole = tiny.read_bytes()
-    opened = open_dataset(tiny)
-    texts = (says("checksum", "says"), says("range", "lie"))
-    changed = "tiny.h5: (" + "|".join(text.pattern() for text in texts) + ")"
-    for array in (opened.train.images, opened.train.labels, opened.test.images, opened.test.labels):
-        where = whole.index(array.tobytes())
-        for offset in (0, array.nbytes // 2, array.nbytes - 1):
-            bad = bytearray(whole)
-            bad[where + offset] ^= 1
-            tiny.write_bytes(bad)
-            with pytest.raises(DataError, match=changed):
-                open_dataset(tiny)
 
 
 def test_damage_inside_compressed_images_is_named(tmp_path):

@@ -4,14 +4,14 @@ import gzip
 import json
 import pickle
 import re
-import shutil
-import struct
 import tarfile
 import zipfile
 
 import h5py
 import numpy as np
 import pytest
+import source_makers
+from data_makers import content, spoil_heap
 
 from ringtrain import parsing
 from ringtrain.allreduce.tuning_table import table_of
@@ -21,11 +21,9 @@ from ringtrain.config.resolve import read_run_file, resolve
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import no_progress
 from ringtrain.data.decoding import decoding
-from ringtrain.data.file import heaps
 from ringtrain.data.file.check import check_file
-from ringtrain.data.file.dataset import DIGITS, open_dataset
-from ringtrain.data.file.heaps import SIGNATURE, heap_problem
-from ringtrain.data.readers import cifar
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.format import write_dataset
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.members import read_members
 from ringtrain.data.readers.sources import read_source
@@ -39,8 +37,6 @@ from ringtrain.report.sinks import truncate_log
 from ringtrain.transport.launch_environment import ALONE, Launch, read_launch
 from tests.readers import EVENTS, PYTHON, data_sets
 from tests.says import says
-
-BATCH = pickle.loads(PYTHON["data_batch_3"])
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,49 +179,20 @@ def data_set(tmp_path):
     return path
 
 
-def test_a_heap_of_texts_with_a_wrong_length_is_no_hang(tmp_path):
-    shutil.copy(DIGITS, tmp_path / "a.h5")
-    data = bytearray(DIGITS.read_bytes())
-    heap = data.index(SIGNATURE)
-    first = heap + 16 + 8  # the size of the first object
-    data[first : first + 8] = struct.pack("<Q", 2**64 - 16)
-    (tmp_path / "a.h5").write_bytes(data)
-    assert heap_problem(DIGITS) is None
-    assert heap_problem(tmp_path / "a.h5") == f"the texts at byte {heap} are damaged"
-    with pytest.raises(DataError, match=says("a.h5")):
-        open_dataset(tmp_path / "a.h5")
-    assert re.search(says("damaged", "copy"), check_file(tmp_path / "a.h5")[0])
-
-
-def spoiled_heap(damage):
-    """The bytes of a data set whose texts the library would read for ever."""
-    data = bytearray(DIGITS.read_bytes())
-    first = place = data.index(SIGNATURE) + 16
-    while data[place : place + 2] != b"\0\0":  # the free space is the last object, of index 0
-        place += 16 + -(-int.from_bytes(data[place + 8 : place + 16], "little") // 8) * 8
-    at, size = {"first length": (first + 8, 2**64 - 16), "free space": (place + 8, 0)}[damage]
-    data[at : at + 8] = size.to_bytes(8, "little")
-    return bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("damage", "read"),
-    [("first length", open_dataset), ("free space", open_dataset), ("first length", read_source)],
-)
-def test_a_heap_in_the_middle_of_a_long_file_is_no_hang(tmp_path, monkeypatch, damage, read):
-    """Texts that are not near an end of the file, where a heap would be found: a process with a limit reads them."""
-    monkeypatch.setattr(heaps, "SEARCHED_BYTES", 8)
-    assert heap_problem(DIGITS) is None
-    monkeypatch.setattr(heaps, "CPU_S", 1)
-    (tmp_path / "a.h5").write_bytes(spoiled_heap(damage))
-    with pytest.raises(DataError, match=says(1, "reading", "texts")):
-        read(tmp_path / "a.h5")
-
-
-def test_what_is_wrong_otherwise_is_left_to_the_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr(heaps, "SEARCHED_BYTES", 8)
-    (tmp_path / "a.h5").write_bytes(DIGITS.read_bytes()[:5000])
-    assert heap_problem(tmp_path / "a.h5") is None
+@pytest.mark.parametrize("read", [open_dataset, read_source])
+@pytest.mark.parametrize("damage", ["first length", "free space"])
+@pytest.mark.parametrize("classes", [3, 21_000])
+def test_a_heap_of_texts_with_a_wrong_length_is_no_hang(tmp_path, classes, damage, read):
+    """Also a heap of 64 KiB, of many, behind the examples."""
+    path = tmp_path / "a.h5"
+    write_dataset(path, content(classes=classes))
+    data = bytearray(path.read_bytes())
+    heap = spoil_heap(data, damage)
+    path.write_bytes(data)
+    for attempt in (lambda: read(path), lambda: read(f"{path}:train/images,train/labels")):
+        with pytest.raises(DataError, match=rf"a\.h5 is damaged: .* byte {heap} "):
+            attempt()
+    assert re.search(rf"a\.h5 is damaged: .* byte {heap} ", check_file(path)[0])
 
 
 def test_an_array_without_values_is_refused(data_set):
@@ -251,37 +218,16 @@ def test_what_decoders_raise_is_told_with_the_file():
 
 
 # ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────
-def test_idx_that_unpacks_to_more_than_it_says(tmp_path):
-    head = bytes((0, 0, 8, 3)) + struct.pack(">3I", 1, 2, 2)
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(gzip.compress(head + bytes(1 << 24)))
-    (tmp_path / "train-labels-idx1-ubyte").write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 1, 0)))
-    with pytest.raises(DataError, match=says("too long", "1x2x2", 4, "more")):
-        read_source(tmp_path)
-
-
-def test_npz_that_is_an_array(tmp_path):
+def test_npz_that_is_an_array_or_of_texts(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(3))
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
     with pytest.raises(DataError, match=says("numpy", "savez")):
         read_source(tmp_path / "a.npz")
-
-
-def test_npz_with_members_that_are_no_arrays(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", b"text")
-        archive.writestr("y.npy", b"text")
+        for name in "xy":
+            archive.writestr(f"{name}.npy", b"text")
     with pytest.raises(DataError, match=says("x")):
         read_source(tmp_path / "a.npz")
-
-
-def test_lists_of_labels_that_are_none(tmp_path):
-    for labels in ([[1], [2, 3]], [10**30, 1], ["a" * 100] * 2, [True, False], (1, 2)):
-        data = pickle.dumps({"data": BATCH["data"], "labels": labels})
-        if labels == (1, 2):  # a tuple is as good as a list
-            assert cifar.LAYOUTS[0].read_batch(data, "b")[1].tolist() == [1, 2]
-            continue
-        with pytest.raises(DataError, match=says("b: labels")):
-            cifar.LAYOUTS[0].read_batch(data, "b")
 
 
 def test_an_archive_that_is_cut_short_is_told_as_one(tmp_path):
@@ -303,24 +249,9 @@ def test_a_source_whose_name_is_too_long():
         read_source("a" * 5000)
 
 
-def cifar_with(folder, names):
-    for name in (*cifar.TEN, "test_batch"):
-        (folder / name).write_bytes(pickle.dumps(BATCH))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
-
-
-def test_cifar_with_other_names_than_classes(tmp_path):
-    cifar_with(tmp_path, ["a"])
-    with pytest.raises(
-        DataError,
-        match=says("batches.meta", 1, "CIFAR-10 python", 10),
-    ):
-        read_source(tmp_path)
-
-
 def test_classes_that_a_terminal_would_obey_are_refused_with_their_source(tmp_path):
-    (tmp_path / "cifar").mkdir()
-    cifar_with(tmp_path / "cifar", [f"c\x1b{k}" if k == 3 else str(k) for k in range(10)])
+    names = pickle.dumps({"label_names": [f"c\x1b{k}" if k == 3 else str(k) for k in range(10)]})
+    source_makers.in_folder(tmp_path / "cifar", PYTHON | {"batches.meta": names})
     with pytest.raises(DataError, match=says("cifar", "class 3", "'c\\x1b3'")):
         make_dataset(tmp_path / "cifar", tmp_path / "a.h5")
     assert not (tmp_path / "a.h5").exists()

@@ -27,37 +27,10 @@ UPRIGHT = {
 }
 
 
-def turned(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encoded(IMAGE, "PNG", exif=exif)
-
-
 def cut(picture, box, height, width):
     out = np.empty((height, width, 3), np.uint8)
     picture.cut(box, out)
     return out
-
-
-@pytest.mark.parametrize("orientation", UPRIGHT)
-def test_the_orientation_of_exif_is_applied(orientation):
-    shown = UPRIGHT[orientation](IMAGE)
-    picture = FilePicture(turned(orientation), "a.png", 3)
-    assert (picture.height, picture.width) == shown.shape[:2]
-    assert (picture.pixels() == shown).all()
-    assert (cut(FilePicture(turned(orientation), "a.png", 3), (2, 1, 6, 7), 6, 7) == shown[2:8, 1:8]).all()
-
-
-def test_modes_become_rgb_or_grey():
-    image = Image.fromarray(IMAGE)
-    grey = np.asarray(image.convert("L"))
-    assert (decode_image(encoded(image), "a", 1)[..., 0] == grey).all()
-    assert (decode_image(encoded(image.convert("L")), "a", 3) == grey[..., None]).all()
-    assert (decode_image(encoded(image.convert("RGBA")), "a", 3) == IMAGE).all()
-    palette = image.quantize(16)
-    assert (decode_image(encoded(palette), "a", 3) == np.asarray(palette.convert("RGB"))).all()
-    cmyk = image.convert("CMYK")
-    assert (decode_image(encoded(cmyk, "TIFF"), "a", 3) == np.asarray(cmyk.convert("RGB"))).all()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from tests.readers import READERS
 from tests.tiers import lasting
 
-CHILD = ("CIFAR python", "CIFAR names")  # a process for each pickle
 USUAL = settings(
     derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
@@ -40,7 +39,7 @@ def test_valid_files_are_read(name, tmp_path):
 def test_spoiled_files_are_read_or_refused_in_words(name, tmp_path_factory):
     reader = READERS[name]
 
-    @settings(USUAL, max_examples=lasting(4, 10) if name in CHILD else lasting(16, 40))
+    @settings(USUAL, max_examples=lasting(16, 40))
     @given(spoiled(reader.seeds()))
     def spoil(data):
         reader.judge(data, tmp_path_factory.mktemp("room"))
@@ -50,7 +49,7 @@ def test_spoiled_files_are_read_or_refused_in_words(name, tmp_path_factory):
 
 @pytest.mark.parametrize("name", READERS)
 def test_bytes_of_no_meaning_are_refused_in_words(name, tmp_path_factory):
-    @settings(USUAL, max_examples=4 if name in CHILD else 10)
+    @settings(USUAL, max_examples=10)
     @given(st.binary(max_size=200))
     def refuse(data):
         READERS[name].judge(data, tmp_path_factory.mktemp("room"))

@@ -252,22 +252,53 @@ def test_wrong_arrays_of_hdf5(tmp_path, what, most):
     assert len(check_file(f"{path}:there,y")) == 1
 
 
-@pytest.mark.parametrize("most", [None, 0])
-@pytest.mark.parametrize(
-    "labels, problem",
-    [
-        (NAN, says("NaN", "infinite")),
-        (np.resize(NAN, (60, 60)), says("NaN", "infinite")),
-        (Y - 3, says(-3, "label", "lie")),
-        (Y << 40, says(0, "label", "lie")),
-        (Y[:9], says("(9,)", 60)),
-        (Y > 2, says("bool")),
-    ],
-)
-def test_wrong_labels(tmp_path, labels, problem, most):
-    np.savez(tmp_path / "a.npz", x=X, y=labels)
-    with pytest.raises(DataError, match=problem):
-        open_dataset(tmp_path / "a.npz", most_bytes=most)
+X0, Y0 = np.arange(48, dtype=np.uint8).reshape(4, 3, 4), np.array([0, 2, 1, 2])
+WRONG_NPZ = {
+    "other names": ({"a": X0, "b": Y0}, says("a, b")),
+    "half a test part": (
+        {"x_train": X0, "y_train": Y0, "x_test": X0},
+        says("x_test", "y_test"),
+    ),
+    "bool": ({"x": X0 > 3, "y": Y0}, says("a.npz: x", "bool")),
+    "objects": ({"x": X0.astype(object), "y": Y0}, says("object")),
+    "no axes": ({"x": X0[:, 0, 0], "y": Y0}, says("(4,)")),
+    "no examples": ({"x": X0[:0], "y": Y0[:0]}, says("a.npz: x")),
+    "few labels": ({"x": X0, "y": Y0[:3]}, says("(3,)", 4)),
+    "negative labels": ({"x": X0, "y": Y0 - 2}, says(-2, 0, "label", "lie")),
+    "high labels": ({"x": X0, "y": Y0 * 40_000}, says(0, 80000, "label", "lie")),
+    "labels beyond int32": ({"x": X0, "y": Y0 << 40}, says(0, "label", "lie")),
+    "labels of bool": ({"x": X0, "y": Y0 > 1}, says("bool")),
+    "values that are not finite": ({"x": X0, "y": np.array([0, np.nan, 1, 1])}, says("NaN", "infinite")),
+    "dense ones": ({"x": X0, "y": np.full((4, 60), np.inf)}, says("NaN", "infinite")),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_NPZ)
+def test_wrong_arrays_are_refused_by_training_and_by_make(tmp_path, what):
+    arrays, problem = WRONG_NPZ[what]
+    np.savez(tmp_path / "a.npz", **arrays)
+    for read in (
+        open_dataset,
+        lambda path: open_dataset(path, most_bytes=0),
+        lambda path: make_dataset(path, tmp_path / "o.h5"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            read(tmp_path / "a.npz")
+    assert check_file(tmp_path / "a.npz") and not (tmp_path / "o.h5").exists()
+
+
+def test_channels_first_are_made_into_no_file(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 3, 32, 32), "u1"), y=Y0)
+    with pytest.raises(DataError, match=says((4, 3, 32, 32))):
+        make_dataset(tmp_path / "a.npz", tmp_path / "o.h5")
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    for data in ((tmp_path / "a.npz").read_bytes()[:-30], b"hello"):
+        (tmp_path / "a.npz").write_bytes(data)
+        with pytest.raises(DataError, match=says("a.npz")):
+            make_dataset(tmp_path / "a.npz", tmp_path / "o.h5")
 
 
 def npy(path, array, cut=False):

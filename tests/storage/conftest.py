@@ -5,10 +5,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from numpy.random import default_rng  # here, and not while a test may read no files
 
+from ringtrain.storage.checkpoint import seal, store
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 
 
@@ -54,6 +56,28 @@ def bits(value):
 
 def same(one: Checkpoint, other: Checkpoint) -> bool:
     return all(bits(getattr(one, name)) == bits(getattr(other, name)) for name in Checkpoint.__slots__)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The file of a checkpoint."""
+    store.save_checkpoint(tmp_path / "a.h5", make_checkpoint())
+    return tmp_path / "a.h5"
+
+
+@pytest.fixture(scope="session")
+def reseal():
+    """``reseal(path, change)``: change a checkpoint's HDF5 content by ``change(file)``, and make the seal right again:
+    what a file looks like that someone else has made."""
+
+    def sealed(path, change=None):
+        if change is not None:
+            with h5py.File(path, "r+") as file:
+                change(file)
+        content = path.read_bytes()[seal.BLOCK :]
+        path.write_bytes(seal.make_seal(memoryview(content)) + content)
+
+    return sealed
 
 
 @pytest.fixture(scope="session")

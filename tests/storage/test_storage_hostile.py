@@ -8,23 +8,10 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import CheckpointError, UsageError
-from ringtrain.storage.checkpoint import seal, store
+from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
+from tests.data.data_makers import spoil_heap
 from tests.says import says
-
-
-@pytest.fixture
-def saved(tmp_path, make):
-    store.save_checkpoint(tmp_path / "a.h5", make())
-    return tmp_path / "a.h5"
-
-
-def edit(path, change):
-    """Change a checkpoint's HDF5 content by ``change(file)``, and seal it again."""
-    with h5py.File(path, "r+") as file:
-        change(file)
-    content = path.read_bytes()[seal.BLOCK :]
-    path.write_bytes(seal.make_seal(memoryview(content)) + content)
 
 
 def attribute(name, value, **how):
@@ -70,7 +57,64 @@ def committed_type(group):
     return group["fc.bias"]
 
 
+def replace_weights(make_link):
+    def change(file):
+        del file["weights"]
+        file["weights"] = make_link()
+
+    return change
+
+
+def one_row_of_ranks(file):
+    del file["ranks/examples"]
+    made = file["ranks"].create_dataset("examples", data=np.int64([1, 3]))
+    made.attrs["sha256"] = np.bytes_(store.array_digest(made.name, made[:]))
+
+
 HOSTILE = {
+    "an external link": (
+        replace_weights(lambda: h5py.ExternalLink("/etc/passwd", "/")),
+        says("weights"),
+    ),
+    "a soft link": (
+        replace_weights(lambda: h5py.SoftLink("/optimizer")),
+        says("weights"),
+    ),
+    "no weights": (lambda file: file.pop("weights"), says("weights")),
+    "an array for a group": (replace_weights(lambda: np.ones(3)), says("/weights")),
+    "a group for an array": (
+        array(lambda group: group.create_group("fc.bias")),
+        says("/weights/fc.bias"),
+    ),
+    "objects": (
+        array(lambda group: group.create_dataset("fc.bias", data=["a"], dtype=h5py.string_dtype())),
+        says("/weights/fc.bias"),
+    ),
+    "another file's bytes": (
+        array(lambda group: group.create_dataset("fc.bias", (8,), "u1", external=[("/etc/passwd", 0, 8)])),
+        says("/weights/fc.bias"),
+    ),
+    "another array's values": (
+        array(lambda group: group.create_virtual_dataset("fc.bias", h5py.VirtualLayout((5,), "f4"))),
+        says("/weights/fc.bias"),
+    ),
+    "compressed zeros": (
+        array(lambda group: group.create_dataset("fc.bias", (1 << 40,), "f4", compression="gzip")),
+        says("/weights/fc.bias"),
+    ),
+    "claims": (
+        array(lambda group: group.create_dataset("fc.bias", (1 << 40,), "f4")),
+        says("/weights/fc.bias"),
+    ),
+    "no digest": (lambda file: file["weights/fc.bias"].attrs.pop("sha256"), says("contents", "those")),
+    "no iteration": (lambda file: file.attrs.pop("iteration"), says("contents", "those")),
+    "a text more": (
+        lambda file: file.move("text/config", "text/confog"),
+        "(" + says("do", "match") + "|its contents are not those of a checkpoint)",
+    ),
+    "no row for each rank": (one_row_of_ranks, says("a shape of /ranks")),
+    "a weight less": (lambda file: file.pop("weights/fc.bias"), says("fingerprint", "weights")),
+    "words for a number": (lambda file: file.attrs.create("iteration", "many"), says("contents", "those")),
     "a negative count": (
         attribute("iteration", np.int64(-1)),
         says("iteration", f"{np.int64(-1)!r}"),
@@ -147,13 +191,23 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_it_is_refused_by_name_and_nothing_is_followed(saved, what):
+def test_it_is_refused_by_name_and_nothing_is_followed(saved, reseal, what):
     os.mkfifo(saved.parent / "pipe")  # whoever opened it would wait for ever
     change, message = HOSTILE[what]
-    edit(saved, change)
+    reseal(saved, change)
     with pytest.raises(CheckpointError, match=message) as refusal:
         store.load_checkpoint(saved)
     assert str(saved) in str(refusal.value) and refusal.value.exit_code == 2
+
+
+def test_a_damaged_heap_of_texts_under_a_good_seal_is_no_hang(saved, reseal):
+    reseal(saved, attribute("version", "x", dtype=h5py.string_dtype()))
+    content = bytearray(saved.read_bytes())
+    heap = spoil_heap(content, "first length")
+    saved.write_bytes(content)
+    reseal(saved)
+    with pytest.raises(CheckpointError, match=rf"{saved} .*byte {heap} "):
+        store.load_checkpoint(saved)
 
 
 @pytest.mark.parametrize("name", ["../../up", "/etc/passwd", "..", "a/../../b", "%2F..%2F", "\\..\\x", "~/x"])

@@ -104,17 +104,17 @@ def early(ending):
             SAY + "say(at='staged messages of 1 bytes')\nimport sys; sys.exit(3)",
             CudaTrial(
                 UNKNOWN,
-                says(3, "trial", "status", "staged messages of 1 bytes"),
+                says(3, "ended", "status", "staged messages of 1 bytes"),
             ),
         ),
-        ("print('hello')", CudaTrial(UNKNOWN, early(says(0, "trial", "status")))),
+        ("print('hello')", CudaTrial(UNKNOWN, early(says(0, "ended", "status")))),
         (
             f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')",
-            CudaTrial(UNKNOWN, early(says(0, "trial", "status"))),
+            CudaTrial(UNKNOWN, early(says(0, "ended", "status"))),
         ),
         (
             "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)",
-            CudaTrial(UNKNOWN, early(says(0, "trial", "status"))),
+            CudaTrial(UNKNOWN, early(says(0, "ended", "status"))),
         ),
     ],
 )  # fmt: skip

@@ -15,13 +15,14 @@ FIELD = 21  # bits of the hash for each of top and left
 
 @dataclass(frozen=True, slots=True)
 class Augment:
-    """Random crops of ``height`` × ``width`` pixels out of the image with ``pad`` zeros a side. ``flip``: mirror a
-    random half of them."""
+    """Crops of ``height`` × ``width`` pixels out of the image with ``pad`` zeros a side: random ones, a random half of
+    them mirrored with ``flip``; or, with ``centre``, the middle, never mirrored: a larger size pads the image."""
 
     pad: int
     flip: bool
     height: int
     width: int
+    centre: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -30,6 +31,8 @@ class Augment:
 
     def check(self, shape) -> None:
         """Check that the crop fits into images of [H, W, C] = ``shape``. Raises: DataError"""
+        if self.centre:
+            return
         if self.pad < 0 or self.height > shape[0] + 2 * self.pad or self.width > shape[1] + 2 * self.pad:
             raise DataError(
                 f"a crop of {self.height}x{self.width} does not fit into images of {shape[0]}x{shape[1]} padded by "
@@ -39,6 +42,11 @@ class Augment:
     def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
         """Fill ``batch.top``, ``.left`` and ``.flip``. Shapes: int32, int32, uint8 [n]; scratch uint64 [2, ≥
         n]"""
+        if self.centre:
+            batch.top.fill((shape[0] - self.height) // 2)
+            batch.left.fill((shape[1] - self.width) // 2)
+            batch.flip.fill(0)
+            return
         n = batch.examples.size
         hashed, spare = scratch[0, :n], scratch[1, :n]
         keys.hashes(keys.make_key(keys.AUGMENT, seed, epoch), batch.examples, hashed, spare)
@@ -60,37 +68,3 @@ def _draw_offset(hashed, shift: int, choices: int, pad: int, spare, out) -> None
     np.right_shift(spare, np.uint64(FIELD), out=spare)
     np.copyto(out, spare, casting="unsafe")
     np.subtract(out, pad, out=out)
-
-
-class Uncropped:
-    """The whole input, of any number of extents."""
-
-    def check(self, shape) -> None:
-        """Accept any shape."""
-
-    def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
-        """Fill ``batch.top``, ``.left`` and ``.flip`` with zeros."""
-        for array in (batch.top, batch.left, batch.flip):
-            array.fill(0)
-
-
-@dataclass(frozen=True, slots=True)
-class CentreCrop:
-    """The middle ``height`` × ``width`` pixels, never mirrored, for evaluation. A larger size pads the image."""
-
-    height: int
-    width: int
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the crop."""
-        return self.height, self.width
-
-    def check(self, shape) -> None:
-        """Accept any shape: every size fits."""
-
-    def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
-        """Fill ``batch.top`` and ``.left`` with the centre's offsets, and ``.flip`` with zeros."""
-        batch.top.fill((shape[0] - self.height) // 2)
-        batch.left.fill((shape[1] - self.width) // 2)
-        batch.flip.fill(0)

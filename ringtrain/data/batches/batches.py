@@ -16,7 +16,7 @@ from itertools import count
 
 import numpy as np
 
-from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
+from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.gather import Batch, Gather
 from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.order import Windows
@@ -24,7 +24,7 @@ from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.batches.transforms import Transform
 from ringtrain.data.split import Split
 
-__all__ = ["Augment", "Batch", "Batches", "CentreCrop", "evaluation_batches"]
+__all__ = ["Augment", "Batch", "Batches", "evaluation_batches"]
 
 
 class Batches:
@@ -49,7 +49,7 @@ class Batches:
         rank: int | None = 0,
         size: int = 1,
         grain: int = 1,
-        augment: Augment | CentreCrop | Uncropped | None = None,
+        augment: Augment | None = None,
         seed: int = 0,
         start_iteration: int = 0,
         stop_iteration: int | None = None,
@@ -144,5 +144,5 @@ def evaluation_batches(
     if it is None."""
     windows = Windows.of(split.count, split.row_bytes)
     sampler = Sampler(split.count, batch, shuffle=False, windows=windows)
-    centre = None if crop is None else CentreCrop(*crop)
+    centre = None if crop is None else Augment(0, False, *crop, centre=True)
     return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)

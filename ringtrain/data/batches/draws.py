@@ -24,6 +24,12 @@ class Draws:
         """Return a whole number from 0 to count - 1."""
         return min(count - 1, int(self.uniform() * count))
 
+    def sides(self, pixels: int, share: tuple[float, float], ratio: tuple[float, float]) -> tuple[int, int]:
+        """Return the sides of a box whose area is a share of ``pixels``, the first ``ratio`` times the second;
+        both are drawn from (least, most)."""
+        area, proportion = pixels * self.uniform(*share), math.exp(self.uniform(*map(math.log, ratio)))
+        return round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
+
     def order(self, count: int) -> list[int]:
         """Return the numbers 0 … count - 1 in an order, each as likely."""
         numbers = list(range(count))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ringtrain.data.batches import keys
-from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
+from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
 from ringtrain.data.batches.order import EpochWindows
 from ringtrain.data.batches.readahead import ReadAhead
@@ -81,7 +81,7 @@ class Gather:
         split: Split,
         sampler: Sampler,
         division: EvenParts | ShardParts,
-        augment,
+        augment: Augment | None,
         seed: int,
         transform: Transform | None = None,
         mixing: Mixing | None = None,
@@ -92,8 +92,9 @@ class Gather:
         self._split, self._sampler = split, sampler
         self._division = division
         self._rows = RowReader(split, transform, seed)
-        self._augment: Augment | CentreCrop | Uncropped = augment or Uncropped()
-        self._augment.check(self._rows.shape)
+        self._augment = augment
+        if augment is not None:
+            augment.check(self._rows.shape)
         self._mixing, self._erasing = mixing or Mixing(), erasing
         self._seed = seed
         self._order = _WindowsKept(split, sampler) if sampler.windows else _WholeEpoch(sampler)
@@ -125,14 +126,18 @@ class Gather:
 
     @property
     def _size(self) -> tuple[int, int]:
-        assert not isinstance(self._augment, Uncropped), "images alone are mixed and erased"
+        assert self._augment is not None, "images alone are mixed and erased"
         return self._augment.size
 
     def _filled(self, batch: Batch, examples) -> Batch:
         """The batch, with these examples in its memory."""
         np.copyto(batch.examples, examples)
         self._rows.read(batch.epoch, batch.examples, batch.images, batch.labels)
-        self._augment.draw(self._rows.shape, self._seed, batch.epoch, batch, self._draw_scratch)
+        if self._augment is not None:
+            self._augment.draw(self._rows.shape, self._seed, batch.epoch, batch, self._draw_scratch)
+        else:
+            for array in (batch.top, batch.left, batch.flip):
+                array.fill(0)
         if self._erasing is not None:
             self._erasing.draw(*self._size, self._seed, batch.epoch, batch.examples, batch.erase)
         return batch

@@ -76,10 +76,8 @@ class Erasing:
     def _box(self, rows: int, columns: int, draws: Draws) -> tuple[int, int, int, int]:
         if draws.uniform() >= self.probability:
             return 0, 0, 0, 0
-        low, high = map(math.log, RATIO)
         for _ in range(TRIES):
-            area, ratio = rows * columns * draws.uniform(*AREA), math.exp(draws.uniform(low, high))
-            height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            height, width = draws.sides(rows * columns, AREA, RATIO)
             if height < rows and width < columns:
                 return draws.below(rows - height + 1), draws.below(columns - width + 1), height, width
         return 0, 0, 0, 0

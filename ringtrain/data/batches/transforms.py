@@ -3,7 +3,6 @@
 The key of a draw is (seed, epoch, example), so an example looks the same on every rank, and after a resume.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,11 +30,8 @@ class RandomResizedCrop:
 
     def box(self, rows: int, columns: int, draws: Draws) -> Box:
         """Return the box in an image of ``rows`` × ``columns`` pixels."""
-        low, high = map(math.log, RATIO)
         for _ in range(TRIES):
-            area = rows * columns * draws.uniform(*self.scale)
-            ratio = math.exp(draws.uniform(low, high))
-            width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            width, height = draws.sides(rows * columns, self.scale, RATIO)
             if 0 < width <= columns and 0 < height <= rows:
                 return draws.below(rows - height + 1), draws.below(columns - width + 1), height, width
         width = min(columns, max(1, round(rows * RATIO[1])))

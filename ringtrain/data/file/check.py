@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, no_progress, row_blocks
+from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.contents import (
     arrays_of,
     checksum_problems,
@@ -15,12 +15,13 @@ from ringtrain.data.file.contents import (
     label_problems,
     places_of,
     plan,
+    read_part,
     verify_parts,
 )
 from ringtrain.data.file.dataset import DataSet, hdf5_errors, open_hdf5
 from ringtrain.data.file.grammar import parse_data
 from ringtrain.data.file.layout import is_data_set, layout_problems
-from ringtrain.data.file.metadata import DatasetMetadata, read_metadata, seal_problems, statistic_problems
+from ringtrain.data.file.metadata import seal_problems, statistic_problems
 from ringtrain.data.file.source import OpenSource, SourcePart, open_source, own_source
 from ringtrain.data.file.statistics import running_statistics
 from ringtrain.data.split import Split
@@ -60,7 +61,7 @@ def _own_problems(path: Path, file, progress: Progress) -> list[str]:
     problems = list(layout_problems(file))
     # Contents are checked only if the layout is valid.
     if not problems:
-        problems += seal_problems(file, read_metadata(file))
+        problems += seal_problems(file)
         problems += _content_problems(own_source(path, file, OpenFiles()), progress)
     return problems
 
@@ -68,27 +69,21 @@ def _own_problems(path: Path, file, progress: Progress) -> list[str]:
 def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
     for name, part in source.parts.items():
         try:
-            yield from _part_problems(name, part, source.metadata, progress)
+            yield from _part_problems(source, name, part, progress)
         except (OSError, MemoryError, DataError) as error:
             yield f"{name} could not be read: {error or texts.OUT_OF_MEMORY}"
 
 
-def _part_problems(name: str, part: SourcePart, metadata: DatasetMetadata | None, progress: Progress) -> Iterator[str]:
-    running = part.running_checksum()
+def _part_problems(source: OpenSource, name: str, part: SourcePart, progress: Progress) -> Iterator[str]:
     statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
-    for rows in row_blocks(part.inputs.count, part.inputs.row_bytes):
-        block = part.inputs.rows(rows.start, rows.stop)
-        running.add(block)
-        statistics.add(block)
-        progress("reading", rows.stop, part.inputs.count)
-    if metadata is None or part.checksum is None:
+    digest = read_part(part, progress, takers=[statistics])
+    if source.statistics is None or part.checksum is None:
         return
     for _, block in label_blocks(part):
-        yield from label_problems(name, block, len(metadata.classes))
-        running.add_labels(block)
-    yield from checksum_problems(name, part.checksum, running.finish())
+        yield from label_problems(name, block, len(source.classes or ()))
+    yield from checksum_problems(name, part.checksum, digest)
     if name == "train":
-        yield from statistic_problems(metadata, statistics.finish())
+        yield from statistic_problems(source.statistics, statistics.finish())
 
 
 MOST_CLASSES = 20  # shown one by one

@@ -5,15 +5,15 @@ and checksums that no file notes are found in the same pass, exactly up to VERIF
 SAMPLED examples, chosen by a fixed key, so that every node and every start finds the same.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import IGNORE, MOST_CLASSES, Progress, no_progress, row_blocks
-from ringtrain.data.file.metadata import DatasetMetadata, statistic_problems
+from ringtrain.data.file.metadata import STATISTICS, statistic_problems
 from ringtrain.data.file.source import OpenSource, SourcePart
-from ringtrain.data.file.statistics import running_statistics
+from ringtrain.data.file.statistics import PixelStatistics, running_statistics
 from ringtrain.errors import DataError
 from ringtrain.splitmix import splitmix
 
@@ -40,7 +40,7 @@ def plan(source: OpenSource, streamed: bool) -> dict[Key, tuple[tuple[int, ...],
             arrays[name, "numbered"] = (count,), np.dtype(np.int32)
         if part.checksum is None:
             arrays[FOUND, name] = (64,), np.dtype(np.uint8)
-    if source.metadata is None:
+    if source.statistics is None:
         shape = source.parts["train"].inputs.shape[1:]
         arrays[FOUND, "mean"] = arrays[FOUND, "std"] = shape[-1:], np.dtype(np.float64)
         arrays[FOUND, "mean_image"] = shape, np.dtype(np.float32)
@@ -126,47 +126,59 @@ def label_blocks(part: SourcePart) -> Iterator[tuple[slice, np.ndarray]]:
 def _fill_inputs(
     source: OpenSource, name: str, part: SourcePart, arrays: dict[Key, np.ndarray], verify: bool, progress: Progress
 ) -> None:
-    exact = part.nbytes <= VERIFY_BYTES
-    wanted = part.checksum is None or verify
-    running = part.running_checksum() if wanted and exact else None
-    statistics = None
-    if name == "train" and ((source.metadata is None and exact) or (verify and not source.sealed)):
+    exact, noted = part.nbytes <= VERIFY_BYTES, source.statistics
+    statistics, digest = None, ""
+    if name == "train" and ((noted is None and exact) or (verify and not source.sealed)):
         statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
-    kept = arrays.get((name, "images"))
-    if kept is not None or running is not None or statistics is not None:
-        read_inputs(part, kept, [each for each in (running, statistics) if each is not None], progress)
-    if running is not None:
-        for _, block in label_blocks(part):
-            running.add_labels(block)
+    kept, takers = arrays.get((name, "images")), [statistics] if statistics is not None else []
+    if exact and (part.checksum is None or verify):
+        digest = read_part(part, progress, kept, takers)
+    elif kept is not None or takers:
+        read_inputs(part, kept, takers, progress)
     if part.checksum is None:
-        digest = running.finish() if running is not None else sampled_checksum(part)
-        arrays[FOUND, name][:] = np.frombuffer(digest.encode(), np.uint8)
-    elif running is not None:
-        for problem in checksum_problems(name, part.checksum, running.finish()):
+        arrays[FOUND, name][:] = np.frombuffer((digest or sampled_checksum(part)).encode(), np.uint8)
+    elif digest:
+        for problem in checksum_problems(name, part.checksum, digest):
             raise DataError(in_file(source, problem))
-    if name == "train" and source.metadata is None:
+    if name == "train" and noted is None:
         found = statistics.finish() if statistics is not None else sampled_statistics(part)
-        for key in ("mean", "std", "mean_image"):
+        for key in STATISTICS:
             arrays[FOUND, key][...] = getattr(found, key)
-    elif statistics is not None and source.metadata is not None:
-        for problem in statistic_problems(source.metadata, statistics.finish()):
+    elif statistics is not None and noted is not None:
+        for problem in statistic_problems(noted, statistics.finish()):
             raise DataError(in_file(source, problem))
 
 
 def verify_parts(parts: Iterable[SourcePart], progress: Progress = no_progress) -> None:
     """Compare parts with the checksums that their files note of them. Raises: DataError"""
     for part in parts:
-        if part.checksum is None:
-            continue
-        running = part.running_checksum()
-        read_inputs(part, None, [running], progress)
-        for _, block in label_blocks(part):
-            running.add_labels(block)
-        for problem in checksum_problems(part.inputs.where, part.checksum, running.finish()):
-            raise DataError(problem)
+        if part.checksum is not None:
+            for problem in checksum_problems(part.inputs.where, part.checksum, read_part(part, progress)):
+                raise DataError(problem)
 
 
-def read_inputs(part: SourcePart, kept: np.ndarray | None, takers: list, progress: Progress) -> None:
+def read_part(
+    part: SourcePart,
+    progress: Progress,
+    kept: np.ndarray | None = None,
+    takers: Sequence = (),
+    label_takers: Sequence = (),
+    what: str = "reading",
+) -> str:
+    """Read all inputs as :func:`read_inputs`, then all labels; return the checksum of both. ``label_takers`` get each
+    block of labels."""
+    running = part.running_checksum()
+    read_inputs(part, kept, [running, *takers], progress, what)
+    for _, block in label_blocks(part):
+        running.add_labels(block)
+        for taker in label_takers:
+            taker.add(block)
+    return running.finish()
+
+
+def read_inputs(
+    part: SourcePart, kept: np.ndarray | None, takers: Sequence, progress: Progress, what: str = "reading"
+) -> None:
     """Read all inputs, a block at a time, into memory if they are kept, and give each block to the takers."""
     for rows in row_blocks(part.inputs.count, part.inputs.row_bytes):
         if kept is None:
@@ -176,7 +188,7 @@ def read_inputs(part: SourcePart, kept: np.ndarray | None, takers: list, progres
             part.inputs.read(rows.start, rows.stop, block)
         for taker in takers:
             taker.add(block)
-        progress("reading", rows.stop, part.inputs.count)
+        progress(what, rows.stop, part.inputs.count)
 
 
 def in_file(source: OpenSource, problem: str) -> str:
@@ -242,12 +254,9 @@ def checksum_problems(name: str, noted: str, found: str) -> Iterator[str]:
         )
 
 
-def metadata_of(source: OpenSource, arrays: dict[Key, np.ndarray]) -> DatasetMetadata:
-    """Return the class names and statistics: the file's, or those found."""
-    if source.metadata is not None:
-        return source.metadata
-    classes = class_names(source, int(arrays[FOUND, "highest"][0]))
-    return DatasetMetadata(classes, *(arrays[FOUND, key].copy() for key in ("mean", "std", "mean_image")))
+def statistics_of(source: OpenSource, arrays: dict[Key, np.ndarray]) -> PixelStatistics:
+    """Return the statistics: the file's, or those found."""
+    return source.statistics or PixelStatistics(*(arrays[FOUND, key].copy() for key in STATISTICS))
 
 
 def class_names(source: OpenSource, highest: int | None = None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.content import BESIDE, Progress, no_progress
+from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.contents import (
     FOUND,
     HEADER_BYTES,
@@ -23,17 +24,16 @@ from ringtrain.data.file.contents import (
     arrays_of,
     class_names,
     fill,
-    metadata_of,
     places_of,
     plan,
+    statistics_of,
 )
 from ringtrain.data.file.grammar import DIGITS
 from ringtrain.data.file.metadata import metadata_checksum
-from ringtrain.data.file.source import OpenSource, SourcePart, hdf5_errors, input_shape, open_hdf5, open_source
+from ringtrain.data.file.source import OpenSource, SourcePart, input_shape, open_hdf5, open_source
 from ringtrain.data.file.statistics import statistics_for
 from ringtrain.data.file.streamed import StreamedSplit
 from ringtrain.data.split import ArraySplit, Shape, Split
-from ringtrain.data.stored.base import ReshapedRows
 from ringtrain.errors import DataError
 
 __all__ = ["DIGITS", "DataSet", "NodeMemory", "hdf5_errors", "open_dataset", "open_hdf5"]
@@ -115,7 +115,12 @@ def open_dataset(
     nbytes = places_of(planned)[1]
     window = node.window(nbytes) if node else None
     if node is None or window is None:
-        memory = _private_memory(source.where, nbytes)
+        try:
+            memory = np.empty(nbytes, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise DataError(
+                f"{source.where} needs {nbytes / 1000000000.0:.1f} GB of memory, which this host does not have"
+            ) from error
         _fill(source, arrays_of(planned, memory), progress)
     else:
         memory = window
@@ -125,15 +130,6 @@ def open_dataset(
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _private_memory(where: str, nbytes: int):
-    try:
-        return np.empty(nbytes, np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise DataError(
-            f"{where} needs {nbytes / 1000000000.0:.1f} GB of memory, which this host does not have"
-        ) from error
-
-
 def _fill_for_node(source: OpenSource, arrays, memory, node: NodeMemory, progress: Progress) -> None:
     """Fill the window on the owner; the other ranks wait, and raise the owner's error."""
     if node.owner:
@@ -159,7 +155,7 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, exte
     for array in arrays.values():
         array.flags.writeable = False
     shape = input_shape(source.parts["train"].inputs.shape[1:], extents)
-    mean, std, mean_image = statistics_for(shape, metadata_of(source, arrays))
+    mean, std, mean_image = statistics_for(shape, statistics_of(source, arrays))
     classes = class_names(source, int(arrays[FOUND, "highest"][0]))
     splits = {name: _split(name, part, arrays, len(classes), shape) for name, part in source.parts.items()}
     return DataSet(
@@ -181,14 +177,5 @@ def _split(name: str, part: SourcePart, arrays: dict[Key, np.ndarray], classes: 
     checksum = part.checksum or arrays[FOUND, name].tobytes().decode()
     if (name, "images") in arrays:
         return ArraySplit(arrays[name, "images"].reshape(-1, *shape), arrays[name, "labels"], checksum)
-    labels = arrays.get((name, "labels"))
-    return StreamedSplit(
-        inputs=ReshapedRows(part.inputs, shape) if part.inputs.shape[1:] != shape else part.inputs,
-        checksum=checksum,
-        label_shape=part.label_shape,
-        label_dtype=part.label_dtype,
-        classes=classes,
-        labels=labels,
-        targets=part.labels if labels is None else None,
-        numbered=arrays.get((name, "numbered")),
-    )
+    kept = (arrays.get((name, key)) for key in ("labels", "numbered"))
+    return StreamedSplit(part, shape, checksum, classes, *kept)

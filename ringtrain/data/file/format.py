@@ -21,10 +21,11 @@ import h5py
 import numpy as np
 
 from ringtrain.data.content import Content, Part, Progress, no_progress, row_blocks
-from ringtrain.data.file.contents import label_blocks, label_problems
+from ringtrain.data.decoding import hdf5_errors
+from ringtrain.data.file.contents import label_problems, read_part
 from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
-from ringtrain.data.file.metadata import metadata_checksum, read_metadata, seal_problems
-from ringtrain.data.file.source import SourcePart, hdf5_errors, memory_part, open_hdf5
+from ringtrain.data.file.metadata import metadata_checksum, seal_problems
+from ringtrain.data.file.source import SourcePart, memory_part, open_hdf5
 from ringtrain.data.file.statistics import running_statistics
 from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
@@ -80,13 +81,12 @@ def _check_written(path: Path, aside: Path) -> None:
 
 def _written_problems(file) -> Iterator[str]:
     yield from layout_problems(file)
-    metadata = read_metadata(file)
-    yield from seal_problems(file, metadata)
+    yield from seal_problems(file)
     for name in ("train", "test"):
         if name in file:
             labels = file[name]["labels"]
             for rows in row_blocks(labels.shape[0], labels[:1].nbytes):
-                yield from label_problems(name, labels[rows], len(metadata.classes))
+                yield from label_problems(name, labels[rows], len(file.attrs["classes"]))
 
 
 def _sync(path: Path) -> None:
@@ -123,19 +123,20 @@ def _write_part(group, part: SourcePart, compress: bool, training: bool, progres
     layout = {}
     if compress:
         layout = {"chunks": (min(CHUNK_ROWS, shape[0]), *shape[1:]), "compression": "gzip", "compression_opts": 9}
-    images = group.create_dataset("images", shape, dtype, **layout)
-    running = part.running_checksum()
+    images = _Writer(group.create_dataset("images", shape, dtype, **layout))
+    labels = _Writer(group.create_dataset("labels", (shape[0], *part.label_shape), part.label_dtype))
     statistics = running_statistics(shape[1:], dtype, part.inputs.where) if training else None
-    for rows in row_blocks(shape[0], part.inputs.row_bytes, CHUNK_ROWS if compress else 1):
-        block = part.inputs.rows(rows.start, rows.stop)
-        images[rows] = block
-        running.add(block)
-        if statistics is not None:
-            statistics.add(block)
-        progress("writing", rows.stop, shape[0])
-    labels = group.create_dataset("labels", (shape[0], *part.label_shape), part.label_dtype)
-    for rows, block in label_blocks(part):
-        labels[rows] = block
-        running.add_labels(block)
-    group.attrs["checksum"] = running.finish()
+    takers = [images, statistics] if statistics is not None else [images]
+    group.attrs["checksum"] = read_part(part, progress, None, takers, [labels], "writing")
     return statistics.finish() if statistics is not None else None
+
+
+class _Writer:
+    """Writes blocks one after another to an array of a file."""
+
+    def __init__(self, array):
+        self._array, self._start = array, 0
+
+    def add(self, block) -> None:
+        self._array[self._start : self._start + len(block)] = block
+        self._start += len(block)

@@ -40,10 +40,13 @@ def named_array(file, name: str) -> h5py.Dataset | str:
     if not last or not _holds(owner, last, h5py.Dataset):
         return texts.NO_ARRAY(hint=_near(last, owner))
     array = owner[last]
-    problem = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
-    if problem or array.shape is None:
-        return problem or texts.NO_VALUES(axes="N, ...")
-    return array if array.dtype.hasobject else hdf5.claim_problem(array) or array
+    problem = _storage_problem(array, "N, ...")
+    return problem or (array if array.dtype.hasobject else hdf5.claim_problem(array) or array)
+
+
+def _storage_problem(array: h5py.Dataset, axes: str) -> str | None:
+    elsewhere = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
+    return elsewhere or (f"has no values; it must be [{axes}]" if array.shape is None else None)
 
 
 def _near(name: str, group) -> str:
@@ -156,11 +159,9 @@ def _array_problem(group, key: str, axes: str) -> str | None:
     if not _holds(group, key, h5py.Dataset):
         return texts.NO_ARRAY(hint=_near(key, group))
     array = group[key]
-    problem = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
+    problem = _storage_problem(array, axes)
     if problem:
         return problem
-    if array.shape is None:
-        return texts.NO_VALUES(axes=axes)
     wanted = _type_problem(key, array.dtype)
     if wanted:
         return f"is {array.dtype}; it must be {wanted}: make the file with `ringtrain data make`"

@@ -8,7 +8,6 @@ else by `ringtrain data check`. Its class names are taken as they are.
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,22 +15,6 @@ from ringtrain.data.file.statistics import PixelStatistics
 
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
 STATISTICS = ("mean", "std", "mean_image")
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetMetadata:
-    """Class names and statistics. Shapes: mean, std float64 [C], mean_image float32 [H, W, C], of the training images,
-    0 … 255."""
-
-    classes: tuple[str, ...]
-    mean: np.ndarray
-    std: np.ndarray
-    mean_image: np.ndarray
-
-    @property
-    def checksum(self) -> str:
-        """The checksum of these class names and statistics."""
-        return metadata_checksum(self.classes, self)
 
 
 def metadata_checksum(classes: Sequence[str], statistics) -> str:
@@ -43,14 +26,10 @@ def metadata_checksum(classes: Sequence[str], statistics) -> str:
     return running.hexdigest()
 
 
-def read_metadata(file) -> DatasetMetadata:
-    """Read the metadata of a file whose layout is good."""
-    return DatasetMetadata(
-        tuple(file.attrs["classes"]),
-        np.asarray(file.attrs["mean"], np.float64),
-        np.asarray(file.attrs["std"], np.float64),
-        file["mean_image"][...],
-    )
+def read_statistics(file) -> PixelStatistics:
+    """Read the statistics of a file whose layout is good."""
+    mean, std = (np.asarray(file.attrs[key], np.float64) for key in ("mean", "std"))
+    return PixelStatistics(mean, std, file["mean_image"][...])
 
 
 def is_sealed(file) -> bool:
@@ -58,22 +37,23 @@ def is_sealed(file) -> bool:
     return "checksum" in file.attrs
 
 
-def seal_problems(file, metadata: DatasetMetadata) -> Iterator[str]:
+def seal_problems(file) -> Iterator[str]:
     """Yield a problem if the metadata differ from the file's checksum of them."""
-    if is_sealed(file) and file.attrs["checksum"] != metadata.checksum:
+    found = metadata_checksum(file.attrs["classes"], read_statistics(file))
+    if is_sealed(file) and file.attrs["checksum"] != found:
         yield (
             "the class names, mean, std or mean_image changed after they were written: their checksum is "
-            f"{metadata.checksum[:12]}…, the file says {file.attrs['checksum'][:12]}…; make the file with "
-            "`ringtrain data make` or copy it again"
+            f"{found[:12]}…, the file says {file.attrs['checksum'][:12]}…; make the file with `ringtrain data make` "
+            "or copy it again"
         )
 
 
-def statistic_problems(metadata: DatasetMetadata, found: PixelStatistics) -> Iterator[str]:
+def statistic_problems(noted: PixelStatistics, found: PixelStatistics) -> Iterator[str]:
     """Yield a problem for each statistic that differs from those of the training inputs."""
     for key in STATISTICS:
         # Not "off > TOLERANCE": a NaN must not pass.
-        given, right = getattr(metadata, key), getattr(found, key)
-        off = (np.abs(given - right) / np.maximum(1, np.abs(right) / 255)).max()
+        value, right = getattr(noted, key), getattr(found, key)
+        off = (np.abs(value - right) / np.maximum(1, np.abs(right) / 255)).max()
         if not off <= TOLERANCE:
             yield (
                 f"{key} differs by up to {off:.3g} from that of the training images: make the file with `ringtrain "

@@ -1,5 +1,6 @@
 """A data set's files, open: which arrays are inputs and labels of each part, before any of them is read."""
 
+import contextlib
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,10 +12,11 @@ from h5py.h5t import STRING
 
 from ringtrain.data import texts
 from ringtrain.data.content import Checksum
+from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.grammar import PAIRS, Named, existing, parse_data
-from ringtrain.data.file.heaps import heap_problem
 from ringtrain.data.file.layout import is_data_set, layout_problems, named_array
-from ringtrain.data.file.metadata import DatasetMetadata, is_sealed, read_metadata, seal_problems
+from ringtrain.data.file.metadata import is_sealed, read_statistics, seal_problems
+from ringtrain.data.file.statistics import PixelStatistics
 from ringtrain.data.split import Shape
 from ringtrain.data.stored.base import JoinedArray, MemoryArray, ReshapedRows, StoredArray
 from ringtrain.data.stored.chunked import stored_array
@@ -22,7 +24,7 @@ from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.data.stored.numpy_files import NpzFile, open_npy
 from ringtrain.errors import DataError, plain
 from ringtrain.storage import hdf5
-from ringtrain.storage.hdf5 import is_own, open_file
+from ringtrain.storage.hdf5 import CheckedFile, is_own, open_file
 
 MOST_EXTENTS = 4  # of an input, without N
 
@@ -71,7 +73,7 @@ class SourcePart:
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """``metadata``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known;
+    """``statistics``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known;
     ``joined``: the parts of files of `data make` that ``parts`` join, with the checksums that these files note;
     ``unused``: what lies beside the arrays, where these were taken by their usual names."""
 
@@ -81,7 +83,7 @@ class OpenSource:
     classes: tuple[str, ...] | None
     source: str
     licence: str = "not stated"
-    metadata: DatasetMetadata | None = None
+    statistics: PixelStatistics | None = None
     sealed: bool = False
     joined: tuple[SourcePart, ...] = ()
     unused: tuple[str, ...] = ()
@@ -196,7 +198,7 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
             )
     noted = tuple(part for one in opened for part in one.parts.values() if part.checksum is not None)
     unused = tuple(dict.fromkeys(name for one in opened for name in one.unused))
-    return replace(opened[0], where=text, parts=parts, metadata=None, sealed=False, joined=noted, unused=unused)
+    return replace(opened[0], where=text, parts=parts, statistics=None, sealed=False, joined=noted, unused=unused)
 
 
 def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
@@ -288,14 +290,13 @@ def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
 def _open_own(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
     for problem in layout_problems(file):
         raise DataError(texts.IN_FILE(path=path, problem=problem))
-    for problem in seal_problems(file, read_metadata(file)):
+    for problem in seal_problems(file):
         raise DataError(texts.IN_FILE(path=path, problem=problem))
     return own_source(path, file, files)
 
 
 def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
     """Return the source of a file of `data make` whose layout is good."""
-    metadata = read_metadata(file)
     parts = {
         name: SourcePart(
             stored_array(path, f"{name}/images", file[name]["images"], files),
@@ -309,8 +310,8 @@ def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
     return OpenSource(
         where=str(path),
         parts=parts,
-        classes=tuple(map(plain, metadata.classes)),
-        metadata=metadata,
+        classes=tuple(map(plain, file.attrs["classes"])),
+        statistics=read_statistics(file),
         sealed=is_sealed(file),
         name=name,
         source=source,
@@ -321,26 +322,12 @@ def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
 @contextmanager
 def open_hdf5(path: Path):
     """Open an HDF5 file. Raises: DataError if it is missing, truncated, or not HDF5."""
-    try:
-        problem = heap_problem(existing(path))
-        if problem:
-            raise DataError(texts.DAMAGED(path=path, problem=problem))
-        file = open_file(path)
-    except (OSError, RuntimeError) as error:
-        raise DataError(_why_not_opened(path, str(error))) from error
-    with file:
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(open_file(opened.enter_context(CheckedFile(existing(path)))))
+        except (OSError, RuntimeError) as error:
+            raise DataError(_why_not_opened(path, str(error))) from error
         yield file
-
-
-@contextmanager
-def hdf5_errors(path: Path | str):
-    """Raise HDF5's errors about malformed bytes as DataError."""
-    try:
-        yield
-    except MemoryError as error:
-        raise DataError(texts.TOO_LARGE(path=path)) from error
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise DataError(texts.DAMAGED(path=path, problem=error)) from error
 
 
 def _why_not_opened(path: Path, error: str) -> str:

@@ -2,42 +2,37 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import IGNORE
+from ringtrain.data.file.source import SourcePart
 from ringtrain.data.split import Shape, Split, type_read
-from ringtrain.data.stored.base import StoredArray
+from ringtrain.data.stored.base import ReshapedRows
 from ringtrain.errors import DataError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StreamedSplit(Split):
-    """``inputs`` in files. ``labels`` in memory, or ``targets`` in files, of ``label_dtype``; ``numbered``: the
-    labelled elements of each example, int32 [N], where targets are class numbers below ``classes``."""
+    """``part``: of files, whose inputs get a shape. ``labels`` in memory; None: in files, too; ``numbered``: the
+    labelled elements of each example, int32 [N], where labels in files are class numbers below ``classes``."""
 
-    inputs: StoredArray
-    checksum: str
-    label_shape: Shape
-    label_dtype: np.dtype
-    classes: int
-    labels: np.ndarray | None = None
-    targets: StoredArray | None = None
-    numbered: np.ndarray | None = None
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return self.inputs.count
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return self.inputs.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype:  # type: ignore[override]
-        return type_read(self.inputs.dtype)
+    def __init__(
+        self,
+        part: SourcePart,
+        shape: Shape,
+        checksum: str,
+        classes: int,
+        labels: np.ndarray | None = None,
+        numbered: np.ndarray | None = None,
+    ):
+        same = part.inputs.shape[1:] == shape
+        self.inputs = part.inputs if same else ReshapedRows(part.inputs, shape)
+        self.count, self.shape, self.dtype = part.count, shape, type_read(part.inputs.dtype)
+        self.labels, self.label_shape, self.label_dtype = labels, part.label_shape, part.label_dtype
+        self.targets = part.labels if labels is None else None
+        self.checksum, self.classes, self.numbered = checksum, classes, numbered
 
     @property
     def row_bytes(self) -> int:
@@ -64,14 +59,12 @@ class StreamedSplit(Split):
         return out[0]
 
     def ahead(self, spans: Iterable[tuple[int, int]]) -> None:
-        for start, stop in spans:
-            for array in filter(None, (self.inputs, self.targets)):
-                array.ahead(start, stop)
+        for array, (start, stop) in product(filter(None, (self.inputs, self.targets)), spans):
+            array.ahead(start, stop)
 
     def behind(self, spans: Iterable[tuple[int, int]]) -> None:
-        for start, stop in spans:
-            for array in filter(None, (self.inputs, self.targets)):
-                array.behind(start, stop)
+        for array, (start, stop) in product(filter(None, (self.inputs, self.targets)), spans):
+            array.behind(start, stop)
 
 
 def check_labels(where: str, labels: np.ndarray, classes: int) -> None:

@@ -17,8 +17,9 @@ from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import PixelStatistics, statistics_of_sums
 from ringtrain.data.image_files.index import Divide, Index, Listing, Tables, alone, parted
 from ringtrain.data.image_files.shards import are_shards, scan_shard, shards_of
-from ringtrain.data.image_files.split import ImageFilesSplit, OpenShards
+from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.readers import folder
+from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError, plain
 
 SAMPLE, AT_A_TIME = 1024, 32  # images of the sample; of a rank's turn
@@ -102,7 +103,7 @@ def _opened(
     indices, classes, notes = opened
     splits = {}
     for name, index in indices.items():
-        files = OpenShards(index.places) if shards else None
+        files = OpenFiles(index.places) if shards else None
         splits[name] = ImageFilesSplit(index=index, channels=channels, view=view, threads=threads, shards=files)
     splits["train"].notes = notes
     return splits, classes

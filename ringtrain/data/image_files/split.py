@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import resource
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,34 +11,8 @@ from ringtrain.data.batches.pictures import PictureSplit, View
 from ringtrain.data.content import IGNORE
 from ringtrain.data.image_files.index import Index
 from ringtrain.data.images import FilePicture
-from ringtrain.data.split import Shape
+from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError, plain
-
-
-class OpenShards:
-    """Shards that stay open, up to a part of the files that the process may have open; others are opened to be read."""
-
-    def __init__(self, paths):
-        self._paths = paths
-        most = max(0, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._files = {number: os.open(path, os.O_RDONLY) for number, path in enumerate(paths[:most])}
-
-    def read(self, shard: int, offset: int, size: int) -> bytes:
-        """Read bytes of a shard; any thread may."""
-        if shard in self._files:
-            return _read(self._files[shard], offset, size)
-        file = os.open(self._paths[shard], os.O_RDONLY)
-        try:
-            return _read(file, offset, size)
-        finally:
-            os.close(file)
-
-    def close(self) -> None:
-        """Close them. A second call does nothing."""
-        while self._files:
-            os.close(self._files.popitem()[1])
-
-    __del__ = close
 
 
 def _read(file: int, offset: int, size: int) -> bytes:
@@ -53,39 +25,26 @@ def _read(file: int, offset: int, size: int) -> bytes:
     return data
 
 
-@dataclass(eq=False)
 class ImageFilesSplit(PictureSplit):
     """Image files with a class number each, in tar shards or (``shards`` None) in folders. All take the shape of
     ``view``, with ``channels``. ``notes``: on what lies beside them and is left out."""
 
-    index: Index
-    channels: int
-    view: View
-    threads: int
-    shards: OpenShards | None
-    notes: tuple[str, ...] = ()
-
     label_shape = ()
     label_dtype = np.dtype(np.int32)
     dtype = np.dtype(np.uint8)
+    notes: tuple[str, ...] = ()
+    view: View
 
-    def __post_init__(self):
-        labels = self.index.spans[2].astype(np.int32)
-        labels.flags.writeable = False
-        self.labels = labels
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return self.index.count
+    def __init__(self, index: Index, channels: int, view: View, threads: int, shards: OpenFiles | None):
+        self.index, self.channels, self.view, self.threads, self.shards = index, channels, view, threads, shards
+        self.count, self.shape = index.count, (*view.size, channels)
+        self.labels = index.spans[2].astype(np.int32)
+        self.labels.flags.writeable = False
 
     @property
     def row_bytes(self) -> int:
         """The mean size of a file."""
         return max(1, int(self.index.spans[1].mean()))
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return *self.view.size, self.channels
 
     @cached_property
     def checksum(self) -> str:  # type: ignore[override]
@@ -119,7 +78,8 @@ class ImageFilesSplit(PictureSplit):
         place, (offset, size, _) = int(self.index.place[example]), self.index.spans[:, example].tolist()
         try:
             if self.shards is not None:
-                data = self.shards.read(place, offset, size)
+                with self.shards.use(self.index.places[place]) as file:
+                    data = _read(file, offset, size)
             else:
                 with open(os.path.join(self.index.places[place], self.index.name(example)), "rb") as file:
                     data = file.read()

@@ -159,45 +159,18 @@ def _binary_names(data: bytes, where: str) -> list[str]:
 
 
 TEN = tuple(f"data_batch_{number}" for number in range(1, 6))
-LAYOUTS = (
-    CifarVariant(
-        "CIFAR-10 python",
-        "cifar-10-batches-py",
-        TEN,
-        ("test_batch",),
-        "batches.meta",
-        10,
-        _python_batch("labels"),
-        _python_names("label_names"),
-    ),
-    CifarVariant(
-        "CIFAR-100 python",
-        "cifar-100-python",
-        ("train",),
-        ("test",),
-        "meta",
-        100,
-        _python_batch("fine_labels"),
-        _python_names("fine_label_names"),
-    ),
-    CifarVariant(
-        "CIFAR-10 binary",
-        "cifar-10-batches-bin",
-        tuple(f"{name}.bin" for name in TEN),
-        ("test_batch.bin",),
-        "batches.meta.txt",
-        10,
-        _binary_batch(1),
-        _binary_names,
-    ),
-    CifarVariant(
-        "CIFAR-100 binary",
-        "cifar-100-binary",
-        ("train.bin",),
-        ("test.bin",),
-        "fine_label_names.txt",
-        100,
-        _binary_batch(2),
-        _binary_names,
-    ),
+TEN_BINARY = tuple(f"{name}.bin" for name in TEN)
+PYTHON_10, PYTHON_100 = (
+    (_python_batch(f"{fine}labels"), _python_names(f"{fine}label_names")) for fine in ("", "fine_")
 )
+LAYOUTS = tuple(
+    CifarVariant(*row)
+    for row in (
+        ("CIFAR-10 python", "cifar-10-batches-py", TEN, ("test_batch",), "batches.meta", 10, *PYTHON_10),
+        ("CIFAR-100 python", "cifar-100-python", ("train",), ("test",), "meta", 100, *PYTHON_100),
+        ("CIFAR-10 binary", "cifar-10-batches-bin", TEN_BINARY, ("test_batch.bin",), "batches.meta.txt", 10,
+         _binary_batch(1), _binary_names),
+        ("CIFAR-100 binary", "cifar-100-binary", ("train.bin",), ("test.bin",), "fine_label_names.txt", 100,
+         _binary_batch(2), _binary_names),
+    )
+)  # fmt: skip

@@ -76,7 +76,10 @@ def read(path: Path, size, progress: Progress) -> Content:
     found = [(name, label, *images_of(folder)) for name, folder, label in folders]
     files = {name: [(Path(file), each[1]) for each in found if each[0] == name for file in each[2]] for name in roots}
     shape, notes = _survey([file for part in files.values() for file, _ in part], size)
-    parts = {name: _part(part, shape) for name, part in files.items()}
+    parts = {}
+    for name, part in files.items():
+        labels = np.array([label for _, label in part], np.int32)
+        parts[name] = SourcePart(FolderImages([file for file, _ in part], shape), MemoryArray(labels))
     notes += left_out([*beside(path, roots), *(other for each in found for other in each[3])])
     name = path.resolve().name
     return Content(name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes))
@@ -163,15 +166,5 @@ class FolderImages(StoredArray):
 
     def read(self, start: int, stop: int, out) -> None:
         for row, file in zip(out, self._files[start:stop], strict=True):
-            row[...] = _pixels(file, self.shape[1:])
-
-
-def _part(listed, shape) -> SourcePart:
-    labels = np.array([label for _, label in listed], np.int32)
-    return SourcePart(FolderImages([file for file, _ in listed], shape), MemoryArray(labels))
-
-
-def _pixels(file: Path, shape):
-    """Read the pixels of an image. Shapes: → uint8 [H, W, C]"""
-    height, width, channels = shape
-    return resize(decode_image(file.read_bytes(), str(file), channels), height, width)
+            height, width, channels = row.shape
+            row[...] = resize(decode_image(file.read_bytes(), str(file), channels), height, width)

@@ -31,24 +31,18 @@ def accepts(path: Path) -> bool:
 
 
 def _named(path: Path) -> dict:
-    """Return {(prefix, split, kind): file} of a folder, or of the files whose paths begin with ``path``."""
+    """Return {(prefix, split, kind): file} of a folder, of the files whose paths begin with ``path``, or of the pair of
+    a file."""
     folder, start = (path, "") if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
         return {}
     found = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
-    named = {(m["prefix"], m["split"], m["kind"]): file for m, file in found if m and file.name.startswith(start)}
-    # The user named one file of a pair: take the other too.
-    asked = NAME.fullmatch(start)
-    if asked and named:
-        return {(m["prefix"], m["split"], m["kind"]): file for m, file in _siblings(folder, asked)}
-    return named
-
-
-def _siblings(folder: Path, asked):
-    for file in sorted(folder.iterdir()):
-        match = NAME.fullmatch(file.name)
-        if match and (match["prefix"], match["split"]) == (asked["prefix"], asked["split"]):
-            yield match, file
+    named = {(m["prefix"], m["split"], m["kind"]): file for m, file in found if m}
+    one = NAME.fullmatch(start)
+    beginning = {key: file for key, file in named.items() if file.name.startswith(start)}
+    if one and beginning:
+        return {key: file for key, file in named.items() if key[:2] == (one["prefix"], one["split"])}
+    return beginning
 
 
 def read(path: Path, size, progress: Progress) -> Content:

@@ -64,7 +64,10 @@ def make_dataset(
     check_target(Path(out), force)
     content = read_source(source, size, progress)
     _check_shapes(content)
-    _check_classes(str(source), content)
+    if not content.classes and not source_part(content.train).of_values:
+        raise DataError(
+            f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
+        )
     given: dict[str, Any] = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
     content = dataclasses.replace(content, **given)
     _check_texts(str(source), content)
@@ -79,13 +82,6 @@ def _check_shapes(content: Content) -> None:
     shapes = [part.inputs.shape[1:] for part in parts]
     if len(set(shapes)) > 1:
         raise DataError(texts.SHAPES_DIFFER(name=content.name, test=shapes[1], train=shapes[0]))
-
-
-def _check_classes(source: str, content: Content) -> None:
-    if not content.classes and not source_part(content.train).of_values:
-        raise DataError(
-            f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
-        )
 
 
 def _check_texts(source: str, content: Content) -> None:

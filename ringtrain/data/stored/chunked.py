@@ -2,18 +2,15 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 from h5py import h5d, h5t
 
-from ringtrain.data import texts
+from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.stored.base import StoredArray, check_type
 from ringtrain.data.stored.flat import FlatArray, OpenFiles
-from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
 
 BLOCK_BYTES = 1 << 20
@@ -34,7 +31,7 @@ class ChunkedArray(StoredArray):
         self._file: h5py.File | None = None
 
     def read(self, start: int, stop: int, out) -> None:
-        with self._lock, _reading(self._path, self._name):
+        with self._lock, hdf5_errors(self._path, self._name):
             array = self._opened()
             if out.dtype == self.dtype and out.flags.c_contiguous:
                 array.read_direct(out, np.s_[start:stop])
@@ -67,14 +64,6 @@ class ChunkedArray(StoredArray):
         with self._lock:
             for number in range(start // self._rows, -(-stop // self._rows)):
                 self._block(number)
-
-
-@contextmanager
-def _reading(path: Path, name: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise DataError(texts.DAMAGED(path=path, problem=f"{name}: {error}")) from error
 
 
 def stored_array(path: Path, name: str, array: h5py.Dataset, files: OpenFiles) -> StoredArray:

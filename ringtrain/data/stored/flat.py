@@ -5,9 +5,11 @@ ranks of a node; it is asked to read those of blocks ahead, and told which it ma
 """
 
 import os
+import resource
 import threading
 import zlib
-from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,39 +20,45 @@ from ringtrain.data.stored.base import StoredArray, check_type
 from ringtrain.errors import DataError
 
 READAHEAD_BYTES = 128 << 10  # of one request: the system cuts larger ones to a device's own limit
+MOST_OPEN = 1 << 12
 PIECE_BYTES = 1 << 20  # of which a checksum is computed at a time
-MOST_OPEN = 64  # files of this process at a time; data in many files would exceed its limit
 
 
 class OpenFiles:
-    """Descriptors of files, the last used ones kept open."""
+    """Descriptors of files, for any thread: those of ``paths`` and of files that are used stay open, up to a part of
+    the files that the process may have open; others are opened to be used. Raises: OSError"""
 
-    def __init__(self):
+    def __init__(self, paths: Iterable[str | Path] = ()):
         self._lock = threading.Lock()
-        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._open: dict[str | Path, int] = {}
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = MOST_OPEN if limit == resource.RLIM_INFINITY else min(MOST_OPEN, limit // 4)
+        for path in paths:
+            self._kept(path)
 
-    def use(self, path: Path, action):
-        """Return action(descriptor). One at a time, so that no descriptor is closed in use. Raises: DataError"""
+    def _kept(self, path: str | Path) -> int | None:
         with self._lock:
-            try:
-                return action(self._descriptor(path))
-            except OSError as error:
-                raise DataError(texts.SOURCE_UNREADABLE(path=path, error=error.strerror or error)) from error
+            if path not in self._open and len(self._open) < self._most:
+                self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._open.get(path)
 
-    def _descriptor(self, path: Path) -> int:
-        if path not in self._open:
-            while len(self._open) >= MOST_OPEN:
-                os.close(self._open.popitem(last=False)[1])
-            self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._open.move_to_end(path)
-        return self._open[path]
+    @contextmanager
+    def use(self, path: str | Path) -> Iterator[int]:
+        """Yield a file's descriptor."""
+        kept = self._kept(path)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if kept is None else kept
+        try:
+            yield file
+        finally:
+            if kept is None:
+                os.close(file)
 
     def close(self) -> None:
+        """Close them. A second call does nothing."""
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def __del__(self):
-        self.close()
+    __del__ = close
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +87,26 @@ class FlatArray(StoredArray):
                 "copy it again"
             )
 
+    @contextmanager
+    def _file(self) -> Iterator[int]:
+        try:
+            with self._files.use(self._path) as file:
+                yield file
+        except OSError as error:
+            raise DataError(texts.SOURCE_UNREADABLE(path=self._path, error=error.strerror or error)) from error
+
     def read(self, start: int, stop: int, out) -> None:
         rows = out if out.dtype == self._stored and out.flags.c_contiguous else np.empty(out.shape, self._stored)
-        self._files.use(self._path, lambda file: self._fill(file, start, _bytes_of(rows)))
+        with self._file() as file:
+            self._fill(file, start, _bytes_of(rows))
         if rows is not out:
             np.copyto(out, rows, casting="unsafe")
 
     def verify(self) -> None:
         crc = self._crc
         if crc is not None:
-            self._files.use(self._path, lambda file: self._verify(file, crc))
+            with self._file() as file:
+                self._verify(file, crc)
             self._crc = None
 
     def _verify(self, file: int, crc: Crc) -> None:
@@ -108,7 +126,8 @@ class FlatArray(StoredArray):
     def take(self, examples, out) -> None:
         same = out.dtype == self._stored and out.flags.c_contiguous
         rows = out if same else np.empty((examples.size, *self.shape[1:]), self._stored)
-        self._files.use(self._path, lambda file: self._take(file, examples, _bytes_of(rows)))
+        with self._file() as file:
+            self._take(file, examples, _bytes_of(rows))
         if rows is not out:
             np.copyto(out, rows, casting="unsafe")
 
@@ -131,16 +150,14 @@ class FlatArray(StoredArray):
 
     def ahead(self, start: int, stop: int) -> None:
         first, last = self._offset + start * self.row_bytes, self._offset + stop * self.row_bytes
-
-        def advise(file: int) -> None:
+        with self._file() as file:
             for offset in range(first, last, READAHEAD_BYTES):
                 os.posix_fadvise(file, offset, min(READAHEAD_BYTES, last - offset), os.POSIX_FADV_WILLNEED)
 
-        self._files.use(self._path, advise)
-
     def behind(self, start: int, stop: int) -> None:
         first, length = self._offset + start * self.row_bytes, (stop - start) * self.row_bytes
-        self._files.use(self._path, lambda file: os.posix_fadvise(file, first, length, os.POSIX_FADV_DONTNEED))
+        with self._file() as file:
+            os.posix_fadvise(file, first, length, os.POSIX_FADV_DONTNEED)
 
 
 def _bytes_of(rows: np.ndarray) -> memoryview:

@@ -1,42 +1,25 @@
 """Arrays of NumPy's files: .npy, and members of .npz, which are .npy files in a zip archive."""
 
 import threading
-import warnings
 import zipfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from ringtrain.data import texts
+from ringtrain.data.decoding import decoder_errors, decoding
 from ringtrain.data.stored.base import StoredArray, check_type
 from ringtrain.data.stored.flat import Crc, FlatArray, OpenFiles
-from ringtrain.errors import DataError, RingtrainError
+from ringtrain.errors import DataError
 
 LOCAL_HEADER = 30  # bytes of a member's header before its name
 PIECE_BYTES = 1 << 20
 
 
-@contextmanager
-def reading(where: str):
-    """Raise what NumPy and zipfile raise about malformed bytes, of any type, as DataError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except RingtrainError:
-        raise
-    except MemoryError as error:
-        raise DataError(texts.TOO_LARGE(path=where)) from error
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise DataError(texts.SOURCE_UNREADABLE(path=where, error=reason)) from error
-
-
 def open_npy(path: Path, files: OpenFiles) -> StoredArray:
     """Open a .npy file. Raises: DataError"""
-    with reading(str(path)), open(path, "rb") as file:
+    with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as file:
         shape, dtype = _header(file, str(path))
         return FlatArray(path, file.tell(), shape, dtype, str(path), files)
 
@@ -47,7 +30,7 @@ class NpzFile:
     def __init__(self, path: Path, files: OpenFiles):
         self._path, self._files = path, files
         # A file that is no archive NumPy would read as an array, or a pickle.
-        with reading(str(path)):
+        with decoding(texts.NOT_READ_FILE(path=path)):
             if not zipfile.is_zipfile(path):
                 raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
             with zipfile.ZipFile(path) as archive:
@@ -57,7 +40,7 @@ class NpzFile:
 
     def array(self, name: str) -> StoredArray:
         """Return the array of a name that there is. Raises: DataError"""
-        with reading(f"{self._path}: {name}"), zipfile.ZipFile(self._path) as archive:
+        with decoding(texts.NOT_READ_FILE(path=f"{self._path}: {name}")), zipfile.ZipFile(self._path) as archive:
             return _member(self._path, archive, self._members[name], self._files)
 
 
@@ -116,7 +99,7 @@ class InflatedArray(StoredArray):
 
     def read(self, start: int, stop: int, out) -> None:
         rows = np.empty((stop - start, *self.shape[1:]), self._stored)
-        with self._lock, reading(self.where):
+        with self._lock, decoder_errors(texts.NOT_READ_FILE(path=self.where)):
             stream = self._at(start * self.row_bytes)
             memory = memoryview(rows.reshape(-1).view(np.uint8).data)
             while memory:

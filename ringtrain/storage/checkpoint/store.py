@@ -31,7 +31,7 @@ from ringtrain.errors import CheckpointError
 from ringtrain.storage import files, texts
 from ringtrain.storage.checkpoint import seal
 from ringtrain.storage.checkpoint.reader import CheckpointReader, array_digest
-from ringtrain.storage.hdf5 import open_file
+from ringtrain.storage.hdf5 import CheckedFile, open_file
 
 Arrays = Mapping[str, np.ndarray]
 _PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%")  # in a name, written as they are
@@ -120,7 +120,7 @@ def load_checkpoint(
     path = Path(path)
     try:
         # One opening for both, so that the checked file is the one that is read, even if the name changes.
-        with open(path, "rb", opener=opener) as raw:
+        with CheckedFile(path, opener=opener) as raw:
             seal.check_seal(path, raw)
             with open_file(raw) as file:
                 found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size, ranks).fields())

@@ -9,7 +9,7 @@ import numpy as np
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
+from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
@@ -71,7 +71,7 @@ class Assembly:
     worker: Worker
     stop_requested: Callable[[], bool]
     evaluator: Evaluator
-    augment: Augment | CentreCrop | Uncropped
+    augment: Augment | None
     grain: int
     replicas: ReplicaCheck
 

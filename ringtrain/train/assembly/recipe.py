@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS
-from ringtrain.data.batches.augment import Augment, CentreCrop, Uncropped
+from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
@@ -145,11 +145,11 @@ def hyper_of(config: TrainConfig) -> Hyper:
     )
 
 
-def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | CentreCrop | Uncropped:
+def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | None:
     if len(model.input.shape) != IMAGE_EXTENTS:
-        return Uncropped()
+        return None
     height, width, _ = model.input.shape
     if not config.augment:
-        return CentreCrop(height, width)
+        return Augment(0, False, height, width, centre=True)
     pad = 0 if config.random_resized_crop is not None else model.input.pad  # that crop takes the place of the pad's
     return Augment(pad, model.input.flip, height, width)
