@@ -9,7 +9,7 @@ import tarfile
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +20,7 @@ from PIL import Image
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_file import TuningSource, matching_table, read_tuning
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
-from ringtrain.bench.sweep.files import COMPARED, read_json
+from ringtrain.bench.sweep.files import SweepRow, read_json
 from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
 from ringtrain.data.content import Content, Part
 from ringtrain.data.file.check import check_file
@@ -30,6 +30,8 @@ from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
+from ringtrain.plan.exchange_times import ExchangeTimes
+from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.plan_file import read_plan
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
@@ -45,8 +47,10 @@ from ringtrain.runs.summary import list_runs
 from ringtrain.runs.table import csv_text as runs_csv
 from ringtrain.runs.table import iterations_text, json_text, run_tables
 from ringtrain.storage.checkpoint import seal, store
+from ringtrain.storage.run_folder.outcome import RunOutcome, read_outcome
 from ringtrain.tables import plain_lines
 from tests.data import source_makers as made
+from tests.plan.plan_files import layers_file, sweep_file
 from tests.plan_rows import plan_row, plan_text
 
 LONGEST = 20_000  # characters of a message
@@ -132,7 +136,7 @@ def tunings() -> list[bytes]:
         TimeModel("ring", "float32", "sum", 0.0, 1e-6, 1e-9),
         TimeModel("mpi", "float32", "sum", 2048.0, 2e-6, 1e-9),
     )
-    return [Tuning(MACHINE, {"1x2": Table(LAYOUT, "2026-01-31", rows, models)}).text().encode()]
+    return [Tuning(MACHINE, {"1x2": Table(2, 1, "2026-01-31", rows, models)}).text().encode()]
 
 
 def tuning_file(path: Path) -> None:
@@ -143,8 +147,11 @@ def tuning_file(path: Path) -> None:
 
 
 def sweeps() -> list[bytes]:
-    row = dict.fromkeys(COMPARED, 2) | {"status": "ok", "samples_s": [0.1, 0.2, 0.15], "algorithm": "ring"}
-    return [json.dumps({"header": {}, "rows": [row | {"dtype": "float32", "op": "sum", "placement": "in"}]}).encode()]
+    row = SweepRow(
+        algorithm="ring", ranks=2, nodes=2, bytes=2, dtype="float32", op="sum", placement="in", status="ok",
+        samples_s=(0.1, 0.2, 0.15),
+    )  # fmt: skip
+    return [json.dumps({"header": {}, "rows": [asdict(row)]}).encode()]
 
 
 def over_seeds(runs) -> None:
@@ -179,6 +186,20 @@ def written_metrics() -> list[bytes]:
     classes = [{"class": name} | values for name in "ab"]
     held = {"checkpoint": "c.h5", "split": "test", "iteration": 7, "classes": classes, "confusion": [[2, 1], [0, 3]]}
     return [json.dumps(held).encode()]
+
+
+def outcomes() -> list[bytes]:
+    return [json.dumps(asdict(RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more"))).encode()]
+
+
+def measured(write: Callable[[Path], str], **more) -> Callable[[], list[bytes]]:
+    """A file for plans. ``more``: of its header"""
+
+    def seeds() -> list[bytes]:
+        with TemporaryDirectory() as folder:
+            return [Path(write(Path(folder), **more)).read_bytes()]
+
+    return seeds
 
 
 # ── HDF5 ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -296,6 +317,12 @@ READERS = {
     "log": Reader(
         "bad/log.jsonl", lambda: [b"".join(json.dumps(record(e)).encode() + b"\n" for e in EVENTS)], log, ("bad",)
     ),
+    "layers": Reader("bad.json", measured(layers_file), lambda path: LayerTimes([str(path)])),
+    "fabric": Reader(
+        "bad.json", measured(sweep_file, core_s_per_byte=0.0, beside_s_per_byte=1e-9),
+        lambda path: ExchangeTimes(str(path)),
+    ),
+    "outcome": Reader("outcome.json", outcomes, lambda path: read_outcome(path.parent)),
     "trace": Reader("bad.json", traces, read_trace),
     "metrics": Reader("bad.json", written_metrics, read_metrics),
     "data set": Reader("bad.h5", data_sets, data_set),

@@ -12,18 +12,19 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"arrays", "child", "errors", "parsing", "humanize", "template", "splitmix", "config"}
+LEAF = {"arrays", "child", "errors", "parsing", "records", "humanize", "template", "splitmix", "config"}
 READERS = LEAF | {"storage"}
 ARROWS = {
     "arrays": set(),
     "child": set(),
     "errors": {"template"},
     "parsing": {"template"},
+    "records": {"errors", "parsing"},
     "humanize": set(),
     "splitmix": set(),
     "template": set(),
     "tables": {"template"},
-    "config": {"errors", "parsing", "template"},
+    "config": {"errors", "parsing", "records", "template"},
     "ops": LEAF,
     "optim": LEAF | {"nn", "ops"},
     "transport": LEAF,

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import RankLayout, differences, inspect_machine
-from ringtrain.allreduce.tuning_table import Table, Tuning, parse_tuning, table_of
+from ringtrain.allreduce.tuning_table import RULES, Table, Tuning, TuningFile
 from ringtrain.errors import UsageError, everywhere, plain
-from ringtrain.parsing import parse_json, read_text
+from ringtrain.records import load, read
 from ringtrain.template import Lines, joined
 from ringtrain.transport.base import Transport
 
@@ -53,26 +52,26 @@ def find_tuning(transport: Transport, given: str | None) -> FoundTuning:
     has nothing to choose, but a named file is read all the same. Raises UsageError, on all ranks.
     """
     machine, layout = inspect_machine(transport)
-    own = _read_here(tuning_source(given, os.environ), machine, layout) if transport.rank == 0 else None
+    own = _read_on_root(tuning_source(given, os.environ), machine, layout) if transport.rank == 0 else None
     answer = transport.gather_json(own)[0]
     if answer["error"]:
         raise everywhere(UsageError(Lines(answer["error"])))
-    table = answer["table"] and table_of("rank 0's tuning", layout.name, answer["table"])
+    table = answer["table"] and read(Table, answer["table"], RULES)
     return FoundTuning(table, answer["remark"])
 
 
-def _read_here(place: TuningSource, machine: dict, layout: RankLayout) -> dict:
+def _read_on_root(place: TuningSource, machine: dict, layout: RankLayout) -> dict:
     """Return JSON for the other ranks."""
     table, error = None, ""
     try:
         if place.asked_by or place.path.exists():
             tuning = read_tuning(place)
             if layout.ranks > 1:
-                table = matching_table(tuning, place, machine, layout).as_dict()
+                table = asdict(matching_table(tuning, place, machine, layout))
     except UsageError as problem:
         error = str(problem)
     except OSError as problem:  # its folder may not be looked into
-        error = texts.TUNING_UNREADABLE(file=_named(place), reason=problem.strerror)
+        error = f"{_named(place)} cannot be read: {problem.strerror}"
     if error and not place.asked_by:
         return {"table": None, "error": "", "remark": plain(f"without tuning: {error}")}
     return {"table": table, "error": error, "remark": ""}
@@ -106,13 +105,4 @@ def _named(place: TuningSource) -> str:
 
 def read_tuning(place: TuningSource) -> Tuning:
     """Read a tuning file. Raises UsageError for a file that cannot be read or is no tuning, naming the fault."""
-    where = _named(place)
-    try:
-        found = parse_json(read_text(place.path))
-    except FileNotFoundError:
-        raise UsageError(f"there is no {where}: `mpirun -np N ringtrain tune` makes one; run it first") from None
-    except OSError as error:
-        raise UsageError(texts.TUNING_UNREADABLE(file=where, reason=error.strerror)) from None
-    except ValueError as error:
-        raise UsageError(f"{where} is not JSON ({error}): make one with `ringtrain tune`") from None
-    return parse_tuning(where, found)
+    return load(TuningFile, place.path, "file of `ringtrain tune`", RULES, named=_named(place)).tuning()

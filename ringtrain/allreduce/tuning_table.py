@@ -11,11 +11,11 @@ Rows are of buffers in place, ``bytes`` on each rank. A model is a line, or seve
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from typing import Annotated
 
-from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import FIELDS, RankLayout
-from ringtrain.errors import UsageError
+from ringtrain.records import SOME, Count, Rules
 
 FORMAT = 1
 TITLE = "ringtrain tuning"
@@ -28,8 +28,8 @@ class TuningRow:
     algorithm: str
     dtype: str
     op: str
-    bytes: int
-    median_s: float
+    bytes: Count
+    median_s: Annotated[float, Rules(low=1e-12)]
     correct: bool
 
 
@@ -66,12 +66,18 @@ class TuningGroup:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All measurements of one layout. ``at``: the time of the measurement, for people."""
+    """All measurements of one layout. ``at``: the time of the measurement, for people; ``name``: of the layout."""
 
-    layout: RankLayout
+    ranks: Count
+    nodes: Count
     at: str
-    rows: tuple[TuningRow, ...]
+    rows: Annotated[tuple[TuningRow, ...], Rules(lengths=SOME)]
     models: tuple[TimeModel, ...] = ()
+    name: str = ""
+
+    @property
+    def layout(self) -> RankLayout:
+        return RankLayout(self.name, self.ranks, self.nodes)
 
     def groups(self) -> list[tuple[str, str]]:
         """Return the pairs (type, operation), in the order of the rows."""
@@ -95,15 +101,6 @@ class Table:
                 models.setdefault(model.algorithm, []).append(model)
         return TuningGroup(near[0], points, models)
 
-    def as_dict(self) -> dict:
-        return {
-            "ranks": self.layout.ranks,
-            "nodes": self.layout.nodes,
-            "at": self.at,
-            "rows": [asdict(row) for row in self.rows],
-            "models": [asdict(model) for model in self.models],
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -114,71 +111,31 @@ class Tuning:
 
     def with_table(self, table: Table) -> "Tuning":
         """Return the tuning with a new table, which replaces the rows of the same layout, types and operations."""
-        old, name, fresh = self.tables.get(table.layout.name), table.layout.name, set(table.groups())
+        old, fresh = self.tables.get(table.name), set(table.groups())
         if old is not None:
             rows = [row for row in old.rows if (row.dtype, row.op) not in fresh]
             models = [model for model in old.models if (model.dtype, model.op) not in fresh]
-            table = Table(table.layout, table.at, (*rows, *table.rows), (*models, *table.models))
-        return Tuning(self.machine, {**self.tables, name: table})
+            table = replace(table, rows=(*rows, *table.rows), models=(*models, *table.models))
+        return Tuning(self.machine, {**self.tables, table.name: table})
 
     def text(self) -> str:
-        layouts = {name: self.tables[name].as_dict() for name in sorted(self.tables)}
+        layouts = {name: asdict(self.tables[name]) for name in sorted(self.tables)}
+        for layout in layouts.values():
+            del layout["name"]
         return json.dumps({TITLE: FORMAT, "machine": self.machine, "layouts": layouts}, indent=1) + "\n"
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-MOST = 1e15  # bytes or seconds: results computed from them are finite, too
-KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number above 0",
-    float: "a number, not below 0; a time, above 0; at most 1e15",
-}
+RULES = {"low": 0, "high": 1e15}  # of bytes and seconds: results computed from them are finite, too
 
 
-def parse_tuning(where: str, found) -> Tuning:
-    """Return the tuning in decoded JSON. Raises UsageError."""
-    if not isinstance(found, dict) or TITLE not in found:
-        raise UsageError(f"{where} is not a tuning file, it has no {TITLE!r}: `ringtrain tune` makes one")
-    if found[TITLE] != FORMAT:
-        raise UsageError(f"{where} has format {found[TITLE]!r}, and this ringtrain reads {FORMAT}: tune again")
-    machine = _get(where, found, "machine", dict)
-    layouts = _get(where, found, "layouts", dict)
-    fields = {name: _get(f"{where}: machine", machine, name, str) for name in FIELDS}
-    return Tuning(fields, {name: table_of(where, name, table) for name, table in layouts.items()})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningFile:
+    """The form of the file."""
 
+    version: Annotated[int, Rules(key=TITLE, low=FORMAT, high=FORMAT, wanted=f"{FORMAT}: tune again")]
+    machine: make_dataclass("Machine", [(name, str) for name in FIELDS])  # type: ignore[valid-type]
+    layouts: dict[str, Table]
 
-def table_of(where: str, name: str, table) -> Table:
-    """Return the table of one layout in decoded JSON. Raises UsageError."""
-    at = f"{where}: layouts.{name}"
-    if not isinstance(table, dict):
-        raise UsageError(texts.NOT_OBJECT(where=at, found=table))
-    rows = tuple(_record(f"{at}.rows[{i}]", TuningRow, row) for i, row in enumerate(_get(at, table, "rows", list)))
-    models = tuple(
-        _record(f"{at}.models[{i}]", TimeModel, row) for i, row in enumerate(_get(at, table, "models", list))
-    )
-    if not rows:
-        raise UsageError(f"{at} has no rows: tune again")
-    layout = RankLayout(name, _get(at, table, "ranks", int), _get(at, table, "nodes", int))
-    return Table(layout, _get(at, table, "at", str), rows, models)
-
-
-def _record(where: str, kind: type, found):
-    if not isinstance(found, dict):
-        raise UsageError(texts.NOT_OBJECT(where=where, found=found))
-    return kind(**{name: _get(where, found, name, wanted) for name, wanted in kind.__annotations__.items()})
-
-
-def _get(where: str, found: dict, name: str, kind: type):
-    if name not in found:
-        raise UsageError(f"{where} has no {name!r}: tune again")
-    value = found[name]
-    if kind is float and type(value) is int:
-        value = float(value)
-    least = 1 if kind is int else 1e-12 if name == "median_s" else 0
-    in_range = kind not in (int, float) or (isinstance(value, int | float) and least <= value <= MOST)
-    if type(value) is not kind or not in_range:
-        raise UsageError(f"{where}.{name} is {value!r}; wanted {KINDS[kind]}")
-    return value
+    def tuning(self) -> Tuning:
+        return Tuning(asdict(self.machine), {name: replace(each, name=name) for name, each in self.layouts.items()})

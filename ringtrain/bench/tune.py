@@ -10,9 +10,10 @@ from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorit
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow
 from ringtrain.bench.measure.rows import NOISY_CV, OK, REFUSED
-from ringtrain.bench.model.fit import model_of
+from ringtrain.bench.model.fit import FittedModel
 from ringtrain.bench.sweep.sweep import Result
 from ringtrain.humanize import format_bytes, format_seconds
+from ringtrain.records import read
 from ringtrain.tables import text_lines
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes
@@ -22,7 +23,8 @@ LOOKS = 4  # of them are made even where both ends take the same
 def table_from(result: Result, layout: RankLayout) -> Table:
     """Return the table of a checked sweep in place, without refused rows."""
     rows = tuple(_row(row) for row in result.rows if row["status"] != REFUSED)
-    return Table(layout, result.header["at"], rows, tuple(_models(result.header["fits"])))
+    models = tuple(_models(result.header["fits"]))
+    return Table(layout.ranks, layout.nodes, result.header["at"], rows, models, layout.name)
 
 
 def _row(row: dict) -> TuningRow:
@@ -36,7 +38,7 @@ def _row(row: dict) -> TuningRow:
 def _models(fits: Iterable[dict]) -> Iterator[TimeModel]:
     for group in fits:
         for name, found in group["models"].items():
-            model = model_of(found)
+            model = read(FittedModel, found)
             for regime in model.regimes:
                 yield TimeModel(name, group["dtype"], group["op"], regime.first_bytes, *model.line(regime.first_bytes))
 

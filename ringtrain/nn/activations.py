@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
-from ringtrain.nn.settings import WordSetting, setting
+from ringtrain.nn.settings import setting
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class GELU(Activation):
     """y = x · Φ(x), with the standard normal distribution Φ, or its approximation by tanh. Source: Hendrycks & Gimpel
     2016; torch.nn.GELU"""
 
-    approximate: str = setting(WordSetting(("none", "tanh")), "none")
+    approximate: str = setting(str, "none", choices=("none", "tanh"))
 
     @property
     def function(self) -> str:

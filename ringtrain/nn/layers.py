@@ -81,7 +81,7 @@ class Dropout(ElementwiseLayer):
     """Each element is zero with probability ``rate``, else divided by 1 - rate; in evaluation y = x. The choice depends
     on seed, iteration, layer, example and element alone: not on the rank, nor the place in the batch."""
 
-    rate: float = number(0.5, least=0, most=1, open_most=True)
+    rate: float = number(0.5, low=0, below=1)
 
     def _draw(self, ctx, x, array: str):
         y = ctx.space.shared(f"{self.name}.{array}", x.shape)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ringtrain.nn import shapes, whole_batch
 from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
-from ringtrain.nn.settings import Number, WordSetting, number, setting, whole
+from ringtrain.nn.settings import number, setting, whole
 from ringtrain.ops.normalised import Measured, Normalised, NormStatistics
 
 IN_STEPS = 3  # values of the tape of a BatchNorm whose operations are fused
@@ -24,10 +24,10 @@ class LRN(Layer):
     """
 
     size: int = whole(1, 5)
-    alpha: float = number(1e-4, least=0)
-    beta: float = number(0.75, least=0)
-    k: float = number(1.0, least=0, open_least=True)
-    region: str = setting(WordSetting(("across", "within")), "across")
+    alpha: float = number(1e-4, low=0)
+    beta: float = number(0.75, low=0)
+    k: float = number(1.0, above=0)
+    region: str = setting(str, "across", choices=("across", "within"))
 
     def shape(self, inputs):
         shape = shapes.image(self, inputs)
@@ -80,8 +80,8 @@ class BatchNorm(Fusable):
     """
 
     ghost: int = whole(1, 32)
-    eps: float = number(1e-5, least=0, open_least=True)
-    rate: float = number(0.1, least=0, most=1, open_least=True)
+    eps: float = number(1e-5, above=0)
+    rate: float = number(0.1, above=0, high=1)
     gamma: float = number(1.0)
     sums: bool = field(default=False, kw_only=True)
     deferred: bool = field(default=False, kw_only=True)
@@ -201,7 +201,7 @@ class ExampleNorm(Layer):
     Shapes: x [N,...,C]; gamma, beta [C]
     """
 
-    eps: float = field(default=1e-5, kw_only=True, metadata={"setting": Number(0, open_least=True)})
+    eps: float = field(default=1e-5, kw_only=True, metadata={"kind": float, "above": 0, "high": None})
 
     @abstractmethod
     def _view(self, x) -> tuple[Any, int]:

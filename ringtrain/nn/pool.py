@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
-from ringtrain.nn.settings import Flag, setting, whole
+from ringtrain.nn.settings import setting, whole
 from ringtrain.ops.base import PoolGeometry
 
 
@@ -19,7 +19,7 @@ class WindowPool(Layer):
     kernel: int = whole(1)
     stride: int = whole(1)
     pad: int = whole(0, 0)
-    ceil: bool = setting(Flag(), False)
+    ceil: bool = setting(bool, False)
 
     @property
     def geometry(self) -> PoolGeometry:

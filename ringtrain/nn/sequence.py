@@ -6,7 +6,7 @@ from ringtrain.errors import ModelError
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Fill, Layer, Parameter
 from ringtrain.nn.layers import as_rows
-from ringtrain.nn.settings import Flag, setting, whole
+from ringtrain.nn.settings import setting, whole
 
 SMALL = Fill("gaussian", 0.02)  # of GPT and BERT: Radford et al. 2018, section 4.1
 WHOLE_NUMBERS = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24}  # up to which a type has all of them
@@ -107,8 +107,8 @@ class Attention(Layer):
 
     factors = ("qkv_weight", "out_weight")
     heads: int = whole(1)
-    causal: bool = setting(Flag(), False)
-    bias: bool = setting(Flag(), True)
+    causal: bool = setting(bool, False)
+    bias: bool = setting(bool, True)
 
     def shape(self, inputs):
         shape = shapes.sequence(self, inputs)

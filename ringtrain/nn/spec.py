@@ -1,25 +1,27 @@
 """Model files: TOML, one a model. models/README.md describes the format."""
 
 import re
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from ringtrain import parsing
 from ringtrain.errors import ModelError, nearest, plain
-from ringtrain.nn import blocks, texts
+from ringtrain.nn import blocks
 from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
-from ringtrain.nn.settings import Flag, IntegerSetting, Number, WordSetting
+from ringtrain.nn.settings import MOST, NUMBER
 from ringtrain.nn.shapes import format_shape
+from ringtrain.records import Rules, Unfit, check_keys, keys_of, read, read_fields
 
-KEYS = ("summary", "input", "blocks", "layers", "recipe", "results")
 RESULT_KEYS = (
     "data", "ranks", "epochs", "iterations", "test_loss", "test_accuracy", "top5_accuracy", "mean_iou", "f1", "rmse",
     "mae", "r2", "command",
 )  # fmt: skip
 IMAGE_EXTENTS, MOST_EXTENTS = 3, 4  # of an input
+INPUT_SHAPE = "one to four whole numbers, such as [height, width, channels], [length] or [length, channels]"
 LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -35,21 +37,24 @@ class InputSpec:
     flip:  whether images are mirrored at random in training; of [H, W, C] alone
     """
 
-    shape: Shape
-    mean: str = "none"
-    std: str = "none"
-    scale: float = 1.0
-    pad: int = 0
+    shape: Annotated[Shape, Rules(lengths=range(1, MOST_EXTENTS + 1), low=1, high=MOST, wanted=INPUT_SHAPE)]
+    mean: Annotated[str, Rules(choices=("none", "channel", "image"))] = "none"
+    std: Annotated[str, Rules(choices=("none", "channel"))] = "none"
+    scale: Annotated[float, Rules(NUMBER)] = 1.0
+    pad: Annotated[int, Rules(high=MOST)] = 0
     flip: bool = False
 
 
-INPUT_KEYS = {
-    "mean": WordSetting(("none", "channel", "image")),
-    "std": WordSetting(("none", "channel")),
-    "scale": Number(),
-    "pad": IntegerSetting(0),
-    "flip": Flag(),
-}
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """The form of a model file."""
+
+    input: Annotated[InputSpec, Rules(known=True)]
+    layers: list[dict] = field(default_factory=list)
+    blocks: dict[str, list[dict]] = field(default_factory=dict)
+    summary: str = ""
+    recipe: dict = field(default_factory=dict)
+    results: tuple[dict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,73 +113,24 @@ def parse_model(text: str, name: str, source: str = "model") -> ModelSpec:
         raise ModelError(f"{source}: not a TOML file: {error}") from None
     try:
         return _model(table, name, text)
-    except ModelError as error:
+    except (ModelError, Unfit) as error:
         raise ModelError(f"{source}: {error}") from None
 
 
 def _model(table: dict, name: str, text: str) -> ModelSpec:
-    _known("the model", table, KEYS)
-    held = _typed(table, "blocks", dict, {})
-    layers = blocks.expand_blocks(_tables(table, "layers"), {name: _tables(held, name) for name in held})
-    spec = ModelSpec(
-        name=plain(name),
-        summary=_typed(table, "summary", str, ""),
-        input=_input(_typed(table, "input", dict, {})),
-        nodes=_nodes(layers),
-        recipe=_typed(table, "recipe", dict, {}),
-        results=tuple(_tables(table, "results")),
-        text=text,
-    )
-    for result in spec.results:
-        _known("an entry of results", result, RESULT_KEYS)
+    file = read(ModelFile, table, {"known": True})
+    for key in ("pad", "flip"):
+        if getattr(file.input, key) and len(file.input.shape) != IMAGE_EXTENTS:
+            raise ModelError(
+                f"input: {key} is for images of [height, width, channels], and shape is "
+                f"{format_shape(file.input.shape)}: leave {key} out"
+            )
+    for number, result in enumerate(file.results):
+        check_keys(result, RESULT_KEYS, f"results[{number}]")
+    nodes = _nodes(blocks.expand_blocks(file.layers, file.blocks))
+    spec = ModelSpec(plain(name), file.summary, file.input, nodes, file.recipe, file.results, text)
     spec.graph()  # names and shapes are checked now, not when training starts
     return spec
-
-
-def _known(owner: str, table: dict, keys) -> None:
-    for key in table:
-        if key not in keys:
-            raise ModelError(f"{owner} has an unknown key {key!r}; {nearest(key, keys)}")
-
-
-TYPES: dict[type, str] = {str: "a text", dict: "a table", list: "a list of tables"}
-
-
-def _typed(table: dict, key: str, kind: type, default):
-    value = table.get(key, default)
-    if not isinstance(value, kind):
-        raise ModelError(f"{key} wants {TYPES[kind]}, got {value!r}")
-    return value
-
-
-def _tables(table: dict, key: str) -> list[dict]:
-    entries = _typed(table, key, list, [])
-    for entry in entries:
-        if not isinstance(entry, dict):
-            raise ModelError(f"{key} wants {TYPES[list]}, got the entry {entry!r}")
-    return entries
-
-
-def _input(table: dict) -> InputSpec:
-    _known("input", table, ("shape", *INPUT_KEYS))
-    values = {key: _read(texts.INPUT_KEY(key=key), INPUT_KEYS[key], table[key]) for key in table if key != "shape"}
-    spec = InputSpec(_input_shape(table.get("shape")), **values)
-    for key in ("pad", "flip"):
-        if getattr(spec, key) and len(spec.shape) != IMAGE_EXTENTS:
-            raise ModelError(
-                f"input: {key} is for images of [height, width, channels], and shape is {format_shape(spec.shape)}: "
-                f"leave {key} out"
-            )
-    return spec
-
-
-def _input_shape(given) -> Shape:
-    if not isinstance(given, list) or not 1 <= len(given) <= MOST_EXTENTS:
-        raise ModelError(
-            "input: shape wants one to four whole numbers, such as [height, width, channels], [length] or [length, "
-            f"channels], got {given!r}"
-        )
-    return tuple(_read(texts.INPUT_KEY(key="shape"), IntegerSetting(1), extent) for extent in given)
 
 
 def _nodes(layers: list[dict]) -> tuple[Node, ...]:
@@ -196,24 +152,16 @@ def _layer(entry: dict) -> Layer:
             f"layer {name!r}: unknown kind {kind!r} (one of your own needs --plugin FILE.py); "
             f"{nearest(str(kind), LAYERS)}"
         )
-    given = {key: value for key, value in entry.items() if key not in ("name", "kind", "inputs")}
-    return LAYERS[kind](name, **_settings(f"layer {name!r} ({kind})", LAYERS[kind], given))
+    return LAYERS[kind](name, **_settings(LAYERS[kind], entry))
 
 
-def _settings(where: str, kind: type, given: dict) -> dict:
-    known = {f.name: f for f in fields(kind) if "setting" in f.metadata}
-    _known(where, given, (*known, "name", "kind", "inputs"))
-    for key, f in known.items():
-        if f.default is MISSING and key not in given:
-            raise ModelError(f"{where} wants the key {key!r}")
-    return {key: _read(f"{where}: {key}", known[key].metadata["setting"], given[key]) for key in given}
-
-
-def _read(where: str, setting, value):
+def _settings(kind: type, entry: dict) -> dict:
+    known = {name: key for name, key in keys_of(kind).items() if "kind" in key[2]}
     try:
-        return setting.read(value)
-    except ModelError as error:
-        raise ModelError(texts.AT_KEY(key=where, problem=error)) from None
+        check_keys(entry, (*known, "name", "kind", "inputs"))
+        return read_fields(known, entry)
+    except Unfit as error:
+        raise ModelError(f"layer {entry['name']!r} ({entry['kind']}): {error}") from None
 
 
 def _inputs(entry: dict, before: str) -> tuple[str, ...]:

@@ -6,14 +6,6 @@ from ringtrain.template import Template
 UNKNOWN_LAYER = Template("the model has no layer {layer!r}; {hint}")
 
 
-# settings: what follows the name of a key
-AT_KEY = Template("{key} {problem}")
-
-
-# spec
-INPUT_KEY = Template("input: {key}")
-
-
 # freeze, head
 NO_HEAD = Template(
     "--classes {classes}: the output of model {model!r} is not that of one last Linear or Conv2D layer: change the "

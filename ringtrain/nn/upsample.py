@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
-from ringtrain.nn.settings import WordSetting, setting, whole
+from ringtrain.nn.settings import setting, whole
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Upsample(Layer):
     """
 
     scale: int = whole(1)
-    mode: str = setting(WordSetting(("nearest", "bilinear")), "nearest")
+    mode: str = setting(str, "nearest", choices=("nearest", "bilinear"))
 
     def shape(self, inputs):
         H, W, C = shapes.image(self, inputs)

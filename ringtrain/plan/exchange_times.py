@@ -5,23 +5,24 @@ it is the model that the sweep has fitted (:mod:`ringtrain.bench.model.fit`), wi
 on those ranks. Nothing is fitted here.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
 from ringtrain.bench.measure.rows import OK
 from ringtrain.bench.model.calibration import BETWEEN
-from ringtrain.bench.model.fit import FittedModel, model_of
+from ringtrain.bench.model.fit import FittedModel
 from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
-from ringtrain.bench.sweep.files import read_json
+from ringtrain.bench.sweep.files import LARGEST_BYTES, SWEEP, SweepRow
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.schedule import ALL_REDUCE
 from ringtrain.collectives.topology import Topology, even, topology_from_nodes
 from ringtrain.errors import UsageError
-from ringtrain.plan import texts
+from ringtrain.records import Rules, Unfit, load
 
+FLOAT32 = ("float32", "float32", "sum", "in")  # type, wire, operation and placement of a run's gradients
 WITHIN_A_NODE = ("mapped", "stream")  # over memory that ranks share
 MANY_NODES = 16  # from so many on the work of the first two, one in the middle and the last is counted: roots are there
 
@@ -49,31 +50,60 @@ class ExchangeTime:
         return replace(self, busy_s=factor * self.busy_s, between_s=factor * self.between_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The fitted models of one type, wire, operation and placement."""
+
+    dtype: str
+    wire_dtype: str
+    op: str
+    placement: str
+    models: dict[str, FittedModel]
+
+
+@dataclass(frozen=True, slots=True)
+class FabricFile:
+    """What a plan takes of a sweep. There is no calibration of ranks that compute beside messages on one node, of a
+    device, or by an earlier version."""
+
+    rows: tuple[SweepRow, ...]
+    hosts: Annotated[tuple[str, ...], Rules(key="header.host_by_rank")] = ()
+    finished: Annotated[bool, Rules(key="header.finished")] = False
+    fits: Annotated[tuple[Fits, ...], Rules(key="header.fits")] = ()
+    core_s_per_byte: Annotated[float, Rules(key="header.calibration.core_s_per_byte")] = 0.0
+    beside_s_per_byte: Annotated[float, Rules(key="header.calibration.beside_s_per_byte")] = 0.0
+    busy_bytes_per_s: Annotated[float | None, Rules(key=f"header.calibration.links.{BETWEEN}.busy_bytes_per_s")] = None
+
+    def __post_init__(self) -> None:
+        if self.beside_s_per_byte and self.busy_bytes_per_s is None:
+            raise Unfit("is missing", path=f"header.calibration.links.{BETWEEN}.busy_bytes_per_s")
+
+    def beside_computing(self) -> tuple[float, float]:
+        """Return ``beside`` of an :class:`ExchangeTime`, and the seconds of the core for a byte."""
+        if not self.beside_s_per_byte or self.busy_bytes_per_s is None:
+            return 1.0, 0.0
+        return max(self.beside_s_per_byte - self.core_s_per_byte, 0.0) * self.busy_bytes_per_s, self.core_s_per_byte
+
+
 class ExchangeTimes:
     """The sweep. Raises UsageError for a file that is none."""
 
     def __init__(self, path: str):
-        self._path, found = path, read_json(path)
-        header = found["header"] if isinstance(found.get("header"), dict) else {}
-        hosts = header.get("host_by_rank")
-        if not hosts or not header.get("finished"):
+        self._path, file = path, load(FabricFile, path, SWEEP, {"low": 0}, largest=LARGEST_BYTES)
+        if not file.hosts or not file.finished:
             raise UsageError(f"{path} has no finished sweep of `ringtrain bench-allreduce --json`")
-        names = list(dict.fromkeys(hosts))
-        self.measured_on = topology_from_nodes([names.index(host) for host in hosts])
+        names = list(dict.fromkeys(file.hosts))
+        self.measured_on = topology_from_nodes([names.index(host) for host in file.hosts])
         self._points: dict[str, list[tuple[int, float]]] = {}
-        for row in found["rows"]:
-            alike = row["dtype"] == row["wire_dtype"] == "float32" and row["op"] == "sum" and row["placement"] == "in"
-            if alike and row["status"] == OK and not row["algorithm"].startswith("auto"):
-                self._points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
+        for row in file.rows:
+            fits = row.status == OK and _kind(row) == FLOAT32 and not row.algorithm.startswith("auto")
+            if fits and row.median_s:
+                self._points.setdefault(row.algorithm, []).append((row.bytes, row.median_s))
         if not self._points:
             raise UsageError(f"{path} has no float32 sums in place: measure them by `ringtrain bench-allreduce`")
-        self._beside, self._core_s_per_byte = _beside_computing(path, header.get("calibration"))
+        self._beside, self._core_s_per_byte = file.beside_computing()
         self._models = {
-            name: model_of(model)
-            for group in header["fits"]
-            if (group["dtype"], group["wire_dtype"], group["op"], group["placement"])
-            == ("float32", "float32", "sum", "in")
-            for name, model in group["models"].items()
+            name: model for group in file.fits if _kind(group) == FLOAT32 for name, model in group.models.items()
         }
 
     @property
@@ -120,25 +150,8 @@ class ExchangeTimes:
         return ExchangeTime(busy, between, work.rounds_between, self._beside, core)
 
 
-def _beside_computing(path: str, calibration: object) -> tuple[float, float]:
-    """Return ``beside`` and the seconds of the core for a byte, as the calibration has measured them; 1 and 0 where it
-    has not: on one node, of a device, by an earlier version. Raises UsageError."""
-    if not isinstance(calibration, dict) or not calibration.get("beside_s_per_byte"):
-        return 1.0, 0.0
-    core_s, beside_s = (_figure(path, calibration, name) for name in ("core_s_per_byte", "beside_s_per_byte"))
-    links = calibration.get("links")
-    between = links.get(BETWEEN) if isinstance(links, dict) else None
-    rate = _figure(path, between if isinstance(between, dict) else {}, "busy_bytes_per_s")
-    return max(beside_s - core_s, 0.0) * rate, core_s
-
-
-def _figure(path: str, found: dict, name: str) -> float:
-    value = found.get(name)
-    if type(value) is not float or not 0 <= value < math.inf:
-        raise UsageError(
-            f"{path} is no sweep of `ringtrain bench-allreduce --json`: {texts.BAD_FIELD(name=name, value=value)}"
-        )
-    return value
+def _kind(measured: SweepRow | Fits) -> tuple[str, ...]:
+    return measured.dtype, measured.wire_dtype or measured.dtype, measured.op, measured.placement
 
 
 @lru_cache(maxsize=1024)

@@ -10,16 +10,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Span
-from ringtrain.parsing import parse_json, read_text
-from ringtrain.plan import texts
+from ringtrain.records import SOME, Rules, load
 
-LARGEST_BYTES = 64 << 20  # of a file
 UPDATE = "update"  # the row of the optimizer's update
 
 
@@ -47,20 +46,56 @@ class RankTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerFile:
-    """One file. ranks: on a node; images: of a rank; cores: of a node; whole: the iteration of the training loop, over
-    the sum of its rows, each of which is of the rank that is the slowest in it"""
+class MeasuredLayer:
+    """A layer, or the work beside layers, which has no kind."""
 
-    ranks: int
-    images: float
-    cores: int
-    rows: tuple[dict, ...]
-    header: dict
-    whole: float
+    layer: str
+    kind: str
+    forward_s: float | None
+    backward_s: float | None
+
+
+@dataclass(frozen=True)
+class LayerFile:
+    """One file. ``batch``: of all ranks; ``iteration_s``: of the training loop; ``records``: whether a device records
+    its work"""
+
+    model: Annotated[str, Rules(key="header.model")]
+    dtype: Annotated[str, Rules(key="header.dtype")]
+    batch: Annotated[int, Rules(key="header.batch", low=1)]
+    all_ranks: Annotated[int, Rules(key="header.ranks", low=1)]
+    hosts: Annotated[tuple[str, ...], Rules(key="header.host_by_rank", lengths=SOME)]
+    cores: Annotated[int, Rules(key="header.host_cores", low=1)]
+    held_bytes: Annotated[int, Rules(key="header.held_bytes")]
+    peak_bytes: Annotated[int, Rules(key="header.peak_bytes")]
+    iteration_s: Annotated[float, Rules(key="totals.iteration_s")]
+    rows: tuple[MeasuredLayer, ...]
+    records: Annotated[bool, Rules(key="header.records")] = False
+
+    def __post_init__(self) -> None:
+        if not self._layers_s > 0:
+            raise ValueError("its layers take no time")
+
+    @property
+    def ranks(self) -> int:
+        """The ranks on a node."""
+        return self.hosts.count(self.hosts[0])
+
+    @property
+    def images(self) -> float:
+        """The images of a rank."""
+        return self.batch / self.all_ranks
+
+    @cached_property
+    def _layers_s(self) -> float:
+        return sum((row.forward_s or 0.0) + (row.backward_s or 0.0) for row in self.rows)
 
     def times(self, name: str) -> tuple[float, float]:
-        row = next(row for row in self.rows if row["layer"] == name)
-        return self.whole * (row["forward_s"] or 0.0), self.whole * (row["backward_s"] or 0.0)
+        """Return the seconds forward and backward of a row, each of which is of the rank that is the slowest in it: as
+        part of an iteration of the training loop."""
+        row = next(row for row in self.rows if row.layer == name)
+        whole = self.iteration_s / self._layers_s
+        return whole * (row.forward_s or 0.0), whole * (row.backward_s or 0.0)
 
 
 class LayerTimes:
@@ -71,13 +106,11 @@ class LayerTimes:
 
     def __init__(self, paths: Sequence[str]):
         self.files = [read_layers(path) for path in paths]
-        self.model = self.files[0].header["model"]
+        self.model = self.files[0].model
         for path, file in zip(paths, self.files, strict=True):
-            if file.header["model"] != self.model:
-                raise UsageError(
-                    f"{path} is of model {file.header['model']}, not of {self.model}: give files of one model"
-                )
-        self.names = [row["layer"] for row in self.files[0].rows if row["kind"]]
+            if file.model != self.model:
+                raise UsageError(f"{path} is of model {file.model}, not of {self.model}: give files of one model")
+        self.names = [row.layer for row in self.files[0].rows if row.kind]
         self.notes: dict[str, None] = {}
 
     @cached_property
@@ -87,22 +120,22 @@ class LayerTimes:
 
     @property
     def itemsize(self) -> int:
-        return 8 if self.files[0].header["dtype"] == "float64" else 4
+        return 8 if self.files[0].dtype == "float64" else 4
 
     @property
     def streams(self) -> bool:
         """Whether a device computes, beside which exchanges need no core."""
-        return bool(self.files[0].header.get("records"))
+        return self.files[0].records
 
     @property
     def batch(self) -> int:
         """The batch of all ranks in the first file."""
-        return self.files[0].header["batch"]
+        return self.files[0].batch
 
     @property
     def state_bytes(self) -> int:
         """Bytes of weights, gradients and the optimizer's state."""
-        return self.files[0].header["held_bytes"]
+        return self.files[0].held_bytes
 
     @property
     def state_arrays(self) -> int:
@@ -112,7 +145,7 @@ class LayerTimes:
     def other_bytes(self, images: float) -> float:
         """Return the bytes of a rank beside its weights, gradients and state, at this batch of a rank."""
         file = min(self.files, key=lambda file: abs(file.images - images))
-        return (file.header["peak_bytes"] - file.header["held_bytes"]) * max(1.0, images / file.images)
+        return (file.peak_bytes - file.held_bytes) * max(1.0, images / file.images)
 
     def of_rank(self, images: float, ranks: int) -> RankTimes:
         """Return the times of a rank with a batch of ``images``, one of ``ranks`` on its node."""
@@ -123,7 +156,7 @@ class LayerTimes:
             return tuple(factor * sum(weight * file.times(name)[phase] for weight, file in line) for phase in range(2))
 
         layers = tuple(LayerTime(name, *at(name)) for name in self.names)
-        beside = [row["layer"] for row in self.files[0].rows if not row["kind"] and row["layer"] != UPDATE]
+        beside = [row.layer for row in self.files[0].rows if not row.kind and row.layer != UPDATE]
         update = files[0].times(UPDATE)[1] * factor  # of the weights: the same at every batch
         return RankTimes(layers, update, sum(at(name)[1] for name in beside))
 
@@ -168,21 +201,4 @@ class LayerTimes:
 
 def read_layers(path: str) -> LayerFile:
     """Read a file of ``ringtrain time --json``. Raises UsageError."""
-    try:
-        found = parse_json(read_text(path, LARGEST_BYTES))
-        header, rows = found["header"], found["rows"]
-        node = header["host_by_rank"][0]
-        on_node = sum(host == node for host in header["host_by_rank"])
-        images = header["batch"] / header["ranks"]
-        layers_s = sum((row["forward_s"] or 0.0) + (row["backward_s"] or 0.0) for row in rows)
-        whole = found["totals"]["iteration_s"] / layers_s
-        cores = header["host_cores"]
-        if type(cores) is not int or cores < 1:
-            raise ValueError(texts.BAD_FIELD(name="host_cores", value=cores))
-        return LayerFile(on_node, images, cores, tuple(rows), header, whole)
-    except OSError as error:
-        raise UsageError(texts.NO_LAYERS(path=path, reason=error.strerror)) from None
-    except ValueError as error:
-        raise UsageError(texts.NO_LAYERS(path=path, reason=error)) from None
-    except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
-        raise UsageError(texts.NO_LAYERS(path=path, reason=f"it lacks {error}")) from None
+    return load(LayerFile, path, "file of `ringtrain time MODEL --json`", {"low": 0})

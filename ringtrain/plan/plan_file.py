@@ -2,19 +2,17 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.errors import UsageError, plain
-from ringtrain.parsing import parse_json, read_text
-from ringtrain.plan import texts
+from ringtrain.errors import plain
 from ringtrain.plan.prediction import PlanRow, PlanSettings
 from ringtrain.plan.strategies import STRATEGIES
+from ringtrain.records import SOME, Rules, load
 from ringtrain.template import Template
 
-MOST = 1e100  # of a number in a file, so that results are finite, too
-ABOVE_ZERO = ("ranks", "nodes", "batch", "step_s", "images_per_s")
 AUTO = "auto"  # of --algorithm
 DEFAULTS = TrainConfig()
 # Options that change the speed of a training, and that no plan knows.
@@ -27,12 +25,12 @@ PLANNED = {"sync": tuple(STRATEGIES), "overlap": ("none", "backward")}  # values
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan as it was written."""
+    """A plan as it was written, in the file ``path``."""
 
-    path: str
     model: str
     settings: PlanSettings
-    rows: tuple[PlanRow, ...]
+    rows: Annotated[tuple[PlanRow, ...], Rules(lengths=SOME)]
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +47,8 @@ class SoughtRun:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 def read_plan(path: str | Path) -> PlanFile:
     """Read a file of ``ringtrain plan --json``. Raises UsageError."""
-    try:
-        found = parse_json(read_text(path))
-        rows = tuple(PlanRow(**_values(PlanRow, row)) for row in found["rows"])
-        if not rows:
-            raise ValueError("it has no rows")
-        settings = PlanSettings(**_values(PlanSettings, found["settings"]))
-        return PlanFile(plain(str(path)), _value("model", str, found["model"]), settings, rows)
-    except OSError as error:
-        raise UsageError(texts.NO_PLAN(path=path, reason=error.strerror)) from None
-    except KeyError as error:
-        raise UsageError(texts.NO_PLAN(path=path, reason=f"it lacks {error}")) from None
-    except TypeError:  # a list in place of an object, or the reverse
-        raise UsageError(texts.NO_PLAN(path=path, reason="it is JSON of another form")) from None
-    except ValueError as error:
-        raise UsageError(texts.NO_PLAN(path=path, reason=error)) from None
-
-
-def _values(kind: type[PlanRow] | type[PlanSettings], found: dict) -> dict:
-    """Return the fields of a record, from a JSON object. Raises KeyError, TypeError, ValueError."""
-    return {each.name: _value(each.name, each.type, found[each.name]) for each in fields(kind)}
-
-
-def _value(name: str, kind, value):
-    if kind is float and type(value) is int:
-        value = float(value)
-    if (
-        type(value) is not kind
-        or (kind in (int, float) and not 0 <= value <= MOST)
-        or (name in ABOVE_ZERO and not value)
-    ):
-        raise ValueError(texts.BAD_FIELD(name=name, value=value))
-    return plain(value) if kind is str else value
+    plan = load(PlanFile, path, "file of `ringtrain plan MODEL --json`", {"low": 0, "plain": True})
+    return replace(plan, path=plain(str(path)))
 
 
 # ── looking for a row ─────────────────────────────────────────────────────────────────────────────────────────

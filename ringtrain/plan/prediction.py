@@ -11,6 +11,7 @@ from ringtrain.nn.buckets import make_buckets
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
+from ringtrain.records import Count, Positive
 from ringtrain.template import Template
 
 DEFAULTS = TrainConfig()
@@ -34,16 +35,16 @@ class PlanRow:
     """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over those of one rank alone;
     memory_bytes: of a rank"""
 
-    ranks: int
-    nodes: int
+    ranks: Count
+    nodes: Count
     strategy: str
     algorithm: str
-    batch: int
-    step_s: float
+    batch: Count
+    step_s: Positive
     compute_s: float
     update_s: float
     exposed_s: float
-    images_per_s: float
+    images_per_s: Positive
     efficiency: float
     memory_bytes: int
     node_hours_per_million: float

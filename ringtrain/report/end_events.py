@@ -1,6 +1,7 @@
 """The events at the end of a run: the traffic, the work of each rank, and the outcome."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Ranks:
     weights_bytes:  of its copy of the weights
     gradient_bytes: of its gradients
     state_bytes:    of its other state: its part of the optimizer's state, buffers; None if not counted
-    peak_bytes:     the peak memory of the process, since the run started
+    peak_bytes:     the peak memory of the process, since the run started; empty in logs of earlier versions
     lag:            of ranks that are not in step: kind of lag ("clock", "version") → how much → how often, over all
                     that rank 0 sees; None for ranks in step
     """
@@ -33,8 +34,8 @@ class Ranks:
     weights_bytes: list[int]
     gradient_bytes: list[int]
     state_bytes: list[int | None]
-    peak_bytes: list[int]
-    lag: dict | None = None
+    peak_bytes: list[int] = field(default_factory=list)
+    lag: dict[str, dict[int, int]] | None = None
     waited_s: list[float] | None = None
 
 
@@ -105,7 +106,8 @@ class Ended:
     images_per_s:    over all ranks: the median after warm-up, without compiling, evaluating and saving
     weights_sha256:  of all weights; equal on every rank
     seconds:         of this process, from :class:`RunStarted`
-    exposed_share:   fraction of the training time in which the loop waited for communication
+    exposed_share:   fraction of the training time in which the loop waited for communication; not a number in logs of
+                     earlier versions
     reason:          "done", "interrupted", or "early stop": --early-stop ended it
     """
 
@@ -117,6 +119,6 @@ class Ended:
     images_per_s: float
     weights_sha256: str
     seconds: float
-    exposed_share: float
+    exposed_share: float = math.nan
     reason: str
     test_metrics: dict[str, float | None] | None = None

@@ -40,10 +40,8 @@ ACCURACY_AXIS = Template("accuracy, %")
 MODEL_ON_DATA = Template("{model} on {data}")
 NOT_RECORDED = Template("no run has recorded {what}")
 
-
 # runs
 NO_RUN = Template("{folder} is not a run's folder: {why}. Give folders that `ringtrain train` made")
-UNREADABLE = Template("{path} cannot be read: {error}")
 
 
 # scaling

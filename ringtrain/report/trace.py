@@ -7,15 +7,16 @@ Source: Trace Event Format, Google 2016: complete events ("X"), in microseconds,
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from ringtrain.errors import UsageError
-from ringtrain.parsing import parse_json, read_text
-from ringtrain.report import texts
+from ringtrain.errors import UsageError, plain
+from ringtrain.records import Rules, load
 from ringtrain.storage import files
 
 LOOP, DEVICE = "loop", "device"
@@ -96,34 +97,37 @@ def path_of(trace: str, folder: Path) -> Path:
     return folder / path if path.parent == Path() else path
 
 
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """An event of the file, in microseconds."""
+
+    phase: Annotated[str, Rules(key="ph")]
+    name: str
+    rank: Annotated[int, Rules(key="pid")]
+    number: Annotated[int, Rules(key="tid")]
+    start_us: Annotated[float, Rules(key="ts", low=0, high=LATEST_US)] = math.nan
+    length_us: Annotated[float, Rules(key="dur", low=0, high=LATEST_US)] = math.nan
+    named: Annotated[object, Rules(key="args.name")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """The form of the file."""
+
+    events: Annotated[tuple[TraceEvent, ...], Rules(key="traceEvents")]
+
+
 def read_trace(path) -> dict[int, list[Slice]]:
     """Return the slices of each rank, in the order of time. Raises UsageError for a file that cannot be read or is no
     trace of ringtrain."""
+    title = "trace of `ringtrain train --trace`"
+    events = load(TraceFile, path, title, opener=files.open_nofollow).events
+    tracks = {(each.rank, each.number): str(each.named) for each in events if each.name == "thread_name"}
+    ranks: dict[int, list[Slice]] = {}
     try:
-        document = parse_json(read_text(path, opener=files.open_nofollow))
-        events = document["traceEvents"]
-        tracks = {(e["pid"], e["tid"]): str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
-        ranks: dict[int, list[Slice]] = {}
-        for event in events:
-            if event["ph"] == "X":
-                ranks.setdefault(_rank(event["pid"]), []).append(_slice(event, tracks[event["pid"], event["tid"]]))
-    except OSError as error:
-        raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise UsageError(f"{path} is not a trace of `ringtrain train --trace` ({error!r})") from None
+        for each in (each for each in events if each.phase == "X"):
+            start, stop = round(1000 * each.start_us), round(1000 * (each.start_us + each.length_us))
+            ranks.setdefault(each.rank, []).append(Slice(tracks[each.rank, each.number], each.name, start, stop))
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"{plain(str(path))} is no {title}: an event has no track or time ({error})") from None
     return dict(sorted(ranks.items()))
-
-
-def _rank(number) -> int:
-    if type(number) is not int or number < 0:
-        raise ValueError(number)
-    return number
-
-
-def _slice(event: dict, track: str) -> Slice:
-    start, length = event["ts"], event["dur"]
-    if not (type(start) in (int, float) and type(length) in (int, float)):
-        raise TypeError(f"{start!r}, {length!r}")
-    if not (0 <= start <= LATEST_US and 0 <= length <= LATEST_US):
-        raise ValueError(f"{start!r}, {length!r}")
-    return Slice(track, str(event["name"]), round(1000 * start), round(1000 * (start + length)))

@@ -2,9 +2,6 @@
 
 from ringtrain.template import Template
 
-# outcome.py
-OUTCOME_FIELD = Template("{key} {value!r}")
-
 # reader.py
 VALUE_WRONG = Template("its contents are not those of a checkpoint: {name} is {value!r}")
 CLAIMS_TOO_MUCH = Template("{name} claims more bytes than the file has")

@@ -1,6 +1,5 @@
 """What `auto` takes: by measured rows, between and beyond them, without any; and which tuning files are believed."""
 
-import json
 import re
 
 import numpy as np
@@ -19,7 +18,7 @@ from ringtrain.allreduce.catalogue import (
 )
 from ringtrain.allreduce.machine import RankLayout, cpu_model, differences, inspect_machine, machine_digest, rank_layout
 from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, read_tuning, tuning_source
-from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse_tuning
+from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import UsageError
@@ -46,7 +45,8 @@ def model(name, alpha_s, beta):
 
 
 def table(*given, models=(), layout=PAIR):
-    return Table(layout, "then", tuple(row for own in given for row in own), tuple(models))
+    measured = tuple(row for own in given for row in own)
+    return Table(layout.ranks, layout.nodes, "then", measured, tuple(models), layout.name)
 
 
 MEASURED = table(
@@ -333,10 +333,11 @@ def test_the_processor_is_named_by_the_kernel(tmp_path):
 MACHINE = {"cpu": "A", "cores": "2", "library": "Some MPI 1", "transport": "loopback"}
 
 
-def test_a_file_reads_back_and_keeps_other_layouts():
+def test_a_file_reads_back_and_keeps_other_layouts(tmp_path):
     four = table(rows("ring", {KIB: 1.0}), layout=RankLayout("1x4", 4, 1))
     tuning = Tuning(MACHINE).with_table(MEASURED).with_table(four)
-    assert parse_tuning("x", json.loads(tuning.text())) == tuning
+    (tmp_path / "t.json").write_text(tuning.text())
+    assert read_tuning(tuning_source(str(tmp_path / "t.json"), {})) == tuning
     fresh = table(rows("star", {KIB: 2.0}), rows("ring", {KIB: 1.0}, op="max"), models=[model("star", 1.0, 1.0)])
     merged = tuning.with_table(fresh)
     assert merged.tables["1x2"] == fresh and merged.tables["1x4"] == four
@@ -345,65 +346,11 @@ def test_a_file_reads_back_and_keeps_other_layouts():
     assert both.tables["1x2"].models == fresh.models
 
 
-def damaged(*path, value):
-    found = json.loads(Tuning(MACHINE).with_table(table(MEASURED.rows, models=[model("mpi", 1.0, 1.0)])).text())
-    at = found
-    for key in path[:-1]:
-        at = at[key]
-    if value is None:
-        del at[path[-1]]
-    else:
-        at[path[-1]] = value
-    return json.dumps(found)
-
-
-def wrong(name, value, wanted):
-    return says(name, f"{value!r}", wanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", says("JSON", "tune")),
-        ("[" * 100_000, says("JSON", "tune")),
-        ("[]", says("'ringtrain tuning'")),
-        ('{"rows": []}', says("tune", "makes")),
-        (damaged("ringtrain tuning", value=2), says("2", 1)),
-        (damaged("machine", value=None), says("'machine'")),
-        (damaged("machine", "cores", value=2), says("machine") + wrong("cores", 2, says("text"))),
-        (damaged("layouts", value=[]), wrong("layouts", [], says("an", "object"))),
-        (
-            damaged("layouts", "1x2", value=3),
-            says("1x2") + says("3"),
-        ),
-        (damaged("layouts", "1x2", "ranks", value=0), wrong("ranks", 0, says("whole", "above"))),
-        (damaged("layouts", "1x2", "rows", value=[]), says("rows", "tune")),
-        (
-            damaged("layouts", "1x2", "rows", 1, value="ring"),
-            says(1, "rows") + says("'ring'"),
-        ),
-        (damaged("layouts", "1x2", "rows", 0, "median_s", value=0), wrong("median_s", 0.0, says("below", "above"))),
-        (
-            damaged("layouts", "1x2", "rows", 0, "median_s", value=float("nan")),
-            wrong("median_s", float("nan"), says("below", "above")),
-        ),
-        (damaged("layouts", "1x2", "rows", 0, "bytes", value=True), wrong("bytes", True, says("whole", "above"))),
-        (damaged("layouts", "1x2", "rows", 0, "correct", value="yes"), wrong("correct", "yes", says("true", "false"))),
-        (
-            damaged("layouts", "1x2", "rows", 0, "correct", value=None),
-            says(0, "rows") + says("'correct'"),
-        ),
-        (
-            damaged("layouts", "1x2", "models", 0, "start_s", value=-1),
-            says(0, "models") + wrong("start_s", -1.0, says("below", "above")),
-        ),
-    ],
-)
-def test_malformed_files_say_what_is_wrong_in_them(tmp_path, text, message):
-    (tmp_path / "t.json").write_text(text)
-    with pytest.raises(UsageError, match=message) as error:
+def test_a_malformed_file_is_called_as_the_user_has_named_it(tmp_path):
+    (tmp_path / "t.json").write_text("{")
+    with pytest.raises(UsageError) as error:
         read_tuning(tuning_source(str(tmp_path / "t.json"), {}))
-    assert says(f"{tmp_path}/t.json").matches(str(error.value))
+    assert str(error.value).startswith(f"tuning file {tmp_path}/t.json ")
 
 
 def test_where_the_file_is_looked_for(tmp_path):
@@ -479,7 +426,7 @@ def test_a_file_that_was_asked_for_must_fit(here, monkeypatch):
     message = says("--tuning", named, "1x3", "3 ranks on 1 node", "1x2")
     with pytest.raises(UsageError, match=message):
         found(3)
-    with pytest.raises(UsageError, match=says("none.json")):
+    with pytest.raises(UsageError, match=r"none\.json .*No such file"):
         found(given="none.json")
 
 
@@ -487,5 +434,5 @@ def test_one_rank_reads_a_file_that_was_asked_for_and_chooses_nothing(here):
     path = here(Tuning(MACHINE).with_table(MEASURED))
     assert found(1, str(path))[0].table is None
     here("{")
-    with pytest.raises(UsageError, match=says("JSON", "tune")):
+    with pytest.raises(UsageError, match="ringtrain tune"):
         found(1, str(path))

@@ -253,7 +253,7 @@ def test_under_a_guard_counts_that_differ_are_refused_on_all_ranks():
         return str(caught.value)
 
     told = together(2, body, check_collectives=True)
-    assert told == [says(1, 8, 16, "sends", "must")] * 2
+    assert told == [says(1, 8, 16, "sends", "wants")] * 2
 
 
 def test_calls_that_differ_are_refused_on_all_ranks():

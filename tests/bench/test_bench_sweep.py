@@ -279,35 +279,12 @@ def test_files_hold_what_was_measured(result, tmp_path):
     assert "samples_s" not in lines[0]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}', '{"rows": [{"algorithm": "ring"}]}'])
-def test_other_files_are_not_taken_for_sweeps(tmp_path, text):
-    (tmp_path / "b.json").write_text(text)
-    with pytest.raises(UsageError, match=says("--json", "b.json")):
-        files.read_json(tmp_path / "b.json")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"samples_s": []}, says("seconds", "above")),
-        ({"samples_s": "fast"}, says("'fast'")),
-        ({"samples_s": [1.0, None]}, says("seconds", "above")),
-        ({"samples_s": [0.0]}, says("seconds", "above")),
-        ({"algorithm": ["ring"]}, says("algorithm", f"{['ring']!r}")),
-    ],
-)
-def test_rows_that_nobody_could_compare_are_told(result, tmp_path, change, message):
-    files.write_json(tmp_path / "b.json", {}, [result.rows[0] | change])
-    with pytest.raises(UsageError, match=message):
-        files.read_json(tmp_path / "b.json")
-
-
 def test_paths_that_cannot_be_written_are_told_at_once(tmp_path):
     with pytest.raises(UsageError, match=says("cannot", "written")):
         files.check_writable(tmp_path / "none" / "a.json")
     with pytest.raises(UsageError, match=says("Is a directory")):
         files.check_writable(tmp_path)
-    with pytest.raises(UsageError, match=says("No such file or directory")):
+    with pytest.raises(UsageError, match=r"none\.json .*No such file or directory"):
         files.read_json(tmp_path / "none.json")
 
 

@@ -16,6 +16,7 @@ from ringtrain.bench.model.work import AlgorithmWork
 from ringtrain.bench.sweep import gates, plots
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.inspect.cost import Fabric
+from ringtrain.records import read
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.says import says
 
@@ -35,7 +36,7 @@ def known(**times):
         for name, own in times.items()
         for nbytes, time in zip((KIB, MIB), own, strict=True)
     ]
-    return Table(PAIR, "then", tuple(made))
+    return Table(2, 1, "then", tuple(made), name="1x2")
 
 
 def test_a_sweep_becomes_a_table():
@@ -54,7 +55,7 @@ def test_a_sweep_becomes_a_table():
 def test_a_model_of_two_regimes_is_two_lines():
     work, slow = AlgorithmWork(2, 1.0, 0.5), Fabric(local_alpha_s=0.5, local_beta_s=2.0, gamma_s=4.0)
     model = fit.FittedModel(work, (fit.Regime(0.0, Fabric()), fit.Regime(100.0, slow)))
-    assert fit.model_of(asdict(model) | {"residuals": []}) == model
+    assert read(fit.FittedModel, asdict(model) | {"residuals": []}) == model
     group = {"dtype": "float32", "op": "sum", "models": {"ring": asdict(model)}}
     table = tune.table_from(Result({"at": "now", "fits": [group]}), PAIR)
     assert table.models[1] == TimeModel("ring", "float32", "sum", 100.0, 1.0, 4.0)
@@ -105,7 +106,7 @@ def test_what_is_taken_only_between_two_sizes_is_told_too():
     """The tree, measured there alone; without the ring both ends take the same."""
     ends = known(mpi=(10e-6, 4e-3), ring=(200e-6, 1e-3)).rows
     tree = [TuningRow("tree", "float32", "sum", nbytes, 30e-6, True) for nbytes in (16 * KIB, 64 * KIB)]
-    table = Table(PAIR, "then", (*ends, *tree))
+    table = Table(2, 1, "then", (*ends, *tree), name="1x2")
 
     def changes(*candidates):
         here = Candidates(PAIR, candidates, {})

@@ -79,7 +79,7 @@ def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "digits is good\n", "")
     for arguments, code, words in (
         (["data", "check", str(tmp_path / "damaged.h5")], 2, says(tmp_path / "damaged.h5")),
-        (["outcome", str(tmp_path)], 2, "outcome.json: No such file"),
+        (["outcome", str(tmp_path)], 2, "outcome.json cannot be read: No such file"),
         (["slurm", "-o", str(tmp_path / "damaged.h5")], 2, says("--output", "--force", tmp_path / "damaged.h5")),
         (["slurm", "--timme", "1"], 2, "No such option '--timme'"),
     ):

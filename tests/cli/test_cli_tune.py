@@ -4,12 +4,11 @@ import re
 
 import pytest
 
-from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.cli.main import run
 from tests.says import says
 
-NO_FILE = says("none.json")
+NO_FILE = r"none\.json .*No such file"
 MACHINE = {"cpu": "Some CPU", "cores": "2", "library": "Some MPI 1", "transport": "messages"}
 
 
@@ -35,8 +34,8 @@ def file(tmp_path):
         for nbytes, time in zip((1 << 10, 1 << 20), own, strict=True)
     ]
     tuning = Tuning(MACHINE)
-    for layout in (RankLayout("1x2", 2, 1), RankLayout("2x2", 4, 2)):
-        tuning = tuning.with_table(Table(layout, "yesterday", tuple(rows)))
+    for ranks, nodes, name in ((2, 1, "1x2"), (4, 2, "2x2")):
+        tuning = tuning.with_table(Table(ranks, nodes, "yesterday", tuple(rows), name=name))
     path = tmp_path / "t.json"
     path.write_text(tuning.text())
     return path
@@ -78,7 +77,7 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
         (("-b", "lots"), says("'lots'")),
         (("-n", "2"), "Invalid value for '-n'"),
         (("--explain", "64K,lots"), says("'lots'")),
-        (("--explain", "64K"), says("tuning.json", "tune", "makes")),
+        (("--explain", "64K"), says("tuning.json", "No such file")),
         (("--explain", "64K", "--tuning", "none.json"), NO_FILE),
         (("--explain", "64K", "-d", "flaot32"), says("type", "'flaot32'")),
     ],

@@ -60,7 +60,7 @@ def test_sums_of_sums_are_not_one_pass(fused):
 def test_a_sum_that_not_all_are_given_is_not_one_pass():
     fused = one_pass_plan(3)
     short = replace(fused, tasks=(fused.tasks[0][:-1], *fused.tasks[1:]))
-    with pytest.raises(ScheduleError, match=says(0, "contributions", "sequence")):
+    with pytest.raises(ScheduleError, match=says(0, "contributions", "plan")):
         addition_order(short, 0)
 
 

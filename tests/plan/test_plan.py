@@ -1,7 +1,6 @@
 """Predictions from files whose times are known."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -72,36 +71,10 @@ def test_ranks_with_devices_of_their_own_wait_for_no_core(tmp_path):
     assert list(times.notes) == [says("8 ranks", 1)]
 
 
-def test_files_that_are_none(tmp_path):
-    (tmp_path / "x.json").write_text("{}")
-    for path in (str(tmp_path / "x.json"), str(tmp_path / "none.json")):
-        with pytest.raises(UsageError, match=says("--json", path)):
-            LayerTimes([path])
+def test_files_of_two_models_are_refused(tmp_path):
     other = layers_file(tmp_path, 32, model="lenet")
     with pytest.raises(UsageError, match=says(other, "lenet", "mlp")):
         LayerTimes([layers_file(tmp_path), other])
-
-
-@pytest.mark.parametrize("cores", [0, "x", 1.5])
-def test_cores_that_are_none(tmp_path, cores):
-    path = layers_file(tmp_path, cores=cores)
-    problem = says("host_cores", f"{cores!r}")
-    with pytest.raises(UsageError, match=says("--json", path, problem)):
-        LayerTimes([path])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"core_s_per_byte": found} for found in (-1.0, "x", None, math.inf)),
-        {"beside_s_per_byte": "x"},
-        *({"links": found} for found in (None, {}, {"between nodes": 1.0}, {"between nodes": {}})),
-    ],
-)
-def test_a_calibration_that_is_none(tmp_path, wrong):
-    path = sweep_file(tmp_path, **{"core_s_per_byte": 0.0, "beside_s_per_byte": 1e-9, **wrong})
-    with pytest.raises(UsageError, match=says("--json", path)):
-        ExchangeTimes(path)
 
 
 # ── all-reduces ───────────────────────────────────────────────────────────────────────────────────────────────

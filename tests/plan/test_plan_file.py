@@ -12,7 +12,6 @@ from plan_files import layers_file, sweep_file
 from ringtrain.cli.main import ringtrain
 from ringtrain.cli.plan import plan
 from ringtrain.config.record import TrainConfig
-from ringtrain.errors import UsageError
 from ringtrain.plan.plan_file import SoughtRun, find_rates, find_row, missing_note, read_plan
 from tests.cli_calls import call
 from tests.plan_rows import plan_row, plan_text
@@ -40,37 +39,6 @@ def test_what_the_command_writes_is_read(tmp_path):
     found, held = read_plan(path), json.loads(path.read_text())
     assert (found.model, found.settings.per_node, len(found.rows)) == ("mlp", 4, 8)
     assert found.rows[-1].step_s == held["rows"][-1]["step_s"] and found.rows[-1].ranks == 4
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda held: held.pop("settings"), says("'settings'")),
-        (lambda held: held["rows"][1].pop("step_s"), says("'step_s'")),
-        (lambda held: held["rows"].clear(), says("has", "rows")),
-        (lambda held: held.update(rows=3), says("JSON", "form")),
-        (lambda held: held["rows"][0].update(ranks="one"), says("ranks", "'one'")),
-        (lambda held: held["rows"][0].update(images_per_s=0), says("images_per_s", "0.0")),
-        (lambda held: held["rows"][0].update(step_s=-1.5), says("step_s", f"{-1.5!r}")),
-        (lambda held: held["rows"][0].update(step_s=float("inf")), says("step_s")),
-        (lambda held: held["settings"].update(weak=1), says("weak", "1")),
-        (lambda held: held.update(model=["mlp"]), says("model", f"{['mlp']!r}")),
-    ],
-)
-def test_a_file_of_another_form_is_refused(tmp_path, spoil, reason):
-    held, path = json.loads(plan_text(*ROWS)), tmp_path / "plan.json"
-    spoil(held)
-    path.write_text(json.dumps(held))
-    with pytest.raises(UsageError) as refused:
-        read_plan(path)
-    assert str(refused.value) == says("--json", path, reason) or re.search(reason, str(refused.value))
-
-
-def test_what_is_no_file_or_no_json_is_refused(tmp_path):
-    (tmp_path / "x.json").write_text("[")
-    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "x.json", "")):
-        with pytest.raises(UsageError, match=says("--json", path, reason)):
-            read_plan(path)
 
 
 # ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────

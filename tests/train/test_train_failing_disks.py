@@ -269,10 +269,7 @@ def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
         ({"optimizer": {"momentum": {}}}, says("'momentum'")),
         ({"iteration": 1}, says("1", "60")),
         ({"config": "x = " + "[" * 20}, says("valid", "TOML")),
-        (
-            {"model": "input = 3"},
-            says("model", "checkpoint", "input", "a table", "3"),
-        ),
+        ({"model": "input = 3"}, "input is 3"),
     ):
         store.save_checkpoint(tmp_path / "x.h5", store.Checkpoint(**fields | changed))
         with pytest.raises(UsageError, match=message) as refusal:

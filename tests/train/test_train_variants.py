@@ -127,7 +127,7 @@ def test_ranks_are_recorded():
         ),
         ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
         ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
-        ({"plan": "none.json"}, UsageError, "variant 'bad': " + says("--json", "none.json", "No such")),
+        ({"plan": "none.json"}, UsageError, "variant 'bad': none.json cannot be read: No such"),
         ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),
     ],
 )

@@ -18,6 +18,7 @@ regime belongs to the model.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, pairwise
+from typing import Annotated
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from ringtrain.collectives.catalogue import check_name, make_schedule
 from ringtrain.collectives.inspect.cost import MOST_RANKS, Fabric
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
+from ringtrain.records import SOME, Rules
 
 LEAST_SIZES = 4  # two to fit by, and two to judge by
 LEAST_OF_REGIME = 3  # a line fits any two points
@@ -53,7 +55,7 @@ class FittedModel:
     """
 
     work: AlgorithmWork
-    regimes: tuple[Regime, ...]
+    regimes: Annotated[tuple[Regime, ...], Rules(lengths=SOME)]
 
     def line(self, nbytes: float) -> tuple[float, float]:
         """Return (seconds at no bytes, seconds a byte) of the regime of ``nbytes``."""
@@ -69,12 +71,6 @@ class FittedModel:
     def predict_s(self, nbytes: float) -> float:
         start_s, slope = self.line(nbytes)
         return start_s + slope * nbytes
-
-
-def model_of(found: dict) -> FittedModel:
-    """Return the model of a dictionary of a :class:`FittedModel`, which may have more keys."""
-    regimes = tuple(Regime(own["first_bytes"], Fabric(**own["fabric"])) for own in found["regimes"])
-    return FittedModel(AlgorithmWork(**found["work"]), regimes)
 
 
 Points = Sequence[tuple[int, float]]  # (bytes, seconds)

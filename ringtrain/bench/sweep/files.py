@@ -1,19 +1,19 @@
 """Files of a sweep: JSON with everything, CSV with one tidy row a measurement."""
 
 import json
-import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
-from ringtrain.parsing import parse_json, read_text
+from ringtrain.records import Rules, load, read, unfit
 from ringtrain.storage import files
 from ringtrain.tables import csv_text
 
-LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
+SWEEP = "file of `ringtrain bench-allreduce --json`"
 LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many
-COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
@@ -28,36 +28,49 @@ def write_csv(path, rows: list[dict]) -> None:
     files.write(Path(path), csv_text(names, ([row.get(name) for name in names] for row in told)).encode())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """What names a row, and its times. Files of earlier versions have no wire, device and way."""
+
+    algorithm: str
+    device: str = CPU
+    way: str = NO_WAY
+    ranks: int
+    nodes: int
+    bytes: int
+    dtype: str
+    wire_dtype: str = ""
+    op: str
+    placement: str
+    status: str
+    median_s: float | None = None
+    samples_s: Annotated[tuple[float, ...] | None, Rules(above=0)]
+
+    def __post_init__(self) -> None:
+        if self.status == OK and not self.samples_s:
+            raise unfit(list, self.samples_s, {"wanted": "times, as the row is ok"}).under("samples_s")
+
+    def names(self) -> dict:
+        """Return what names the row, in the order of :data:`KEY`."""
+        return {name: getattr(self, name) for name in KEY} | {"wire_dtype": self.wire_dtype or self.dtype}
+
+
+def _with_names(rows: list) -> list[dict]:
+    """Return checked rows, with the keys that name them."""
+    return [row | checked.names() for row, checked in zip(rows, read(list[SweepRow], rows), strict=True)]
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """The form of the file."""
+
+    header: dict
+    rows: Annotated[list[dict], Rules(reader=_with_names)]
+
+
 def read_json(path) -> dict:
     """Return the content of a file of :func:`write_json`. Raises UsageError for anything else."""
-    try:
-        found = parse_json(read_text(path, LARGEST_BYTES))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON ({error}): give a file from bench-allreduce --json") from None
-    rows = found.get("rows") if isinstance(found, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
-        raise UsageError(f"{path} has no rows of bench-allreduce: give a file from its --json")
-    for number, row in enumerate(rows):
-        row.setdefault("wire_dtype", row["dtype"])
-        row.setdefault("device", CPU)
-        row.setdefault("way", NO_WAY)
-        _check_row(row, f"{path}, row {number}")
-    return found
-
-
-def _check_row(row: dict, where: str) -> None:
-    for name in KEY:
-        if not isinstance(row[name], str | int):
-            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a name or a number")
-    for name in ("algorithm", "status"):
-        if not isinstance(row[name], str):
-            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a word")
-    samples = row["samples_s"] if isinstance(row["samples_s"], list) else []
-    are_times = samples and all(isinstance(s, int | float) and 0 < s < math.inf for s in samples)
-    if row["status"] == OK and not are_times:
-        raise UsageError(f"{where}: samples_s is {row['samples_s']!r:.60}, wanted a list of seconds, each above 0")
+    return vars(load(SweepFile, path, SWEEP, largest=LARGEST_BYTES))
 
 
 def check_writable(path) -> None:

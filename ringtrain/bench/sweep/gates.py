@@ -33,8 +33,7 @@ def earlier(path, protocol: Protocol) -> dict:
     another rule for writing before each call: that alone may change a time by three times.
     """
     old = read_json(path)
-    header = old.get("header")
-    before = header.get("protocol") if isinstance(header, dict) else None
+    before = old["header"].get("protocol")
     then, now = before_a_call(before if isinstance(before, dict) else {}), before_a_call(asdict(protocol))
     if then != now:
         raise UsageError(

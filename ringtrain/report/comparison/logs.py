@@ -155,7 +155,7 @@ def _records(path: Path) -> list[dict]:
         why = f"it has no {LOG}" if path.parent.exists() else "it is not there"
         raise UsageError(texts.NO_RUN(folder=path.parent, why=why)) from None
     except OSError as error:
-        raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _processes(records: Sequence[dict]) -> list[_Process]:

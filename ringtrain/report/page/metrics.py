@@ -1,21 +1,32 @@
 """The metrics that ``ringtrain evaluate -o metrics.json`` has written, read again."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from ringtrain.errors import UsageError, plain
-from ringtrain.parsing import parse_json, read_text
+from ringtrain.records import Rules, load
 
 NAME = "metrics.json"  # in a run folder
+TITLE = "file of `ringtrain evaluate -o metrics.json`"
 BY_CLASS = ("labelled", "predicted", "precision", "recall", "f1", "iou")
 
 
 @dataclass(frozen=True, slots=True)
 class ClassResult:
-    """Counts and fractions of a class, in the order of ``BY_CLASS``; None if a fraction has no denominator."""
+    """Counts and fractions of a class; None if a fraction has no denominator."""
 
-    name: str
-    values: Sequence[float | None]
+    name: Annotated[str, Rules(key="class")]
+    labelled: int | None
+    predicted: int | None
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    iou: float | None
+
+    @property
+    def values(self) -> list[float | None]:
+        """In the order of ``BY_CLASS``."""
+        return [getattr(self, name) for name in BY_CLASS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,49 +34,21 @@ class EvaluationFile:
     """An evaluation. checkpoint, split, iteration: of what; classes: empty of a loss without any; confusion: a row a
     label, a column a prediction, or None."""
 
-    path: str
     checkpoint: str
     split: str
     iteration: int
-    classes: Sequence[ClassResult]
-    confusion: Sequence[Sequence[int]] | None
+    classes: tuple[ClassResult, ...]
+    confusion: tuple[tuple[int, ...], ...] | None = None
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        size = len(self.classes)
+        if self.confusion is not None and [len(row) for row in self.confusion] != [size] * size:
+            raise ValueError(f"confusion is not a matrix of {size} classes")
 
 
 def read_metrics(path, opener: Callable[[str, int], int] | None = None) -> EvaluationFile:
-    """Read the file of an evaluation. ``opener``: as of :func:`open`. Raises UsageError if it cannot be read or holds
-    something else."""
-    try:
-        held = parse_json(read_text(path, opener=opener))
-        classes = [_class(each) for each in held["classes"]]
-        confusion = held.get("confusion")
-        if confusion is not None:
-            _check_square(confusion, len(classes))
-        checkpoint, split = (plain(_of(str, held[key])) for key in ("checkpoint", "split"))
-        return EvaluationFile(str(path), checkpoint, split, _of(int, held["iteration"]), classes, confusion)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise UsageError(f"{path} does not hold metrics of `ringtrain evaluate -o metrics.json` ({error!r})") from None
-
-
-def _class(held: Mapping) -> ClassResult:
-    values = [held[key] for key in BY_CLASS]
-    for value in values:
-        if value is not None and not (type(value) in (int, float) and 0 <= value < 1e18):
-            raise ValueError(value)
-    return ClassResult(plain(_of(str, held["class"])), values)
-
-
-def _check_square(rows, size: int) -> None:
-    if len(rows) != size or any(type(row) is not list or len(row) != size for row in rows):
-        raise ValueError(f"the confusion matrix is not one of {size} classes")
-    for row in rows:
-        for count in row:
-            if _of(int, count) < 0:
-                raise ValueError(count)
-
-
-def _of(kind: type, value):
-    if type(value) is not kind:
-        raise TypeError(repr(value))
-    return value
+    """Read the file of an evaluation. ``opener``: as of :func:`open`. Raises UsageError."""
+    rules = {"low": 0, "high": 1e18, "plain": True}
+    found = load(EvaluationFile, path, TITLE, rules, opener=opener)
+    return replace(found, path=str(path))

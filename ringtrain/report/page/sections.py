@@ -123,8 +123,7 @@ def classes(run: ReportedRun, level: int) -> Html | None:
 
 
 def _f1(found: ClassResult) -> float:
-    value = found.values[BY_CLASS.index("f1")]
-    return -1.0 if value is None else value
+    return -1.0 if found.f1 is None else found.f1
 
 
 def _value(value: float | None) -> str:

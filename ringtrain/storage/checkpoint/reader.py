@@ -5,7 +5,6 @@ that lie in one piece in this very file, in numbers and sizes that a checkpoint 
 """
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ import h5py
 import numpy as np
 from h5py import h5t
 
-from ringtrain.errors import plain
+from ringtrain.parsing import parse_json
+from ringtrain.records import read
 from ringtrain.storage import hdf5, texts
 from ringtrain.storage.checkpoint import seal
 
@@ -74,10 +74,7 @@ class CheckpointReader:
         return None if math.isnan(value) else float(value)
 
     def classes(self, text: str) -> tuple[str, ...]:
-        names = json.loads(text)
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise seal.damaged(self.path, texts.VALUE_WRONG(name="classes", value=text[:60]))
-        return tuple(map(plain, names))
+        return read(dict[str, tuple[str, ...]], {"classes": parse_json(text)}, {"plain": True})["classes"]
 
     def word(self, name: str) -> str:
         return self.bytes_of(self.file, name).decode()

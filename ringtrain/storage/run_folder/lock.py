@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ringtrain.errors import UsageError
+from ringtrain.parsing import parse_json
+from ringtrain.records import read
 from ringtrain.storage import files
 
 NAME = ".lock"
@@ -146,13 +148,9 @@ def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
 
 def _owner(descriptor: int) -> Owner | None:
     try:
-        found = json.loads(os.pread(descriptor, 1 << 12, 0))
-        owner = Owner(**found)
-    except (OSError, ValueError, TypeError, RecursionError):
+        return read(Owner, parse_json(os.pread(descriptor, 1 << 12, 0).decode()))
+    except (OSError, ValueError):
         return None
-    kinds = (str, int, str, str)
-    whole = all(type(value) is kind for value, kind in zip(asdict(owner).values(), kinds, strict=True))
-    return owner if whole else None
 
 
 def _started(process: int) -> str:

@@ -9,11 +9,12 @@ killed before it could write.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from ringtrain.errors import UsageError, plain
+from ringtrain.errors import plain
 from ringtrain.humanize import plural
-from ringtrain.parsing import parse_json, read_text
-from ringtrain.storage import files, texts
+from ringtrain.records import Rules, load
+from ringtrain.storage import files
 
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -34,8 +35,8 @@ class RunOutcome:
     text:       the reason of the end, if it is not done
     """
 
-    outcome: str
-    exit_code: int | None
+    outcome: Annotated[str, Rules(choices={RUNNING, *WORDS.values()})]
+    exit_code: Annotated[int | None, Rules(high=255)]
     iteration: int
     iterations: int
     ranks: int
@@ -61,34 +62,5 @@ def write_outcome(folder: Path, outcome: RunOutcome) -> None:
 
 def read_outcome(folder) -> RunOutcome:
     """Read the outcome in the folder of a run. Raises UsageError if it is missing or malformed."""
-    path = Path(folder) / NAME
-    try:
-        return _of(parse_json(read_text(path, LARGEST_BYTES, files.open_nofollow)))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: {error.strerror}; give the folder of a run of this version, which holds this file from its start"
-        ) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(
-            f"{path} is not the outcome of a run: {error}; it was changed, or another program wrote it"
-        ) from error
-
-
-def _of(held) -> RunOutcome:
-    if not isinstance(held, dict):
-        raise ValueError("it is not a JSON object")
-    counts = {key: _count(held, key) for key in ("iteration", "iterations", "ranks")}
-    code, word = held["exit_code"], held["outcome"]
-    if word not in {RUNNING, *WORDS.values()}:
-        raise ValueError(texts.OUTCOME_FIELD(key="outcome", value=word))
-    if code is not None and (type(code) is not int or not 0 <= code <= 255):
-        raise ValueError(texts.OUTCOME_FIELD(key="exit_code", value=code))
-    if type(held["lost"]) is not list or not all(type(rank) is int for rank in held["lost"]):
-        raise ValueError(texts.OUTCOME_FIELD(key="lost", value=held["lost"]))
-    return RunOutcome(word, code, **counts, lost=tuple(held["lost"]), text=str(held["text"]))
-
-
-def _count(held: dict, key: str) -> int:
-    if type(held[key]) is not int or held[key] < 0:
-        raise ValueError(texts.OUTCOME_FIELD(key=key, value=held[key]))
-    return held[key]
+    title = "file of a run of this version"
+    return load(RunOutcome, Path(folder) / NAME, title, largest=LARGEST_BYTES, opener=files.open_nofollow)
