@@ -33,10 +33,10 @@ from ringtrain.nn import spec
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.plan_file import read_plan
+from ringtrain.report.comparison import table
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
-from ringtrain.report.comparison.table import comparison_tables, csv_text, variant_tables
 from ringtrain.report.end_events import Ended, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
 from ringtrain.report.page.metrics import read_metrics
@@ -44,11 +44,11 @@ from ringtrain.report.sinks import truncate_log
 from ringtrain.report.trace import LOOP, Slice, read_trace, trace_document
 from ringtrain.runs.conditions import sort_runs
 from ringtrain.runs.summary import list_runs
+from ringtrain.runs.table import NAME, iterations_text, json_text, run_columns
 from ringtrain.runs.table import csv_text as runs_csv
-from ringtrain.runs.table import iterations_text, json_text, run_tables
+from ringtrain.show.tables import Column, fitting_tables, plain_lines
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.storage.run_folder.outcome import RunOutcome, read_outcome
-from ringtrain.tables import plain_lines
 from tests.data import source_makers as made
 from tests.plan.plan_files import layers_file, sweep_file
 from tests.plan_rows import plan_row, plan_text
@@ -154,11 +154,15 @@ def sweeps() -> list[bytes]:
     return [json.dumps({"header": {}, "rows": [asdict(row)]}).encode()]
 
 
+def show(name: Column, groups, rows) -> None:
+    [plain_lines(shown) for shown in fitting_tables(name, groups, rows, 120)]
+
+
 def over_seeds(runs) -> None:
     rows = rows_of(runs, {run.name: "v" for run in runs})
     variants = variant_rows(rows)
     json.dumps([variants, notes_of(runs, rows), variants_by_seed(runs)])
-    [plain_lines(table) for table in variant_tables(variants, 120)], csv_text(rows, variants)
+    show(table.VARIANT_NAME, table.VARIANT_GROUPS, variants), table.csv_text(rows, variants)
 
 
 def log(path: Path) -> None:
@@ -167,8 +171,8 @@ def log(path: Path) -> None:
     json.dumps([rows, notes_of(runs, rows)])
     listed, notes = list_runs(path.parent)
     json_text(listed, notes), runs_csv(listed), iterations_text(read_iterations(path.parent))
-    [plain_lines(table) for table in run_tables(listed, 120, framed=False)], sort_runs(listed, "-test_loss")
-    [plain_lines(table) for table in comparison_tables(rows, 120)], csv_text(rows)
+    show(NAME, *run_columns(listed)), sort_runs(listed, "-test_loss")
+    show(table.NAME, table.GROUPS, rows), table.csv_text(rows)
     over_seeds([*runs, replace(runs[0], name="beside")])
     with TemporaryDirectory() as folder:  # what is cut is meant to change
         (Path(folder) / "log").write_bytes(path.read_bytes())

@@ -14,7 +14,7 @@ from ringtrain.bench.model.fit import FittedModel
 from ringtrain.bench.sweep.sweep import Result
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.records import read
-from ringtrain.tables import text_lines
+from ringtrain.show.tables import text_lines
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes
 LOOKS = 4  # of them are made even where both ends take the same

@@ -1,19 +1,41 @@
 """The command ``ringtrain bench-allreduce``."""
 
 from dataclasses import replace
+from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import click
 
+from ringtrain import plugin
+from ringtrain.allreduce import catalogue
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.allreduce.dtypes import OPS, TYPES
+from ringtrain.allreduce.tuning_file import find_tuning
+from ringtrain.allreduce.wire_formats import WIRES
+from ringtrain.bench.measure.buffers import NCCL, HostBuffers
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep import gates, tables
+from ringtrain.bench.sweep.files import write_csv, write_json
+from ringtrain.bench.sweep.gates import earlier
+from ringtrain.bench.sweep.plots import sweep_figure
+from ringtrain.bench.sweep.sizes import of_buckets, parse_names, scrub_bytes, swept
+from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.cli import texts
+from ringtrain.cli.devices import real_cuda, with_device
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import check_files, echo
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Fraction, OfRank, Size
-
-if TYPE_CHECKING:
-    from ringtrain.transport.base import Transport
+from ringtrain.cli.world import in_world
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_transport import GuardedTransport, bare
+from ringtrain.nn import spec
+from ringtrain.nn.arena import lay_out
+from ringtrain.show.figures import write_picture
+from ringtrain.train.agree import agree, on_root, together
+from ringtrain.transport.base import Transport
 
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 
@@ -85,17 +107,10 @@ def bench_allreduce(**flags):
     Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 if a result is wrong or a limit
     is not met.
     """
-    from ringtrain.cli.world import in_world
-
     return in_world(lambda transport: _bench(transport, flags))
 
 
-def _bench(transport: "Transport", flags: dict) -> int:
-    from ringtrain import plugin
-    from ringtrain.bench.sweep import tables
-    from ringtrain.bench.sweep.sweep import sweep
-    from ringtrain.train.agree import agree, on_root, together
-
+def _bench(transport: Transport, flags: dict) -> int:
     agree(transport, plugin.facts())
     asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags, asked.protocol))
@@ -114,16 +129,10 @@ def _bench(transport: "Transport", flags: dict) -> int:
     return 1 if complaints else 0
 
 
-def _placed(transport: "Transport", asked, flags: dict):
+def _placed(transport: Transport, asked, flags: dict):
     """Return the transport, the sweep, its buffers on the asked device, and a function that frees their resources.
     Raises DeviceError."""
-    from ringtrain.bench.measure.buffers import HostBuffers
-    from ringtrain.monitor.guard import Guard
-    from ringtrain.monitor.guarded_transport import GuardedTransport, bare
-
     if flags["device"] == "cuda":
-        from ringtrain.cli.devices import real_cuda, with_device
-
         return with_device(bare(transport), asked, real_cuda(bare(transport)))
     transport = bare(transport)
     if not flags["check_collectives"]:
@@ -133,11 +142,8 @@ def _placed(transport: "Transport", asked, flags: dict):
     return guarded, replace(asked, guard=guard), HostBuffers(guarded), guard.close
 
 
-def _tuned(transport: "Transport", flags: dict, asked):
+def _tuned(transport: Transport, flags: dict, asked):
     """Return the sweep with the tuning table of ``auto``, if auto takes part. Raises UsageError, on all ranks."""
-    from ringtrain.allreduce.catalogue import AUTO
-    from ringtrain.allreduce.tuning_file import find_tuning
-
     if AUTO not in asked.algorithms:
         return asked
     found = find_tuning(transport, flags["tuning"])
@@ -148,12 +154,6 @@ def _tuned(transport: "Transport", flags: dict, asked):
 
 def _asked(flags: dict, ranks: int):
     """Return the sweep that the flags ask for. Raises UsageError."""
-    from ringtrain.allreduce.dtypes import OPS, TYPES
-    from ringtrain.allreduce.wire_formats import WIRES
-    from ringtrain.bench.sweep.sizes import parse_names
-    from ringtrain.bench.sweep.sweep import Sweep
-    from ringtrain.errors import UsageError
-
     dtypes = parse_names(flags["dtypes"], TYPES, "type")
     if flags["device"] == "cuda" and flags["check_collectives"]:
         raise UsageError("--check-collectives works in host memory alone: leave it out with --device cuda")
@@ -173,10 +173,6 @@ def _asked(flags: dict, ranks: int):
 
 def _protocol(flags: dict, ranks: int):
     """Return the protocol of the measurements. Raises UsageError."""
-    from ringtrain.bench.measure.timing import Protocol
-    from ringtrain.bench.sweep.sizes import scrub_bytes
-    from ringtrain.errors import UsageError
-
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
         raise UsageError(f"--skew delays rank {late_rank}, but the ranks are 0 to {ranks - 1}")
@@ -198,10 +194,6 @@ def _protocol(flags: dict, ranks: int):
 
 def _algorithms(flags: dict) -> list[str]:
     """Return the names of the algorithms. Raises UsageError."""
-    from ringtrain.allreduce import catalogue
-    from ringtrain.bench.measure.buffers import NCCL
-    from ringtrain.errors import UsageError
-
     names = [name.strip() for name in flags["algorithms"].split(",")]
     if flags["device"] == "cpu" and NCCL in names:
         raise UsageError(f"{NCCL} reduces device memory: give --device cuda, or leave {NCCL} out")
@@ -215,18 +207,12 @@ def _algorithms(flags: dict) -> list[str]:
 
 
 def _sizes(flags: dict, itemsize: int) -> list[int]:
-    from ringtrain.bench.sweep.sizes import of_buckets, swept
-    from ringtrain.errors import UsageError
-
     given = {name: flags[name] for name in SWEPT if flags[name] is not None}
     if flags["sizes_of"] is None:
         first, last, factor = (SWEPT | given).values()
         return swept(first, last, factor)
     if given:
         raise UsageError("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
-    from ringtrain.config.record import TrainConfig
-    from ringtrain.nn import spec
-    from ringtrain.nn.arena import lay_out
 
     spans = lay_out(spec.load_model(flags["sizes_of"]).graph().parameters())
     return of_buckets(spans, itemsize, TrainConfig().bucket_bytes)
@@ -234,8 +220,6 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
 
 def _prepare_files(flags: dict, protocol) -> dict | None:
     """Check now that every file can be written, and return the earlier sweep of --compare, or None."""
-    from ringtrain.bench.sweep.gates import earlier
-
     check_files(flags["json_path"], flags["csv_path"], picture=flags["plot_path"])
     return None if flags["compare_path"] is None else earlier(flags["compare_path"], protocol)
 
@@ -243,10 +227,6 @@ def _prepare_files(flags: dict, protocol) -> dict | None:
 def _watcher(rank: int, flags: dict):
     """Return a watcher that, on rank 0, prints and writes the rows of a size once they are measured: a sweep that is
     stopped keeps its rows."""
-    from ringtrain.bench.sweep import tables
-    from ringtrain.bench.sweep.sweep import Result, Watcher
-    from ringtrain.errors import RingtrainError
-
     if rank != 0:
         return Watcher()
 
@@ -276,16 +256,12 @@ def _say(lines) -> None:
 
 
 def _write(flags: dict, result) -> None:
-    from ringtrain.bench.sweep.plots import plot_sweep
-
     _write_tables(flags, result)
     if flags["plot_path"] is not None:
-        plot_sweep(result.header, result.rows, flags["plot_path"])
+        write_picture(partial(sweep_figure, result.header, result.rows), flags["plot_path"])
 
 
 def _write_tables(flags: dict, result) -> None:
-    from ringtrain.bench.sweep.files import write_csv, write_json
-
     if flags["json_path"] is not None:
         write_json(flags["json_path"], result.header, result.rows)
     if flags["csv_path"] is not None:
@@ -293,8 +269,6 @@ def _write_tables(flags: dict, result) -> None:
 
 
 def _complaints(flags: dict, old: dict | None, rows: list[dict]) -> list[str]:
-    from ringtrain.bench.sweep import gates
-
     found = gates.wrong(rows)
     if old is not None:
         found += gates.regressions(old["rows"], rows, flags["max_regress"], flags["seed"])

@@ -1,17 +1,30 @@
 """The command ``ringtrain compare``."""
 
-import json
+import datetime
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from ringtrain import __version__
 from ringtrain.cli import texts
 from ringtrain.cli.output import check_files, echo, show_tables, write_text
 from ringtrain.cli.variants import folders_of, seeded, variants_of
-
-if TYPE_CHECKING:
-    from ringtrain.transport.base import Transport
+from ringtrain.cli.world import in_world
+from ringtrain.errors import Interrupted, RingtrainError, UsageError
+from ringtrain.report.comparison import table
+from ringtrain.report.comparison.logs import RunLog, read_run, run_names
+from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, variants_by_seed
+from ringtrain.report.comparison.plot import comparison_figure, variants_figure
+from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
+from ringtrain.show.figures import check_picture, write_picture
+from ringtrain.show.tables import json_text
+from ringtrain.storage.files import Folder
+from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
+from ringtrain.train.agree import on_root
+from ringtrain.transport.base import Transport
+from ringtrain.transport.world import connect as begin_anew
 
 
 @click.command()
@@ -52,10 +65,6 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
     (--sync) or set of options (--variant), one after another on the same ranks. Options after -- apply to all of them.
     --seeds 5 trains each five times. docs/compare.md explains the columns.
     """
-    from ringtrain.cli.world import in_world
-    from ringtrain.errors import UsageError
-    from ringtrain.train.agree import on_root
-
     if not strategies and not variants:
         if seeds is not None:
             raise UsageError(
@@ -72,10 +81,6 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
 
 # ── existing runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: dict) -> None:
-    from ringtrain.errors import UsageError
-    from ringtrain.report.comparison.logs import read_run
-    from ringtrain.report.comparison.over_seeds import variants_by_seed
-
     if not folders:
         raise UsageError("nothing to compare: give folders of runs, or --sync A,B with training options after --")
     for folder in folders:
@@ -92,25 +97,11 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
     _tell(runs, variant_of, paths, None)
 
 
-def run_names(places: list[Path]) -> list[str]:
-    """Return the folders' names, each with as many parents as make all names different."""
-    for depth in range(1, 1 + max(len(place.parts) for place in places)):
-        names = ["/".join(place.parts[-depth:]) for place in places]
-        if len(set(names)) == len(set(places)):
-            return names
-    return [str(place) for place in places]
-
-
 # ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _compare_variants(
-    transport: "Transport", asked: list, variant_of: dict[str, str] | None, out: str | None, paths: dict
+    transport: Transport, asked: list, variant_of: dict[str, str] | None, out: str | None, paths: dict
 ) -> int:
-    from dataclasses import replace
-
-    from ringtrain.errors import Interrupted
-    from ringtrain.train.agree import on_root
     from ringtrain.train.start.variants import check_variants, run_variants
-    from ringtrain.transport.world import connect as begin_anew
 
     def connect():
         """Return a world for one variant, watched by this process's threads."""
@@ -120,7 +111,7 @@ def _compare_variants(
 
     on_root(transport, lambda: _check_files(out, asked, paths))
     check_variants(connect, asked)
-    parent = on_root(transport, lambda: _folder(out))
+    parent = on_root(transport, lambda: out or str(make_unused_folder(RUNS, "compare", datetime.datetime.now())))
     places = dict(zip([variant.name for variant in asked], folders_of(parent, asked), strict=True))
     asked = [replace(variant, flags={**variant.flags, "out": places[variant.name]}) for variant in asked]
 
@@ -142,8 +133,6 @@ def _compare_variants(
 
 
 def _check_files(out: str | None, asked: list, paths: dict) -> None:
-    from ringtrain.errors import UsageError
-
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
     check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
@@ -152,20 +141,8 @@ def _check_files(out: str | None, asked: list, paths: dict) -> None:
         raise UsageError(f"{there[0]} exists already: name another folder with --out, or compare the runs in {out}")
 
 
-def _folder(out: str | None) -> str:
-    import datetime
-
-    from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
-
-    return out if out is not None else str(make_unused_folder(RUNS, "compare", datetime.datetime.now()))
-
-
 def _read(ran: list) -> list:
     """Return the logs of the variants; the reason for a variant that failed before it had a log."""
-    from ringtrain.errors import UsageError
-    from ringtrain.report.comparison.logs import RunLog, read_run
-    from ringtrain.report.comparison.rows import FailedVariant
-
     runs: list[RunLog | FailedVariant] = []
     for each in ran:
         try:
@@ -177,9 +154,6 @@ def _read(ran: list) -> list:
 
 def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     """Write the table of the finished variants, which a later failure leaves intact."""
-    from ringtrain.errors import RingtrainError
-    from ringtrain.storage.files import Folder
-
     if ran[-1].problem is not None:
         echo(f"ringtrain: variant {ran[-1].variant.name!r}: {ran[-1].problem}", err=True)
     try:
@@ -191,9 +165,6 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _figures(runs: list, variant_of: dict[str, str] | None) -> tuple[list[dict], list[dict], list[str]]:
     """Return (rows of the runs, rows of the variants over seeds, if any, notes)."""
-    from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows
-    from ringtrain.report.comparison.rows import notes_of, rows_of
-
     rows = rows_of(runs, variant_of)
     variants = variant_rows(rows) if variant_of else []
     return rows, variants, [*notes_of(runs, rows), *variant_notes(variants)]
@@ -207,32 +178,23 @@ def _tell(
     variant_of: name of a run → name of its variant, of a comparison over seeds
     picture: its path if --plot is not given; None: no picture
     """
-    from ringtrain.report.comparison.table import comparison_tables, variant_tables
-
     rows, variants, notes = _figures(runs, variant_of)
     notes += more or []
-    tables, shown = (variant_tables, variants) if variants else (comparison_tables, rows)
-    show_tables(lambda width, framed: tables(shown, width, framed))
+    if variants:
+        show_tables(table.VARIANT_NAME, table.VARIANT_GROUPS, variants)
+    else:
+        show_tables(table.NAME, table.GROUPS, rows)
     for note in notes:
         echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
         write_text(paths["json_path"], _json(rows, variants, notes))
     if paths["csv_path"] is not None:
-        from ringtrain.report.comparison.table import csv_text
-
-        write_text(paths["csv_path"], csv_text(rows, variants))
+        write_text(paths["csv_path"], table.csv_text(rows, variants))
     if paths["plot_path"] or picture:
         _draw(runs, rows, variants, paths["plot_path"], picture)
 
 
 def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | None, usual: Path | None) -> None:
-    from ringtrain.errors import RingtrainError
-    from ringtrain.report.comparison.bands import draw_variants
-    from ringtrain.report.comparison.logs import RunLog
-    from ringtrain.report.comparison.plot import draw_comparison
-    from ringtrain.report.figure import check_picture
-    from ringtrain.storage.files import Folder
-
     whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
     path = asked_for or usual
     folder = None if asked_for or usual is None else Folder(usual.parent)
@@ -240,9 +202,10 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
         check_picture(path)
         logs = [run for run, _ in whole]
         if variants:
-            draw_variants(logs, variants, {row["name"]: row["variant"] for row in rows}, path, folder)
+            make = partial(variants_figure, logs, variants, {row["name"]: row["variant"] for row in rows})
         else:
-            draw_comparison(logs, [row for _, row in whole], path, folder)
+            make = partial(comparison_figure, logs, [row for _, row in whole])
+        write_picture(make, path, folder)
     except RingtrainError as error:
         if asked_for:
             raise
@@ -252,7 +215,4 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
 
 
 def _json(rows: list[dict], variants: list[dict], notes: list[str]) -> str:
-    from ringtrain import __version__
-
-    found = {"ringtrain": __version__, "rows": rows, "variants": variants, "notes": notes}
-    return json.dumps(found, indent=1) + "\n"
+    return json_text({"ringtrain": __version__, "rows": rows, "variants": variants, "notes": notes})

@@ -8,7 +8,16 @@ import click
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.output import echo
+from ringtrain.data.batches.pictures import View
+from ringtrain.data.file.check import check_file, unsummed_arrays
+from ringtrain.data.file.contents import VERIFY_BYTES
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.metadata import metadata_checksum
+from ringtrain.data.image_files import open as images
+from ringtrain.data.readers.make import make_dataset
+from ringtrain.errors import DataError
 from ringtrain.parsing import whole_number
+from ringtrain.show.tables import boxed_table, cell
 from ringtrain.template import joined
 
 SEEN = 224, 224  # of image files, for mean and standard deviation
@@ -54,8 +63,6 @@ def make(source, out, **options):
     y_train, x_test, y_test (or x, y; or images, labels), x.npy,y.npy, or a quoted pattern of such files; a folder of
     images, one subfolder a class.
     """
-    from ringtrain.data.readers.make import make_dataset
-
     with _progress() as progress:
         content = make_dataset(source, out, progress=progress, **options)
     for note in content.notes:
@@ -72,13 +79,7 @@ def info(file):
     from rich.console import Console
     from rich.text import Text
 
-    from ringtrain.data.batches.pictures import View
     from ringtrain.data.file import check
-    from ringtrain.data.file.contents import VERIFY_BYTES
-    from ringtrain.data.file.dataset import open_dataset
-    from ringtrain.data.file.metadata import metadata_checksum
-    from ringtrain.data.image_files import open as images
-    from ringtrain.tables import cell
 
     with _progress() as progress:
         if file != "digits" and images.accepts(file):
@@ -105,10 +106,6 @@ def info(file):
 def check(file):
     """Read all of a data set and verify everything: layout, labels, checksums, mean and std. Exit 2 if it is
     bad."""
-    from ringtrain.data.file.check import check_file, unsummed_arrays
-    from ringtrain.data.image_files import open as images
-    from ringtrain.errors import DataError
-
     of_images = file != "digits" and images.accepts(file)
     with _progress() as progress:
         problems, notes = images.check_images(file, progress) if of_images else (check_file(file, progress), ())
@@ -123,17 +120,8 @@ def check(file):
         echo(texts.NOTE(note=f"{array} holds no checksum: {why}"))
 
 
-def _table(header, rows):
-    from rich.table import Table
-
-    from ringtrain.tables import cell
-
-    table = Table()
-    for column, title in enumerate(header):
-        table.add_column(title, justify="left" if title in ("split", "class", "image") else "right", no_wrap=column < 2)
-    for row in rows:
-        table.add_row(*map(cell, row))
-    return table
+def _table(titles, rows):
+    return boxed_table(titles, rows, ("split", "class", "image"), titles[:2])
 
 
 @contextmanager

@@ -4,18 +4,22 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import given as only_given
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import echo, echo_file, write_text
-
-if TYPE_CHECKING:
-    from ringtrain.train.evaluate import Score
-    from ringtrain.train.load import TrainedOnData
-    from ringtrain.transport.base import Transport
+from ringtrain.cli.world import in_world, tell_notes, tell_skipped
+from ringtrain.errors import UsageError
+from ringtrain.nn.metrics import MOST_CONFUSED
+from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
+from ringtrain.show.tables import Column, csv_text, json_text, make_table, plain_lines
+from ringtrain.train.agree import agree, on_root, together
+from ringtrain.train.evaluate import Score
+from ringtrain.train.load import TrainedOnData, load, score_of
+from ringtrain.transport.base import Transport
 
 
 @click.command()
@@ -37,12 +41,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
 def evaluate(target, split, best, raw, per_class, confusion, output, force, as_json, **given):
     """Compute loss and metrics of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
-    from ringtrain.cli.options import given as only_given
-    from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 
-    def action(transport: "Transport") -> None:
-        from ringtrain.train.agree import agree, on_root, together
-        from ringtrain.train.load import load, score_of
+    def action(transport: Transport) -> None:
 
         asked = {"per-class": per_class, "confusion": confusion, "output": str(output) if output else ""}
         agree(transport, {**asked, "force": force})
@@ -62,8 +62,6 @@ def evaluate(target, split, best, raw, per_class, confusion, output, force, as_j
 
 
 def _check_output(path: Path | None, force: bool) -> None:
-    from ringtrain.errors import UsageError
-
     if path is None:
         return
     if path.suffix not in (".json", ".csv"):
@@ -72,10 +70,7 @@ def _check_output(path: Path | None, force: bool) -> None:
         raise UsageError(f"{path} exists: give another name, or --force")
 
 
-def _check_classes(score: "Score", loss: str, per_class: bool, confusion: bool) -> None:
-    from ringtrain.errors import UsageError
-    from ringtrain.nn.metrics import MOST_CONFUSED
-
+def _check_classes(score: Score, loss: str, per_class: bool, confusion: bool) -> None:
     for flag in ("per-class",) * per_class + ("confusion",) * confusion:
         if score.classes is None:
             raise UsageError(f"--{flag} is for --loss ce and bce, and this run has --loss {loss}: leave --{flag} out")
@@ -87,9 +82,9 @@ def _check_classes(score: "Score", loss: str, per_class: bool, confusion: bool) 
 
 
 def _report(
-    trained: "TrainedOnData",
+    trained: TrainedOnData,
     split: str,
-    score: "Score",
+    score: Score,
     per_class: bool,
     confusion: bool,
     output: Path | None,
@@ -99,7 +94,7 @@ def _report(
     matrix = score.classes.confusion.tolist() if score.classes and score.classes.confusion is not None else None
     if output is not None:
         whole = told | {"classes": every} | ({} if matrix is None else {"confusion": matrix})
-        text = _csv(whole) if output.suffix == ".csv" else json.dumps(whole, indent=1) + "\n"
+        text = _csv(whole) if output.suffix == ".csv" else json_text(whole)
         write_text(output, text)
     if as_json:
         more = ({"classes": every} if per_class else {}) | ({"confusion": matrix} if confusion else {})
@@ -115,9 +110,7 @@ def _report(
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _words(trained: "TrainedOnData", split: str, score: "Score") -> list[str]:
-    from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
-
+def _words(trained: TrainedOnData, split: str, score: Score) -> list[str]:
     found = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
     for name, value in score.metrics.items():
         if name in FRACTIONS and value is not None:
@@ -137,29 +130,28 @@ def _words(trained: "TrainedOnData", split: str, score: "Score") -> list[str]:
     ]
 
 
-def _class_lines(classes: list[dict]) -> list[str]:
-    from ringtrain.tables import text_lines
+def _lines(columns: list[Column], rows: list) -> list[str]:
+    return ["", *plain_lines(make_table(columns, rows))]
 
-    heads = ("class", *(name for name in classes[0] if name != "class"))
-    rows = [[_cell(each[name]) for name in heads] for each in classes]
-    return ["", *text_lines([heads, *rows], "l" + "r" * (len(heads) - 1))]
+
+def _class_lines(classes: list[dict]) -> list[str]:
+    return _lines([Column(name, name, "", _cell, left=name == "class", none="-") for name in classes[0]], classes)
 
 
 def _cell(value) -> str:
     if isinstance(value, float):
         return f"{100 * value:.2f}%"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _matrix_lines(matrix: list[list[int]], names: list[str]) -> list[str]:
-    from ringtrain.tables import text_lines
-
-    rows = [[name, *(f"{count:,}" for count in row)] for name, row in zip(names, matrix, strict=True)]
-    return ["", *text_lines([["label \\ predicted", *names], *rows], "l" + "r" * len(names))]
+    counts = [Column(number, name, "", "{:,}") for number, name in enumerate(names, start=1)]
+    rows = [[name, *counts] for name, counts in zip(names, matrix, strict=True)]
+    return _lines([Column(0, "label \\ predicted", left=True), *counts], rows)
 
 
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _facts(trained: "TrainedOnData", split: str, score: "Score") -> dict:
+def _facts(trained: TrainedOnData, split: str, score: Score) -> dict:
     found = {
         "checkpoint": trained.path,
         "model": trained.model.name,
@@ -173,7 +165,7 @@ def _facts(trained: "TrainedOnData", split: str, score: "Score") -> dict:
     return found | dict(score.metrics)
 
 
-def _by_class(score: "Score", trained: "TrainedOnData") -> list[dict]:
+def _by_class(score: Score, trained: TrainedOnData) -> list[dict]:
     counts = score.classes
     if counts is None:
         return []
@@ -185,7 +177,7 @@ def _by_class(score: "Score", trained: "TrainedOnData") -> list[dict]:
     ]
 
 
-def _names(trained: "TrainedOnData", count: int) -> list[str]:
+def _names(trained: TrainedOnData, count: int) -> list[str]:
     names = list(trained.data.classes)
     return names if len(names) == count else [str(number) for number in range(count)]
 
@@ -193,8 +185,6 @@ def _names(trained: "TrainedOnData", count: int) -> list[str]:
 def _csv(facts: dict) -> str:
     """A row a class, with its row of the confusion matrix; of values a row of all metrics. Classes may have the same
     name: their columns stay apart, in the order of the rows."""
-    from ringtrain.tables import csv_text
-
     classes, matrix = facts["classes"], facts.get("confusion")
     rows = classes or [{name: value for name, value in facts.items() if name != "classes"}]
     names, counts = ([], [[]] * len(rows)) if matrix is None else ([f"as {each['class']}" for each in classes], matrix)

@@ -7,6 +7,13 @@ import click
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import echo
+from ringtrain.config.resolve import recipe_layer, resolve
+from ringtrain.errors import UsageError, plain
+from ringtrain.nn import spec
+from ringtrain.nn.describe import total
+from ringtrain.nn.head import with_classes
+from ringtrain.show.tables import boxed_table
+from ringtrain.storage import files
 
 
 @click.group(cls=CommandGroup)
@@ -17,18 +24,14 @@ def models():
 @models.command("list")
 def list_models():
     """List the models that --model knows by name."""
-    from ringtrain.nn import spec
-    from ringtrain.nn.describe import total
-    from ringtrain.tables import cell
-
-    table = _table("model", "input", "output", "parameters", "FLOPs", "summary")
+    rows = []
     for name in sorted(spec.available()):
         model = spec.load_model(name)
         graph = model.graph()
         sums = total(graph.describe())
         shapes = (_shape(graph.input_shape), _shape(sums.shape))
-        table.add_row(*map(cell, (name, *shapes, f"{sums.parameters:,}", _scaled(sums.flops), model.summary)))
-    _console().print(table)
+        rows.append((name, *shapes, f"{sums.parameters:,}", _scaled(sums.flops), model.summary))
+    _console().print(_table(("model", "input", "output", "parameters", "FLOPs", "summary"), rows))
 
 
 @models.command()
@@ -41,10 +44,6 @@ def show(name, batch):
     Activation bytes are of a batch in float32; gradient bytes are exchanged in each iteration. A ReLU "in conv1" is
     computed together with that layer and has no array of its own.
     """
-    from ringtrain.config.resolve import recipe_layer, resolve
-    from ringtrain.errors import plain
-    from ringtrain.nn import spec
-
     model, console = spec.load_model(name), _console()
     resolve(recipe_layer(name, model.recipe))
     batch = batch or model.recipe.get("batch", 1)
@@ -64,11 +63,6 @@ def show(name, batch):
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def copy(name, out, classes, force):
     """Write the TOML file of NAME, a model or a TOML file, to be changed; `--model` takes its path."""
-    from ringtrain.errors import UsageError
-    from ringtrain.nn import spec
-    from ringtrain.nn.head import with_classes
-    from ringtrain.storage import files
-
     model = spec.load_model(name)
     model = with_classes(model, classes) if classes else model
     path = out or Path(f"{model.name}.toml")
@@ -79,14 +73,10 @@ def copy(name, out, classes, force):
 
 
 def _layer_table(graph, batch: int):
-    from ringtrain.nn.describe import total
-    from ringtrain.tables import cell
-
     rows = graph.describe(batch)
-    table = _table("layer", "kind", "output", "parameters", "FLOPs", f"activations of {batch}", "gradients")
-    table.add_row("input", "", _shape(graph.input_shape))
-    for row in rows:
-        table.add_row(*map(cell, _cells(row)), end_section=row is rows[-1])
+    titles = ("layer", "kind", "output", "parameters", "FLOPs", f"activations of {batch}", "gradients")
+    table = _table(titles, [("input", "", _shape(graph.input_shape)), *map(_cells, rows)])
+    table.add_section()
     table.add_row(*_cells(total(rows)))
     return table
 
@@ -106,15 +96,9 @@ def _input_line(given) -> str:
     return ", ".join([_shape(given.shape), *steps])
 
 
-def _table(*titles):
-    from rich.table import Table
-
-    table = Table()
-    for title in titles:
-        left = title in ("model", "layer", "kind", "input", "output", "summary")
-        whole = title in ("model", "layer", "kind")
-        table.add_column(title, justify="left" if left else "right", no_wrap=whole)
-    return table
+def _table(titles, rows):
+    whole = ("model", "layer", "kind")
+    return boxed_table(titles, rows, (*whole, "input", "output", "summary"), whole)
 
 
 def _console():

@@ -4,16 +4,13 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
 from ringtrain.errors import OutputClosed, OutputError
+from ringtrain.show.tables import Column, fitting_tables, plain_lines
 from ringtrain.template import joined
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 PLAIN_WIDTH = 120  # of a file or a pipe
 
@@ -61,22 +58,22 @@ def echo_file(text: str) -> None:
     click.echo(text, nl=not text.endswith("\n"))
 
 
-def show_tables(make: Callable[[int, bool], Sequence["Table"]]) -> None:
-    """Print tables that fit the terminal. ``make(width, framed)``: makes them; framed: for a terminal."""
+def show_tables(name: Column, groups: Sequence[Sequence[Column]], rows: Sequence[dict]) -> None:
+    """Print rows in tables that fit the terminal, as :func:`ringtrain.show.tables.fitting_tables`."""
     import shutil
 
     from rich.console import Console
 
     from ringtrain.report.screen.terminal import is_live
-    from ringtrain.tables import plain_lines
 
     echo()
     if is_live(sys.stdout, os.environ):
         console = Console()
-        for table in make(console.width, True):
+        for table in fitting_tables(name, groups, rows, console.width, framed=True):
             console.print(table)
         return
-    for table in make(shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns, False):
+    width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+    for table in fitting_tables(name, groups, rows, width):
         echo(*plain_lines(table), "")
 
 
@@ -87,7 +84,7 @@ def check_files(*paths: str | None, picture: str | None = None) -> None:
     for path in filter(None, (*paths, picture)):
         check_writable(path)
     if picture:
-        from ringtrain.report.figure import check_picture
+        from ringtrain.show.figures import check_picture
 
         check_picture(picture)
 

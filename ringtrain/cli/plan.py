@@ -1,11 +1,21 @@
 """The command ``ringtrain plan``."""
 
+from functools import partial
+
 import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
 from ringtrain.cli.output import check_files, echo, write_text
 from ringtrain.config.record import TrainConfig
+from ringtrain.errors import UsageError, nearest
+from ringtrain.plan.exchange_times import ExchangeTimes
+from ringtrain.plan.layer_times import LayerTimes
+from ringtrain.plan.plots import plan_figure
+from ringtrain.plan.prediction import PlanSettings, predict
+from ringtrain.plan.strategies import STRATEGIES
+from ringtrain.plan.tables import json_text, plan_lines
+from ringtrain.show.figures import write_picture
 
 DEFAULTS = TrainConfig()
 
@@ -59,26 +69,17 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
     errors.
     """
-    from ringtrain.plan.plots import plot_plan
-    from ringtrain.plan.tables import json_text, plan_lines
-
     check_files(json_path, picture=output)
     layer_times, settings, rows = _planned(model, layers, fabric, **asked)
     echo(*plan_lines(layer_times, settings, rows, price))
     if json_path:
         write_text(json_path, json_text(layer_times, settings, rows))
     if output:
-        plot_plan(layer_times.model, settings, rows, output)
+        write_picture(partial(plan_figure, layer_times.model, settings, rows), output)
         echo(texts.PICTURE(path=output))
 
 
 def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **given):
-    from ringtrain.errors import UsageError, nearest
-    from ringtrain.plan.exchange_times import ExchangeTimes
-    from ringtrain.plan.layer_times import LayerTimes
-    from ringtrain.plan.prediction import PlanSettings, predict
-    from ringtrain.plan.strategies import STRATEGIES
-
     layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
     if model != layer_times.model:
         raise UsageError(

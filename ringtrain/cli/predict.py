@@ -1,17 +1,18 @@
 """The command ``ringtrain predict``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ringtrain.cli import texts
+from ringtrain.cli.options import given as only_given
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import echo
+from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 from ringtrain.errors import UsageError
-
-if TYPE_CHECKING:
-    from ringtrain.transport.base import Transport
+from ringtrain.train.load import load, load_model
+from ringtrain.train.predict import of_data, of_inputs, write_predictions
+from ringtrain.transport.base import Transport
 
 STANDARD_OUTPUT = Path("-")
 
@@ -45,16 +46,10 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
     An image of any size is resized and cropped to that of the training images. A file that cannot be read gets a line
     with an error, and the exit code is 1.
     """
-    from ringtrain.cli.options import given as only_given
-    from ringtrain.cli.world import in_world, tell_notes, tell_skipped
-
     if inputs and given["data"]:
         raise UsageError(f"--data {given['data']} stands in place of inputs: leave it out, or name it as an input")
 
-    def action(transport: "Transport") -> int:
-        from ringtrain.train.load import load, load_model
-        from ringtrain.train.predict import of_data, of_inputs, write_predictions
-
+    def action(transport: Transport) -> int:
         if inputs:
             trained = load_model(transport, target, best, only_given(given), raw)
             sources = of_inputs(transport, trained, inputs, split)

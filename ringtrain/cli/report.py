@@ -1,11 +1,22 @@
 """The command ``ringtrain report``."""
 
+import datetime
 import os
+from functools import partial
 from pathlib import Path
 
 import click
 
 from ringtrain.cli.output import echo
+from ringtrain.errors import UsageError
+from ringtrain.report.comparison.logs import run_names
+from ringtrain.report.comparison.plot import comparison_figure
+from ringtrain.report.comparison.rows import rows_of
+from ringtrain.report.page.document import report_page
+from ringtrain.report.page.inputs import read_reported
+from ringtrain.report.plots import curves_figure
+from ringtrain.show.figures import drawn, need_matplotlib
+from ringtrain.storage import files
 
 PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
 
@@ -31,14 +42,6 @@ def report(runs, out, metrics, force):
     timeline if the run was traced, confusion matrix, configuration, environment. Of several runs: their curves in one
     picture, and what differs.
     """
-    import datetime
-
-    from ringtrain.cli.compare import run_names
-    from ringtrain.errors import UsageError
-    from ringtrain.report.figure import need_matplotlib
-    from ringtrain.report.page.inputs import read_reported
-    from ringtrain.storage import files
-
     _check(out, force)
     need_matplotlib()
     if metrics is not None and len(runs) > 1:
@@ -48,35 +51,23 @@ def report(runs, out, metrics, force):
         )
     names = run_names([Path(run).resolve() for run in runs])
     found = [read_reported(Path(run), name, metrics) for run, name in zip(runs, names, strict=True)]
-    now = datetime.datetime.now(datetime.UTC)
-    data = _page(found, now) if out.suffix == PAGE else _curves(found, out.suffix)
+    if out.suffix == PAGE:
+        date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+        data = report_page(found, date).encode(errors="backslashreplace")
+    else:
+        data = _curves(found, out.suffix)
     files.write(out, data)
     echo(f"{out}: {', '.join(names)}, {len(data) / 1e6:.2f} MB")
 
 
 def _check(out: Path, force: bool) -> None:
-    from ringtrain.errors import UsageError
-
     if out.suffix not in (PAGE, *PICTURES):
         raise UsageError(f"--out {out}: a report is one of {', '.join((PAGE, *PICTURES))}")
     if os.path.lexists(out) and not force:
         raise UsageError(f"{out} exists: give another --out, or --force")
 
 
-def _page(runs: list, now) -> bytes:
-    from ringtrain.report.page.document import report_page
-
-    return report_page(runs, f"{now:%Y-%m-%d %H:%M} UTC").encode(errors="backslashreplace")
-
-
 def _curves(runs: list, ending: str) -> bytes:
-    from functools import partial
-
-    from ringtrain.report.comparison.plot import comparison_figure
-    from ringtrain.report.comparison.rows import rows_of
-    from ringtrain.report.figure import drawn
-    from ringtrain.report.plots import curves_figure
-
     logs = [run.log for run in runs]
     make = partial(curves_figure, logs[0]) if len(logs) == 1 else partial(comparison_figure, logs, rows_of(logs))
     return drawn(make, ending.lstrip("."))

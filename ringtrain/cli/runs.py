@@ -9,6 +9,10 @@ from ringtrain.cli import texts
 from ringtrain.cli.output import check_files, echo, echo_file, show_tables, write_text
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
+from ringtrain.report.comparison.logs import read_iterations
+from ringtrain.runs.conditions import parse_condition, sort_runs
+from ringtrain.runs.summary import list_runs
+from ringtrain.runs.table import NAME, csv_text, iterations_text, json_text, run_columns
 
 STANDARD_OUTPUT = "-"
 
@@ -47,8 +51,6 @@ def _list(
 ) -> None:
     if json_path == csv_path == STANDARD_OUTPUT:
         raise UsageError("standard output takes one of --json and --csv: give the other a file")
-    from ringtrain.runs.conditions import parse_condition, sort_runs
-    from ringtrain.runs.summary import list_runs
 
     check_files(*(path for path in (json_path, csv_path) if path != STANDARD_OUTPUT))
     wanted = [parse_condition(text) for text in conditions]
@@ -63,11 +65,9 @@ def _list(
 
 
 def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | None) -> None:
-    from ringtrain.runs.table import csv_text, json_text, run_tables
-
     on_screen = STANDARD_OUTPUT in (json_path, csv_path)
     if not on_screen:
-        show_tables(lambda width, framed: run_tables(runs, width, framed))
+        show_tables(NAME, *run_columns(runs))
     for note in notes:
         echo(texts.NOTE(note=note), err=on_screen)
     if json_path is not None:
@@ -77,9 +77,6 @@ def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | N
 
 
 def _write_log(folder: Path, path: str, others: bool) -> None:
-    from ringtrain.report.comparison.logs import read_iterations
-    from ringtrain.runs.table import iterations_text
-
     if others:
         raise UsageError("--log writes one run: leave out --where, --sort, --json and --csv")
     check_files(path if path != STANDARD_OUTPUT else None)

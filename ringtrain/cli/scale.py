@@ -1,6 +1,6 @@
 """The command ``ringtrain scale``."""
 
-import json
+import datetime
 import os
 import shlex
 import shutil
@@ -10,19 +10,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from ringtrain import __version__
 from ringtrain.child import child_command
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, given
 from ringtrain.cli.output import check_files, echo, write_text
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import Interrupted, UsageError
+from ringtrain.launch.mpirun import find_launcher, run_to_file
+from ringtrain.plan.plan_file import PlanFile, SoughtRun, find_rates, read_plan
+from ringtrain.report.comparison.logs import read_run
+from ringtrain.report.scaling.figures import beside_predictions, sample_of, scaling_rows
+from ringtrain.report.scaling.plot import scaling_figure
+from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
+from ringtrain.show.figures import write_picture
+from ringtrain.show.tables import json_text, print_whole
+from ringtrain.storage.files import Folder
+from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 from ringtrain.template import Lines, joined
-
-if TYPE_CHECKING:
-    from ringtrain.config.record import TrainConfig
-    from ringtrain.plan.plan_file import PlanFile
 
 RowsAndNotes = tuple[list[dict], list[str]]
 RowsOf = Callable[[list[dict]], RowsAndNotes]
@@ -72,10 +80,6 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
     Trains with each number of ranks in turn, round by round, and starts mpirun itself. The figures are from the logs of
     the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
     """
-    from ringtrain.launch.mpirun import find_launcher
-    from ringtrain.plan.plan_file import read_plan
-    from ringtrain.storage.files import Folder
-
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
     counts, flags = _checked_counts(counts), _checked_words(words)
     config = _config_of(flags)
@@ -99,16 +103,12 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
 
 # ── before the first run ──────────────────────────────────────────────────────────────────────────────────────────────
 def _checked_counts(counts: list[int]) -> list[int]:
-    from ringtrain.errors import UsageError
-
     if min(counts) < 1 or len(set(counts)) < 2:
         raise UsageError(f"-n {','.join(map(str, counts))}: scaling wants two numbers of ranks or more, as -n 1,2,4")
     return sorted(set(counts))
 
 
 def _checked_words(words: tuple[str, ...]) -> list[str]:
-    from ringtrain.errors import UsageError
-
     if not words or words[0] != "train":
         raise UsageError(
             "scale measures `train` with options after --: ringtrain scale -n 1,2 -- train; got "
@@ -117,10 +117,9 @@ def _checked_words(words: tuple[str, ...]) -> list[str]:
     return list(words[1:])
 
 
-def _config_of(flags: list[str]) -> "TrainConfig":
+def _config_of(flags: list[str]) -> TrainConfig:
     """Return the configuration of the training, after the checks that need neither data nor ranks."""
     from ringtrain.cli.train import train
-    from ringtrain.errors import UsageError
     from ringtrain.train.checkpoints.resume import Origin, resolve_run
     from ringtrain.train.options import read_options
 
@@ -144,11 +143,6 @@ def _planned(counts: list[int], scalings: list[str], batch: int) -> list[Planned
 
 
 def _folder(out: str | None) -> str:
-    import datetime
-
-    from ringtrain.errors import UsageError
-    from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
-
     try:
         if out is None:
             return str(make_unused_folder(RUNS, "scale", datetime.datetime.now()))
@@ -162,7 +156,6 @@ def _folder(out: str | None) -> str:
 @contextmanager
 def _ended_by_signals(folder: Path) -> Iterator[None]:
     """End the run under way, too, if this process is told to end."""
-    from ringtrain.errors import Interrupted
 
     def end(number, frame):
         raise Interrupted(f"told to end: the figures of the runs before are in {folder}/scale.json, if there were any")
@@ -182,9 +175,6 @@ def _take(
     run: PlannedRun, number: int, launcher: list[str], flags: list[str], folder: Path, runs: list, failed: dict
 ) -> None:
     """Train once; add the figures to ``runs``, or the reason to ``failed``: such a run is not tried again."""
-    from ringtrain.launch.mpirun import run_to_file
-    from ringtrain.report.scaling.figures import sample_of
-
     output = folder.with_name(f"{folder.name}.txt")
     own = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
     command = [*launcher, *child_command("ringtrain", *own)]
@@ -208,9 +198,6 @@ def _other_ranks(sample: dict) -> str:
 
 
 def _log(folder: Path, name: str):
-    from ringtrain.errors import UsageError
-    from ringtrain.report.comparison.logs import read_run
-
     try:
         return read_run(folder, name)
     except UsageError:
@@ -225,15 +212,12 @@ def _last_words(output: Path) -> str:
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _rows(plans: "list[PlanFile]", config: "TrainConfig", runs: list[dict]) -> RowsAndNotes:
+def _rows(plans: list[PlanFile], config: TrainConfig, runs: list[dict]) -> RowsAndNotes:
     """Return the rows of the table, beside plans if there are any, and notes on what these lack."""
-    from ringtrain.report.scaling.figures import beside_predictions, scaling_rows
-
     samples = [{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]]
     rows = scaling_rows(samples)
     if not plans:
         return rows, []
-    from ringtrain.plan.plan_file import SoughtRun, find_rates
 
     facts = ("model", "ranks", "nodes", "batch")
     sought = {(each["scaling"], each["ranks"]): SoughtRun(config, *(each[name] for name in facts)) for each in samples}
@@ -242,9 +226,6 @@ def _rows(plans: "list[PlanFile]", config: "TrainConfig", runs: list[dict]) -> R
 
 
 def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: dict, rows_of: RowsOf) -> int:
-    from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
-    from ringtrain.tables import print_whole
-
     rows, notes = rows_of(runs)
     if rows:
         echo()
@@ -256,21 +237,12 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
     if paths["csv_path"] is not None:
         write_text(paths["csv_path"], csv_text(rows))
     if paths["plot_path"] is not None and rows:
-        from ringtrain.report.scaling.plot import draw_measured
-
-        draw_measured(rows, runs, paths["plot_path"])
+        write_picture(partial(scaling_figure, rows, runs), paths["plot_path"])
         echo(texts.PICTURE(path=paths["plot_path"]))
     return 1 if failed else 0
 
 
 def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], rows_of: RowsOf) -> str:
-    from ringtrain import __version__
-
-    found = {
-        "ringtrain": __version__,
-        "command": shlex.join(["ringtrain", *words]),
-        "rows": rows_of(runs)[0],
-        "runs": runs,
-        "failed": failed,
-    }
-    return json.dumps(found, indent=1) + "\n"
+    command = shlex.join(["ringtrain", *words])
+    facts = {"ringtrain": __version__, "command": command, "rows": rows_of(runs)[0], "runs": runs, "failed": failed}
+    return json_text(facts)

@@ -5,7 +5,23 @@ import click
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Numbers, plugin_option
 from ringtrain.cli.output import echo
-from ringtrain.collectives.catalogue import GOALS
+from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.algorithms.canonical import canonical
+from ringtrain.collectives.algorithms.pipelined import pipelined
+from ringtrain.collectives.algorithms.shards import partials
+from ringtrain.collectives.catalogue import GOALS, SCHEDULES, make_schedule
+from ringtrain.collectives.execution.fused_plan import canonical_plan
+from ringtrain.collectives.inspect.cost import MOST_RANKS, Fabric, least_s
+from ringtrain.collectives.inspect.cost import schedule_cost as predict
+from ringtrain.collectives.inspect.draw import step_text
+from ringtrain.collectives.proof import addition_order
+from ringtrain.collectives.proof.addition_order import qualifying
+from ringtrain.collectives.proof.verify import verify_schedule
+from ringtrain.collectives.proof.verify import verify_schedule as prove
+from ringtrain.collectives.schedule import ALL_REDUCE
+from ringtrain.collectives.topology import even, requested
+from ringtrain.errors import UsageError
+from ringtrain.show.tables import boxed_table, print_whole
 
 CANONICAL, SHARDS = "canonical", 8
 VERIFIED = 128  # ranks; every expression of every chunk is kept
@@ -46,10 +62,6 @@ def list_schedules():
 
     Rounds, messages and bytes are those of 8 ranks on 2 nodes.
     """
-    from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-    from ringtrain.collectives.proof.verify import verify_schedule
-    from ringtrain.collectives.topology import even
-
     rows = []
     for name in SCHEDULES:
         made = make_schedule(name, even(8, 2))
@@ -64,10 +76,6 @@ def list_schedules():
 @click.option("--rank", type=int, help="Show this rank alone. [all]")
 def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
-    from ringtrain.collectives import texts as collectives_texts
-    from ringtrain.collectives.inspect.draw import step_text
-    from ringtrain.errors import UsageError
-
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     if rank is None:
         _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
@@ -90,8 +98,6 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     round alike, and no rank sends more than the schedule states. With --shards also: the gradients of the shards are
     added in the one tree that --reproducible needs.
     """
-    from ringtrain.collectives.proof.verify import verify_schedule as prove
-
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, "a proof", "prove it for fewer")
     in_tree = SHARDS if name == CANONICAL and shards is None else shards
@@ -118,9 +124,6 @@ def qualify(shards):
     A proof decides. The sums of a rank are the subtrees of its own shards: with one sum a rank a schedule may qualify.
     `canonical` qualifies at any number of ranks.
     """
-    from ringtrain.collectives.algorithms.shards import partials
-    from ringtrain.collectives.proof.addition_order import qualifying
-
     rows = []
     for ranks in range(1, shards + 1):
         sums = [len(partials(rank, ranks, shards)) for rank in range(ranks)]
@@ -143,10 +146,6 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
     of messages can exceed.
     """
-    from ringtrain.collectives.inspect.cost import MOST_RANKS, least_s
-    from ringtrain.collectives.inspect.cost import schedule_cost as predict
-    from ringtrain.errors import UsageError
-
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
     fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
@@ -167,7 +166,8 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: .svg, .png, .pdf. [a table here]")
 def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
-    from ringtrain.collectives import texts as collectives_texts
+    from rich.text import Text
+
     from ringtrain.collectives.inspect.draw import MOST_RANKS, picture, schedule_table
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
@@ -178,17 +178,12 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
         return
     echo(repr(made))
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
-    _print_table(titles, [(str(number), *row) for number, row in enumerate(schedule_table(made))], lines=True)
+    _print_table(titles, [(number, *map(Text, row)) for number, row in enumerate(schedule_table(made))], lines=True)
     echo(collectives_texts.LEGEND)
 
 
 def _make(name, ranks, nodes, goal, pieces, rounded, shards):
     """Return the schedule, and the topology of its ranks."""
-    from ringtrain.collectives.algorithms.pipelined import pipelined
-    from ringtrain.collectives.catalogue import make_schedule
-    from ringtrain.collectives.topology import requested
-    from ringtrain.errors import UsageError
-
     topology = requested(ranks, nodes)
     if name == CANONICAL:
         made = _canonical(topology, goal, rounded, shards or SHARDS)
@@ -203,10 +198,6 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
 
 
 def _canonical(topology, goal: str, rounded: bool, shards: int):
-    from ringtrain.collectives.algorithms.canonical import canonical
-    from ringtrain.collectives.schedule import ALL_REDUCE
-    from ringtrain.errors import UsageError
-
     if rounded or goal != ALL_REDUCE:
         what = "--rounded" if rounded else f"--goal {goal}"
         raise UsageError(f"{CANONICAL!r} adds whole gradients, all of them: leave {what} out")
@@ -214,10 +205,6 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
 
 
 def _proved(made, rounded: bool, shards: int):
-    from ringtrain.collectives.execution.fused_plan import canonical_plan
-    from ringtrain.collectives.proof import addition_order
-    from ringtrain.errors import UsageError
-
     if rounded:
         raise UsageError(f"--shards {shards} adds gradients without rounding: leave --rounded out")
     if made.name == CANONICAL:  # in shared memory it is another plan
@@ -226,16 +213,11 @@ def _proved(made, rounded: bool, shards: int):
 
 
 def _limit(topology, most: int, what: str, instead: str) -> None:
-    from ringtrain.errors import UsageError
-
     if topology.size > most:
         raise UsageError(f"{topology.size} ranks are too many for {what}: at most {most}; {instead}")
 
 
 def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
-    from ringtrain.collectives.inspect.cost import Fabric
-    from ringtrain.errors import UsageError
-
     for flag, rate in (("--gbit-s", gbit_s), ("--local-gb-s", local_gb_s), ("--add-gb-s", add_gb_s)):
         if not rate > 0:
             raise UsageError(f"{flag} {rate:g}: wanted a rate above 0")
@@ -256,13 +238,4 @@ def _range(numbers) -> str:
 
 def _print_table(titles, rows, lines: bool = False) -> None:
     """Print a table as wide as its cells: one cut to the terminal would lose ranks."""
-    from rich.table import Table
-
-    from ringtrain.tables import print_whole
-
-    table = Table(show_lines=lines)
-    for title in titles:
-        table.add_column(title, justify="left" if lines or title == "schedule" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(str, row))
-    print_whole(table)
+    print_whole(boxed_table(titles, rows, titles if lines else ("schedule",), titles, lines))

@@ -1,22 +1,42 @@
 """The command ``ringtrain time``."""
 
+import os
 import sys
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
+from ringtrain import plugin
+from ringtrain.bench.header import make_header
+from ringtrain.bench.layers.layer_rows import layer_rows, layer_table, summary_lines, totals
+from ringtrain.bench.layers.layers import ITERATION, Rig, keys_of, measure_layers
+from ringtrain.bench.layers.peaks import measure_peaks
+from ringtrain.bench.measure.timing import START
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import check_files, echo, write_text
-
-if TYPE_CHECKING:
-    from ringtrain.data.batches.batches import Batches
-    from ringtrain.nn.workspace import Workspace
-    from ringtrain.train.assembly.assemble import Assembly
-    from ringtrain.train.assembly.device import OpenedDevice
-    from ringtrain.train.step.slow_rank import Feed
-    from ringtrain.transport.base import Transport
+from ringtrain.cli.world import in_world
+from ringtrain.config.resolve import recipe_layer, resolve
+from ringtrain.data.batches.batches import Batches
+from ringtrain.errors import UsageError
+from ringtrain.exchange.compatibility import check_options
+from ringtrain.humanize import plural
+from ringtrain.monitor.guarded_transport import bare
+from ringtrain.nn import spec
+from ringtrain.nn.losses import make_loss
+from ringtrain.nn.workspace import Workspace
+from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.report.screen.terminal import is_live
+from ringtrain.show.tables import json_text, plain_lines, print_whole
+from ringtrain.train.agree import agree, on_root, take_turns, together
+from ringtrain.train.assembly.assemble import Assembly, assemble
+from ringtrain.train.assembly.data import read_data
+from ringtrain.train.assembly.device import OpenedDevice, open_device
+from ringtrain.train.assembly.recipe import hyper_of
+from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
+from ringtrain.train.run.rank_stats import peak_bytes
+from ringtrain.train.step.slow_rank import Feed
+from ringtrain.transport.base import Transport
 
 
 @click.command()
@@ -42,23 +62,11 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
     gradients; under mpirun all ranks compute at once, and the slowest counts for a layer. docs/slow.md explains the
     columns.
     """
-    from ringtrain.cli.world import in_world
-
     given = {key: value for key, value in {"batch": batch, **flags}.items() if value is not None}
     return in_world(lambda transport: _time(transport, model, given, iterations, warm_up, json_path))
 
 
-def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
-    from ringtrain import plugin
-    from ringtrain.bench.layers.layer_rows import layer_rows, totals
-    from ringtrain.bench.layers.layers import ITERATION, keys_of, measure_layers
-    from ringtrain.bench.layers.peaks import measure_peaks
-    from ringtrain.monitor.guarded_transport import bare
-    from ringtrain.train.agree import agree, on_root, take_turns, together
-    from ringtrain.train.assembly.device import open_device
-    from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
-    from ringtrain.train.run.rank_stats import peak_bytes
-
+def _time(transport: Transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **plugin.facts(), **given})
     on_root(transport, lambda: check_files(json_path))
@@ -91,11 +99,6 @@ def _time(transport: "Transport", name: str, given: dict, iterations: int, warm_
 
 def _asked(ranks: int, name: str, given: dict):
     """Return (configuration, model). Raises UsageError."""
-    from ringtrain.config.resolve import recipe_layer, resolve
-    from ringtrain.errors import UsageError
-    from ringtrain.exchange.compatibility import check_options
-    from ringtrain.nn import spec
-
     model = spec.load_model(name)
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
     check_options(config)
@@ -104,32 +107,23 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-def _training(device: "OpenedDevice", config, model) -> "Assembly":
+def _training(device: OpenedDevice, config, model) -> Assembly:
     """Return the parts of a training. Raises RingtrainError."""
-    from ringtrain.train.agree import together
-    from ringtrain.train.assembly.assemble import assemble
-    from ringtrain.train.assembly.data import read_data
-
     data = read_data(config, model, device.transport)
     return together(
         device.transport, lambda: assemble(config, model, data, device.transport, device.ops, stop=lambda: False)
     )
 
 
-def _rig(config, graph, training: "Assembly", batches: "Batches"):
+def _rig(config, graph, training: Assembly, batches: Batches):
     """Return the network on this rank's part of each batch. Raises UsageError."""
-    from ringtrain.bench.layers.layers import Rig
-    from ringtrain.nn.losses import make_loss
-    from ringtrain.optim.optimizers import make_optimizer
-    from ringtrain.train.assembly.recipe import hyper_of
-
     start, stop = training.division.cut(config.batch, training.transport.rank)
     hyper, inputs = hyper_of(config), partial(_inputs, training.worker.passes.feed, batches)
     loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
     return Rig(training.ops, graph, training.arena, stop - start, config.batch, make, loss, inputs)
 
 
-def _inputs(feed: "Feed", batches: "Batches", space: "Workspace"):
+def _inputs(feed: Feed, batches: Batches, space: Workspace):
     """Bring one batch after another to the device, and the following one ahead, as training does."""
     for batch in batches:
         found = feed.load(space, batch, 0, len(batch.labels))
@@ -140,18 +134,13 @@ def _inputs(feed: "Feed", batches: "Batches", space: "Workspace"):
         feed.arrive(batch)
 
 
-def _header(transport: "Transport", config, iterations: int, warm_up: int) -> dict:
-    from ringtrain.bench.header import make_header
-    from ringtrain.bench.measure.timing import START
-
+def _header(transport: Transport, config, iterations: int, warm_up: int) -> dict:
     names = ("model", "batch", "dtype", "precision", "ops", "optimizer")
     told = {name: getattr(config, name) for name in names}
     return make_header(transport, START) | told | {"iterations": iterations, "warm_up": warm_up}
 
 
 def _header_lines(header: dict) -> list[str]:
-    from ringtrain.humanize import plural
-
     images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
     timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1
     crowd = f"; {header['crowded']}: times include the scheduler's" if header["crowded"] else ""
@@ -164,12 +153,6 @@ def _header_lines(header: dict) -> list[str]:
 
 # ── showing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def _show(rows: list[dict], total: dict, header: dict) -> None:
-    import os
-
-    from ringtrain.bench.layers.layer_rows import layer_table, summary_lines
-    from ringtrain.report.screen.terminal import is_live
-    from ringtrain.tables import plain_lines, print_whole
-
     if is_live(sys.stdout, os.environ):
         print_whole(layer_table(rows, total, framed=True))
     else:
@@ -178,7 +161,5 @@ def _show(rows: list[dict], total: dict, header: dict) -> None:
 
 
 def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:
-    import json
-
     if path is not None:
-        write_text(path, json.dumps({"header": header, "rows": rows, "totals": total}, indent=1) + "\n")
+        write_text(path, json_text({"header": header, "rows": rows, "totals": total}))

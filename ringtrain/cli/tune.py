@@ -1,17 +1,29 @@
 """The command ``ringtrain tune``."""
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
+from ringtrain.allreduce import catalogue
+from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates, static_candidates
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.allreduce.machine import inspect_machine, machine_digest
+from ringtrain.allreduce.tuning_file import check_machine, find_tuning, read_tuning, tuning_source
+from ringtrain.allreduce.tuning_table import Tuning
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep.sizes import parse_names, swept
+from ringtrain.bench.sweep.sweep import STREAMED, Sweep, Watcher, sweep
+from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
 from ringtrain.cli import texts
 from ringtrain.cli.output import echo
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Size, Sizes
-
-if TYPE_CHECKING:
-    from ringtrain.transport.base import Transport
+from ringtrain.cli.world import in_world
+from ringtrain.errors import UsageError
+from ringtrain.monitor.guarded_transport import bare
+from ringtrain.storage import files
+from ringtrain.train.agree import on_root, together
+from ringtrain.transport.base import Transport
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
 
@@ -60,28 +72,20 @@ def tune(**flags):
     Run it under mpirun, as you run your training: the result holds for that machine and that layout of ranks. A file
     holds several layouts; a candidate wins only if all its results were right. docs/slow.md has the rules.
     """
-    from ringtrain.cli.world import in_world
-
     if flags["explain"]:
         return in_world(lambda transport: _explain(transport, flags))
     return in_world(lambda transport: _tune(transport, flags))
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _tune(transport: "Transport", flags: dict) -> int:
-    from ringtrain.allreduce.catalogue import find_candidates
-    from ringtrain.allreduce.machine import inspect_machine
-    from ringtrain.bench.sweep.sweep import sweep
-    from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
-    from ringtrain.monitor.guarded_transport import bare
-    from ringtrain.train.agree import on_root, together
-
+def _tune(transport: Transport, flags: dict) -> int:
     asked = together(transport, lambda: _asked(transport, flags))
     machine, layout = inspect_machine(transport)
     kept: list = []
     on_root(transport, lambda: kept.append(_open(flags, machine, layout)))
     with transport.activity.during("a sweep"):
-        result = sweep(bare(transport), asked, _watcher(transport.rank))
+        watcher = Watcher(progress=ProgressLine()) if transport.rank == 0 else Watcher()
+        result = sweep(bare(transport), asked, watcher)
     table = table_from(result, layout)
     on_root(transport, lambda: _keep(kept[0], table))
     for dtype, op in table.groups():
@@ -96,20 +100,11 @@ def _tune(transport: "Transport", flags: dict) -> int:
 
 
 def _storage(name: str):
-    from ringtrain.allreduce.dtypes import TYPES
-
     return TYPES[name].storage
 
 
-def _asked(transport: "Transport", flags: dict):
+def _asked(transport: Transport, flags: dict):
     """Return the sweep. Raises UsageError."""
-    from ringtrain.allreduce import catalogue
-    from ringtrain.allreduce.dtypes import TYPES
-    from ringtrain.bench.measure.timing import Protocol
-    from ringtrain.bench.sweep.sizes import parse_names, swept
-    from ringtrain.bench.sweep.sweep import STREAMED, Sweep
-    from ringtrain.errors import UsageError
-
     dtypes, ops = parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation")
     names = catalogue.parse_algorithms(flags["algorithms"])
     if catalogue.AUTO in names:
@@ -131,21 +126,14 @@ def _asked(transport: "Transport", flags: dict):
     )
 
 
-def _running(transport: "Transport", dtypes: list[str]) -> list[str]:
+def _running(transport: Transport, dtypes: list[str]) -> list[str]:
     """Return the algorithms that run here on some of the types; collective."""
-    from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates
-
     found = [find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
     return [name for name in ALGORITHMS if any(name in own for own in found)]
 
 
 def _open(flags: dict, machine: dict, layout) -> tuple:
     """Return (the source of the tuning file, its content); check now that it can be written. Raises UsageError."""
-    from ringtrain.allreduce.machine import machine_digest
-    from ringtrain.allreduce.tuning_file import check_machine, read_tuning, tuning_source
-    from ringtrain.allreduce.tuning_table import Tuning
-    from ringtrain.errors import UsageError
-
     place = tuning_source(flags["tuning"], os.environ)
     if not place.asked_by:
         place.path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,25 +152,13 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
 
 
 def _keep(opened: tuple, table) -> None:
-    from ringtrain.storage import files
-
     place, tuning = opened
     files.write(place.path, tuning.with_table(table).text().encode())
 
 
-def _watcher(rank: int):
-    from ringtrain.bench.sweep.sweep import Watcher
-
-    return Watcher(progress=ProgressLine()) if rank == 0 else Watcher()
-
-
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
-def _explain(transport: "Transport", flags: dict) -> int:
+def _explain(transport: Transport, flags: dict) -> int:
     """Show the choices of this layout under mpirun, and in one process those of every layout of the file."""
-    from ringtrain.allreduce.dtypes import TYPES
-    from ringtrain.bench.sweep.sizes import parse_names
-    from ringtrain.train.agree import on_root, together
-
     dtypes, ops = together(
         transport, lambda: (parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation"))
     )
@@ -195,11 +171,6 @@ def _explain(transport: "Transport", flags: dict) -> int:
 
 
 def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
-    from ringtrain.allreduce.catalogue import static_candidates
-    from ringtrain.allreduce.machine import machine_digest
-    from ringtrain.allreduce.tuning_file import read_tuning, tuning_source
-    from ringtrain.bench.tune import choice_lines
-
     place = tuning_source(flags["tuning"], os.environ)
     tuning = read_tuning(place)
     echo(f"{place.path}: machine {machine_digest(tuning.machine)}, {'; '.join(tuning.machine.values())}")
@@ -210,11 +181,7 @@ def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
             echo(*choice_lines(table, here, flags["explain"], dtype, op, whole=True))
 
 
-def _explain_here(transport: "Transport", flags: dict, pairs: list[tuple[str, str]]) -> None:
-    from ringtrain.allreduce.catalogue import find_candidates
-    from ringtrain.allreduce.tuning_file import find_tuning
-    from ringtrain.bench.tune import choice_lines
-
+def _explain_here(transport: Transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
     found = find_tuning(transport, flags["tuning"])
     for dtype, op in pairs:
         here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)

@@ -2,16 +2,20 @@
 
 import re
 import shlex
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 
 import click
 
+from ringtrain.cli.hints import hint
+from ringtrain.cli.options import given
+from ringtrain.config.record import TrainConfig
+from ringtrain.errors import UsageError
+
 
 def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
     """Return the variants, without folders. Raises UsageError with the name of the wrong variant."""
-    from ringtrain.errors import UsageError
-
     # Split at commas, but not before a number, which continues a list: "allreduce --lr-steps 100,200,delayed".
     items = [item.strip() for listed in strategies for item in re.split(r",(?!\s*\d)", listed)]
     named = [(text, ["--sync", *_words(text, text)]) for text in items]
@@ -23,8 +27,6 @@ def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: 
 
 
 def _named(text: str) -> tuple[str, list[str]]:
-    from ringtrain.errors import UsageError
-
     name, colon, options = text.partition(":")
     if not colon or not name.strip():
         raise UsageError(f'--variant {text!r} has no name: write it as "large: --batch 256 --lr 0.1"')
@@ -32,8 +34,6 @@ def _named(text: str) -> tuple[str, list[str]]:
 
 
 def _words(name: str, text: str) -> list[str]:
-    from ringtrain.errors import UsageError
-
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -45,10 +45,7 @@ def _words(name: str, text: str) -> list[str]:
 
 
 def _variant(name: str, words: list[str]):
-    from ringtrain.cli.hints import hint
-    from ringtrain.cli.options import given
     from ringtrain.cli.train import train
-    from ringtrain.errors import UsageError
     from ringtrain.train.start.variants import Variant
 
     try:
@@ -66,9 +63,6 @@ def seeded(variants: list, count: int) -> tuple[list, dict[str, str]]:
     """Return (each variant with ``count`` seeds from its own one on, {name of a run: name of its variant}): all
     variants with one seed, then with the next, so that a change of the machine's speed meets all alike.
     """
-    from dataclasses import replace
-
-    from ringtrain.config.record import TrainConfig
     from ringtrain.train.options import read_options
 
     configs = [read_options(variant.run_file, variant.flags).config for variant in variants]

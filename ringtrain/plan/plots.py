@@ -1,30 +1,20 @@
 """A picture of predictions: images/s and efficiency over ranks."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ringtrain.plan import texts
 from ringtrain.plan.prediction import PlanRow, PlanSettings
-from ringtrain.report.figure import COLOURS, GREY, entitle, new_figure, write_picture
+from ringtrain.show.figures import COLOURS, GREY, doubling_x, entitle, new_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DASHES = ("-", "--", "-.", ":")
 MANY = 8  # numbers of ranks from which on their labels are turned
 
 
-def plot_plan(model: str, settings: PlanSettings, rows: Sequence[PlanRow], path: str) -> None:
-    """Draw as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. Needs matplotlib.
-
-    Raises: UsageError, RingtrainError as ``files.write``.
-    """
-    write_picture(partial(_figure, model, settings, rows), path)
-
-
-def _figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Figure":
+def plan_figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Figure":
     figure = new_figure(11, 4.6)
     rate, efficiency = figure.subplots(1, 2)
     for number, (name, curve) in enumerate(_curves(rows)):
@@ -41,7 +31,8 @@ def _figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> "Fig
     rate.set_yticks(ideal, [f"{each:,.0f}" for each in ideal])  # a power of ten may not be among so few
     efficiency.set(ylabel="efficiency, %", ylim=(0, 105 * max(1, *(row.efficiency for row in rows))))
     for axes in (rate, efficiency):
-        _finish(axes, counts)
+        turned = 45 if len(counts) > MANY else 0
+        doubling_x(axes, {count: f"{count:,}" for count in counts}, "ranks", rotation=turned)
     rate.legend(fontsize="small")
     batch = (texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL)(images=settings.batch)
     entitle(figure, f"{model}, {batch}, {settings.per_node} ranks a node: predicted")
@@ -55,10 +46,3 @@ def _curves(rows: Sequence[PlanRow]) -> list[tuple[str, list[PlanRow]]]:
     for row in rows:
         found.setdefault(row.strategy if one_each else f"{row.strategy} {row.algorithm}".strip(), []).append(row)
     return list(found.items())
-
-
-def _finish(axes: "Axes", counts: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > MANY else 0)
-    axes.minorticks_off()
-    axes.set_xlabel("ranks")

@@ -1,6 +1,5 @@
 """Predictions as text and JSON."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -8,19 +7,19 @@ from ringtrain.humanize import format_bytes
 from ringtrain.plan import texts
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
-from ringtrain.tables import text_lines
+from ringtrain.show import tables
+from ringtrain.show.tables import Column, make_table, plain_lines
 
-HEAD = (
-    "ranks",
-    "nodes",
-    "strategy",
-    "algorithm",
-    "step ms",
-    "exposed ms",
-    "images/s",
-    "efficiency",
-    "a rank",
-    "node h",
+COLUMNS = (
+    Column("ranks", "ranks", "", "{:,}"),
+    Column("nodes", "nodes", "", "{:,}"),
+    Column("strategy", "strategy", left=True),
+    Column("algorithm", "algorithm", left=True),
+    Column("step_s", "step ms", "", "{:,.2f}", scale=1e3),
+    Column("exposed_s", "exposed ms", "", "{:,.2f}", scale=1e3),
+    Column("images_per_s", "images/s", "", "{:,.0f}"),
+    Column("efficiency", "efficiency", "", "{:.0f} %", scale=100),
+    Column("memory_bytes", "a rank", "", format_bytes),
 )
 
 
@@ -34,33 +33,19 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
     )
     last = last_that_pays(rows)
     best = {count: winner(rows, count) for count in sorted({row.ranks for row in rows})}
-    cells = [_cells(row, row is best[row.ranks], price) for row in rows]
-    title = (*HEAD[:-1], "price" if price is not None else HEAD[-1])
+    stars = {id(row) for row in best.values() if row.ranks > 1}
+    shown = [asdict(row) | {"strategy": row.strategy + " *" * (id(row) in stars)} for row in rows]
+    title, scale = ("node h", 1) if price is None else ("price", price)
+    cost = Column("node_hours_per_million", title, "", "{:,.2f}", scale=scale)
     return [
         head,
-        *text_lines([title, *cells], "rrllrrrrrr"),
+        *plain_lines(make_table((*COLUMNS, cost), shown)),
         *(f"# {note}" for note in layers.notes),
         *_winners(best),
         f"up to {max(best):,} ranks each further rank adds at least half the images/s of one rank alone"
         if last is None
         else f"beyond {last:,} ranks a further rank adds less than half the images/s of one rank alone",
     ]
-
-
-def _cells(row: PlanRow, is_best: bool, price: float | None) -> tuple[str, ...]:
-    hours = row.node_hours_per_million
-    return (
-        f"{row.ranks:,}",
-        f"{row.nodes:,}",
-        row.strategy + (" *" if is_best and row.ranks > 1 else ""),
-        row.algorithm,
-        f"{1e3 * row.step_s:,.2f}",
-        f"{1e3 * row.exposed_s:,.2f}",
-        f"{row.images_per_s:,.0f}",
-        f"{100 * row.efficiency:.0f} %",
-        format_bytes(row.memory_bytes),
-        f"{hours:,.2f}" if price is None else f"{price * hours:,.2f}",
-    )
 
 
 def _winners(best: dict[int, PlanRow]) -> list[str]:
@@ -82,4 +67,4 @@ def json_text(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow
         "last_that_pays": last_that_pays(rows),
         "rows": [asdict(row) for row in rows],
     }
-    return json.dumps(found, indent=1) + "\n"
+    return tables.json_text(found)

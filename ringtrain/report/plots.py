@@ -1,6 +1,6 @@
 """The curves of a run as a picture: loss, accuracy, learning rate and throughput, from its log."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,23 +8,11 @@ from typing import TYPE_CHECKING
 from ringtrain.errors import RingtrainError
 from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog, read_run
-from ringtrain.report.comparison.scores import DrawnScore, second_score, series
-from ringtrain.report.figure import (
-    accuracy_view,
-    broken,
-    entitle,
-    loss_view,
-    new_figure,
-    print_small,
-    running_mean,
-    say,
-    small_print,
-    thin_out,
-    title_of,
-    write_picture,
-)
+from ringtrain.report.comparison.scores import Of, second_score, series
+from ringtrain.report.figure import accuracy_view, loss_view, small_print, title_of
 from ringtrain.report.records import lines_of
 from ringtrain.report.screen.words import accuracy_percent
+from ringtrain.show.figures import broken, entitle, new_figure, running_mean, say, thin_out, write_picture
 from ringtrain.storage import files
 
 if TYPE_CHECKING:
@@ -68,55 +56,61 @@ def curves_figure(run: RunLog) -> "Figure":
     (loss, score), (rate, speed) = figure.subplots(2, 2)
     _loss(loss, run)
     _score(score, run)
-    _learning_rate(rate, run)
+    x, y = series(run.train, _iterations(run), lambda point: point.lr)
+    rate.plot(*thin_out(x, y), color=TRAIN, linewidth=1.6)
+    rate.set(title="Learning rate")
+    for axes in (loss, score, rate):
+        axes.set(xlabel=_unit(run)[1], xlim=(0, None))
+        axes.locator_params(axis="x", integer=True)
+    rate.set_ylim(bottom=0)
     _throughput(speed, run)
-    entitle(figure, title_of(run.start))
-    print_small(figure, small_print([run.start]))
+    entitle(figure, title_of(run.start), small_print([run.start]))
     return figure
 
 
 def _loss(axes: "Axes", run: RunLog) -> None:
     name = run.start.get("loss") or "ce"
     _curves(axes, run, lambda point: point.loss)
-    tested = [point.loss for point in run.test if point.loss is not None]
-    trained = running_mean([point.loss for point in run.train if point.loss is not None])
+    tested, trained = _values(run, lambda point: point.loss)
     axes.set(title="Loss: cross-entropy" if name == "ce" else f"Loss: {name}", ylim=loss_view(tested, trained))
     _say_tests(axes, [f"{loss:.4f}" for loss in tested], tested, min)
 
 
 def _score(axes: "Axes", run: RunLog) -> None:
-    found: DrawnScore = second_score([run])
-    _curves(axes, run, found.of)
-    axes.set(title=found.label[0].upper() + found.label[1:])
-    if found.is_accuracy:
-        tested = [point.accuracy for point in run.test if point.accuracy is not None]
-        trained = running_mean([point.accuracy for point in run.train if point.accuracy is not None])
+    score = second_score([run])
+    _curves(axes, run, score.of)
+    axes.set(title=score.label[0].upper() + score.label[1:])
+    if score.is_accuracy:
+        tested, trained = _values(run, lambda point: point.accuracy)
         axes.set_ylim(*accuracy_view(tested, trained))
         _say_tests(axes, [accuracy_percent(accuracy) for accuracy in tested], tested, max)
     if not axes.lines:
-        say(axes, f"the run has recorded no {found.name}")
+        say(axes, f"the run has recorded no {score.name}")
 
 
-def _say_tests(axes: "Axes", shown: Sequence[str], values: Sequence[float], best) -> None:
+def _values(run: RunLog, of: Of) -> list[list[float]]:
+    """Return the scores of tests, and the running mean of those of training."""
+    tested, trained = ([y for point in points if (y := of(point)) is not None] for points in (run.test, run.train))
+    return [tested, running_mean(trained)]
+
+
+def _say_tests(axes: "Axes", shown: Sequence[str], values: Sequence[float], best: Callable) -> None:
     """Write the last and the best figure of the tests above the axes."""
     if shown:
         text = f"test: last {shown[-1]}, best {shown[values.index(best(values))]}"
         axes.set_title(text, loc="right", fontsize="small", color=TEST)
 
 
-def _curves(axes: "Axes", run: RunLog, of) -> None:
+def _curves(axes: "Axes", run: RunLog, of: Of) -> None:
     """Draw training as a pale line and its running mean, tests as points on a line."""
-    unit, label = _unit(run)
-    x, y = series(run.train, lambda point: point.iteration / unit, of)
+    x, y = series(run.train, _iterations(run), of)
     if x:
         axes.plot(*thin_out(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
         axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label=texts.TRAIN_CURVE())
-    x, y = series(run.test, lambda point: point.iteration / unit, of)
+    x, y = series(run.test, _iterations(run), of)
     if x:
         size = 4 if len(x) < 60 else 2
         axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label=texts.TEST_CURVE())
-    axes.set(xlabel=label, xlim=(0, None))
-    axes.locator_params(axis="x", integer=True)
     if axes.lines:
         axes.legend()
 
@@ -128,13 +122,9 @@ def _unit(run: RunLog) -> tuple[int, str]:
     return (of_an_epoch, "epoch") if whole else (1, "iteration")
 
 
-def _learning_rate(axes: "Axes", run: RunLog) -> None:
-    unit, label = _unit(run)
-    x, y = series(run.train, lambda point: point.iteration / unit, lambda point: point.lr)
-    axes.plot(*thin_out(x, y), color=TRAIN, linewidth=1.6)
-    axes.set(title="Learning rate", xlabel=label, xlim=(0, None))
-    axes.locator_params(axis="x", integer=True)
-    axes.set_ylim(bottom=0)
+def _iterations(run: RunLog) -> Of:
+    unit, _ = _unit(run)
+    return lambda point: point.iteration / unit
 
 
 def _throughput(axes: "Axes", run: RunLog) -> None:

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -38,21 +39,22 @@ from contestants import (
     tensor_memory,
 )
 from control_groups import cpu_group
+from launches import markdown, merged
 
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.timing import Protocol
-from ringtrain.bench.sweep import files, plots, tables
-from ringtrain.bench.sweep.launches import markdown, merged
+from ringtrain.bench.sweep import files, tables
+from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sizes import parse_names, swept
 from ringtrain.bench.sweep.sweep import Sweep, Watcher, sweep
 from ringtrain.cli.values import Size
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
-from ringtrain.report.figure import check_picture
+from ringtrain.show.figures import check_picture, write_picture
 
 TORCH = "torch==2.13.0"
 ROOT = Path(__file__).parents[2]
@@ -168,7 +170,7 @@ def write(base: Path, picture: Path, sweeps: list[dict], command: str) -> None:
     text = f"`{command}`, commit {commit.stdout.strip() or 'unknown'}{torch}.\n{markdown(**found)}\n"
     base.with_suffix(".md").write_text(text)
     files.write_json(base.with_suffix(".json"), header, found["rows"])
-    plots.plot_sweep(header, found["rows"], picture)
+    write_picture(partial(sweep_figure, header, found["rows"]), picture)
     click.echo(f"\n{text}\n{base}.md, {base}.json, {picture}")
 
 

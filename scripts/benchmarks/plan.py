@@ -21,7 +21,7 @@ from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, predict
 from ringtrain.plan.strategies import STRATEGIES
-from ringtrain.tables import text_lines
+from ringtrain.show.tables import text_lines
 
 MODELS = {"mlp": (128, 100), "resnet20": (128, 15), "alexnet": (32, 9)}  # batch, iterations
 WARM_UP = 3  # iterations that are not looked at

@@ -18,6 +18,7 @@ from ringtrain.bench.sweep import files, plots, tables
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.show.figures import drawn
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -101,8 +102,8 @@ def test_text_files_and_pictures_say_what_device(result, tmp_path):
     (tmp_path / "old.json").write_text(json.dumps(before))
     assert {(row["device"], row["way"]) for row in files.read_json(tmp_path / "old.json")["rows"]} == {("cpu", "")}
     pytest.importorskip("matplotlib")
-    plots.plot_sweep(result.header, result.rows, tmp_path / "a.svg")
-    assert "sum, in place, buffers on host, 3 ranks" in plots.title_of(result.header, ("float32", "sum", "in"))
+    picture = drawn(lambda: plots.sweep_figure(result.header, result.rows), "svg")
+    assert b"sum, in place, buffers on host, 3 ranks" in picture
 
 
 def test_ranks_write_memory_of_devices_too_before_every_call():

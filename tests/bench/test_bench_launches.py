@@ -1,10 +1,10 @@
 """Several launches as one."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,14 +12,17 @@ import pytest
 
 from ringtrain.bench.measure.rows import COLUMNS
 from ringtrain.bench.measure.timing import Protocol
-from ringtrain.bench.sweep import files, plots
-from ringtrain.bench.sweep.launches import markdown, merged
+from ringtrain.bench.sweep import files
+from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Sweep, sweep
+from ringtrain.show.figures import write_picture
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(FOLDER)
+    from launches import markdown, merged
 KIB = 1 << 10
 
 
@@ -63,8 +66,8 @@ def test_the_table_has_an_algorithm_a_line_and_says_how_it_was_measured(swept):
     ring = {"unreliable": ["cv 30%"], "cv": 0.3}
     launches = [launch(swept, time, 2e-4, mpi, ring) for time, mpi in zip((1e-4, 4e-4, 2e-4), memory, strict=True)]
     text = markdown(**merged(launches))
-    assert re.search(says("2 ranks", "1 node", "here x 2", "a processor"), text) and re.search(says("0.5"), text)
-    assert says("3 launches", 3, "every rank writes its buffer").matches(text)
+    assert "2 ranks on 1 node (here x 2); a processor; " in text and ", load 0.5 to 0.5.\n" in text
+    assert "3 launches of 3 iterations; before each, every rank writes its buffer." in text
     assert "|  | 1 KiB | 64 KiB |" in text
     assert "| mpi, µs | 200, **200**, 200 ordinary x 2, shared x 1 | 200, " in text
     assert "| ring | 0.5, **1**, 2† | 0.5, **1**, 2† |" in text
@@ -100,13 +103,13 @@ def test_files_and_pictures_of_launches(swept, tmp_path):
     files.write_json(tmp_path / "a.json", found["header"], found["rows"])
     assert files.read_json(tmp_path / "a.json")["rows"] == found["rows"]
     pytest.importorskip("matplotlib")
-    plots.plot_sweep(found["header"], found["rows"], tmp_path / "a.svg")
+    write_picture(partial(sweep_figure, **found), tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     assert "least to greatest of 2 launches" in drawn and "hollow: unreliable, by" in drawn
     place = f"here, a processor, {found['header']['at'][:10]}, before each call every rank writes its buffer"
     assert place in drawn
     quiet = launch(swept, 1e-6)
-    plots.plot_sweep(quiet["header"], quiet["rows"], tmp_path / "b.svg")
+    write_picture(partial(sweep_figure, **quiet), tmp_path / "b.svg")
     drawn = (tmp_path / "b.svg").read_text()
     assert "hollow" not in drawn and "95 % interval" in drawn
 

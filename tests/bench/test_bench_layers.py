@@ -31,7 +31,7 @@ from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
-from ringtrain.tables import plain_lines
+from ringtrain.show.tables import plain_lines
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.says import says
@@ -257,7 +257,7 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     rows = layer_rows(graph, samples, BATCH, "float32")
     total = totals(rows, samples, BATCH, 1)
     lines = plain_lines(layer_table(rows, total))
-    assert lines[0].split() == [title for title, _, _ in COLUMNS]
+    assert lines[0].split() == [column.title for column in COLUMNS]
     assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "%", "bytes"]
     assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1
     assert len(lines) == 2 + len(rows) + 1

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench.measure.rows import COLUMNS
 from ringtrain.bench.measure.timing import Protocol
-from ringtrain.bench.sweep import files, gates, plots, tables
+from ringtrain.bench.sweep import files, gates, tables
+from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
-from ringtrain.report.figure import check_picture
+from ringtrain.show.figures import check_picture, write_picture
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.says import says
 
@@ -200,7 +202,9 @@ def test_unchecked_rows_say_so():
     rows = swept(2, checked=False, sizes=(64,)).rows
     assert {row["wrong"] for row in rows} == {row["same_on_ranks"] for row in rows} == {None}
     assert (
-        tables.row_line(rows[0], [column for column in tables.COLUMNS if column[0] == "#wrong"]).strip().startswith("-")
+        tables.row_line(rows[0], [column for column in tables.COLUMNS if column.title == "#wrong"])
+        .strip()
+        .startswith("-")
     )
 
 
@@ -293,12 +297,12 @@ def test_a_plot(result, tmp_path, ending):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"a.{ending}"
     check_picture(path)
-    plots.plot_sweep(result.header, result.rows, path)
+    write_picture(partial(sweep_figure, result.header, result.rows), path)
     assert path.stat().st_size > 5000
     with pytest.raises(UsageError, match=says("--plot", "'pmg'", "did you mean 'png'?")):
         check_picture(tmp_path / "a.pmg")
-    plots.plot_sweep(result.header, [], path)
-    plots.plot_sweep(result.header, by(result.rows, algorithm="ring") + by(result.rows, algorithm="tree"), path)
+    for rows in ([], by(result.rows, algorithm="ring") + by(result.rows, algorithm="tree")):
+        write_picture(partial(sweep_figure, result.header, rows), path)
 
 
 def slower(rows, factor):

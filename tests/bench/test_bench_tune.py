@@ -13,10 +13,12 @@ from ringtrain.bench.measure.rows import label, quieter
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model import fit
 from ringtrain.bench.model.work import AlgorithmWork
-from ringtrain.bench.sweep import gates, plots
+from ringtrain.bench.sweep import gates
+from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.records import read
+from ringtrain.show.figures import drawn
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.says import says
 
@@ -170,9 +172,8 @@ def test_choices_of_one_sweep_are_one_curve_and_one_limit(tmp_path):
     complaints = gates.too_slow(found.rows, 1e99)
     assert [line.partition(":")[0] for line in complaints] == ["mpi", "auto"]
     pytest.importorskip("matplotlib")
-    plots.plot_sweep(found.header, found.rows, tmp_path / "a.svg")
-    drawn = (tmp_path / "a.svg").read_text()
-    assert "<!-- auto -->" in drawn and "auto:" not in drawn
+    picture = drawn(lambda: sweep_figure(found.header, found.rows), "svg")
+    assert b"<!-- auto -->" in picture and b"auto:" not in picture
 
 
 def row(name, nbytes, samples):

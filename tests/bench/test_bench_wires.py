@@ -13,9 +13,11 @@ from ringtrain.bench.measure.rows import COLUMNS, label
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
-from ringtrain.bench.sweep import files, gates, plots, tables
+from ringtrain.bench.sweep import files, gates, tables
+from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.stream import STREAMS
+from ringtrain.show.figures import drawn
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
@@ -145,7 +147,7 @@ def test_without_a_wire_nothing_more_is_allowed():
     assert (plain.allowed < make_pattern("random", TYPES["float32"], "sum", 0, 3, 7, "float16").allowed / 100).all()
 
 
-def test_tables_and_pictures_tell_them_apart(result, tmp_path):
+def test_tables_and_pictures_tell_them_apart(result):
     columns = tables.table_columns(result.header)
     assert "on wire" in tables.titles(columns)[0]
     assert "on wire" not in tables.titles(tables.table_columns(swept(2, wires=("none",), sizes=(64,)).header))[0]
@@ -160,8 +162,7 @@ def test_tables_and_pictures_tell_them_apart(result, tmp_path):
         "tree (bfloat16)",
     ]
     pytest.importorskip("matplotlib")
-    plots.plot_sweep(result.header, result.rows, tmp_path / "a.svg")
-    assert "ring (bfloat16)" in (tmp_path / "a.svg").read_text()
+    assert b"ring (bfloat16)" in drawn(lambda: sweep_figure(result.header, result.rows), "svg")
 
 
 def test_files_and_limits_tell_them_apart(result, tmp_path):

@@ -51,7 +51,7 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     made = BenchDevices(
         lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
-    monkeypatch.setattr("ringtrain.cli.devices.real_cuda", lambda transport: made)
+    monkeypatch.setattr("ringtrain.cli.bench_allreduce.real_cuda", lambda transport: made)
     monkeypatch.setattr("ringtrain.bench.measure.nccl.load_from_cupy", no_nccl)
     monkeypatch.setattr("ringtrain.bench.model.copies.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
@@ -147,7 +147,7 @@ def test_files_that_cannot_be_written_now_may_be_later(capfd, tmp_path, monkeypa
             raise RingtrainError(f"{path} could not be written: No space left on device")
         write_json(path, header, rows)
 
-    monkeypatch.setattr("ringtrain.bench.sweep.files.write_json", full)
+    monkeypatch.setattr("ringtrain.cli.bench_allreduce.write_json", full)
     code, _, err = ringtrain(capfd, *TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
     told = (

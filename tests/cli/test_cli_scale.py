@@ -140,7 +140,7 @@ def test_the_error_of_a_run_is_told(tmp_path):
         (("-n", "1,2", *TRAIN, "--out", "o"), says("--out", "begins", "anew")),
         (("-n", "1,2", *TRAIN, "--resume", "o"), says("--resume", "begins", "anew")),
         (("-n", "1,2", "--csv", "no/s.csv", *TRAIN), says("no/s.csv")),
-        (("-n", "1,2", "-o", "s.pgn", *TRAIN), says("--plot", "s.pgn", "'pgn'")),
+        (("-n", "1,2", "-o", "s.pgn", *TRAIN), "--plot s.pgn: .*'pgn'"),
         (("-n", "1,2", "--launcher", "sh", *TRAIN), says("--launcher", "'sh'")),
         (("-n", "1,2", "--plan", "no.json", *TRAIN), r"no\.json .*No such file"),
         (("-n", "1,2", "--out", ".", *TRAIN), says("--out", ".", "File exists")),

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ringtrain.bench.layers.layer_rows import layer_table
 from ringtrain.cli.time import time
 from ringtrain.errors import NEAREST
-from ringtrain.tables import print_whole
+from ringtrain.show.tables import print_whole
 from tests.says import says
 
 QUICK = ("digits", "--batch", "5", "-n", "3", "--ops", "reference")

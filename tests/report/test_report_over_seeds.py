@@ -4,17 +4,18 @@ import csv
 import io
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import tomli_w
 
-from ringtrain.report.comparison.bands import draw_variants, mean_curve
 from ringtrain.report.comparison.logs import Point
 from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, variants_by_seed
+from ringtrain.report.comparison.plot import mean_curve, variants_figure
 from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
-from ringtrain.report.comparison.table import csv_text, mean_sd, variant_tables
-from ringtrain.report.figure import COLOURS
-from ringtrain.tables import plain_lines
+from ringtrain.report.comparison.table import VARIANT_GROUPS, VARIANT_NAME, csv_text, mean_sd
+from ringtrain.show.figures import COLOURS, write_picture
+from ringtrain.show.tables import fitting_tables, plain_lines
 from tests.report.test_report_comparison import END, HOT, RANKS, of
 from tests.says import says
 
@@ -161,7 +162,8 @@ def test_a_mean_has_two_figures_of_its_deviation(value, sd, text):
 @pytest.mark.parametrize("width", [60, 80, 140, 300])
 def test_the_table_fits_and_loses_nothing(width):
     found = variant_rows(rows(*A, *B, DIVERGED, seeded("c", 0)))
-    lines = [line for table in variant_tables(found, width) for line in plain_lines(table)]
+    tables = fitting_tables(VARIANT_NAME, VARIANT_GROUPS, found, width)
+    lines = [line for table in tables for line in plain_lines(table)]
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     for figure in ("2 of 3", "60.00 ± 14.14", "50.00 ± –", "3,000 ± 1,414", "1.2 ± 0", "3.00 ± 1.41", "bytes, time"):
@@ -189,10 +191,14 @@ def test_a_mean_curve_is_where_all_curves_are():
     assert mean_curve([curve(1.0)], lambda p: p.nbytes, lambda p: p.loss) == ([], [], [])
 
 
+def drawn(path, runs):
+    write_picture(partial(variants_figure, runs, variant_rows(rows(*runs)), variant_of(runs)), path)
+    return path.read_text()
+
+
 def test_the_picture_has_a_colour_for_each_variant_and_the_fronts(tmp_path):
     runs = [replace(A[0], start={**A[0].start, "hosts": ["vega"]}), A[1], *B, DIVERGED]
-    draw_variants(runs, variant_rows(rows(*runs)), variant_of(runs), tmp_path / "c.svg")
-    text = (tmp_path / "c.svg").read_text()
+    text = drawn(tmp_path / "c.svg", runs)
     assert [f"fill: {colour}; fill-opacity: 0.18" in text for colour in COLOURS[:3]] == [True, True, False]  # bands
     assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
     assert all(label in text for label in ("deviation over seeds", "Pareto front", "on the front"))
@@ -200,5 +206,4 @@ def test_the_picture_has_a_colour_for_each_variant_and_the_fronts(tmp_path):
 
 
 def test_a_picture_without_a_run_that_ended(tmp_path):
-    draw_variants([DIVERGED], variant_rows(rows(DIVERGED)), variant_of([DIVERGED]), tmp_path / "c.svg")
-    assert (tmp_path / "c.svg").read_text().count("no run has recorded") == 8
+    assert drawn(tmp_path / "c.svg", [DIVERGED]).count("no run has recorded") == 8

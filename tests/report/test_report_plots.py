@@ -9,20 +9,10 @@ from matplotlib.image import imread
 from ringtrain.report import plots
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Evaluated
-from ringtrain.report.figure import (
-    POINTS,
-    STYLE,
-    accuracy_view,
-    broken,
-    few,
-    loss_view,
-    new_figure,
-    print_small,
-    running_mean,
-    thin_out,
-)
+from ringtrain.report.figure import accuracy_view, few, loss_view
 from ringtrain.report.plots import curves_figure, draw_curves
 from ringtrain.report.sinks import JsonLines
+from ringtrain.show.figures import POINTS, STYLE, broken, entitle, new_figure, running_mean, thin_out
 from tests.says import says
 
 
@@ -206,6 +196,6 @@ def test_thin_curves_keep_their_end(count):
 
 def test_small_print_goes_on_in_a_line_below_where_a_figure_is_narrow():
     figure = new_figure(2, 1)
-    print_small(figure, "one host, " * 8)
+    entitle(figure, "", "one host, " * 8)
     lines = figure.get_supxlabel().splitlines()
     assert len(lines) > 1 and max(map(len, lines)) <= 36

@@ -2,14 +2,15 @@
 
 import csv
 import io
+from functools import partial
 
 import pytest
 
-from ringtrain.report.figure import COLOURS
 from ringtrain.report.scaling.figures import BESIDE, beside_predictions, median_interval, sample_of, scaling_rows
-from ringtrain.report.scaling.plot import curves_of, draw_scaling
+from ringtrain.report.scaling.plot import scaling_figure
 from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
-from ringtrain.tables import plain_lines
+from ringtrain.show.figures import COLOURS, drawn
+from ringtrain.show.tables import plain_lines
 from tests.report.test_report_comparison import END, HOT, OLD, of
 from tests.says import says
 
@@ -104,20 +105,28 @@ def test_csv():
     assert (two["ranks"], two["speedup"], two["confidence"], one["speedup_low"]) == ("2", "1.9", "0.75", "")
 
 
+def curves(rows):
+    """The lines of speed-ups by their labels, and those of medians with intervals under the labels of these."""
+    axes = scaling_figure(rows, [{"model": "lenet", "data": "fashion", "hosts": ["a host"]}]).axes[0]
+    return {
+        label: getattr(handle, "lines", (handle,))[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+
+
 def test_the_picture_has_measured_curves_and_those_of_a_plan(tmp_path):
     rows = beside_predictions(scaling_rows([*WEAK, *STRONG]), {("strong", 1): 100.0, ("strong", 2): 195.0})
-    curves = curves_of(rows)
-    assert [(curve.name, curve.measured) for curve in curves] == [
-        (says("strong"), True), (says("strong", "predicted"), False), (says("weak"), True)
-    ]  # fmt: skip
-    assert curves[1].points == [(1, 1.0, None, None), (2, 1.95, None, None)]
-    draw_scaling(curves, "a title", "a host", tmp_path / "s.svg")
-    text = (tmp_path / "s.svg").read_text()
-    wanted = (*(curve.name for curve in curves), "ideal", says("1 rank"), "a title", "a host")
-    assert all(f"<!-- {word} -->" in text for word in wanted)
+    lines = curves(rows)
+    assert set(lines) == {says("strong", "global"), says("strong", "predicted"), says("weak", "same"), "ideal"}
+    predicted, measured = lines[says("strong", "predicted")], lines[says("strong", "global")]
+    assert (list(predicted.get_xdata()), list(predicted.get_ydata())) == ([1, 2], [1.0, 1.95])
+    assert predicted.is_dashed() and not measured.is_dashed() and measured.get_marker() == "o"
+    make = partial(scaling_figure, rows, [{"model": "lenet", "data": "fashion", "hosts": ["a host"]}])
+    text = drawn(make, "svg").decode()
+    wanted = (*lines, says("1 rank"), "lenet on fashion", "a host")
+    assert all(f"{word} -->" in text for word in wanted)
     assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:2])
-    draw_scaling(curves, "a title", "a host", tmp_path / "s.pdf")
-    assert (tmp_path / "s.pdf").read_bytes().startswith(b"%PDF")
+    assert drawn(make, "pdf").startswith(b"%PDF")
 
 
 # ── beside a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +143,7 @@ def test_a_row_beside_a_plan_has_the_error_of_its_step():
 def test_without_the_fewest_ranks_a_plan_has_no_curve():
     rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
     assert rows[1]["error"] == pytest.approx(-0.1) and rows[1]["predicted_speedup"] is None
-    assert [curve.measured for curve in curves_of(rows)] == [True]
+    assert set(curves(rows)) == {"ideal", says("strong", "global")}
 
 
 def test_the_table_and_csv_have_the_plan_beside():

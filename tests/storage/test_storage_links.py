@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.report import figure, plots
+from ringtrain.report import plots
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import JsonLines, is_log, kinds_at, truncate_log
 from ringtrain.report.trace import write_trace
+from ringtrain.show import figures
 from ringtrain.storage import files
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
@@ -95,7 +96,7 @@ DEEDS = (
 
 @pytest.fixture(autouse=True)
 def drawn_at_once(monkeypatch):
-    monkeypatch.setattr(figure, "drawn", lambda make, kind: b"a picture")
+    monkeypatch.setattr(figures, "drawn", lambda make, kind: b"a picture")
     monkeypatch.setattr(plots, "read_run", lambda folder, name: SimpleNamespace(train=[1]))
 
 
@@ -209,7 +210,7 @@ def test_a_linked_log_is_not_read(folder, victim, read):
 def test_other_folders_that_are_written_follow_no_link(folder, victim):
     before = snapshot(victim.path.parent)
     (folder.path / "compare.png").symlink_to(victim.config)
-    figure.write_picture(lambda: None, folder.path / "compare.png", files.Folder(folder.path))
+    figures.write_picture(lambda: None, folder.path / "compare.png", files.Folder(folder.path))
     assert (folder.path / "compare.png").read_bytes() == b"a picture" and snapshot(victim.path.parent) == before
 
 

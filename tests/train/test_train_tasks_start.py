@@ -10,9 +10,9 @@ from ringtrain.cli import evaluate
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
-from ringtrain.report.comparison.table import comparison_tables
+from ringtrain.report.comparison.table import GROUPS, NAME
+from ringtrain.show.tables import fitting_tables, plain_lines
 from ringtrain.storage.checkpoint import store
-from ringtrain.tables import plain_lines
 from ringtrain.train.assembly import data as data_room
 from ringtrain.train.load import load, score_of
 from tests.runs import records
@@ -69,7 +69,7 @@ def test_runs_of_values_are_compared_by_their_metrics(run_task):
     run_task("huber of numbers")
     (row,) = rows_of([read_run("run", "run")])
     assert row["test_accuracy"] is None and row["rmse"] > 0 and row["mean_iou"] is None
-    head = "\n".join(line for table in comparison_tables([row], 300) for line in plain_lines(table))
+    head = "\n".join(line for table in fitting_tables(NAME, GROUPS, [row], 300) for line in plain_lines(table))
     assert "RMSE" in head and "accuracy" not in head
 
 

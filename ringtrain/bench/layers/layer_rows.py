@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -15,32 +14,30 @@ from ringtrain.humanize import format_bytes, format_rate, plural
 from ringtrain.nn import graph_checks, shapes, subgraphs
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
-from ringtrain.tables import cell, plain_table
+from ringtrain.show.tables import Column, add_columns, cell, framed_table, plain_table
 
-# Title, unit, and what a row shows there.
+
+def _milli(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}"
+
+
+def _giga(rate: float) -> str:
+    return f"{rate / 1e9:.1f}"
+
+
 COLUMNS = (
-    ("layer", "", lambda row: row["layer"]),
-    ("kind", "", lambda row: row["kind"]),
-    ("way", "", lambda row: row["way"]),
-    ("forward", "ms", lambda row: _milli(row["forward_s"])),
-    ("backward", "ms", lambda row: _milli(row["backward_s"])),
-    ("share", "%", lambda row: f"{100 * row['share']:.1f}"),
-    ("forward", "GFLOP/s", lambda row: _giga(row["forward_flops_per_s"])),
-    ("backward", "GFLOP/s", lambda row: _giga(row["backward_flops_per_s"])),
-    ("peak", "%", lambda row: "" if row["peak_share"] is None else f"{100 * row['peak_share']:.0f}"),
-    ("exchange", "bytes", lambda row: f"{row['exchange_bytes']:,}" if row["exchange_bytes"] else ""),
+    Column("layer", "layer", left=True),
+    Column("kind", "kind", left=True),
+    Column("way", "way", left=True),
+    Column("forward_s", "forward", "ms", _milli, none=""),
+    Column("backward_s", "backward", "ms", _milli, none=""),
+    Column("share", "share", "%", "{:.1f}", scale=100),
+    Column("forward_flops_per_s", "forward", "GFLOP/s", _giga, none=""),
+    Column("backward_flops_per_s", "backward", "GFLOP/s", _giga, none=""),
+    Column("peak_share", "peak", "%", "{:.0f}", scale=100, none=""),
+    Column("exchange_bytes", "exchange", "bytes", lambda nbytes: f"{nbytes:,}" if nbytes else ""),
 )
-
-TEXT = 3  # columns of words, before those of figures
 BAR = 12  # characters of the largest share
-
-
-def _milli(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.3f}"
-
-
-def _giga(rate: float | None) -> str:
-    return "" if rate is None else f"{rate / 1e9:.1f}"
 
 
 def layer_rows(
@@ -177,20 +174,17 @@ def _share(part: Sequence[dict], whole: Sequence[dict], amount: Callable[[dict],
 
 def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Table:
     """Return a row a layer, and the sums of the layers below. ``framed``: with lines and bars, for a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False) if framed else plain_table()
-    for i, (title, unit, _) in enumerate(COLUMNS):
-        head = Text(title) + Text(f"\n{unit}", style="dim")
-        table.add_column(head, justify="left" if i < TEXT else "right", no_wrap=True)
+    table = framed_table() if framed else plain_table()
+    add_columns(table, COLUMNS)
     if framed:
         table.add_column("", no_wrap=True, min_width=BAR)
     most = max(row["share"] for row in rows)
     for row in rows:
         bar = Text("█" * round(BAR * row["share"] / most) if most else "", style="cyan")
-        cells = [cell(show(row)) for _, _, show in COLUMNS] + [bar] * framed
+        cells = [cell(column.text(row)) for column in COLUMNS] + [bar] * framed
         table.add_row(*cells, style=None if row["kind"] else "dim", end_section=row is rows[-1])
-    forward, backward = _milli(total["forward_s"]), _milli(total["backward_s"])
-    sums = ["all layers", "", "", forward, backward, "", "", "", "", f"{total['exchange_bytes']:,}"]
-    table.add_row(*sums, style="bold")
+    times = (_milli(total["forward_s"]), _milli(total["backward_s"]))
+    table.add_row("all layers", "", "", *times, "", "", "", "", f"{total['exchange_bytes']:,}", style="bold")
     return table
 
 

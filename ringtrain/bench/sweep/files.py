@@ -1,6 +1,5 @@
 """Files of a sweep: JSON with everything, CSV with one tidy row a measurement."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +8,8 @@ from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
 from ringtrain.records import Rules, load, read, unfit
+from ringtrain.show.tables import csv_text, json_text
 from ringtrain.storage import files
-from ringtrain.tables import csv_text
 
 SWEEP = "file of `ringtrain bench-allreduce --json`"
 LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many
@@ -18,14 +17,14 @@ LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
     """Write the sweep as JSON. Raises RingtrainError if the write fails; likewise :func:`write_csv`."""
-    files.write(Path(path), (json.dumps({"header": header, "rows": rows}, indent=1) + "\n").encode())
+    files.write(Path(path), json_text({"header": header, "rows": rows}).encode())
 
 
 def write_csv(path, rows: list[dict]) -> None:
     """Write the rows as CSV, without the raw samples; reasons of doubt share one cell."""
     names = [name for name in COLUMNS if name != "samples_s"]
     told = ({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
-    files.write(Path(path), csv_text(names, ([row.get(name) for name in names] for row in told)).encode())
+    files.write(Path(path), csv_text(names, told).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Text of a sweep: header, one line a row, and the fits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.allreduce.wire_formats import NONE
@@ -8,45 +9,7 @@ from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED
 from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
-from ringtrain.tables import fixed_line, text_lines
-
-# Title, width, and text of a row; the first seven columns are those of nccl-tests, with times in µs.
-COLUMNS = (
-    ("size", 10, lambda row: str(row["bytes"])),
-    ("count", 9, lambda row: str(row["count"])),
-    ("type", 8, lambda row: row["dtype"]),
-    ("redop", 5, lambda row: row["op"]),
-    ("place", 5, lambda row: row["placement"]),
-    ("on wire", 8, lambda row: row["wire_dtype"]),
-    ("algorithm", 13, lambda row: row["algorithm"]),
-    ("over", 8, lambda row: _or_dash(row["transport"], str)),
-    ("memory", 8, lambda row: row["memory"]),
-    ("time", 9, lambda row: f"{1e6 * row['median_s']:.1f}"),
-    ("algbw", 7, lambda row: f"{row['algbw_bytes_per_s'] / 1e9:.2f}"),
-    ("busbw", 7, lambda row: f"{row['busbw_bytes_per_s'] / 1e9:.2f}"),
-    ("%bound", 6, lambda row: f"{100 * row['bound_share']:.0f}"),
-    ("wire", 10, lambda row: _or_dash(row["wire_bytes"], str)),
-    ("x mpi", 18, lambda row: _speedup(row)),
-    ("p95", 9, lambda row: f"{1e6 * row['p95_s']:.1f}"),
-    ("cv%", 4, lambda row: f"{100 * row['cv']:.0f}"),
-    ("skew", 8, lambda row: f"{1e6 * row['skew_s']:.1f}"),
-    ("late", 5, lambda row: _or_dash(row["late_cost"], lambda cost: f"{cost:.2f}")),
-    ("#wrong", 6, lambda row: _or_dash(row["wrong"], str)),
-    ("same", 4, lambda row: _same(row)),
-)
-UNITS = {"size": "B", "count": "elements", "time": "us", "algbw": "GB/s", "busbw": "GB/s", "wire": "B/rank"}
-UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay"}
-LAST_NAMED = "over"  # a refused row has the columns up to this one
-
-
-def _or_dash(value, show) -> str:
-    return "-" if value is None else show(value)
-
-
-def _speedup(row: dict) -> str:
-    if row["speedup"] is None:
-        return "-"
-    return f"{row['speedup']:.2f} [{row['speedup_low']:.2f},{row['speedup_high']:.2f}]"
+from ringtrain.show.tables import Column, fixed_line, text_lines
 
 
 def _same(row: dict) -> str:
@@ -55,37 +18,62 @@ def _same(row: dict) -> str:
     return "".join("-" if row[name] is None else mark if row[name] else "." for mark, name in marks)
 
 
-def table_columns(header: dict) -> tuple:
+_column = partial(Column, none="-")
+# The first seven columns are those of nccl-tests, with times in µs.
+COLUMNS = (
+    _column("bytes", "size", "B", width=10),
+    _column("count", "count", "elements", width=9),
+    _column("dtype", "type", width=8),
+    _column("op", "redop", width=5),
+    _column("placement", "place", width=5),
+    _column("wire_dtype", "on wire", width=8),
+    _column("algorithm", "algorithm", width=13),
+    _column("transport", "over", width=8),
+    _column("memory", "memory", width=8),
+    _column("median_s", "time", "us", "{:.1f}", scale=1e6, width=9),
+    _column("algbw_bytes_per_s", "algbw", "GB/s", lambda rate: f"{rate / 1e9:.2f}", width=7),
+    _column("busbw_bytes_per_s", "busbw", "GB/s", lambda rate: f"{rate / 1e9:.2f}", width=7),
+    _column("bound_share", "%bound", "", "{:.0f}", scale=100, width=6),
+    _column("wire_bytes", "wire", "B/rank", width=10),
+    _column("speedup", "x mpi", "[95 % interval]", "{:.2f} [{:.2f},{:.2f}]", spread=("_low", "_high"), width=18),
+    _column("p95_s", "p95", "us", "{:.1f}", scale=1e6, width=9),
+    _column("cv", "cv%", "", "{:.0f}", scale=100, width=4),
+    _column("skew_s", "skew", "us", "{:.1f}", scale=1e6, width=8),
+    _column("late_cost", "late", "delay", "{:.2f}", width=5),
+    _column("wrong", "#wrong", width=6),
+    _column(None, "same", "", _same, width=4),
+)
+NAMED = COLUMNS[:8]  # of a refused row, too
+
+
+def table_columns(header: dict) -> list[Column]:
     """Return all columns except those that were not asked for."""
     protocol = header["protocol"]
-    asked = {"late": protocol["late_rank"] is not None, "on wire": protocol["wires"] != [NONE]}
-    return tuple(column for column in COLUMNS if asked.get(column[0], True))
+    asked = {"late_cost": protocol["late_rank"] is not None, "wire_dtype": protocol["wires"] != [NONE]}
+    return [column for column in COLUMNS if asked.get(column.key, True)]
 
 
-def titles(columns=COLUMNS) -> list[str]:
+def titles(columns: Sequence[Column] = COLUMNS) -> list[str]:
     """Return the two lines of titles."""
-    names = fixed_line((title, width) for title, width, _ in columns)
-    units = fixed_line((UNITS.get(title, ""), width) for title, width, _ in columns)
-    return [f"# {names}", f"# {units}"]
+    lines = ([(column.title, column.width) for column in columns], [(column.unit, column.width) for column in columns])
+    return [f"# {fixed_line(line)}" for line in lines]
 
 
-def row_line(row: dict, columns=COLUMNS) -> str:
+def row_line(row: dict, columns: Sequence[Column] = COLUMNS) -> str:
     """Return a row's line; reasons of doubt are at its end, and the reason of a refusal replaces the figures."""
     if row["status"] == REFUSED:
-        named = 1 + [title for title, _, _ in columns].index(LAST_NAMED)
-        return f"  {_cells(row, columns[:named])} refused: {row['reason']}"
-    doubts = "; ".join(row["unreliable"])
-    return f"  {_cells(row, columns)}" + (f"  unreliable: {doubts}" if doubts else "")
-
-
-def _cells(row: dict, columns) -> str:
-    return fixed_line((show(row), width) for _, width, show in columns)
+        columns, end = [column for column in columns if column in NAMED], f" refused: {row['reason']}"
+    else:
+        doubts = "; ".join(row["unreliable"])
+        end = f"  unreliable: {doubts}" if doubts else ""
+    return f"  {fixed_line((column.text(row), column.width) for column in columns)}{end}"
 
 
 def header_lines(header: dict) -> list[str]:
     """Return the header of a sweep as lines."""
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     protocol = header["protocol"]
+    crowded = f"; {header['crowded']}: times include the scheduler's" if header["crowded"] else ""
     lines = [
         f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}, load {header['load']:.1f}",
         f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
@@ -93,7 +81,7 @@ def header_lines(header: dict) -> list[str]:
             f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')}: {hosts}; {header['cpu']}; "
             f"{header['machine']}"
         ),
-        f"cores by rank: {' | '.join(header['binding'])}{_crowd(header['crowded'])}",
+        f"cores by rank: {' | '.join(header['binding'])}{crowded}",
         (
             f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
             f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's"
@@ -107,10 +95,6 @@ def header_lines(header: dict) -> list[str]:
     if protocol["late_rank"] is not None:
         lines.append(f"late: rank {protocol['late_rank']} also comes {format_seconds(protocol['late_s'])} late")
     return [f"# {text}" for text in lines]
-
-
-def _crowd(crowded: str | None) -> str:
-    return f"; {crowded}: times include the scheduler's" if crowded else ""
 
 
 def _device(device: dict | None) -> list[str]:

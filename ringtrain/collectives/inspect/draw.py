@@ -14,12 +14,12 @@ from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
+from ringtrain.show.figures import drawn, new_figure
 
 MOST_RANKS = 32  # more cannot be distinguished
 MOST_CHUNKS = 16  # in the legend
 DASHED = (0, (3, 2))
 FORMATS = (".svg", ".png", ".pdf")
-UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # two runs write the same bytes
 
 
 def in_rounds(schedule: Schedule) -> list[tuple[int, MatchedMessage]]:
@@ -75,36 +75,31 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
     path = Path(path)
     if path.suffix not in FORMATS:
         raise UsageError(f"{path} does not name a picture: its name must end in {', '.join(FORMATS)}")
+    style = {"svg.hashsalt": schedule.name, "svg.fonttype": "none"}  # ids do not depend on the process
     try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        path.write_bytes(drawn(partial(_figure, schedule, topology), path.suffix[1:], style))
     except ImportError:
         raise UsageError("matplotlib is not installed, and pictures need it: pip install 'ringtrain[plot]'") from None
-    timed = [(round, message) for round, message in in_rounds(schedule) if message.source != message.target]
-    last = max((round for round, _ in timed), default=0) + 1
-    figure = Figure(figsize=(min(3.6 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    _draw(figure.subplots(), schedule, topology, timed, last)
-    try:
-        # Ids do not depend on the process.
-        with rc_context({"svg.hashsalt": schedule.name, "svg.fonttype": "none"}):
-            figure.savefig(path, metadata=UNDATED.get(path.suffix))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> None:
+def _figure(schedule: Schedule, topology: Topology):
+    timed = [(round, message) for round, message in in_rounds(schedule) if message.source != message.target]
+    last = max((round for round, _ in timed), default=0) + 1
+    figure = new_figure(min(3.6 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size)
+    axes = figure.subplots()
     _draw_ranks(axes, topology)
     for round, message in timed:
         style = {"color": _colour(message.send.start, schedule), "linestyle": "-" if message.recv.add else DASHED}
-        ends = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
+        ends: dict = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
         axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **style})
     title = f"The {schedule.name} {schedule.goal} on {plural(schedule.size, 'rank')}: {plural(last, 'round')}"
     axes.set(title=title, xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
     axes.set_xticks(range(last + 1))
     axes.spines[["top", "right", "left"]].set_visible(False)
     _draw_legend(axes, schedule)
+    return figure
 
 
 def _draw_legend(axes, schedule: Schedule) -> None:

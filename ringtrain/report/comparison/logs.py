@@ -249,3 +249,12 @@ def _between(known: Sequence[tuple[int, float]], at: int) -> float | None:
         return None
     (x1, y1), (x0, y0) = known[place], known[max(place - 1, 0)]
     return y1 if at == x1 else y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+
+
+def run_names(places: list[Path]) -> list[str]:
+    """Return the folders' names, each with as many parents as make all names different."""
+    for depth in range(1, 1 + max(len(place.parts) for place in places)):
+        names = ["/".join(place.parts[-depth:]) for place in places]
+        if len(set(names)) == len(set(places)):
+            return names
+    return [str(place) for place in places]

@@ -1,32 +1,20 @@
-"""A comparison as a picture: loss and accuracy, or another metric, against time, examples and bytes; images a second;
-bytes by rank.
+"""A comparison as a picture: loss and accuracy, or another metric, against time, examples and bytes. Beside them of
+runs: images a second, bytes by rank; of variants over seeds: Pareto fronts.
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ringtrain.humanize import plural
 from ringtrain.report import texts
-from ringtrain.report.comparison.logs import RunLog
+from ringtrain.report.comparison.logs import Point, RunLog
+from ringtrain.report.comparison.over_seeds import ENDED
 from ringtrain.report.comparison.scores import LOSS, DrawnScore, Of, second_score, series
-from ringtrain.report.figure import (
-    COLOURS,
-    GREY,
-    accuracy_view,
-    broken,
-    entitle,
-    loss_view,
-    new_figure,
-    print_small,
-    running_mean,
-    say,
-    small_print,
-    thin_out,
-    write_picture,
-)
-from ringtrain.storage.files import Folder
+from ringtrain.report.figure import accuracy_view, loss_view, small_print
+from ringtrain.show.figures import COLOURS, GREY, broken, entitle, name_rows, new_figure, running_mean, say, thin_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,38 +27,61 @@ AGAINST: tuple[tuple[str, str, Of], ...] = (
     ("examples", "examples", lambda point: point.examples),
     ("bytes", texts.BYTES_AXIS(), lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
-Curve = tuple[list[float], list[float]]  # x and y
+FRONTS = (
+    ("pareto_time", "seconds", 1.0, texts.TIME_AXIS()),
+    ("pareto_bytes", "bytes_sent", 1e-6, texts.BYTES_AXIS()),
+)
+FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
+OPACITY = 0.18  # of a band
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
 NAME_WIDTH = 20  # characters of a line
 LEGEND_COLUMNS = 4
-
-
-def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path, folder: Folder | None = None) -> None:
-    """Draw runs as PNG, SVG or PDF, by the path's ending; the file is replaced whole or not at all. ``rows``: of these
-    runs, in their order; ``folder``: as of :func:`write_picture`. Needs matplotlib. Raises: UsageError, RingtrainError
-    as ``files.write``.
-    """
-    write_picture(partial(comparison_figure, runs, rows), path, folder)
+Looks = Sequence[dict]  # colour and dashes of each run or variant
+Groups = Sequence[tuple[str, Sequence[RunLog]]]  # names, each with its runs
 
 
 def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool = False) -> "Figure":
-    """Return the figure of :func:`draw_comparison`: two rows of four panels, or with ``tall`` four rows of two."""
-    figure, axes, below = lay_out(len(runs), len(runs) + len(kinds_of_curves()), tall)
-    looks = [look_of(number) for number in range(len(runs))]
-    scores = (LOSS, second_score(runs))
-    for i, score in enumerate(scores):
-        for j, against in enumerate(AGAINST):
-            _curves(axes[i, j], runs, looks, against, score)
-    set_limits(axes[:, :3], runs, scores[1])
-    _speeds(axes[0, 3], rows, looks)
-    _bytes_by_rank(axes[1, 3], rows, looks)
-    add_legend(below, [run.name for run in runs], looks, kinds_of_curves())
-    put_words(figure, runs)
+    """Return two rows of four panels, or with ``tall`` four rows of two. ``rows``: of these runs, in their order"""
+    groups, beside = [(run.name, [run]) for run in runs], (partial(_speeds, rows), partial(_bytes_by_rank, rows))
+    return _figure(runs, groups, series_of_one, beside, tall=tall)
+
+
+def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of: Mapping[str, str]) -> "Figure":
+    """Return the figure of variants over seeds: means with bands of one standard deviation.
+
+    runs:       all that have a log; those that came to their end are drawn
+    variants:   rows of :func:`ringtrain.report.comparison.over_seeds.variant_rows`
+    variant_of: name of a run → name of its variant
+    """
+    ended = [run for run in runs if run.outcome in ENDED]
+    names = [variant["name"] for variant in variants]
+    groups = [(name, [run for run in ended if variant_of[run.name] == name]) for name in names]
+    return _figure(ended, groups, mean_curve, [partial(_front, variants, *front) for front in FRONTS], _more_entries())
+
+
+def _figure(
+    runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable], entries=(), tall: bool = False
+) -> "Figure":
+    """Return the figure. ``curve``: that of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row;
+    ``entries``: more of the legend"""
+    entries = [*_kinds_of_curves(), *entries]
+    figure, panels, below = _lay_out(len(groups), len(groups) + len(entries), tall)
+    looks = [
+        {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        for number in range(len(groups))
+    ]
+    second = second_score(runs)
+    for row, score, last in zip(panels, (LOSS, second), beside, strict=True):
+        for axes, against in zip(row, AGAINST, strict=False):
+            _curves(axes, groups, looks, against, score, curve)
+        last(row[3], looks)
+    _set_limits(panels[:, :3], runs, second)
+    _add_legend(below, [name for name, _ in groups], looks, entries)
+    _put_words(figure, runs)
     return figure
 
 
-# ── parts that a comparison over seeds shares ─────────────────────────────────────────────────────────────────────────
-def lay_out(names: int, entries: int, tall: bool = False) -> "tuple[Figure, Any, Axes]":
+def _lay_out(names: int, entries: int, tall: bool) -> "tuple[Figure, Any, Axes]":
     """Return (figure, its axes [row, column] of 2 × 4, the axes of the legend below). names: of runs or variants;
     entries: of the legend; tall: the columns go down the page
     """
@@ -82,61 +93,67 @@ def lay_out(names: int, entries: int, tall: bool = False) -> "tuple[Figure, Any,
     return figure, panels.T if tall else panels, figure.add_subplot(grid[1])
 
 
-def look_of(number: int) -> dict:
-    """Return the colour and the dashes of a run or variant."""
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
-
-
-def width_of_line(number: int, count: int) -> float:
+def _width_of_line(number: int, count: int) -> float:
     """Return a line's width in points: the first line is the widest, so it stays visible beneath the others."""
     return 1.6 + 2.4 * (count - 1 - number) / max(1, count - 1)
 
 
-def put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
+def _put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
     """Write models, data sets and ranks above, unless there are many, and where the figures come from below."""
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
     what = " and ".join(sorted(texts.MODEL_ON_DATA(model=model, data=data) for model, data in facts))
     where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
-    entitle(figure, ", ".join([what, *where] if len(facts) < 3 else where))
-    print_small(figure, small_print([run.start for run in runs]))
+    entitle(figure, ", ".join([what, *where] if len(facts) < 3 else where), small_print([run.start for run in runs]))
 
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(
-    axes: "Axes", runs: Sequence[RunLog], looks: Sequence[dict], against: tuple[str, str, Of], score: DrawnScore
+    axes: "Axes", groups: Groups, looks: Looks, against: tuple[str, str, Of], score: DrawnScore, curve: Callable
 ) -> None:
-    for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
-        trained, tested = (series(points, against[2], score.of) for points in (run.train, run.test))
-        draw_curve(axes, trained, tested, against, look, width_of_line(number, len(runs)))
-    finish_panel(axes, against, score)
-
-
-def draw_curve(
-    axes: "Axes", trained: Curve, tested: Curve, against: tuple[str, str, Of], look: dict, width: float
-) -> None:
-    """Draw training as a thin running mean, tests as points on a line of a width in points."""
-    x, y = trained
-    if x:
-        thin = thin_out(x, running_mean(y))
-        drawn = broken(*thin) if against[0] == "seconds" else thin
-        axes.plot(*drawn, linewidth=0.9, alpha=0.55, color=look["color"])
-    if tested[0]:
-        size = 2 if len(tested[0]) > 60 else 4
-        axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
-
-
-def finish_panel(axes: "Axes", against: tuple[str, str, Of], score: DrawnScore) -> None:
-    """Label a panel of curves; an empty one says why."""
-    axes.set(xlabel=against[1], ylabel=score.label)
+    """Draw training as a thin running mean, tests as points on a line, with a band if they are means."""
+    name, label, x_of = against
+    for number, ((_, runs), look) in enumerate(zip(groups, looks, strict=True)):
+        x, y, _ = curve([run.train for run in runs], x_of, score.of)
+        if x:
+            thin = thin_out(x, running_mean(y))
+            axes.plot(*(broken(*thin) if name == "seconds" else thin), linewidth=0.9, alpha=0.55, color=look["color"])
+        x, y, sd = curve([run.test for run in runs], x_of, score.of)
+        if x:
+            size, width = 2 if len(x) > 60 else 4, _width_of_line(number, len(groups))
+            axes.plot(x, y, linewidth=width, marker="o", markersize=size + width / 2, **look)
+        if sd:
+            low, high = ([m + sign * s for m, s in zip(y, sd, strict=True)] for sign in (-1, 1))
+            axes.fill_between(x, low, high, color=look["color"], alpha=OPACITY, linewidth=0)
+    axes.set(xlabel=label, ylabel=score.label)
     axes.locator_params(axis="x", nbins=6)
-    if against[0] == "examples":
+    if name == "examples":
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if not axes.lines:
-        say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else score.name))
+        say(axes, texts.NOT_RECORDED(what="bytes" if name == "bytes" else score.name))
 
 
-def set_limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
+def series_of_one(curves: Sequence[Sequence[Point]], x_of: Of, y_of: Of) -> tuple[list, list, list]:
+    """Return (x, y, no standard deviations) of the one curve."""
+    return *series(curves[0], x_of, y_of), []
+
+
+def mean_curve(curves: Sequence[Sequence[Point]], x_of: Of, y_of: Of) -> tuple[list, list, list]:
+    """Return means of x, and means and standard deviations of y, at the numbers of examples that all curves have."""
+    at: dict[int, list[tuple]] = {}
+    for point in (point for curve in curves for point in curve):
+        x, y = x_of(point), y_of(point)
+        if x is not None and y is not None:
+            at.setdefault(point.examples, []).append((x, y))
+    whole = [at[examples] for examples in sorted(at) if len(at[examples]) == len(curves)]
+    return (
+        [mean(x for x, _ in pairs) for pairs in whole],
+        [mean(y for _, y in pairs) for pairs in whole],
+        [stdev(y for _, y in pairs) if len(pairs) > 1 else 0.0 for pairs in whole],
+    )
+
+
+def _set_limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
     """Set the same limits for all axes of a row."""
     losses = [point.loss for run in runs for point in run.test if point.loss is not None]
     begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
@@ -150,8 +167,8 @@ def set_limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
             each.set_xlim(left=0.0)
 
 
-# ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
+# ── bars of runs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def _speeds(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
     for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
         if row["images_per_s"] is not None:
             axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
@@ -164,15 +181,15 @@ def _speeds(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
         say(axes, texts.NOT_RECORDED(what="its speed"))
 
 
-def _bytes_by_rank(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) -> None:
+def _bytes_by_rank(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
     """Draw a group of bars a run, a bar a rank: rank 0 above."""
     sent = [[] if None in (row["bytes_sent"] or []) else row["bytes_sent"] or [] for row in rows]
     few_ranks = max(map(len, sent), default=0) <= ALL_RANKS
-    for place, (own, look) in enumerate(zip(sent, looks, strict=True)):
-        shown = own if few_ranks or not own else [min(own), sorted(own)[len(own) // 2], max(own)]
+    for place, (nbytes, look) in enumerate(zip(sent, looks, strict=True)):
+        shown = nbytes if few_ranks or not nbytes else [min(nbytes), sorted(nbytes)[len(nbytes) // 2], max(nbytes)]
         height = 0.7 / max(1, len(shown))
-        for k, nbytes in enumerate(shown):
-            axes.barh(place - 0.35 + (k + 0.5) * height, nbytes / 1e6, color=look["color"], height=0.85 * height)
+        places = [place - 0.35 + (k + 0.5) * height for k in range(len(shown))]
+        axes.barh(places, [each / 1e6 for each in shown], color=look["color"], height=0.85 * height)
     _name_bars(axes, rows, "sent, MB: a bar a rank" if few_ranks else "sent, MB: least, median and most of all ranks")
     if not any(sent):
         say(axes, texts.NOT_RECORDED(what="bytes"))
@@ -180,16 +197,42 @@ def _bytes_by_rank(axes: "Axes", rows: Sequence[dict], looks: Sequence[dict]) ->
 
 def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:
     """Write each run's name beside its bars, and leave room at their ends."""
-    names = ["\n".join(textwrap.wrap(row["name"], NAME_WIDTH)[:3]) for row in rows]
-    axes.set_yticks(range(len(rows)), names, fontsize=9)
-    axes.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, ["\n".join(textwrap.wrap(row["name"], NAME_WIDTH)[:3]) for row in rows], label, 9)
     axes.margins(x=0.2)
 
 
+# ── fronts of variants ────────────────────────────────────────────────────────────────────────────────────────────────
+def _front(
+    variants: Sequence[dict], front: str, cost: str, unit: float, label: str, axes: "Axes", looks: Looks
+) -> None:
+    """Draw the last score against what it costs, with standard deviations; variants on the front are filled."""
+    has_accuracy = any(variant["test_accuracy"] is not None for variant in variants)
+    score, scale = ("test_accuracy", 100.0) if has_accuracy else ("test_loss", 1.0)
+    points = []
+    for number, (variant, look) in enumerate(zip(variants, looks, strict=True)):
+        if variant[front] is not None:
+            x, y = unit * variant[cost], scale * variant[score]
+            bars: dict[str, Any] = {
+                "xerr": unit * (variant[f"{cost}_sd"] or 0.0),
+                "yerr": scale * (variant[f"{score}_sd"] or 0.0),
+                "marker": "o",
+                "markersize": 5 + 2 * _width_of_line(number, len(variants)),
+                "capsize": 3,
+            }
+            fill = look["color"] if variant[front] else "white"
+            axes.errorbar(x, y, **bars, color=look["color"], markerfacecolor=fill)
+            points += [(x, y)] if variant[front] else []
+    points.sort()
+    axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
+    axes.set(xlabel=label, ylabel=texts.ACCURACY_AXIS() if has_accuracy else texts.LOSS_AXIS())
+    axes.locator_params(axis="x", nbins=6)
+    axes.margins(0.12)
+    if not points:
+        say(axes, texts.NOT_RECORDED(what="both"))
+
+
 # ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def kinds_of_curves() -> list:
+def _kinds_of_curves() -> list:
     """Return entries of a legend."""
     from matplotlib.lines import Line2D
 
@@ -200,10 +243,23 @@ def kinds_of_curves() -> list:
     ]
 
 
-def add_legend(axes: "Axes", names: Sequence[str], looks: Sequence[dict], more: Sequence) -> None:
-    """Explain looks by names. ``more``: further entries"""
+def _more_entries() -> list:
+    """Return entries of what the picture of variants has beside curves."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    dominated: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o", "markerfacecolor": "white"}
+    return [
+        Patch(color=GREY, alpha=OPACITY, label="± one standard deviation over seeds"),
+        Line2D([], [], label="Pareto front: no other is as good for less", **FRONT),
+        Line2D([], [], label="not on the front", **dominated),
+    ]
+
+
+def _add_legend(axes: "Axes", names: Sequence[str], looks: Looks, entries: Sequence) -> None:
+    """Explain looks by names. ``entries``: further ones"""
     from matplotlib.lines import Line2D
 
     named = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
     axes.set_axis_off()
-    axes.legend(handles=[*named, *more], loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)
+    axes.legend(handles=[*named, *entries], loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)

@@ -7,6 +7,7 @@ from itertools import accumulate
 from statistics import median
 
 from ringtrain.report.comparison.logs import CUT_SHORT, RunLog
+from ringtrain.show.tables import NOTHING
 
 # The settings that runs should share, and the notes on those that differ.
 COMMON = {
@@ -28,8 +29,6 @@ COMMON = {
 }
 
 BEFORE = {"precision": "float32", "loss": "ce"}  # of logs of earlier versions
-
-NOTHING = "–"
 
 
 @dataclass(frozen=True, slots=True)

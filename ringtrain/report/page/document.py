@@ -5,27 +5,19 @@ from functools import partial
 
 from ringtrain import __version__
 from ringtrain.report.comparison.plot import comparison_figure
-from ringtrain.report.comparison.rows import NOTHING, notes_of, rows_of
-from ringtrain.report.comparison.table import GROUPS
+from ringtrain.report.comparison.rows import notes_of, rows_of
+from ringtrain.report.comparison.table import GROUPS, NAME
 from ringtrain.report.figure import date_of, few, title_of
-from ringtrain.report.page import sections, texts
-from ringtrain.report.page.figures import inline
-from ringtrain.report.page.html import Html, items, joined, table, tag
+from ringtrain.report.page import texts
 from ringtrain.report.page.inputs import ReportedRun
-from ringtrain.report.page.sections import heading, setting
+from ringtrain.report.page.sections import glance, sections, setting
 from ringtrain.report.page.style import CSS
+from ringtrain.show.figures import inline
+from ringtrain.show.html import Html, columns_table, items, table, tag
+from ringtrain.show.tables import NOTHING, shown_columns
 
 # The browser itself then refuses whatever a name or a note of a run might smuggle in.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-OF_ONE = (
-    sections.communication,
-    sections.timeline,
-    sections.classes,
-    sections.configuration,
-    sections.environment,
-    sections.notes_and_end,
-    sections.left_out,
-)
 FACTS = ("version", "date", "hosts", "ranks", "nodes", "device", "mpi", "job", "data", "train_examples", "strategy")
 NOT_COMPARED = ("out",)  # the folder: the run's name says it
 
@@ -47,10 +39,10 @@ def report_page(runs: Sequence[ReportedRun], date: str) -> str:
 
 
 def _of_one(run: ReportedRun) -> Iterable[Html]:
-    yield heading(run.log.name, 1)
+    yield tag("h1", run.log.name)
     yield from _subtitle(run)
-    yield sections.glance(rows_of([run.log])[0])
-    yield from filter(None, (section(run, 2) for section in (sections.curves, *OF_ONE)))
+    yield glance(rows_of([run.log])[0])
+    yield from sections(run, 2)
 
 
 def _subtitle(run: ReportedRun) -> Iterable[Html]:
@@ -66,31 +58,23 @@ def _subtitle(run: ReportedRun) -> Iterable[Html]:
 def _of_several(runs: Sequence[ReportedRun]) -> Iterable[Html]:
     logs = [run.log for run in runs]
     rows = rows_of(logs)
-    yield heading(f"{len(runs)} runs: {few(log.name for log in logs)}", 1)
-    yield heading(texts.CURVES(), 2)
+    yield tag("h1", f"{len(runs)} runs: {few(log.name for log in logs)}")
+    yield tag("h2", texts.CURVES())
     yield inline(partial(comparison_figure, logs, rows, tall=True), texts.CURVES())
-    yield heading("Figures", 2)
-    yield from _figures(rows)
-    yield heading("What differs", 2)
+    yield tag("h2", "Figures")
+    for shown in filter(None, shown_columns(GROUPS, rows)):  # the tables of `ringtrain compare`
+        yield columns_table([NAME, *shown], rows)
+    yield tag("h2", "What differs")
     yield _differences(runs)
     notes = notes_of(logs, rows)
     if notes:
-        yield joined([heading("Notes", 2), items(notes)])
+        yield tag("h2", "Notes")
+        yield items(notes)
     for run, row in zip(runs, rows, strict=True):
-        yield heading(run.log.name, 2)
+        yield tag("h2", run.log.name)
         yield from _subtitle(run)
-        yield sections.glance(row)
-        yield from filter(None, (section(run, 3) for section in OF_ONE))
-
-
-def _figures(rows: Sequence[dict]) -> Iterable[Html]:
-    """Return the tables of `ringtrain compare`: the columns that any run has a figure for."""
-    for group in GROUPS:
-        shown = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
-        if shown:
-            head = ["run", *(" ".join(filter(None, (column.title, column.unit))) for column in shown)]
-            left = 1 + sum(column.left for column in shown)
-            yield table(head, ([row["name"], *(column.text(row) for column in shown)] for row in rows), left)
+        yield glance(row)
+        yield from sections(run, 3)
 
 
 def _differences(runs: Sequence[ReportedRun]) -> Html:

@@ -1,15 +1,11 @@
-"""The figures of the page beside curves and timeline: communication by bucket, the confusion matrix; and figures as
-parts of an HTML page.
-"""
+"""The figures of the page beside curves and timeline: communication by bucket, the confusion matrix."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ringtrain.errors import plain
 from ringtrain.humanize import format_bytes
-from ringtrain.report.figure import COLOURS, drawn, new_figure
-from ringtrain.report.page.html import Html, attribute, tag
+from ringtrain.show.figures import COLOURS, name_rows, new_figure
 from ringtrain.template import Template
 
 if TYPE_CHECKING:
@@ -20,33 +16,6 @@ MOST_COUNTS = 20  # classes of a matrix that has its counts in its cells
 MOST_NAMES = 50  # and their names at its sides
 NAME_WIDTH = 24  # characters of a class
 SHARES = ("#d6e6f4", "#1f6fb8")  # of none and of all: seen on white and on black
-# Colours that the page itself decides, in light and in dark, and their stand-ins while a figure is drawn.
-INK, LINES = "#010203", "#040506"
-OF_PAGE = {INK: "currentColor", "#000000": "currentColor", LINES: "var(--rule)"}
-INLINE = {
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": LINES,
-    "savefig.transparent": True,
-    "svg.fonttype": "none",  # text stays text: small, and found by a search
-}
-
-
-def inline(make: "Callable[[], Figure]", label: str) -> Html:
-    """Return a figure as an SVG element of a page: without ids that other figures have too, in the page's colours.
-    ``label``: for those who do not see it
-    """
-    text = drawn(make, "svg", {**INLINE, "svg.hashsalt": label}).decode()
-    text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label={attribute(label)}', 1)
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    used = set(re.findall(r"""(?:url\(|href=")#([^")]+)""", text))
-    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
-    for stand_in, colour in OF_PAGE.items():
-        text = text.replace(stand_in, colour)
-    return tag("div", Html(re.sub(r"\n\s*", "\n", text)), class_="scroll")
 
 
 def buckets_figure(buckets: Sequence[dict]) -> "Figure":
@@ -70,10 +39,7 @@ def buckets_figure(buckets: Sequence[dict]) -> "Figure":
         )
         for each in shown
     ]
-    axes.set_yticks(range(len(shown)), names, fontsize=8)
-    axes.set(xlabel="ms an iteration, rank 0, median of the last ones", ylim=(len(shown) - 0.4, -0.6))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, names, "ms an iteration, rank 0, median of the last ones", 8)
     axes.margins(x=0.05)
     figure.legend(loc="outside upper right", ncols=2)
     return figure

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ringtrain.report.figure import GREY, new_figure
 from ringtrain.report.page import texts
 from ringtrain.report.trace import DEVICE, LOOP, Slice
+from ringtrain.show.figures import GREY, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

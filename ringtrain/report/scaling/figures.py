@@ -3,7 +3,7 @@
 The rounds are interleaved: each has a run of every number of ranks, so a speed-up is of two runs of the same round.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from statistics import median
 
@@ -108,12 +108,3 @@ def median_interval(values: Sequence[float]) -> tuple[float | None, float | None
     confidences = [1 - 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n for k in range(n // 2)]
     k = max((k for k, confidence in enumerate(confidences) if confidence >= CONFIDENCE), default=0)
     return median(x), x[k], x[n - 1 - k], confidences[k]
-
-
-def interval(row: dict, key: str, form: Callable[[float], str]) -> str:
-    """Format a figure and its interval: 3.71 [3.60, 3.75]; "–" without a figure."""
-    if row[key] is None:
-        return "–"
-    if row[f"{key}_low"] is None:
-        return form(row[key])
-    return f"{form(row[key])} [{form(row[f'{key}_low'])}, {form(row[f'{key}_high'])}]"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ringtrain.report.events import EpochEnded, Iteration, RunStarted
 from ringtrain.report.screen.words import BEST, accuracy_percent, clock, epoch_of, metric_name, metric_value
-from ringtrain.tables import fixed_line
+from ringtrain.show.tables import fixed_line
 
 HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
 DROPPED = ("images/s", "rate", "train acc", "time", "train loss", "test loss")  # for a narrow screen, in this order

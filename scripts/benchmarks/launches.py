@@ -87,15 +87,12 @@ def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
     launches, protocol = header["launches"], header["protocol"]
     loads = [launch["load"] for launch in launches]
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
+    ranks, nodes = plural(header["ranks"], "rank"), plural(header["nodes"], "node")
+    machine = f"{ranks} on {nodes} ({hosts}); {header['cpu']}; {header['library']}"
     lines = [
-        (
-            f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')} ({hosts}); {header['cpu']}; "
-            f"{header['library']}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}."
-        ),
-        (
-            f"{plural(len(launches), 'launch', 'launches')} of {protocol['repeats']} iterations; before each, "
-            f"{before_a_call(protocol)}."
-        ),
+        f"{machine}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}.",
+        f"{plural(len(launches), 'launch', 'launches')} of {protocol['repeats']} iterations; before each, "
+        f"{before_a_call(protocol)}.",
         f"Times as fast as `{NATIVE}`, whose own times are in µs: least, **median**, greatest of the launches.",
     ]
     doubts = dict.fromkeys(why for row in rows for why in row["unreliable"] or [])

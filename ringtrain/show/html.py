@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ringtrain.show.tables import Column
 from ringtrain.template import LINES, escaped
 
 
@@ -37,6 +38,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     lines = [tag("tr", *(tag("td", cell, **side) for cell, side in zip(row, sides, strict=True))) for row in rows]
     whole = tag("table", tag("thead", titles), tag("tbody", *lines))
     return tag("div", whole, class_="scroll")
+
+
+def columns_table(columns: Sequence[Column], rows: Sequence) -> Html:
+    """Return a table of columns, those of words first; their units follow the titles."""
+    head = [" ".join(filter(None, (column.title, column.unit))) for column in columns]
+    return table(head, ([column.text(row) for column in columns] for row in rows), sum(each.left for each in columns))
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
