@@ -93,8 +93,6 @@ def make_allreduce(
         choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
         made = prepare(choice.algorithm)
         made.algorithm, made.why = auto_name(choice.algorithm), choice.why
-        if wire is None:  # messages were measured unpacked
-            made.expected_s = choice.times_s.get(choice.algorithm)
     else:
         made = prepare(algorithm)
     return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size, of=of)

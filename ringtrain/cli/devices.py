@@ -69,6 +69,6 @@ def real_cuda(transport: Transport) -> BenchDevices:
     from ringtrain.transport.world import choose_way
 
     def index() -> int:
-        return bind(os.environ, visible_devices(), transport.local_rank).index
+        return bind(os.environ, visible_devices(), transport.local_rank)
 
     return BenchDevices(index, make_runtime, CudaOps, lambda world, number: choose_way(world, "auto", number, MAKER))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Exit with 1 if a line is warn, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def doctor(device, mpi_cuda, path, quick, strict, as_json):
-    """Preflight check: MPI, cores, memory, devices, and what to do about each.
+    """Preflight check: versions, MPI, cores, GPUs, disk, links, and what to do about each.
 
     Under mpirun it checks all ranks together and names those that differ. Each line is ok, warn (a run works, but not
     as well as it could) or fail, with advice. Exit status: 0; 1 if a line is fail; 4 if a check does not end.
@@ -55,11 +55,10 @@ def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: boo
     from ringtrain.cli.devices import MAKER
     from ringtrain.launch.doctor import checks
     from ringtrain.launch.doctor.doctor import FAIL, OK, DoctorContext, examine, worst_status
-    from ringtrain.launch.doctor.timeout import Limit
 
     context = DoctorContext(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER, path=path)
     chosen = checks.CHECKS if quick else (*checks.CHECKS, *checks.MEASURED)
-    lines = examine(context, chosen, Limit(lambda words: _give_up(context, words)))
+    lines = examine(context, chosen)
     hosts = transport.gather_json(context.host)
     if transport.rank == 0:
         if as_json:
@@ -79,18 +78,6 @@ def _make(number: int):
     from ringtrain.ops.cuda.cupy_runtime import make_runtime
 
     return make_runtime(number)
-
-
-def _give_up(context, words: str) -> None:
-    """End all ranks, from a thread: the main thread may wait in the system."""
-    import os
-
-    from ringtrain.errors import StalledError
-
-    echo(f"ringtrain doctor: rank {context.transport.rank} on {context.host}: {words}", err=True)
-    if context.transport.size > 1:
-        context.transport.abort(StalledError.exit_code)
-    os._exit(StalledError.exit_code)
 
 
 PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun

@@ -37,7 +37,7 @@ COMMANDS = {
     ),
     "tune": ("ringtrain.cli.tune", "Find the fastest all-reduce on this machine, under mpirun."),
     "slurm": ("ringtrain.cli.slurm", "Write a batch script for Slurm."),
-    "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, memory, devices."),
+    "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, GPUs, disk, links."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
 SHOWN_ONCE = ("models", "schedule", "export", "runs", "report", "plan")  # the same on every rank: rank 0 prints it

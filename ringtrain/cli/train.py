@@ -25,17 +25,13 @@ def train(run_file, **flags):
     with watching(last=True) as stop:  # first, so that a signal while modules load stops all ranks together
         from ringtrain.cli.world import check_command, world_session
         from ringtrain.train.options import read_options
-        from ringtrain.train.start.recover import ElasticRun, RecoveryState, end_all, failure_recorded
-        from ringtrain.train.start.start import run_training
+        from ringtrain.train.start.recover import ElasticRun, end_all
 
         with world_session() as session:
             check_command(session.world, "train")
-            world, options, state = session.world, read_options(run_file, given(flags)), RecoveryState()
-            stop.end_all = partial(end_all, world)
+            stop.end_all = partial(end_all, session.world)
+            options, replacement = read_options(run_file, given(flags)), []
             if options.elastic is not None:
                 replacement = child_command("ringtrain.cli.replacement", *sys.argv[1:])  # of a lost rank
-                ElasticRun(world, options, replacement, stop).train()
-            else:
-                with failure_recorded(world, stop, state):
-                    run_training(world.enter(), options, stop, state)
+            ElasticRun(session.world, options, replacement, stop).train()
         return session.code

@@ -186,8 +186,6 @@ class ExchangeFacts:
     dynamic_batches:    whether any free rank takes the next part of a batch
     all_reduces:        whether ``--algorithm`` has a meaning
     within_passes:      whether ranks exchange within passes: all make the same number, also without examples
-    hidden_by:          the passes, "backward" or "forward", during which gradients of each iteration travel; none if
-                        they travel after them, or if other data or longer periods decide the cost
     shards:             this rank's shards start:stop of the batch, if gradients of shards are added in one fixed order;
                         else None
     notes:              lines for the user: choices, and options that have another effect
@@ -204,7 +202,6 @@ class ExchangeFacts:
     dynamic_batches: bool = False
     all_reduces: bool = True
     within_passes: bool = False
-    hidden_by: tuple[str, ...] = ()
     shards: tuple[int, int] | None = None
     notes: Sequence[str] = ()
     state_bytes: int | None = None

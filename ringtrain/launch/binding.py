@@ -20,15 +20,6 @@ GIVEN = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """The device of a process. ``index``: among those ``visible``; ``why``: in words"""
-
-    index: int
-    visible: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Bound:
     """One line of the table. ``node``: from 0; ``uuid``: of the device"""
 
@@ -40,33 +31,28 @@ class Bound:
     uuid: str
 
 
-def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> Binding:
-    """Choose the device of the process with this local rank among ``visible`` devices.
+def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> int:
+    """Return the device of the process with this local rank, by its number among ``visible`` devices.
 
     Raises: DeviceError if it sees none
     """
-    mask = environ.get(MASK)
-    if not visible:
-        raise DeviceError(_blind(environ, mask))
-    of = f" of {MASK}={mask}" if mask is not None else ""
-    if visible == 1:
-        return Binding(0, 1, f"the only visible one{of}")
-    return Binding(local_rank % visible, visible, f"local rank {local_rank} modulo the {visible} visible ones{of}")
-
-
-def _blind(environ: Mapping[str, str], mask: str | None) -> str:
-    if mask is not None:
-        told = (
-            f"{MASK} is {mask!r}, which names no device of this machine: unset it, or name devices that nvidia-smi -L "
-            "lists"
+    if visible:
+        return local_rank % visible
+    if MASK in environ:
+        hint = (
+            f"{MASK} is {environ[MASK]!r}, which names no device of this machine: unset it, or name devices that "
+            "nvidia-smi -L lists"
         )
     elif any(name in environ for name in GIVEN):
-        told = "the job has some, but this task got none: srun --gpus-per-task=1, or --gpus-per-node"
-    elif any(name.startswith("SLURM_") for name in environ):
-        told = "ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch"
+        hint = "the job has some, but this task got none: srun --gpus-per-task=1, or --gpus-per-node"
     else:
-        told = "nvidia-smi -L lists those of this machine; a container needs --gpus all"
-    return f"--device cuda: this process sees no GPU: {told}; or use --device cpu"
+        on_slurm = any(name.startswith("SLURM_") for name in environ)
+        hint = (
+            "ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch"
+            if on_slurm
+            else "nvidia-smi -L lists those of this machine; a container needs --gpus all"
+        )
+    raise DeviceError(f"--device cuda: this process sees no GPU: {hint}; or use --device cpu")
 
 
 def binding_table(everyone: Sequence[Bound]) -> list[str]:

@@ -2,10 +2,9 @@
 and the last collectives of every rank."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from ringtrain.monitor import texts
-from ringtrain.monitor.flight_recorder import RankRecord, RecordedCollective
+from ringtrain.monitor.flight_recorder import RankRecord
 from ringtrain.template import joined
 from ringtrain.transport.waiting import peers, placed
 
@@ -16,7 +15,7 @@ RANKS = 64  # so many ranks are listed
 def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
     """The calls of all ranks under this number; None if they are equal. The call of most ranks is the expected one; of
     two calls of equally many ranks, that of the lowest rank."""
-    calls = _grouped(rows, lambda row: row.entries[number].text if number in row.entries else None)
+    calls = _calls(rows, number)
     made = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
     if len(made) < 2:
         return None
@@ -90,7 +89,13 @@ def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
 
 def _whereabouts(row: RankRecord, quiet: Callable[[int], float | None]) -> str:
     last = row.entries.get(row.last)
-    where = "it has begun none" if last is None else _state(last)
+    where: str = "it has begun none"
+    if last is not None:
+        where = (
+            f"its last is collective {last.number}, done"
+            if last.done
+            else f"its last is collective {last.number}, not done"
+        )
     if row.iteration:
         where += f", in iteration {row.iteration}"
     if row.left:
@@ -141,14 +146,6 @@ def rank_states(
     return [*lines, *([texts.NOT_SEEN(rank=rank, gap=gap)] if gap else [])]
 
 
-def _state(entry: RecordedCollective) -> str:
-    return (
-        f"its last is collective {entry.number}, done"
-        if entry.done
-        else f"its last is collective {entry.number}, not done"
-    )
-
-
 def _life(seconds: float) -> str:
     return f"it has given no sign of life for {seconds:.3g} s: it is stopped, or its node hangs"
 
@@ -160,14 +157,10 @@ def last_collectives(rows: Sequence[RankRecord], quiet: Callable[[int], float | 
     lines: list[str] = ["the last collectives of every rank:"]
     for number in range(max(1, newest - TOLD + 1), newest + 1):
         absent = [row.rank for row in rows if row.last < number]
-        calls = _grouped(rows, partial(_call_text, number))
+        calls = _calls(rows, number)
         states = [f"{text}: {_states(rows, ranks, number)}" for text, ranks in calls.items() if text]
         lines.append(f"  {number}  {'; '.join([*states, *_absent(absent, quiet)])}")
     return lines
-
-
-def _call_text(number: int, row: RankRecord) -> str | None:
-    return row.entries[number].text if number in row.entries else None
 
 
 def _absent(ranks: list[int], quiet: Callable[[int], float | None]) -> list[str]:
@@ -188,9 +181,9 @@ def _states(rows: Sequence[RankRecord], ranks: list[int], number: int) -> str:
     return ", ".join(states)
 
 
-def _grouped(rows: Sequence[RankRecord], key: Callable[[RankRecord], str | None]) -> dict[str | None, list[int]]:
-    """Ranks by key."""
-    groups: dict[str | None, list[int]] = {}
+def _calls(rows: Sequence[RankRecord], number: int) -> dict[str | None, list[int]]:
+    """The ranks of each call under this number; of None, those that have not begun it."""
+    calls: dict[str | None, list[int]] = {}
     for row in rows:
-        groups.setdefault(key(row), []).append(row.rank)
-    return groups
+        calls.setdefault(row.entries[number].text if number in row.entries else None, []).append(row.rank)
+    return calls

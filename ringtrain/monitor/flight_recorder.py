@@ -204,7 +204,8 @@ class FlightRecorder:
         return [self._row(rank, words) for rank, words in enumerate(self._words.copy())]
 
     def _row(self, rank: int, words: np.ndarray) -> RankRecord:
-        described = self._described | _calls(words)
+        records = words[DESCRIBED:DOING].reshape(CALLS, CALL_WORDS)
+        described = self._described | {int(record[0]): _text(record[1:]) for record in records}
         places = zip(*(words[start : start + RING].tolist() for start in (BEGUN, DONE, MOVED)), strict=True)
         entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
         by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
@@ -218,11 +219,6 @@ class FlightRecorder:
             int(words[DOING_MS]) / 1000,
             bool(words[LIMITED]),
         )
-
-
-def _calls(words: np.ndarray) -> dict[int, str]:
-    records = words[DESCRIBED:DOING].reshape(CALLS, CALL_WORDS)
-    return {int(record[0]): _text(record[1:]) for record in records}
 
 
 def _text(words: np.ndarray) -> str:

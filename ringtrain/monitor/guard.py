@@ -82,7 +82,6 @@ class Guard:
         self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
         watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
-        watched.expected_s = reduction.expected_s
         return watched
 
     def call(self, text: str) -> CollectiveCall:

@@ -3,8 +3,6 @@
 import os
 import sys
 import threading
-import traceback
-from types import FrameType
 
 from ringtrain.template import joined
 from ringtrain.transport.activity import Activity
@@ -27,7 +25,10 @@ def compose(activity: Activity, rank: int) -> str:
     lines = [f"stacks of rank {rank} ({activity.host}), process {os.getpid()}: {current_stage(activity)}"]
     for thread in threads:
         if thread.ident in frames and not thread.name.startswith(WATCHERS):
-            lines += [f"  thread {thread.name!r}", *_calls(frames[thread.ident])]
+            calls = traceback.extract_stack(frames[thread.ident])
+            first = next((i for i, call in enumerate(calls) if call.filename != BENEATH), 0)
+            lines.append(f"  thread {thread.name!r}")
+            lines += [f"    {call.filename}:{call.lineno} in {call.name}" for call in calls[first:]]
     return f"{joined(lines)}\n"
 
 
@@ -37,14 +38,3 @@ def current_stage(activity: Activity) -> str:
     iteration = f"iteration {activity.iteration}" if activity.iteration else ""
     stage = f"in {doing}" if doing else ""
     return ", ".join(filter(None, [iteration, stage, activity.collective()])) or "before its first stage"
-
-
-def _calls(frame: FrameType) -> list[str]:
-    return [f"    {call.filename}:{call.lineno} in {call.name}" for call in _stack(frame)]
-
-
-def _stack(frame: FrameType) -> list[traceback.FrameSummary]:
-    """Without the calls with which every thread begins."""
-    calls = traceback.extract_stack(frame)
-    first = next((i for i, call in enumerate(calls) if call.filename != BENEATH), 0)
-    return calls[first:]

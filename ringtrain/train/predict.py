@@ -136,7 +136,9 @@ def write_predictions(
     data = trained.data if isinstance(trained, TrainedOnData) else None
     if data is not None and layer is None:
         together(transport, lambda: check_output(trained.loss, trained.graph, data))
-    form = _form_of(trained, layer, sum(source.split.count for source in sources), named)
+    kind = FEATURES if layer is not None else PROBABILITY if trained.loss.probabilities else VALUES
+    count = sum(source.split.count for source in sources)
+    form = PredictionForm(kind, count, tuple(shape_of(trained, layer)), trained.facts.classes, named)
     made: list[PredictionFile] = []
 
     def make() -> None:
@@ -177,11 +179,6 @@ def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
     if layer is not None and layer not in names:
         raise everywhere(ModelError(nn_texts.UNKNOWN_LAYER(layer=layer, hint=nearest(layer, names))))
     return trained.graph.shapes[layer or trained.graph.output]
-
-
-def _form_of(trained: TrainedModel, layer: str | None, count: int, named: bool) -> PredictionForm:
-    kind = FEATURES if layer is not None else PROBABILITY if trained.loss.probabilities else VALUES
-    return PredictionForm(kind, count, tuple(shape_of(trained, layer)), trained.facts.classes, named)
 
 
 def _rows(

@@ -194,13 +194,6 @@ def look() -> list[Evidence]:
     return libmpi.mpi_evidence()
 
 
-def fault_tolerance() -> tuple[bool, bool]:
-    """Whether the MPI of this process has ULFM, and whether it was started with it."""
-    from ringtrain.transport.mpi import libmpi
-
-    return libmpi.ulfm_support()
-
-
 def choose_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
     """The way of messages from device memory, the same on all ranks. Collective. Call it before any rank uses its
     device: a device may refuse a second process.

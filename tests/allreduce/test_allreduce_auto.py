@@ -212,9 +212,9 @@ def test_a_chosen_reduction_says_so_and_sums():
         run = make_allreduce(t, buffer, "auto", lambda a, b, y: np.add(a, b, out=y), tuning=MEASURED)
         run.start()
         run.wait(20.0)
-        return run.algorithm, run.why, run.expected_s, buffer[0]
+        return run.algorithm, run.why, buffer[0]
 
-    assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 1e-3, 3.0)] * 2
+    assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 3.0)] * 2
 
 
 def test_between_nodes_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
@@ -239,18 +239,16 @@ def test_training_says_which_buckets_were_given_what():
         arena = Arena(t.allocate, layers, "float32")
         exchange = AllReduce(t, ReferenceOps("float32"), bucket_bytes=1, **options)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9, weight_decay=0.0)))
-        return list(exchange.facts.notes), exchange.reducers.expected_s
+        return list(exchange.facts.notes)
 
     known = table(MEASURED.rows, models=[model("ring", 0.0, 1e-9), model("mpi", 1.0, 0.0)])
-    remarks, seconds = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]
-    between, _ = estimate([(KIB, 40e-6), (MIB, 1e-3)], None, 400_000)
-    assert seconds == pytest.approx(10e-6 + between + 1e-3 + 2e-3)
+    remarks = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]
     assert remarks == [
         "auto: ring for 390.6 KiB, 1 MiB, 2 MiB (at 2 MiB: modelled 2 ms; mpi 4 ms)",
         "auto: mpi for 512 B (modelled 10 µs; ring 20 µs)",
     ]
-    assert LoopbackWorld(2).run(lambda t: body(t, algorithm="ring"))[0] == ([], None)
-    assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == ([], None)
+    assert LoopbackWorld(2).run(lambda t: body(t, algorithm="ring"))[0] == []
+    assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == []
 
 
 def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **more):

@@ -89,7 +89,7 @@ def test_cost_predicts():
 
 def test_draw_makes_tables_and_pictures(tmp_path):
     output = run("draw", "sliced", "-n", 2)
-    assert "│ 0:1 += 4:5 │ 1:2 += 3:4 │" in output and says("chunks", "overwrite").matches(output)
+    assert "│ 0:1 += 4:5 │ 1:2 += 3:4 │" in output and says("added", "overwrite").matches(output)
     wide = run("draw", "tree", "-n", 32)
     assert "rank 31" in wide and "…" not in wide
     assert re.search(says("drawn", "in"), run("draw", "tree", "-o", tmp_path / "tree.svg"))

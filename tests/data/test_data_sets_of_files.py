@@ -216,7 +216,7 @@ WRONG_H5 = {
     "objects": (objects, says("object")),
     "compounds": (
         there(np.zeros(60, [("a", "u1")])),
-        says("type", "floats"),
+        says("floats", "up"),
     ),
     "complex": (
         there(np.zeros((60, 2), "c16")),

@@ -1,7 +1,11 @@
 """The batch scripts, run by bash with commands in place of Slurm's and MPI's that note what they are told. (tests/slurm
-has the real ones.)"""
+has the real ones.)
+
+A file of ``batch/`` has for each case the exit code, what those commands note, and what the script says. After an
+intended change run the tests with WRITE_BATCH=1, and read the difference."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -185,145 +189,127 @@ def test_a_script_starts_the_ringtrain_of_an_environment_by_its_whole_path(job, 
     assert ran.code == 0 and f" {tmp_path}/.venv/bin/ringtrain " in ran.notes[0]
 
 
-def test_it_is_a_job(job):
-    ran = job(SLURM_JOB_ID="")
-    assert ran.code == 2 and "this is a job for Slurm: submit it, as sbatch" in ran.out
+# ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+COMMAND = ("sh", "-c", "a command")
+GOING = {"plan": ["interrupted 75 40"]}
+BY_SRUN = {"RINGTRAIN_LAUNCHER": "srun"}
+IMAGE = {"RINGTRAIN_CONTAINER": "image.sif", "RINGTRAIN_CONTAINER_FLAGS": "--bind /scratch"}
+STAGE = {"RINGTRAIN_STAGE": "/scratch"}
+OWN = {"RUN": "own"}
+USR1 = {"told": signal.SIGUSR1}
+TERM = {"told": signal.SIGTERM}
+CASES = {
+    "train": {
+        "no job": {"SLURM_JOB_ID": ""},
+        "ranks of the allocation": {"flags": ["--model", "lenet"]},
+        "cores of a task": {"SLURM_TASKS_PER_NODE": "3,1", "SLURM_CPUS_PER_TASK": "6"},
+        "a rank a GPU": {"SLURM_NTASKS": "", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4"},
+        "ranks of a setting": {"RINGTRAIN_RANKS_PER_NODE": "3", "RINGTRAIN_MAPPING": "--map-by core"},
+        "flags of the launcher": {"RINGTRAIN_LAUNCHER_FLAGS": "--with-ft ulfm"},
+        "srun": {**BY_SRUN, "RINGTRAIN_SRUN_MPI": "pmi2", "SLURM_CPUS_PER_TASK": "6"},
+        "MPICH": {"MPIRUN_KIND": "HYDRA"},
+        "container": IMAGE,
+        "container with GPUs": {**IMAGE, "SLURM_GPUS_ON_NODE": "2"},
+        "no image": {"RINGTRAIN_CONTAINER": "none.sif"},
+        "no environment": {"RINGTRAIN_VENV": "none"},
+        "no launcher": {"RINGTRAIN_LAUNCHER": "mprun"},
+        "--out own": {**OWN, "flags": ["--out", "own"]},
+        "--out=own": {**OWN, "flags": ["--out=own"]},
+        "-o own": {**OWN, "flags": ["-o", "own"]},
+        "-oown": {**OWN, "flags": ["-oown"]},
+        "array": {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "2", "RUN": "runs/ringtrain-4-2"},
+        "staged data": {**STAGE, "flags": ["--data", "a/b.h5"]},
+        "staged --data=": {**STAGE, "flags": ["--data=a/b.h5"]},
+        "staged last data": {**STAGE, "flags": ["--data", "c.h5", "--data=a/b.h5"]},
+        "staging fails": {**STAGE, "flags": ["--data", "none.h5"]},
+        "nothing to stage": {**STAGE, "flags": ["--model", "lenet"]},
+        "from a checkpoint of others": {
+            **OWN,
+            "plan": ["stalled 4", "running 1 5", "done 0"],
+            "flags": ["--resume", "other.h5", "--out", "own"],
+        },
+        "interrupted": GOING,
+        "interrupted, no requeue": {**GOING, "RINGTRAIN_REQUEUE": "no"},
+        "interrupted, exit": {**GOING, "RINGTRAIN_REQUEUE": "exit"},
+        "interrupted, requeue fails": {**GOING, "REQUEUE_STATUS": "1"},
+        "usage": {"plan": ["usage 2"]},
+        "diverged": {"plan": ["diverged 3"]},
+        "failed": {"plan": ["failed 1"]},
+        "no outcome, 2": {"plan": ["- 2"]},
+        "no outcome, 0": {"plan": ["- 0"]},
+        "no outcome, 75": {"plan": ["- 75"]},
+        "a lost node": {"plan": ["failed 1 30", "done 0"], "LOST": "n2"},
+        "a lost node, status 0": {"plan": ["running 0 30", "done 0"], "LOST": "n1"},
+        "too few nodes": {"plan": ["running 0 30"], "LOST": "n2", "RINGTRAIN_MIN_NODES": "2"},
+    },
+    "told": {
+        "USR1": {"plan": ["- wait"], **USR1},
+        "TERM": {"plan": ["- wait"], **TERM},
+        "before there are ranks": {"plan": ["- wait"], "TOLD_EARLY": "1"},
+        **{
+            f"{signal} while nodes are asked after {plan}": {"plan": [plan, "done 0"], "TOLD_PROBING": signal}
+            for plan in ("stalled 4", "failed 1")
+            for signal in ("USR1", "TERM")
+        },
+    },
+    "run": {
+        "a command": {"plan": ["- 0"]},
+        "srun": {"plan": ["- 0"], **BY_SRUN},
+        "container": {"plan": ["- 0"], "RINGTRAIN_CONTAINER": "image.sif"},
+        "no command": {"flags": ()},
+        "no such command": {"flags": ("farprogram",)},
+        "3": {"plan": ["- 3"]},
+        "137": {"plan": ["- 137"]},
+        "75": {"plan": ["- 75"]},
+        "USR1, 75": {"plan": ["- wait"], **USR1},
+        "USR1, 0": {"plan": ["- wait0"], **USR1},
+        "USR1, 2": {"plan": ["- wait2"], **USR1},
+        "USR1, killed by it": {"plan": ["- dies"], **USR1},
+        "TERM": {"plan": ["- wait"], **TERM},
+        **{f"a lost node, {status}": {"plan": [f"- {status}", "- 0"], "LOST": "n2"} for status in (0, 1, 4)},
+        "deaf": {"plan": ["- deaf"], "END_OF_DEAF": "2026-03-01T12:00:00"},
+        # What watches the limit ends with the script, even if it heeds no TERM: it would hold the output open.
+        "deaf watcher": {"plan": ["- 3"], "SLEEPS": "sleeps"},
+    },
+    "bench": {
+        "all": {"plan": ["- 1", "- 0", "- 0"], "flags": ["--end", "1M"], "SLURM_JOB_NAME": "ringtrain-bench"},
+        "bench fails": {"plan": ["- 0", "- 3"], "RINGTRAIN_TUNE": "no"},
+        "tune fails": {"plan": ["- 0", "- 0", "- 5"], "RINGTRAIN_TUNE": "yes"},
+    },
+}
+FILES = Path(__file__).parent / "batch"
 
 
-# ── what is started ───────────────────────────────────────────────────────────────────────────────────────────────────
-def test_ranks_are_those_of_the_allocation(job, tmp_path):
-    ran = job(flags=["--model", "lenet"])
-    assert ran.code == 0
-    program = tmp_path / "bin" / "ringtrain"
-    given = "train --model lenet --out runs/ringtrain-9 --resume auto"
-    assert ran.notes == [f"mpirun --host n1:2,n2:2 -np 4 {program} {given}"]
+def cases_of(path: Path) -> dict[str, str]:
+    return dict(case.split("\n", 1) for case in path.read_text().split("== ")[1:]) if path.exists() else {}
 
 
-@pytest.mark.parametrize(
-    ("environ", "told"),
-    [
-        ({"SLURM_TASKS_PER_NODE": "3,1", "SLURM_CPUS_PER_TASK": "6"}, "--host n1:3,n2:1 -np 4 --map-by slot:PE=6 "),
-        (
-            {"SLURM_NTASKS": "", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4"},
-            "--host n1:4,n2:4 -np 8 --map-by :OVERSUBSCRIBE --bind-to none ",
-        ),
-        (
-            {"RINGTRAIN_RANKS_PER_NODE": "3", "RINGTRAIN_MAPPING": "--map-by core"},
-            "--host n1:3,n2:3 -np 6 --map-by core ",
-        ),
-        ({"RINGTRAIN_LAUNCHER_FLAGS": "--with-ft ulfm"}, "--host n1:2,n2:2 -np 4 --with-ft ulfm "),
-    ],
-)
-def test_how_many_where_and_on_which_cores(job, environ, told):
-    (note,) = job(**environ).notes
-    assert note.startswith(f"mpirun {told}/")
+@pytest.mark.parametrize(("section", "name"), [(section, name) for section in CASES for name in CASES[section]])
+def test_a_start(job, tmp_path, section, name):
+    (tmp_path / "image.sif").touch()
+    settings = dict(CASES[section][name])
+    if section == "run":
+        settings.setdefault("flags", COMMAND)
+    if "SLEEPS" in settings:
+        settings["SLEEPS"] = str(tmp_path / settings["SLEEPS"])
+    ran = job({"told": "train"}.get(section, section), **settings)
+    words = [line for line in ran.out.splitlines() if re.match(r"[\d-]+ [\d:]+ job |this is a job", line)]
+    lines = [f"exit {ran.code}", *(f"> {note}" for note in ran.notes), *words]
+    text = "\n".join(lines).replace(str(tmp_path), "TMP").replace(shutil.which("sh"), "SH") + "\n"
+    text = re.sub(r"(?m)^[\d-]+ [\d:]+ (job)", r"\1", text)
+    path = FILES / f"{section}.txt"
+    if os.environ.get("WRITE_BATCH"):
+        path.write_text("".join(f"== {key}\n{case}" for key, case in {**cases_of(path), name: text}.items()))
+    assert cases_of(path)[name] == text, ran.out
 
 
-def test_srun_is_told_the_same(job):
-    notes = job(RINGTRAIN_LAUNCHER="srun", RINGTRAIN_SRUN_MPI="pmi2", SLURM_CPUS_PER_TASK="6").notes
-    told = (
-        "--mpi=pmi2 --kill-on-bad-exit=1 --nodes=2 --ntasks=4 --nodelist=n1,n2 --ntasks-per-node=2 --cpus-per-task=6 /"
-    )
-    assert notes[0].startswith(f"srun {told}")
-
-
-def test_mpich_has_other_flags(job, tmp_path):
-    (note,) = job(MPIRUN_KIND="HYDRA").notes
-    assert note.startswith("mpirun -machinefile runs/ringtrain-9/hosts.9 -n 4 /")
-    assert (tmp_path / "runs/ringtrain-9/hosts.9").read_text() == "n1:2\nn2:2\n"
-
-
-def test_a_container_is_run_by_each_rank(job, tmp_path):
-    (tmp_path / "image.sif").write_text("")
-    given = {"RINGTRAIN_CONTAINER": "image.sif", "RINGTRAIN_CONTAINER_FLAGS": "--bind /scratch"}
-    (note,) = job(**given).notes
-    assert f" {tmp_path}/bin/apptainer exec --bind /scratch image.sif ringtrain train --out " in note
-    (note,) = job(**given, SLURM_GPUS_ON_NODE="2").notes
-    assert " exec --bind /scratch --nv image.sif ringtrain train " in note
-    ran = job(RINGTRAIN_CONTAINER="none.sif")
-    assert ran.code == 2 and "there is no image none.sif (from " in ran.out
-
-
-@pytest.mark.parametrize(
-    ("environ", "told"),
-    [
-        ({"RINGTRAIN_VENV": "none"}, "there is no virtual environment none (from "),
-        ({"RINGTRAIN_LAUNCHER": "mprun"}, "launcher is 'mprun'; it wants auto, mpirun or srun"),
-    ],
-)
-def test_what_cannot_be_found_ends_the_job(job, environ, told):
-    ran = job(**environ)
-    assert ran.code == 2 and told in ran.out and ran.notes == []
-
-
-def test_the_run_folder_may_be_named_by_flags(job, tmp_path):
-    for number, flags in enumerate((["--out", "own"], ["--out=own"], ["-o", "own"], ["-oown"])):
-        (note,) = job(flags=flags, RUN="own", SLURM_JOB_ID=str(number)).notes
-        assert note.endswith(f" train {' '.join(flags)} --resume auto")
-    (note,) = job(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="2", RUN="runs/ringtrain-4-2").notes
-    assert note.endswith(" train --out runs/ringtrain-4-2 --resume auto")
-
-
-@pytest.mark.parametrize("flags", [["--data", "a/b.h5"], ["--data=a/b.h5"], ["--data", "c.h5", "--data=a/b.h5"]])
-def test_the_data_set_is_copied_to_each_node_where_that_is_asked_for(job, flags):
-    copied, started = job(flags=flags, RINGTRAIN_STAGE="/scratch").notes
-    assert copied == "sbcast --force a/b.h5 /scratch/9-b.h5"
-    assert started.endswith(f" train {' '.join(flags)} --out runs/ringtrain-9 --data /scratch/9-b.h5 --resume auto")
-
-
-@pytest.mark.parametrize(("flags", "data"), [(["--data", "none.h5"], "none.h5"), (["--model", "lenet"], "")])
-def test_a_data_set_that_cannot_be_copied_ends_the_job(job, flags, data):
-    ran = job(flags=flags, RINGTRAIN_STAGE="/scratch")
-    assert ran.code == 2 and [note.split()[0] for note in ran.notes] == ["sbcast"]
-    assert f"stage: --data '{data}' cannot be copied to /scratch/9-{data} on each node" in ran.out
-
-
-def test_a_run_that_begins_at_a_checkpoint_goes_on_from_its_own(job):
-    ran = job(plan=["stalled 4", "running 1 5", "done 0"], flags=["--resume", "other.h5", "--out", "own"], RUN="own")
-    assert [note.endswith("--resume other.h5 --out own") for note in ran.notes] == [True, True, False]
-    assert ran.notes[2].endswith("--resume other.h5 --out own --resume auto")
-
-
+# ── what a folder and several starts have to do with it ───────────────────────────────────────────────────────────────
 def test_its_first_checkpoint_may_have_one_of_its_names_alone(job, tmp_path):
     """It was killed between writing the best one and calling it by its number, too."""
     (tmp_path / "own" / "checkpoints").mkdir(parents=True)
     (tmp_path / "own" / "checkpoints" / "best.h5").touch()
     (note,) = job(flags=["--resume", "other.h5", "--out", "own"], RUN="own").notes
     assert note.endswith("--resume other.h5 --out own --resume auto")
-
-
-# ── what comes of a start ─────────────────────────────────────────────────────────────────────────────────────────────
-def test_an_interrupted_run_is_queued_again(job):
-    ran = job(plan=["interrupted 75 40"])
-    assert ran.code == 75 and ran.notes[1:] == ["requeue 9"]
-    assert "ended as interrupted, status 75; newest checkpoint: 40" in ran.out and "to be queued again" in ran.out
-
-
-@pytest.mark.parametrize(
-    ("environ", "notes", "told"),
-    [
-        ({"RINGTRAIN_REQUEUE": "no"}, [], ""),
-        ({"RINGTRAIN_REQUEUE": "exit"}, [], ""),
-        (
-            {"REQUEUE_STATUS": "1"},
-            ["requeue 9"],
-            "scontrol requeue failed: go on with sbatch and --out runs/ringtrain-9",
-        ),
-    ],
-)
-def test_other_ways_to_be_queued_again(job, environ, notes, told):
-    ran = job(plan=["interrupted 75 40"], **environ)
-    assert ran.code == 75 and ran.notes[1:] == notes and told in ran.out
-
-
-@pytest.mark.parametrize(("plan", "code"), [("usage 2", 2), ("diverged 3", 3), ("failed 1", 1), ("- 2", 2), ("- 0", 1)])
-def test_what_will_not_be_better_the_next_time_ends_the_job(job, plan, code):
-    ran = job(plan=[plan])
-    assert ran.code == code and len(ran.notes) == 1
-
-
-def test_one_stopped_before_it_had_a_folder_is_queued_again(job):
-    assert job(plan=["- 75"]).notes[1:] == ["requeue 9"]
 
 
 def test_an_outcome_of_an_earlier_start_does_not_count(job):
@@ -355,108 +341,6 @@ def test_a_new_checkpoint_counts_anew(job):
     assert job(plan=plan).code == 0
 
 
-def test_a_lost_node_is_left_out(job):
-    ran = job(plan=["failed 1 30", "done 0"], LOST="n2")
-    assert ran.code == 0 and ran.notes[1].startswith("mpirun --host n1:2 -np 2 ")
-    assert [note.endswith("OVERLAP") for note in ran.notes] == [False, True]
-    assert "lost n2: 1 of 2 nodes are left" in ran.out and "starting again on n1" in ran.out
-
-
-def test_mpirun_may_end_with_0_when_a_node_died(job):
-    ran = job(plan=["running 0 30", "done 0"], LOST="n1")
-    assert ran.code == 0 and ran.notes[1].startswith("mpirun --host n2:2 -np 2 ")
-
-
-def test_too_few_nodes_are_waited_for(job):
-    ran = job(plan=["running 0 30"], LOST="n2", RINGTRAIN_MIN_NODES="2")
-    assert ran.code == 75 and ran.notes[1:] == ["requeue 9"]
-
-
-# ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_signal_is_handed_on_and_waited_for(job):
-    ran = job(plan=["- wait"], told=signal.SIGUSR1)
-    assert ran.code == 75 and ran.notes[1:] == ["told USR1", "requeue 9"]
-    assert "told to stop by USR1: the ranks are told" in ran.out and "status 75; newest checkpoint: none" in ran.out
-
-
-def test_what_slurm_ends_is_not_queued_again_by_the_script(job):
-    ran = job(plan=["- wait"], told=signal.SIGTERM)
-    assert ran.code == 75 and ran.notes[1:] == ["told USR1"]
-    assert "Slurm ends the job: it is queued again only if Slurm does that" in ran.out
-
-
-def test_a_signal_that_comes_before_there_are_ranks_is_heeded(job):
-    ran = job(plan=["- wait"], TOLD_EARLY="1")
-    assert ran.code == 75 and ran.notes == ["requeue 9"]
-
-
-@pytest.mark.parametrize("plan", ["stalled 4", "failed 1"])
-@pytest.mark.parametrize(("told", "notes"), [("USR1", ["requeue 9"]), ("TERM", [])])
-def test_a_signal_while_nodes_are_asked_costs_none_of_them(job, plan, told, notes):
-    ran = job(plan=[plan, "done 0"], TOLD_PROBING=told)
-    assert ran.code == 75 and ran.notes[1:] == notes
-    assert "told to stop by" in ran.out and "lost " not in ran.out
-
-
-# ── any command ───────────────────────────────────────────────────────────────────────────────────────────────────────
-COMMAND = ("sh", "-c", "a command")
-
-
-def test_a_command_is_started_as_it_is(job, tmp_path):
-    (tmp_path / "image.sif").write_text("")
-    sh = shutil.which("sh")
-    assert job("run", plan=["- 0"], flags=COMMAND).notes == [f"mpirun --host n1:2,n2:2 -np 4 {sh} -c a command"]
-    note = job("run", plan=["- 0"], flags=COMMAND, RINGTRAIN_LAUNCHER="srun").notes[0]
-    assert note.startswith("srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 --nodes=2 ")
-    (note,) = job("run", plan=["- 0"], flags=COMMAND, RINGTRAIN_CONTAINER="image.sif").notes
-    assert note.endswith("apptainer exec image.sif sh -c a command")
-
-
-@pytest.mark.parametrize(("flags", "told"), [((), "no command: set flags"), (("farprogram",), "no farprogram found")])
-def test_a_command_that_is_not_there_ends_the_job(job, flags, told):
-    ran = job("run", flags=flags)
-    assert ran.code == 2 and told in ran.out and ran.notes == []
-
-
-@pytest.mark.parametrize(
-    ("plan", "told", "code", "notes"),
-    [
-        ("- 0", None, 0, []),
-        ("- 3", None, 3, []),
-        ("- 137", None, 137, []),
-        ("- 75", None, 75, ["requeue 9"]),
-        ("- wait", signal.SIGUSR1, 75, ["told USR1", "requeue 9"]),
-        ("- wait0", signal.SIGUSR1, 0, ["told USR1"]),
-        ("- wait2", signal.SIGUSR1, 2, ["told USR1"]),
-        ("- dies", signal.SIGUSR1, 75, ["requeue 9"]),
-        ("- wait", signal.SIGTERM, 75, ["told USR1"]),
-    ],
-)
-def test_the_end_of_a_command_decides(job, plan, told, code, notes):
-    ran = job("run", plan=[plan], flags=COMMAND, told=told)
-    assert (ran.code, ran.notes[1:]) == (code, notes), ran.out
-
-
-@pytest.mark.parametrize("plan", ["- 0", "- 1", "- 4"])
-def test_a_command_starts_again_without_a_lost_node(job, plan):
-    ran = job("run", plan=[plan, "- 0"], flags=COMMAND, LOST="n2")
-    assert ran.code == 0 and ran.notes[1].startswith("mpirun --host n1:2 -np 2 ")
-    assert "lost n2: 1 of 2 nodes are left" in ran.out
-
-
-def test_a_command_that_runs_on_is_queued_again_before_the_limit(job):
-    """Which has moved meanwhile."""
-    ran = job("run", plan=["- deaf"], flags=COMMAND, END_OF_DEAF="2026-03-01T12:00:00")
-    assert ran.code == 75 and ran.notes[-1] == "requeue 9"
-    assert "still running 20 s before the limit" in ran.out
-
-
-def test_nothing_that_watches_the_limit_outlives_the_script(job, tmp_path):
-    """Not even what heeds no TERM, or misses it: it would hold the output open."""
-    ran = job("run", flags=COMMAND, plan=["- 3"], SLEEPS=str(tmp_path / "sleeps"))
-    assert ran.code == 3, ran.out
-
-
 def test_starts_of_a_command_that_saves_nothing_are_few(job):
     """One that is told to stop and ends with 75 says that it has saved, and a new file shows it."""
     few = {"RINGTRAIN_IDLE_STARTS": "1", "flags": COMMAND}
@@ -469,28 +353,9 @@ def test_starts_of_a_command_that_saves_nothing_are_few(job):
     assert [job("run", plan=[f"- 75 {number}"], **shown).code for number in range(3)] == [75] * 3
 
 
-# ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_bench_measures_and_tunes(job, tmp_path):
-    ran = job("bench", plan=["- 1", "- 0", "- 0"], flags=["--end", "1M"], SLURM_JOB_NAME="ringtrain-bench")
-    assert ran.code == 0
-    verbs = [note.partition("ringtrain ")[2] for note in ran.notes]
-    folder = "bench/ringtrain-bench-9"
-    assert verbs == [
-        "doctor",
-        f"bench-allreduce --json {folder}/allreduce.json --csv {folder}/allreduce.csv --end 1M",
-        f"tune --tuning {folder}/tuning.json",
-    ]
-    assert {path.name for path in (tmp_path / folder).iterdir()} == {
-        "job.txt",
-        "doctor.txt",
-        "allreduce.txt",
-        "tune.txt",
-    }
-
-
-@pytest.mark.parametrize(
-    ("plan", "tune", "code", "count"), [(["- 0", "- 3"], "no", 3, 2), (["- 0", "- 0", "- 5"], "yes", 5, 3)]
-)
-def test_the_bench_ends_with_what_failed(job, plan, tune, code, count):
-    ran = job("bench", plan=plan, RINGTRAIN_TUNE=tune)
-    assert (ran.code, len(ran.notes)) == (code, count)
+def test_hosts_of_mpich_and_results_of_the_bench_are_files(job, tmp_path):
+    job(MPIRUN_KIND="HYDRA")
+    assert (tmp_path / "runs/ringtrain-9/hosts.9").read_text() == "n1:2\nn2:2\n"
+    job("bench", plan=["- 0"] * 3, SLURM_JOB_NAME="ringtrain-bench")
+    names = {path.name for path in (tmp_path / "bench/ringtrain-bench-9").iterdir()}
+    assert names == {"job.txt", "doctor.txt", "allreduce.txt", "tune.txt"}

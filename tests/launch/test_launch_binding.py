@@ -3,7 +3,7 @@
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch.binding import Binding, Bound, bind, binding_table, sharing_ranks
+from ringtrain.launch.binding import Bound, bind, binding_table, sharing_ranks
 from tests.says import says
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
@@ -11,22 +11,17 @@ MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
 SRUN = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}
 
 
-def test_ranks_of_mpirun_take_the_devices_of_their_node_in_turn():
-    assert [bind(MPIRUN, 4, local).index for local in range(4)] == [0, 1, 2, 3]
-    assert [bind(MPIRUN, 2, local).index for local in range(5)] == [0, 1, 0, 1, 0]
-    assert bind(MPIRUN, 4, 3) == Binding(3, 4, says(3, 4, "local", "modulo"))
-
-
-def test_a_task_of_srun_has_the_one_that_it_was_given():
-    assert bind(SRUN, 1, 3) == Binding(0, 1, says(" of CUDA_VISIBLE_DEVICES=0"))
-    assert [bind({"SLURM_LOCALID": str(local)}, 1, local).index for local in range(4)] == [0] * 4
-
-
-def test_a_mask_has_done_its_work_when_devices_are_counted():
-    masked = {**MPIRUN, "CUDA_VISIBLE_DEVICES": "6,7"}
-    found = [bind(masked, 2, local) for local in range(4)]
-    assert [one.index for one in found] == [0, 1, 0, 1]
-    assert found[1].why == says(1, 2, " of CUDA_VISIBLE_DEVICES=6,7")
+@pytest.mark.parametrize(
+    ("environ", "visible", "numbers"),
+    [
+        (MPIRUN, 4, [0, 1, 2, 3]),
+        (MPIRUN, 2, [0, 1, 0, 1]),
+        (SRUN, 1, [0, 0, 0, 0]),  # each task sees the one that it was given
+        ({**MPIRUN, "CUDA_VISIBLE_DEVICES": "6,7"}, 2, [0, 1, 0, 1]),  # of a mask, too, they count from 0
+    ],
+)
+def test_ranks_take_the_devices_that_they_see_in_turn(environ, visible, numbers):
+    assert [bind(environ, visible, local) for local in range(4)] == numbers
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Cores, their time and memory, as machines that are not there tell of them."""
 
-import resource
-
 import pytest
 
-from ringtrain.launch.doctor import cores, memory
+from ringtrain.launch.doctor import cgroup, cores
 from ringtrain.launch.doctor.cgroup import Limits, read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
 from tests.fakes.doctor_context import line_of, lines_of, put, write
@@ -133,59 +131,9 @@ def test_more_threads_than_cores_are_a_warning(tmp_path, monkeypatch, affinity):
     assert line_of(cores.threads, tmp_path, 5).status == OK  # the cores' line tells of ranks without a core
 
 
-# ── NUMA nodes ────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_rank_over_several_numa_nodes_is_a_warning(tmp_path, affinity):
-    affinity(0, 1)
-    assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", says("one", "node"))
-    put(tmp_path / "sys/devices/system/node", {"node0/cpulist": "0-1\n", "node1/cpulist": "2-3\n"})
-    found = says(2, "0-1; 2-3")
-    assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", found)
-    affinity(1, 2)
-    wrong = says(found, "2 nodes")
-    assert line_of(cores.numa, tmp_path, 2) == Line(WARN, "NUMA", wrong, says("--map-by", "--bind-to", "--cpu-bind"))
-    assert line_of(cores.numa, tmp_path).status == OK  # one rank may use the whole machine
-
-
-# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_what_is_free_for_a_rank(tmp_path):
-    assert line_of(memory.memory, tmp_path).text == says("system", "report")
-    put(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    4194304 kB\n"})
-    assert line_of(memory.memory, tmp_path, 2) == Line(OK, "memory", says("4.0", "2.0"))
-    line = line_of(memory.memory, tmp_path, 12)
-    assert line == Line(WARN, "memory", says("4.0", f"{1 / 3:.1f}"), says("--mem"))
-    grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(GIB)})
-    line = line_of(memory.memory, tmp_path, 3, nodes=[0, 1, 1])
-    assert line.text == says("2.0", "n1", "1.0")
-
-
 def test_all_that_there_is(tmp_path):
-    assert memory.whole_bytes(tmp_path) is None
+    assert cgroup.whole_bytes(tmp_path) is None and cgroup.free_bytes(tmp_path) is None
     put(tmp_path, {"proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable:    4194304 kB\n"})
-    assert memory.whole_bytes(tmp_path) == 8 * GIB
+    assert cgroup.whole_bytes(tmp_path) == 8 * GIB and cgroup.free_bytes(tmp_path) == 4 * GIB
     grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(2 * GIB)})
-    assert memory.whole_bytes(tmp_path) == 3 * GIB
-
-
-def limited(monkeypatch, limit):
-    monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (limit, limit))
-
-
-def test_memory_that_an_adapter_cannot_lock_is_a_warning(tmp_path, monkeypatch):
-    limited(monkeypatch, 8 << 20)
-    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", says("8 MiB"))
-    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
-    line = line_of(memory.locked, tmp_path)
-    text = says("8 MiB", "mlx5_0")
-    assert line == Line(WARN, "locked memory", text, says("--ulimit"))
-    limited(monkeypatch, resource.RLIM_INFINITY)
-    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", says("without", "limit"))
-
-
-def test_few_open_files_are_a_warning(tmp_path, monkeypatch):
-    for limit, status in ((130, WARN), (131, OK)):
-        limited(monkeypatch, limit)
-        assert line_of(memory.open_files, tmp_path, 3).status == status
-    limited(monkeypatch, 130)
-    assert line_of(memory.open_files, tmp_path, 3).advice == says(262, "ulimit", "started")
-    limited(monkeypatch, resource.RLIM_INFINITY)
-    assert line_of(memory.open_files, tmp_path).text == says("without", "limit")
+    assert cgroup.whole_bytes(tmp_path) == 3 * GIB and cgroup.free_bytes(tmp_path) == GIB

@@ -118,42 +118,36 @@ def test_several_in_flight_may_end_in_any_order():
 
 
 # ── not the same on all ranks ─────────────────────────────────────────────────────────────────────────────────
-SIZES = (
-    "collective 3 is not the same on all ranks: expected, as on ranks 0, 2: all-reduce of 40 float64 by ring (sum); "
-    f"got, on rank 1 ({HOST}): all-reduce of 20 float64 by ring (sum). All ranks must make the same calls, of the same "
-    "size and type, in the same order"
+@pytest.mark.parametrize(
+    ("good", "algorithm", "call", "text"),
+    [
+        (2, "ring", {"count": 20}, "all-reduce of 20 float64 by ring (sum)"),
+        (1, "ring", {"op": "max"}, "all-reduce of 40 float64 by ring (max)"),  # nothing fails in the transport
+        (1, "mpi", {"op": "max"}, "all-reduce of 40 float64 by mpi (max)"),
+        (0, "ring", None, "barrier"),
+    ],
 )
+def test_another_call_is_named_rank_by_rank(clock, good, algorithm, call, text):
+    """After so many good ones. The clock stands still: the rank that reports has time to see that all have begun."""
 
-
-def test_another_size_is_named_rank_by_rank(clock):
     def body(t, guard):
-        good, _ = prepared(t, guard, "ring")
-        other, _ = prepared(t, guard, "ring", count=20)
-        for _ in range(2):
-            run(good)
-        run(other if t.rank == 1 else good)
+        usual, _ = prepared(t, guard, algorithm)
+        other, _ = prepared(t, guard, algorithm, **call or {})
+        for _ in range(good):
+            run(usual)
+        if t.rank != 1 or call:
+            run(other if t.rank == 1 else usual)
+        else:
+            GuardedTransport(t, guard).barrier()
 
     with pytest.raises(MismatchError) as raised:
-        world(3, body, clock=clock)  # it stands still: whoever tells has the time to see that all have begun
-    assert str(raised.value) == SIZES
-    assert raised.value.exit_code == 1
-
-
-OTHER = r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1 \(\S+\): .* \(max\)"
-
-
-@pytest.mark.parametrize("algorithm", ["ring", "mpi"])
-def test_another_operation_is_found_at_once_although_bytes_would_move(clock, algorithm):
-    """Nothing fails in the transport."""
-
-    def body(t, guard):
-        good, _ = prepared(t, guard, algorithm)
-        other, _ = prepared(t, guard, algorithm, op="max")
-        run(good)
-        run(other if t.rank == 1 else good)
-
-    with pytest.raises(MismatchError, match=OTHER):
         world(3, body, end=_no_end, clock=clock)
+    message = says(good + 1, "ranks 0, 2", all_reduce(40, algorithm), got(text))
+    assert str(raised.value) == message and raised.value.exit_code == 1
+
+
+def _no_end(error):
+    """Of the thread: the main threads tell it themselves, or are told."""
 
 
 def test_a_call_into_the_mpi_that_differs_is_not_made():
@@ -183,22 +177,9 @@ def test_a_call_into_the_mpi_that_differs_is_not_made():
     assert made == []
 
 
-def test_another_call_is_named(clock):
-    def body(t, guard):
-        reduction, _ = prepared(t, guard, "ring")
-        GuardedTransport(t, guard).barrier() if t.rank == 1 else run(reduction)
-
-    with pytest.raises(MismatchError, match=says("ranks 0, 2", got("barrier"))):
-        world(3, body, end=_no_end, clock=clock)
-
-
-def _no_end(error):
-    """Of the thread: the main threads tell it themselves, or are told."""
-
-
 def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
     class Failing:
-        algorithm, why, transport, bytes_sent, moved, blocks, expected_s = "ring", "", "messages", 0, 0, False, None
+        algorithm, why, transport, bytes_sent, moved, blocks = "ring", "", "messages", 0, 0, False
 
         def start(self):
             raise TransportError("the cable is out")

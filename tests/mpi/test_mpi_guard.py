@@ -65,21 +65,8 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
 
 
 def test_a_sweep_may_be_guarded(mpirun):
-    given = [
-        "bench-allreduce",
-        "-b",
-        "1K",
-        "-e",
-        "256K",
-        "-f",
-        "256",
-        "-n",
-        "3",
-        "--algorithm",
-        "mpi,ring",
-        "--check-collectives",
-    ]
-    done = mpirun(3, ["-m", "ringtrain", *given])
+    given = "bench-allreduce -b 1K -e 256K -f 256 -n 3 --algorithm mpi,ring --check-collectives"
+    done = mpirun(3, ["-m", "ringtrain", *given.split()])
     assert done.returncode == 0, done.stderr
     assert "checked 4 rows, every element twice: 0 wrong" in done.stdout
 
@@ -114,30 +101,27 @@ def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, rows):
     assert says("ranks 0, 2").matches(line)
 
 
-@pytest.mark.parametrize(
-    "algorithm, count", [("mpi", SMALL), *thorough(("ring", SMALL), ("ring", LARGE), ("mpi", LARGE))]
-)
-def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
-    done = guarded(mpirun, "has_another_size", algorithm, count)
+SIZES = [
+    ("has_another_size", algorithm, count, "together") for algorithm in ("mpi", "ring") for count in (SMALL, LARGE)
+]
+OTHERS = [
+    *(("does_another_operation", algorithm, SMALL, rows) for algorithm, rows in PLACES),
+    ("does_something_else", "mpi", LARGE, "together"),
+]
+
+
+@pytest.mark.parametrize("way, algorithm, count, rows", [SIZES[0], *thorough(*SIZES[1:], *OTHERS)])
+def test_different_calls_are_named_rank_by_rank(mpirun, way, algorithm, count, rows):
+    done = guarded(mpirun, way, algorithm, count, **ROWS[rows])
     assert done.returncode == 1
-    others = says(f"rank 1 ({HOST})", all_reduce(count // 2, algorithm))
     expected = all_reduce(count, algorithm)
+    other = {
+        "has_another_size": all_reduce(count // 2, algorithm),
+        "does_another_operation": expected.replace("(sum)", "(max)"),
+        "does_something_else": says("gather", "values"),
+    }[way]
+    others = says(f"rank 1 ({HOST})", other)
     assert says(6, "ranks 0, 2", expected, others).matches(told(done)[0])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("algorithm, rows", PLACES)
-def test_another_operation_is_named_although_the_bytes_fit(mpirun, algorithm, rows):
-    done = guarded(mpirun, "does_another_operation", algorithm, SMALL, **ROWS[rows])
-    assert done.returncode == 1
-    assert f"got, on rank 1 ({HOST}): all-reduce of 1,000 float32 by {algorithm} (max)." in told(done)[0]
-
-
-@pytest.mark.thorough
-def test_another_call_is_named(mpirun):
-    done = guarded(mpirun, "does_something_else", "mpi", LARGE)
-    assert done.returncode == 1
-    assert f"got, on rank 1 ({HOST}): gather of values." in told(done)[0]
 
 
 @pytest.mark.parametrize("algorithm", ["ring", *thorough("mpi")])

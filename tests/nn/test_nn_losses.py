@@ -163,7 +163,7 @@ UNFIT = [
     ("ce", (8, 8, 3), LabelForm((8, 8)), says("--loss", "8x8x3", "8x8x5")),
     ("ce", (5,), LabelForm((8, 8)), says("--loss", "5", "8x8")),
     ("mse", (10,), ONE_CLASS_NUMBER, says("--loss", "10")),
-    ("bce", (8, 8, 2), FIELD, says("--loss", "8x8x2", "8x8", "labels", "set")),
+    ("bce", (8, 8, 2), FIELD, says("--loss", "8x8x2", "8x8", "ends", "set")),
 ]
 
 

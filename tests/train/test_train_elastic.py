@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -280,12 +281,13 @@ def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monke
 
     with monkeypatch.context() as patched:
         patched.setattr("ringtrain.train.start.run_folder._begin", dies)
-        with pytest.raises(RankLostError):
-            make_folder(transport, run, origin, RecoveryState(), [])
-    origin.continues = True
+        with pytest.raises(RankLostError), ExitStack() as stack:
+            make_folder(run, origin, RecoveryState(), [], stack)
+    origin = replace(origin, continues=True)
     waits = []
     monkeypatch.setattr(lock.take_lock, "__defaults__", (lock.PATIENCE_S, waits.append))
-    make_folder(transport, run, origin, RecoveryState(), [])[1].release()
+    with ExitStack() as stack:
+        make_folder(run, origin, RecoveryState(), [], stack)
     assert not waits
 
 
@@ -307,6 +309,7 @@ def iteration(number):
 def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path, written):
     """Iteration 7 and its evaluation were finished by all, and are in the log once, whatever the dead one wrote."""
     transport = LoopbackWorld(1).transport(0)
+    run = SimpleNamespace(transport=transport, config=TrainConfig())
     folder = RunFolder(tmp_path)
     evaluation = Evaluated(iteration=7, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6)
     events = [*map(iteration, range(1, 8)), evaluation, iteration(8)]
@@ -314,7 +317,7 @@ def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path,
     folder.log.write_text("".join(lines))
     finished = (iteration(7), evaluation)
     state = RecoveryState(lost=(0,), recoverable=RecoverableState(7, False, lambda: None, finished))
-    for sink in make_sinks(transport, folder, Origin(place={"iteration": 7}, continues=True), state):
+    for sink in make_sinks(run, folder, state, 7, False):
         sink.close()
     logged = [json.loads(line) for line in folder.log.read_text().splitlines()]
     assert [each["iteration"] for each in logged] == [1, 2, 3, 4, 5, 6, 7, 7] and logged[-1]["event"] == "evaluation"

@@ -27,8 +27,8 @@ from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import of_data, write_predictions
 from ringtrain.train.run import memory_trial
 from ringtrain.train.start import start as begin
-from ringtrain.train.start.prediction import find_prediction
-from ringtrain.train.start.provenance import command_of, provenance, versions_of
+from ringtrain.train.start.header import command_of, provenance, versions_of
+from ringtrain.train.start.open_run import find_prediction
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.threads.loopback import LoopbackWorld

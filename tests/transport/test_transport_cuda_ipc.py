@@ -178,7 +178,7 @@ def refused_not():
 
 
 def test_no_host_memory_that_the_node_shares():
-    assert refused(shares=False) == says("need", "handles")
+    assert refused(shares=False) == says("exchange", "handles")
 
 
 def test_memory_that_reads_otherwise_is_noticed():

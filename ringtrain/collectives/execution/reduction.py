@@ -22,7 +22,6 @@ class Reduction(Handle):
 
     algorithm:  name of the algorithm that runs; ``auto:NAME`` if auto chose it
     why:        reason of that choice; "" without one
-    expected_s: seconds by the measurements of that choice; None without any
     transport:  the carrier: "messages", "mapped", "streamed", "routed", or "mpi"
     blocks:     whether a start is a blocking collective call of the MPI, which all ranks make in one order with all
                 others
@@ -31,7 +30,6 @@ class Reduction(Handle):
 
     algorithm: str
     why: str = ""
-    expected_s: float | None = None
     transport: str
     bytes_sent: int | None
     blocks: bool = False
@@ -56,7 +54,7 @@ class EmptyReduction(Reduction):
     """A reduction of no elements."""
 
     algorithm = transport = "nothing"
-    bytes_sent, expected_s = 0, 0.0
+    bytes_sent = 0
 
     def start(self) -> None:
         """Do nothing."""

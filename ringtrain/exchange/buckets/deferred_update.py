@@ -12,7 +12,6 @@ from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
-HIDDEN_BY = {NONE: (), BACKWARD: (BACKWARD,), FORWARD: (BACKWARD, FORWARD)}  # the passes during which gradients travel
 
 
 class BucketUpdater:
@@ -40,7 +39,6 @@ class BucketUpdater:
         self._whole = whole or update.needs_all
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
-        self.hidden_by = HIDDEN_BY[BACKWARD if forward and self._whole else settings.config.overlap]
         self.note = _fallback(settings.config.clip_norm, settings.scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets that before_read() updates
 

@@ -312,14 +312,6 @@ class Reducers:
     def _counted(self) -> list[Counted]:
         return [*self._messages, *self.training.values()]
 
-    @property
-    def expected_s(self) -> float | None:
-        """Seconds of the reductions of an iteration, one after another, by the tuning file; None if it does not tell
-        all of them."""
-        every = [each.expected_s for reducer in self.training.values() for each in reducer.reductions]
-        known = [seconds for seconds in every if seconds is not None]
-        return sum(known) if len(known) == len(every) else None
-
     def close(self) -> None:
         """Release the prepared reductions; collective."""
         if self._before_close:

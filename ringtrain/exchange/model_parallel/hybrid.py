@@ -88,9 +88,7 @@ class Hybrid(Exchange):
         self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
         self.batches, inner = self._inner.batches, self._inner.facts
         header = f"{inner.header} with fc hybrid".strip()
-        self.facts = replace(
-            inner, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True, hidden_by=()
-        )
+        self.facts = replace(inner, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True)
         self._layouts, self._columns = MicrobatchLayouts(settings, inner.roles), ColumnShards(settings)
         self._norm = 0.0  # of the gradient of this iteration, if it is clipped
 

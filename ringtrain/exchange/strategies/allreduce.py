@@ -57,8 +57,7 @@ class AllReduce(Exchange):
         self.ready_points, self.wait_points = self._gradients.ready_points, self._updates.wait_points
         state_bytes = update.nbytes + (self._reproducible.nbytes if self._reproducible else 0)
         notes = [*self._summing.notes, *filter(None, [self._updates.note])]
-        hidden_by = self._updates.hidden_by
-        self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes, hidden_by=hidden_by)
+        self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def lone_update(self) -> OwnedUpdate | None:
         plain = type(self._summing) is BucketedAllReduce and self._summing.exact

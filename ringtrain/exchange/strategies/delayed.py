@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from ringtrain.arrays import Array
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
-from ringtrain.exchange.buckets.deferred_update import FORWARD, HIDDEN_BY
+from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.compression.catalogue import make_summing
 from ringtrain.exchange.settings import ExchangeSettings
@@ -61,8 +61,6 @@ class Delayed(Exchange):
             roles=all_train(settings.transport.size),
             exact=False,
             state_is_local=False,  # the sum under way has to arrive first
-            # Of the next iteration; that of several micro-batches hides more than one pass of each kind.
-            hidden_by=HIDDEN_BY[FORWARD] if settings.config.accumulate == 1 else (),
         )
         self._in_flight = False  # whether the pending sum may still be under way
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
-from ringtrain.exchange.buckets.deferred_update import FORWARD, HIDDEN_BY, NONE
+from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
 from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
@@ -46,7 +46,6 @@ class Sharded(Exchange):
             roles=all_train(settings.transport.size),
             exact=True,
             state_is_local=False,
-            hidden_by=HIDDEN_BY[self._overlap],
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""Limits of cores and memory by the control group of this process: of a container, or of a job.
+"""Cores and memory of this machine, or within the limits of this process's control group: of a container, or of a job.
 
 ``/proc/self/cgroup`` names the folders, and every folder above counts too, since a container sees its own at the top;
 the least limit applies. Both versions of control groups are read.
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.bench.measure.memory import available_bytes, kernel_bytes
+
+MEMINFO = "proc/meminfo"
 MOUNT = "sys/fs/cgroup"
 MEMORY = (  # the limit, the usage, and the key of cached files in memory.stat, by version
     ("memory.max", "memory.current", "inactive_file"),
@@ -69,3 +72,18 @@ def _held(folder: Path) -> tuple[int, int] | None:
             taken = int(read_small_file(folder / used) or 0) - (int(given_back[1]) if given_back else 0)
             return int(text), max(0, int(text) - max(0, taken))
     return None
+
+
+def free_bytes(root: Path) -> int | None:
+    """Return the free memory of this machine, or within the limit of a container or job if that is less; None if
+    unknown."""
+    return _least(available_bytes(root / MEMINFO), read_limits(root).free)
+
+
+def whole_bytes(root: Path) -> int | None:
+    """Return the memory of this machine, or the limit of a container or job if that is less; None if unknown."""
+    return _least(kernel_bytes("MemTotal", root / MEMINFO), read_limits(root).nbytes)
+
+
+def _least(*every: int | None) -> int | None:
+    return min((each for each in every if each is not None), default=None)

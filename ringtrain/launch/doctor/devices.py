@@ -1,21 +1,17 @@
 """Checks of devices, and of messages from their memory. Imports nothing of CUDA unless the run needs a device."""
 
 import re
-import time
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch import texts
 from ringtrain.launch.binding import bind
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line
+from ringtrain.launch.doctor.doctor import FAIL, WARN, DoctorContext, Line, line
 from ringtrain.transport.cuda_aware.decision import STAGED, Evidence
 from ringtrain.transport.world import find_way, look
 
 GIB = 1 << 30
-STAGING_BYTES, STAGING_TIMES = 8 << 20, 5
-SLOW_GBS = 5.0  # PCIe 3.0 on eight lanes; a GPU of today has at least twice as much
 CUDA_PACKAGES = ("cupy", "nvidia-", "libucx", "cuda-")
 
 
@@ -42,7 +38,7 @@ def gpu_models(root: Path) -> list[str]:
 
 def number_of(context: DoctorContext) -> int:
     """Return this rank's device among the visible ones. Raises DeviceError if it sees none."""
-    return bind(context.environ, context.visible(), context.transport.local_rank).index
+    return bind(context.environ, context.visible(), context.transport.local_rank)
 
 
 def packages(context: DoctorContext) -> list[Line]:
@@ -50,27 +46,28 @@ def packages(context: DoctorContext) -> list[Line]:
     found = {each.name.lower(): each.version for each in distributions() if each.name}
     names = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
     cupys = [name for name in found if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
-    if len(cupys) > 1:
-        advice = f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
-        return [Line(FAIL, "CUDA packages", ", ".join(names), advice)]
-    return [Line(OK, "CUDA packages", ", ".join(names) or "none")]
+    twice = (
+        f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
+        if len(cupys) > 1
+        else None
+    )
+    return [line("CUDA packages", ", ".join(names) or "none", twice, FAIL)]
 
 
 def driver(context: DoctorContext) -> list[Line]:
     """Show the driver and the GPUs."""
     version = driver_version(context.root)
     if version is not None:
-        return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(context))]
+        return [line("GPU driver", version), line("GPUs", _counted(context))]
     if context.device == "cuda":
         return [
-            Line(
-                WARN,
+            line(
                 "GPU driver",
                 "none of NVIDIA's is listed under /proc",
                 "run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)",
             )
         ]  # WSL lists none
-    return [Line(OK, "GPU driver", "none; training runs on the CPU")]
+    return [line("GPU driver", "none; training runs on the CPU")]
 
 
 def _counted(context: DoctorContext) -> str:
@@ -85,93 +82,58 @@ def mpi_cuda(context: DoctorContext) -> list[Line]:
     its device, which may admit no second process.
     """
     if "no MPI" in context.transport.describe():
-        return [Line(OK, "mpi-cuda", "there is no MPI")]
+        return [line("mpi-cuda", "there is no MPI")]
     if not any(context.transport.gather_json(device_wanted(context))):
-        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device to send from")]
-    numbers = _numbers(context)
-    if numbers is None:
-        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device that can be used on every rank")]
+        return _way(look(), "no device to send from")
+    try:
+        number = number_of(context)
+    except DeviceError:  # :func:`device` says why
+        number = None
+    numbers = context.transport.gather_json(number)
+    if None in numbers:
+        return _way(look(), "no device that can be used on every rank")
     choice = find_way(context.transport, context.mpi_cuda, numbers[context.transport.rank], context.maker)
     slower = choice.way == STAGED != context.mpi_cuda
-    advice = "an MPI that is built for CUDA may be faster: docs/gpu.md" if slower else ""
-    return [*_rungs(choice.rungs), Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
+    return _way(
+        choice.rungs, choice.words, "an MPI that is built for CUDA may be faster: docs/gpu.md" if slower else None
+    )
 
 
-def _numbers(context: DoctorContext) -> list[int] | None:
-    """Return the devices of all ranks; None if one has none: :func:`device` says why."""
-    try:
-        own = number_of(context)
-    except DeviceError:
-        own = None
-    every = context.transport.gather_json(own)
-    return None if None in every else every
-
-
-def _rungs(rungs: Sequence[Evidence]) -> list[Line]:
-    return [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in rungs]
+def _way(rungs: Sequence[Evidence], words: str, advice: str | None = None) -> list[Line]:
+    evidence = [line(f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in rungs]
+    return [*evidence, line("mpi-cuda", words, advice)]
 
 
 def device(context: DoctorContext) -> list[Line]:
-    """Open this rank's device, time staging, and find ranks that share one; collective."""
-    lines, uuid = _opened(context) if device_wanted(context) else ([], None)
-    return [*lines, *_shared(context.transport.gather_json(uuid))]
-
-
-def _opened(context: DoctorContext) -> tuple[list[Line], str | None]:
-    """Return the device's lines, and its UUID if it is usable."""
-    try:
-        number = number_of(context)
-        runtime = context.make(number)
-        return [_facts(number, runtime), _staging(runtime)], runtime.facts.uuid
-    except DeviceError as error:
-        return [Line(FAIL if context.device == "cuda" else WARN, "device", str(error))], None
-
-
-def _shared(uuids: Sequence[str | None]) -> list[Line]:
-    """Return lines for devices that ranks share. ``uuids``: by rank"""
-    holders = [[rank for rank, own in enumerate(uuids) if own == uuid] for uuid in dict.fromkeys(uuids) if uuid]
+    """Open this rank's device, and find ranks that share one; collective."""
+    lines: list[Line] = []
+    uuid = None
+    if device_wanted(context):
+        try:
+            number = number_of(context)
+            runtime = context.make(number)
+            uuid, lines = runtime.facts.uuid, [_facts(number, runtime)]
+        except DeviceError as error:
+            lines = [Line(FAIL if context.device == "cuda" else WARN, "device", str(error))]
+    uuids = context.transport.gather_json(uuid)
+    holders = [[rank for rank, uuid in enumerate(uuids) if uuid == each] for each in dict.fromkeys(uuids) if each]
     crowds = [", ".join(map(str, ranks)) for ranks in holders if len(ranks) > 1]
-    return [
-        Line(
-            WARN,
+    shared = [
+        line(
             "shared device",
             f"ranks {crowd} share one",
             "they share its time and its memory: start as many ranks as there are GPUs",
         )
         for crowd in crowds
     ]
+    return [*lines, *shared]
 
 
 def _facts(number: int, runtime) -> Line:
     facts, (free, total) = runtime.facts, runtime.memory()
     capability, cuda, built = (".".join(map(str, pair)) for pair in (facts.capability, facts.driver, facts.runtime))
-    return Line(
-        OK,
+    return line(
         "device",
         f"{number}: {facts.name}, compute capability {capability}, {facts.processors} processors, "
         f"{free / GIB:.1f} of {total / GIB:.1f} GiB free, CUDA {cuda}, CuPy for {built}",
     )
-
-
-def _staging(runtime) -> Line:
-    """Return the slower rate of both ways between pinned host memory and the device."""
-    host, array, stream = runtime.pinned(STAGING_BYTES), runtime.whole(STAGING_BYTES), runtime.stream()
-    slowest = 0.0
-    for copy in (lambda: runtime.upload(host, array, stream), lambda: runtime.download(array, host, stream)):
-        slowest = max(slowest, min(_timed(copy, stream) for _ in range(STAGING_TIMES)))
-    rate = STAGING_BYTES / slowest / 1e9
-    if rate < SLOW_GBS:
-        return Line(
-            WARN,
-            "pinned staging",
-            texts.STAGING(rate=rate),
-            "a PCIe link of few lanes, or a rank on the other socket: bind it to the GPU's (nvidia-smi topo -m)",
-        )
-    return Line(OK, "pinned staging", texts.STAGING(rate=rate))
-
-
-def _timed(copy, stream) -> float:
-    began = time.perf_counter()
-    copy()
-    stream.synchronize()
-    return time.perf_counter() - began

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import format_rate, format_seconds
-from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, DoctorContext, Line, from_first
+from ringtrain.launch.doctor.doctor import FAIL, DoctorContext, Line, from_first, line
 from ringtrain.storage import files
 
 GIB = 1 << 30
@@ -72,28 +72,25 @@ def _blind(context: DoctorContext, own: Path | None) -> list[str]:
 
 def _lines(place: Path, refused: str, blind: list[str]) -> list[Line]:
     if refused:
-        return [Line(FAIL, "run folder", refused, "run where you may write, or name a place by --out")]
-    return [_place(place), *([_apart(blind)] if blind else [])]
-
-
-def _place(place: Path) -> Line:
+        return [line("run folder", refused, "run where you may write, or name a place by --out", FAIL)]
     free = shutil.disk_usage(place).free
-    text = f"{place}: {free / GIB:,.1f} GiB free"
-    return (
-        Line(WARN, "run folder", text, "a checkpoint may not fit: make room, or name a place by --out")
-        if free < GIB
-        else Line(OK, "run folder", text)
-    )
-
-
-def _apart(blind: list[str]) -> Line:
-    hosts = ", ".join(blind[:4]) + (f" and {len(blind) - 4} more" if len(blind) > 4 else "")
-    return Line(
-        WARN,
-        "run folder's place",
-        f"is not seen from {hosts}",
-        "a run that goes on elsewhere finds no checkpoint: name a place that all nodes share by --out",
-    )
+    lines = [
+        line(
+            "run folder",
+            f"{place}: {free / GIB:,.1f} GiB free",
+            "a checkpoint may not fit: make room, or name a place by --out" if free < GIB else None,
+        )
+    ]
+    if blind:
+        hosts = ", ".join(blind[:4]) + (f" and {len(blind) - 4} more" if len(blind) > 4 else "")
+        lines.append(
+            line(
+                "run folder's place",
+                f"is not seen from {hosts}",
+                "a run that goes on elsewhere finds no checkpoint: name a place that all nodes share by --out",
+            )
+        )
+    return lines
 
 
 # ── measured ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,19 +109,19 @@ def _measured(place: Path) -> list[Line]:
     except (OSError, RingtrainError):
         return []  # the run folder's line gives the reason
     text = f"{format_rate(written)} written ({nbytes >> 20} MiB); a small file in {format_seconds(small_s)}"
-    if written < SLOW_BYTES_PER_S or small_s > SLOW_S:
-        return [
-            Line(
-                WARN,
-                "disk",
-                text,
-                (
-                    "ranks wait while rank 0 saves: save checkpoints less often (--checkpoint-every), or in a faster "
-                    "place (--out)"
-                ),
+    slow = written < SLOW_BYTES_PER_S or small_s > SLOW_S
+    return [
+        line(
+            "disk",
+            text,
+            (
+                "ranks wait while rank 0 saves: save checkpoints less often (--checkpoint-every), or in a faster "
+                "place (--out)"
             )
-        ]
-    return [Line(OK, "disk", text)]
+            if slow
+            else None,
+        )
+    ]
 
 
 def _write_rate(file: Path) -> tuple[float, int]:

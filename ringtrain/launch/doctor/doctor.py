@@ -7,7 +7,6 @@ Lines that all ranks have are shown once.
 import socket
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ if TYPE_CHECKING:  # the doctor loads the CUDA half only if a device is checked
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SEVERITY = (OK, WARN, FAIL)
+LIMIT_S = 120.0  # far more than any check takes, even if many ranks share the cores
+LONGER_S = {"mpi cuda": 240.0, "device": 240.0, "links": 240.0}  # a child opens a device; many nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class Line:
     text: str
     advice: str = ""
     ranks: tuple[int, ...] = ()
+
+
+def line(name: str, text: str, advice: str | None = None, status: str = WARN) -> Line:
+    """Return a line that is well, or has ``status`` if there is advice."""
+    return Line(OK, name, text) if advice is None else Line(status, name, text, advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +70,27 @@ class DoctorContext:
 Check = Callable[[DoctorContext], Sequence[Line]]
 
 
-def examine(
-    context: DoctorContext,
-    checks: Sequence[Check],
-    within: Callable[[str], AbstractContextManager] = lambda name: nullcontext(),
-) -> list[Line]:
-    """Return the lines of all ranks, on every rank; collective. ``within``: a context manager around each check, by its
-    name."""
-    own: list[Line] = []
+def examine(context: DoctorContext, checks: Sequence[Check], limit_s: float = LIMIT_S) -> list[Line]:
+    """Return the lines of all ranks, on every rank; collective. An error of a check, such as a missing package or an
+    unreadable file, becomes a line. A check that takes longer than ``limit_s`` ends the process: it may wait in the
+    system, for a file system or a driver."""
+    lines, activity = list[Line](), context.transport.activity
     for check in checks:
-        with within(check.__name__):
-            own += _attempt(check, context)
-    every = context.transport.gather_json([asdict(line) for line in own])
-    return merge_lines([[Line(**{**line, "ranks": ()}) for line in lines] for lines in every])
-
-
-def _attempt(check: Check, context: DoctorContext) -> Sequence[Line]:
-    """Run a check; an error, such as a missing package or an unreadable file, becomes a line."""
-    try:
-        with naming_packages():
-            return check(context)
-    except (RingtrainError, OSError) as error:
-        return [Line(FAIL, check.__name__.replace("_", " "), str(error))]
+        name = check.__name__.replace("_", " ")
+        activity.deadline_s = max(limit_s, LONGER_S.get(name, 0.0))
+        try:
+            with activity.holds_gil(f"the check of {name}"), naming_packages():
+                lines += check(context)
+        except (RingtrainError, OSError) as error:
+            lines.append(Line(FAIL, name, str(error)))
+    every = context.transport.gather_json([asdict(line) for line in lines])
+    return merge_lines([[Line(**{**line, "ranks": ()}) for line in each] for each in every])
 
 
 def from_first(context: DoctorContext, lines: Sequence[Line]) -> list[Line]:
     """Return rank 0's lines, on every rank; collective."""
     found = context.transport.gather_json([asdict(line) for line in lines])[0]
     return [Line(**{**line, "ranks": ()}) for line in found]
-
-
-def scarcest_host(reported: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
-    """Return the (host, amount, ranks) with the least amount for each rank; None if every amount is unknown."""
-    known = [(host, amount, ranks) for host, amount, ranks in reported if amount is not None]
-    return min(known, key=lambda each: each[1] / each[2], default=None)
 
 
 def merge_lines(every: Sequence[Sequence[Line]]) -> list[Line]:

@@ -20,6 +20,7 @@ NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
 WORDS = {0: DONE, 1: FAILED, 2: "usage", 3: "diverged", 4: "stalled", **dict.fromkeys((75, 129, 130), "interrupted")}
 LARGEST_BYTES = 1 << 20
+COUNTS = ("iteration", "iterations", "ranks")
 KILLED = 1  # the exit code of a run that was killed
 
 

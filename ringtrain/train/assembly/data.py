@@ -14,7 +14,7 @@ from ringtrain.data.image_files.open import accepts as image_files
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError, DataError, everywhere
-from ringtrain.launch.doctor.memory import free_bytes
+from ringtrain.launch.doctor.cgroup import free_bytes
 from ringtrain.nn import shapes
 from ringtrain.nn.losses import make_loss
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec

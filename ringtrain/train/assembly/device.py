@@ -57,15 +57,15 @@ def open_device(
 
 def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices]) -> OpenedDevice:
     devices = together(transport, cuda)
-    binding = together(transport, lambda: bind(os.environ, devices.visible(), transport.local_rank))
-    wrap, notes = devices.wrap(transport, config.mpi_cuda, binding.index)
+    index = together(transport, lambda: bind(os.environ, devices.visible(), transport.local_rank))
+    wrap, notes = devices.wrap(transport, config.mpi_cuda, index)
     chooses = not config.reproducible  # the usual kernels are taken where it does not
-    left_out = together(transport, lambda: devices.left_out(binding.index, config.precision)) if chooses else {}
-    runtime = together(transport, lambda: devices.runtime(binding.index))
+    left_out = together(transport, lambda: devices.left_out(index, config.precision)) if chooses else {}
+    runtime = together(transport, lambda: devices.runtime(index))
     how = {"fixed": config.reproducible, "left_out": left_out}
     ops = together(transport, lambda: devices.ops(runtime, config.dtype, config.precision, **how))
     facts = runtime.facts
-    own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
+    own = Bound(transport.rank, transport.node, transport.local_rank, index, facts.name, facts.uuid)
     everyone = [Bound(**told) for told in transport.gather_json(asdict(own))]
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 

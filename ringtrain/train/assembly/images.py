@@ -97,9 +97,9 @@ def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Tran
     resize, threads = resize_of(config), threads_of(config, transport)
     asked = [name for name in CLASSES_ALONE if getattr(config, name) is not None]
     if asked and not (data.train.has_classes and len(data.train.shape) == 3):
+        option = f"--{asked[0].replace('_', '-')}"
         raise ConfigError(
-            f"{_flag(asked[0])} is for images with one class number each, which {data.name!r} does not have: leave it "
-            "out"
+            f"{option} is for images with one class number each, which {data.name!r} does not have: leave it out"
         )
     transform = transform_of(config, model)
     if resize is not None or transform is not None:
@@ -133,10 +133,6 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
         )
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def threads_of(config: TrainConfig, transport: Transport) -> int:
     """The threads that decode a rank's images: its cores on a GPU's host, else half of them. Ranks that are not bound
     to cores share those of the node."""
@@ -150,10 +146,14 @@ def _divided(transport: Transport) -> Divide:
         """Each rank does every size-th piece of work; results travel by broadcasts of bytes."""
         turns = [range(rank, count, transport.size) for rank in range(transport.size)]
         own = together(transport, lambda: [work(number) for number in turns[transport.rank]])
-        forms = transport.gather_json([_form(table) for table in own])
+        forms = transport.gather_json(
+            [{name: [array.dtype.str, list(array.shape)] for name, array in table.items()} for table in own]
+        )
         found: list[Tables] = [{} for _ in range(count)]
         for rank, form in enumerate(forms):
-            mine = own if rank == transport.rank else [_empty(each) for each in form]
+            mine = own
+            if rank != transport.rank:
+                mine = [{name: np.empty(shape, dtype) for name, (dtype, shape) in each.items()} for each in form]
             arrays = [array for table in mine for array in table.values() if array.size]
             if arrays:
                 flat = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
@@ -164,14 +164,6 @@ def _divided(transport: Transport) -> Divide:
         return found
 
     return divide
-
-
-def _form(table: Tables) -> dict:
-    return {name: [array.dtype.str, list(array.shape)] for name, array in table.items()}
-
-
-def _empty(form: dict) -> Tables:
-    return {name: np.empty(shape, dtype) for name, (dtype, shape) in form.items()}
 
 
 def _fill(arrays: list[np.ndarray], flat: np.ndarray) -> None:

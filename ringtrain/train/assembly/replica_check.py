@@ -57,7 +57,8 @@ class ReplicaCheck:
         kept = [weights, *self._exchange.owned_state.arrays()]
         alike = [each for each in kept if each.alike] if comparing and self._compares else []
         digests = [digest for each in alike for digest in self._digests(each)]
-        problem = self._problem(kept)
+        nonfinite = ((each.name, _first_nonfinite(self._ops, self._arena.spans, each)) for each in kept)
+        problem = next(((name, span) for name, span in nonfinite if span is not None), None)  # of this rank
         whole = hashlib.sha256("".join(digests).encode()).hexdigest() if self._compares else None
         own = [whole, problem, gradient, socket.gethostname()]
         wholes, problems, gradients, hosts = zip(*self._transport.gather_json(own), strict=True)
@@ -72,11 +73,6 @@ class ReplicaCheck:
         """The digest of each span."""
         host = self._ops.to_host(kept.array)
         return [_digest(host[span.start : span.start + span.count]) for span in self._arena.spans]
-
-    def _problem(self, kept: Sequence[OwnedArray]) -> tuple[str, str] | None:
-        """(array, span) of the first that is not finite."""
-        found = ((each.name, _first_nonfinite(self._ops, self._arena.spans, each)) for each in kept)
-        return next(((name, span) for name, span in found if span is not None), None)
 
     # ── the difference ────────────────────────────────────────────────────────────────────────────────────────
     def _describe_difference(

@@ -46,7 +46,8 @@ class OutcomeWriter:
 
     def _write_failure(self, error: BaseException) -> None:
         with suppress(RingtrainError):
-            self._write(*_known(error), self.progress.iteration, _text(error))
+            text = str(error) if isinstance(error, RingtrainError) else f"{type(error).__name__}: {error}"
+            self._write(*_known(error), self.progress.iteration, text)
 
     def _write(self, word: str, code: int | None, iteration: int, text: str = "") -> None:
         written = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)
@@ -59,7 +60,3 @@ def _known(error: BaseException) -> tuple[str, int]:
         return WORDS[INTERRUPTED_AGAIN], INTERRUPTED_AGAIN
     code = error.exit_code if isinstance(error, RingtrainError) else 1
     return WORDS.get(code, FAILED), code
-
-
-def _text(error: BaseException) -> str:
-    return str(error) if isinstance(error, RingtrainError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """Finds the start of a run: anew, or at a checkpoint. Rank 0 looks; its answer decides for all ranks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import tomli_w
@@ -32,7 +32,7 @@ from ringtrain.train.options import AUTO, RunOptions, checkpoint_in
 from ringtrain.transport.base import Transport
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The start of a run.
 
@@ -92,9 +92,7 @@ def restart_origin(folder: str | None, options: RunOptions) -> Origin:
         return _origin_of(given.resume, given.out, options.checkpoint)
     if checkpoint_in(given.resume) is None or not RunFolder(folder).is_empty():
         return _origin_in(RunFolder(folder), options.checkpoint)
-    origin = _origin_of(given.resume, folder, given.resume)
-    origin.continues = True
-    return origin
+    return replace(_origin_of(given.resume, folder, given.resume), continues=True)
 
 
 def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin:
@@ -136,12 +134,9 @@ def _first_origin(folder: RunFolder, named: str | None) -> Origin:
     except CheckpointError as error:
         raise CheckpointError(f"{folder.path} has no checkpoint yet, and is to begin at {source}: {error}") from None
     origin = _continued(found, str(folder.path), True)
-    if before is not None and Path(before) == Path(source):
-        origin.config = config
-    else:
-        held = parse_run_file(found.checkpoint.config, texts.FORMER_RUN())
-        origin.config = tomli_w.dumps({**held, "resume": source})
-    return origin
+    if before is None or Path(before) != Path(source):
+        config = tomli_w.dumps({**parse_run_file(found.checkpoint.config, texts.FORMER_RUN()), "resume": source})
+    return replace(origin, config=config)
 
 
 def _began_at(folder: RunFolder, resume: str) -> bool:

@@ -35,11 +35,10 @@ class TapePool:
             raise RuntimeError(f"{describe_id(id)} has a tape already")
         if not self._free and self.made == self._limit:
             raise RuntimeError(f"{describe_id(id)} wants a tape, and all {self._limit} are taken")
-        self._taken[id] = self._free.pop() if self._free else self._make()
+        if not self._free:
+            self._free.append(Pass(self._ops, Workspace(self._ops), key=self._ops.zeros((1,), "uint64")))
+        self._taken[id] = self._free.pop()
         return self._taken[id]
-
-    def _make(self) -> Pass:
-        return Pass(self._ops, Workspace(self._ops), key=self._ops.zeros((1,), "uint64"))
 
     def give(self, id: Id) -> None:
         self._free.append(self._taken.pop(id))

@@ -13,7 +13,6 @@ from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
 from ringtrain.train.run.faster_algorithm import faster_algorithm_note
 from ringtrain.train.run.rank_stats import RankStatistics
-from ringtrain.train.run.share_size import FirstIterations
 from ringtrain.train.step.loss_sum import IterationLoss
 
 # Of waits that are worth a note: a share of the time, and seconds.
@@ -30,7 +29,6 @@ class RunRecords:
     def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
         self._of, self._progress, self._sink, self._started = run, progress, sink, started
         self._rates, self._statistics = Rates(), RankStatistics(run)
-        self._first = FirstIterations(run)
         self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self._exposed_s = self._statistics.exposed_s  # at the last record of an iteration
@@ -41,10 +39,9 @@ class RunRecords:
         self._statistics.training_s += seconds
         self._statistics.waited_s += waited_s
         self._rates.add(examples, seconds + waited_s)
-        self._first.tick(seconds)
 
     def iteration(self, outcome: IterationLoss) -> None:
-        """Record a finished iteration. Collective once, if the size of a rank's part is judged by the first ones."""
+        """Record a finished iteration."""
         self._note_skipped(outcome.iteration + 1)
         self.finished = ()
         self._finish(
@@ -57,17 +54,10 @@ class RunRecords:
                 examples=outcome.examples,
                 images_per_s=self._rates.recent(),
                 seconds=self._now(),
-                exposed_s=self._exposed(),
+                exposed_s=self._statistics.exposed_s - self._exposed_s,
             )
         )
-        note = self._first.note()
-        if note is not None:
-            self.note(note)
-
-    def _exposed(self) -> float:
-        """The seconds for which this rank has waited for communication since the last call."""
-        before, self._exposed_s = self._exposed_s, self._statistics.exposed_s
-        return self._exposed_s - before
+        self._exposed_s = self._statistics.exposed_s
 
     def _note_skipped(self, iteration: int) -> None:
         scale = self._of.scale

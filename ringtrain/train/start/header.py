@@ -1,11 +1,21 @@
 """Describes a run before its first iteration."""
 
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
 from ringtrain import __version__, plugin
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
+from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
-from ringtrain.ops.base import Ops
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.template import Template
@@ -14,20 +24,14 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, hyper_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints import rank_arrays
 from ringtrain.train.checkpoints.resume import Origin
-from ringtrain.train.start.provenance import provenance
 from ringtrain.transport.base import Transport
 
+PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x")
 
-def header(
-    run: Assembly,
-    ops: Ops,
-    transport: Transport,
-    origin: Origin,
-    folder: RunFolder | None,
-    predicted: PredictedSpeed | None = None,
-) -> RunStarted:
+
+def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: PredictedSpeed | None) -> RunStarted:
     """The first record of the run. Collective."""
-    config, exchange = run.config, run.exchange
+    config, exchange, transport = run.config, run.exchange, run.transport
     return RunStarted(
         version=__version__,
         model=run.model.name,
@@ -39,7 +43,7 @@ def header(
         exact=exchange.facts.exact,
         ranks=transport.size,
         nodes=transport.nodes,
-        device=ops.describe(),
+        device=run.ops.describe(),
         dtype=config.dtype,
         precision=config.precision,
         batch=run.sampler.batch,
@@ -52,7 +56,7 @@ def header(
         resumed_at=origin.iteration or 0,
         seed=config.seed,
         folder=str(folder.path) if folder else None,
-        reproducible=reproducible.describe_numerics(config, ops),
+        reproducible=reproducible.describe_numerics(config, run.ops),
         best=origin.place["best"] if origin.place else None,
         best_by=best_by_of(config),
         loss=config.loss,
@@ -64,8 +68,36 @@ def header(
     )
 
 
-def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
+def provenance(transport: Transport) -> dict:
+    """The place, time, command and versions of a run, as fields of :class:`RunStarted`. Collective."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hosts": transport.gather_json(transport.activity.host),
+        "command": command_of(sys.argv),
+        "versions": {"python": platform.python_version(), **versions_of(PACKAGES)},
+        "mpi": transport.describe(),
+        "job": job_number(os.environ),
+    }
+
+
+def command_of(argv: Sequence[str]) -> str:
+    """The command line without ``mpirun`` and its options, which this process does not see."""
+    name = Path(argv[0]).name
+    return shlex.join(["ringtrain" if name == "__main__.py" else name, *argv[1:]])
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of the installed packages."""
+    versions = {}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def notes(run: Assembly, origin: Origin) -> list[str]:
     """Notes for the user on this run."""
+    transport = run.transport
     skipped = origin.found.skipped if origin.found else ()
     notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]
     notes += run.data.notes

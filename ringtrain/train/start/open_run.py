@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ringtrain import __version__, plugin
@@ -10,6 +10,7 @@ from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.tuning_file import FoundTuning, find_tuning
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import to_table
+from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
@@ -25,7 +26,6 @@ from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.checkpoints.early_stop import check_early_stop
 from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
 from ringtrain.train.options import RunOptions
-from ringtrain.train.start.prediction import find_prediction
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end
 from ringtrain.train.stopping.signals import StopFlag
@@ -44,10 +44,19 @@ class OpenedRun:
 
 
 def open_run(
-    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, only_run: bool
+    transport: Transport,
+    options: RunOptions,
+    stop: StopFlag | None,
+    recovery: RecoveryState,
+    only_run: bool,
+    read: Callable[[TrainConfig, ModelSpec, Transport], DataSet] | None = None,
 ) -> OpenedRun:
-    """Open a run. ``only_run``: whether this process makes no other run. Collective; raises RingtrainError, the same on
-    every rank."""
+    """Open a run. Collective; raises RingtrainError, the same on every rank.
+
+    stop:     None if the run is checked, and does not begin
+    only_run: whether this process makes no other run
+    read:     opens its data in place of :func:`read_data`; collective
+    """
     origin = recovery.origin or find_origin(transport, options)
     config, model = together(transport, lambda: resolve_run(origin, options))
     config = recovery.adapted(config)
@@ -56,10 +65,12 @@ def open_run(
     if config.tensorboard:
         on_root(transport, check_tensorboard)
     predicted, unpredicted = find_prediction(transport, config, model.name, bool(recovery.lost))
-    stop.other = end = find_job_end(transport, config, os.environ)
-    data = read_data(config, model, transport)
+    end = JobEnd(None, 0.0)
+    if stop is not None:
+        stop.other = end = find_job_end(transport, config, os.environ)
+    data = (read or read_data)(config, model, transport)
     together(transport, lambda: check_early_stop(config, data))
-    if not recovery.unsaved:
+    if stop is not None and not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     device = open_device(for_devices(config), bare(transport))  # the run makes a guard of its own
     reproducible.check_kernels(config, transport, device.ops)
@@ -68,7 +79,8 @@ def open_run(
     initial = find_initial(transport, config, model) if origin.place is None else None
 
     def own() -> Assembly:
-        return assemble(config, model, data, device.transport, device.ops, stop, tuning.table, initial)
+        asked = stop or (lambda: False)
+        return assemble(config, model, data, device.transport, device.ops, asked, tuning.table, initial)
 
     with transport.activity.during("preparing the run", limited=True):
         run = together(transport, own)
@@ -81,6 +93,35 @@ def open_run(
         *filter(None, [tuning.remark, unpredicted, moved, end.words(), _initial_words(origin, options, initial)]),
     ]
     return OpenedRun(origin, run, end, remarks, predicted)
+
+
+Prediction = tuple[PredictedSpeed | None, str | None]  # of the plan of ``--plan``; a note if the plan has none
+
+
+def find_prediction(transport: Transport, config: TrainConfig, model: str, after_death: bool = False) -> Prediction:
+    """The prediction of a run in the plan of ``--plan``. Collective: rank 0 reads the file. Raises UsageError for one
+    that is no plan, unless ranks have died."""
+    path = config.plan
+    if path is None:
+        return None, None
+
+    def look() -> tuple[dict | None, str | None]:
+        from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan  # 40 ms, with all of plan
+
+        try:
+            plans = [read_plan(path)]
+        except UsageError as error:
+            if not after_death:
+                raise
+            return None, f"without --plan from here on: {error}"
+        run = SoughtRun(config, model, transport.size, transport.nodes, config.batch)
+        row = find_row(plans, run)
+        if row is None:
+            return None, missing_note(plans, run, "this run", [run.ranks])
+        return {name: getattr(row, name) for name in PredictedSpeed.__slots__}, None
+
+    speed, note = on_root(transport, look)
+    return PredictedSpeed(**speed) if speed else None, note
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:

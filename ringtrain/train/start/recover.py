@@ -1,4 +1,4 @@
-"""``--elastic``: trains on after the death of ranks.
+"""Trains in a world, and with ``--elastic`` in the next one after the death of ranks.
 
 The survivors leave the old world, meet in a new one, and resume there: from the newest state that a survivor holds, or
 from the newest checkpoint. The survivor with this state becomes rank 0, which has the run folder, the log and the
@@ -7,8 +7,7 @@ terminal.
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,24 +41,8 @@ def end_all(world: World, code: int) -> None:
         remove_segments()
 
 
-@contextmanager
-def failure_recorded(world: World, stop: StopFlag, state: RecoveryState) -> Iterator[None]:
-    """Record an error, a death too, as the end of the run."""
-    try:
-        yield
-    except RingtrainError as error:
-        _record(error, world, stop, state)
-        raise
-
-
-def _record(error: RingtrainError, world: World, stop: StopFlag, state: RecoveryState) -> None:
-    if stop.ending and world.is_of_a_death(error):
-        time.sleep(KILLED_S)  # the launcher is ending all ranks
-    state.record_failure(error)
-
-
 class ElasticRun:
-    """Trains in this world, and after deaths in the next ones. ``command`` starts a replacement."""
+    """Trains in this world, and with ``--elastic`` after deaths in the next ones. ``command`` starts a replacement."""
 
     def __init__(self, world: World, options: RunOptions, command: Sequence[str], stop: StopFlag):
         self._world, self._options, self._stop = world, options, stop
@@ -80,10 +63,13 @@ class ElasticRun:
             if resuming:
                 self._enter()
             run_training(self._world.transport, self._options, self._stop, self._state)
-            self._part()
+            if self._options.elastic is not None:
+                self._part()
             return True
         except RingtrainError as error:
-            self._check_survivable(error)
+            if not self._is_survivable(error):
+                self._record(error)
+                raise
             self._state.lost_at = time.perf_counter()
         self._leave()  # outside of the handler, whose error holds the old world's arrays
         return False
@@ -93,12 +79,16 @@ class ElasticRun:
         that are about to end."""
         self._world.transport.barrier()
 
-    def _check_survivable(self, error: RingtrainError) -> None:
-        """Record and raise the error, unless it is a death that these ranks survive."""
-        tolerant = not self._world.transport.why_not_fault_tolerant
-        if not (tolerant and self._world.is_of_a_death(error)) or self._stop.ending:
-            _record(error, self._world, self._stop, self._state)
-            raise error
+    def _is_survivable(self, error: RingtrainError) -> bool:
+        """Whether the error is a death that these ranks survive."""
+        tolerant = self._options.elastic is not None and not self._world.transport.why_not_fault_tolerant
+        return tolerant and self._world.is_of_a_death(error) and not self._stop.ending
+
+    def _record(self, error: RingtrainError) -> None:
+        """Record an error, a death too, as the end of the run."""
+        if self._stop.ending and self._world.is_of_a_death(error):
+            time.sleep(KILLED_S)  # the launcher is ending all ranks
+        self._state.record_failure(error)
 
     # ── from the old world to the new one ─────────────────────────────────────────────────────────────────
     def _leave(self) -> None:

@@ -3,7 +3,7 @@ overwrite."""
 
 import datetime
 import sys
-from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import tomli_w
@@ -11,7 +11,7 @@ import tomli_w
 from ringtrain.config.resolve import to_table
 from ringtrain.report.events import KINDS, Event, Note
 from ringtrain.report.screen.terminal import terminal
-from ringtrain.report.sinks import JsonLines, Sink, is_log, kinds_at
+from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log, kinds_at
 from ringtrain.report.tensorboard import TensorBoard
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -19,10 +19,8 @@ from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, config_of
-from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Transport
 
 
 class TimedSink(Sink):
@@ -41,35 +39,30 @@ class TimedSink(Sink):
 
 
 def make_folder(
-    transport: Transport, run: Assembly, origin: Origin, recovery: RecoveryState, remarks: list[str]
-) -> tuple[OutcomeWriter, RunFolder | None]:
-    """(the writer of the outcome, the folder on rank 0). All ranks know the folder before it holds a run: any rank may
-    write the outcome, and survivors of a death go on in it. Adds notes for the user to ``remarks``. At an error the
-    folder is released: this process may claim it again. Collective."""
-    made: list[RunFolder] = []
+    run: Assembly, origin: Origin, recovery: RecoveryState, remarks: list[str], stack: ExitStack
+) -> tuple[OutcomeWriter, RunFolder | None, float | None]:
+    """(the writer of the outcome, the folder on rank 0, the best accuracy of its checkpoints). All ranks know the
+    folder before it holds a run: any rank may write the outcome, and survivors of a death go on in it. Adds notes for
+    the user to ``remarks``. ``stack`` releases the folder: this process may claim it again. Collective."""
+    transport = run.transport
+    folders: list[RunFolder] = []
 
     def make() -> str:
         with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
             folder = run_folder.create_run_folder(
                 origin.folder, run.model.name, datetime.datetime.now(), origin.continues
             )
-            made.append(folder)
+            stack.callback(folder.release)
+            folders.append(folder)
             remarks.extend(folder.claim(origin.continues))
             return str(folder.path)
 
-    try:
-        folder = on_root(transport, make)
-        recovery.folder, recovery.iterations = folder, run.iterations
-        outcome = OutcomeWriter(Path(folder), transport.rank == 0, run.iterations, transport.size, recovery.lost)
-        recovery.outcome = outcome
-        best = on_root(transport, lambda: _begin(made[0], run, origin, outcome, remarks))
-    except BaseException:
-        for each in made:
-            each.release()
-        raise
-    if origin.place is not None:
-        origin.place["best"] = best  # None if its file is in another folder, or of a later iteration
-    return outcome, made[0] if made else None
+    path = on_root(transport, make)
+    outcome = OutcomeWriter(Path(path), transport.rank == 0, run.iterations, transport.size, recovery.lost)
+    recovery.folder, recovery.iterations, recovery.outcome = path, run.iterations, outcome
+    # None if its file is in another folder, or of a later iteration
+    best = on_root(transport, lambda: _begin(folders[0], run, origin, outcome, remarks))
+    return outcome, folders[0] if folders else None, best
 
 
 def _begin(
@@ -94,33 +87,27 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
 
 
 def make_sinks(
-    transport: Transport, folder: RunFolder | None, origin: Origin, recovery: RecoveryState, tensorboard: bool = False
+    run: Assembly, folder: RunFolder | None, recovery: RecoveryState, resumed_at: int | None, due: bool
 ) -> list[Sink]:
     """The log, the scalars for TensorBoard if they are asked for, and the terminal; in this order, on rank 0."""
     if folder is None:
         return []
-    resumed_at = 0 if origin.iteration is None and recovery.lost else origin.iteration  # the log goes on after a death
-    shown = terminal(sys.stdout)
+    if resumed_at is None and recovery.lost:  # the log goes on after a death
+        resumed_at = 0
+    activity, shown = run.transport.activity, terminal(sys.stdout)
 
     def warn(text: str) -> None:
         shown.handle(Note(text=text))
 
-    with transport.activity.during(f"opening {folder.log}", limited=True):
-        log = JsonLines(folder.log, resumed_at, warn, origin.due)
-        kept: list[Sink] = [TimedSink(log, transport.activity, f"writing {folder.log}")]
-        if tensorboard:
+    with activity.during(f"opening {folder.log}", limited=True):
+        kept: list[Sink] = [TimedSink(JsonLines(folder.log, resumed_at, warn, due), activity, f"writing {folder.log}")]
+        if run.config.tensorboard:
             scalars = TensorBoard(folder.path, resumed_at or 0, warn)
-            kept.append(TimedSink(scalars, transport.activity, f"writing {scalars.path}"))
-        _complete(kept, folder, recovery.recoverable)
+            kept.append(TimedSink(scalars, activity, f"writing {scalars.path}"))
+        if recovery.recoverable is not None and recovery.recoverable.finished:
+            # what a dead rank 0 has not recorded of the last finished iteration
+            logged = kinds_at(folder.log, recovery.recoverable.iteration)
+            for event in recovery.recoverable.finished:
+                if KINDS[type(event)] not in logged:
+                    SinkGroup(kept).handle(event)
     return [*kept, shown]
-
-
-def _complete(sinks: Sequence[Sink], folder: RunFolder, recoverable: RecoverableState | None) -> None:
-    """Record what a dead rank 0 has not of the last finished iteration."""
-    if recoverable is None or not recoverable.finished:
-        return
-    logged = kinds_at(folder.log, recoverable.iteration)
-    for event in recoverable.finished:
-        if KINDS[type(event)] not in logged:
-            for sink in sinks:
-                sink.handle(event)

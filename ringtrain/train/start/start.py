@@ -5,7 +5,8 @@ files before the first iteration (:mod:`ringtrain.train.agree`).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from itertools import chain
 
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
@@ -26,11 +27,10 @@ from ringtrain.train.options import RunOptions, read_options
 from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.rank_stats import forget_peak
 from ringtrain.train.run.run import Run
-from ringtrain.train.run.share_size import expected_note
 from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.finished import report_finished
 from ringtrain.train.start.header import header, notes
-from ringtrain.train.start.open_run import OpenedRun, open_run
+from ringtrain.train.start.open_run import open_run
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.stopping.reasons import check_stop
@@ -55,62 +55,86 @@ def run_training(
 
     recovery: the state that survives the death of a rank; None if the process makes several runs
     """
-    only_run, recovery = recovery is not None, recovery or RecoveryState()
+    with run_session(transport, options, stop, recovery or RecoveryState(), recovery is not None) as training:
+        if training is not None:
+            training.go()
+
+
+@contextmanager
+def run_session(
+    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, only_run: bool
+) -> Iterator[Run | None]:
+    """Yield a run that is ready for its first iteration; None if its folder says that it is done. Collective.
+
+    ====================================  =============================================================
+    step                                  what remains if it, or a later one, fails
+    ====================================  =============================================================
+    options, data, device, network        no file has changed
+    folder and lock, ``config.toml``      a free lock; ``outcome.json`` has the error, but for a death
+    log and terminal                      the log has the error, too, and the run folder has its curves
+    weights, first kernels, iterations    the same; a checkpoint if the run was told to stop
+    ====================================  =============================================================
+    """
     forget_peak()
     opened = open_run(transport, options, stop, recovery, only_run)
-    run, transport = opened.run, opened.run.transport  # from here on the guard watches collectives
-    if report_finished(transport, run, opened.origin, recovery):
+    run, origin, job_end, transport = opened.run, opened.origin, opened.job_end, opened.run.transport
+    if report_finished(run, origin, bool(recovery.lost)):
         run.close()
+        yield None
         return
-    remarks = list(opened.remarks)
-    outcome, folder = make_folder(transport, run, opened.origin, recovery, remarks)
-    sinks = make_sinks(transport, folder, opened.origin, recovery, run.config.tensorboard)
-    with _recorded_end(sinks, folder, run, stop, outcome) as sink:
-        sink.handle(header(run, run.ops, transport, opened.origin, folder, opened.predicted))
-        for text in (*remarks, *notes(run, transport, opened.origin)):
+    with ExitStack() as stack:
+        if run.guard is not None:
+            stack.callback(run.guard.close)
+        remarks = list(opened.remarks)
+        outcome, folder, best = make_folder(run, origin, recovery, remarks, stack)
+        if origin.place is not None:
+            origin = replace(origin, place={**origin.place, "best": best})
+        sink = stack.enter_context(_recorded_end(run, folder, stop, outcome, recovery, (origin.iteration, origin.due)))
+        sink.handle(header(run, origin, folder, opened.predicted))
+        for text in (*remarks, *notes(run, origin)):
             sink.handle(Note(text=text))
-        outcome.progress = _equal_weights(run, opened.origin)
-        training = _make_run(opened, outcome.progress, sink, folder, stop, recovery)
+        outcome.progress = progress = _equal_weights(run, origin)
+        state, due = origin.words, origin.due
+        del opened, origin  # frees the checkpoint's arrays: the run has their values
+        recovery.origin = None
+        _prepare(run, sink, progress)
+        if not recovery.unsaved:
+            check_stop(transport, stop, state)
+        tracing = _tracing(run, folder, progress)
+        training = Run(run, progress, sink, folder, recovery.started, stop, job_end, tracing, due)
+        recovery.begin(training)
         report = recovery.take_report()
         if report is not None:
             sink.handle(report)
-        training.go()
+        yield training
         recovery.end()
     run.exchange.reducers.close()
 
 
-def _make_run(
-    opened: OpenedRun, progress: Progress, sink: Sink, folder: RunFolder | None, stop: StopFlag, recovery: RecoveryState
-) -> Run:
-    """Make the run ready for its first iteration. Collective."""
-    run, origin, transport = opened.run, opened.origin, opened.run.transport
-    origin.found = recovery.origin = None  # frees the checkpoint's arrays: the run has their values
-    _prepare(run, sink, progress)
-    if not recovery.unsaved:
-        check_stop(transport, stop, origin.words)
-    tracing = _tracing(run, transport, folder, progress)
-    training = Run(run, progress, sink, folder, recovery.started, stop, opened.job_end, tracing, origin.due)
-    recovery.begin(training)
-    return training
-
-
 @contextmanager
 def _recorded_end(
-    sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, outcome: OutcomeWriter
+    run: Assembly,
+    folder: RunFolder | None,
+    stop: StopFlag,
+    outcome: OutcomeWriter,
+    recovery: RecoveryState,
+    resumed: tuple[int | None, bool],
 ) -> Iterator[Sink]:
-    """Yield the sink of a run. However the run ends: record the end, then close the sinks, the folder and the guard."""
-    sink, drawn, activity = SinkGroup(sinks), folder, run.transport.activity  # drawn: the folder of the curves, or None
-    activity.before_end = outcome.failed
-    stop.before_end = outcome.failed
+    """Yield the sink of a run. However the run ends: record the end, then close the sinks and draw the curves.
+    ``resumed``: the iteration at which the run is resumed, and whether it is due, as of :class:`Origin`."""
+    sinks: list[Sink] = []
+    drawn, activity = folder, run.transport.activity  # drawn: the folder of the curves, or None
+    activity.before_end = stop.before_end = outcome.failed
     try:
-        yield sink
+        sinks += make_sinks(run, folder, recovery, *resumed)
+        yield SinkGroup(sinks)
     except RankLostError:
         drawn = None  # survivors draw at their own end; without survivors the launcher ends all ranks now
         raise
     except RingtrainError as error:
         if not isinstance(error, Interrupted):  # the run has recorded an interruption itself
             with suppress(RingtrainError):  # the error may be that the log cannot be written
-                sink.handle(Failed(error=type(error).__name__, text=str(error)))
+                SinkGroup(sinks).handle(Failed(error=type(error).__name__, text=str(error)))
         outcome.failed(error)
         if isinstance(error, (StalledError, Interrupted)):
             drawn = None  # no time for curves: the other ranks, or a scheduler, wait for this end
@@ -120,24 +144,20 @@ def _recorded_end(
         raise
     finally:
         try:
-            sink.close()
+            SinkGroup(sinks).close()
             _draw(drawn, sinks)
         finally:  # the process may make another run
             stop.before_end, activity.before_end = lambda error: None, tell_none
-            if folder is not None:
-                folder.release()
-            if run.guard is not None:
-                run.guard.close()
 
 
-def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracer | None:
+def _tracing(run: Assembly, folder: RunFolder | None, progress: Progress) -> Tracer | None:
     """The tracer for ``--trace``, or None; collective. Creates the trace's file."""
-    window = together(transport, lambda: window_of(run.config, progress.iteration))
+    window = together(run.transport, lambda: window_of(run.config, progress.iteration))
     if run.config.trace is None:
         return None
     path = path_of(run.config.trace, folder.path) if folder else None
-    on_root(transport, lambda: write_trace(path, {}))
-    return Tracer(run.worker, transport, window, path)
+    on_root(run.transport, lambda: write_trace(path, {}))
+    return Tracer(run.worker, run.transport, window, path)
 
 
 def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
@@ -151,15 +171,13 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
             sink.show_line(note)
 
 
-# ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
 def _equal_weights(run: Assembly, origin: Origin) -> Progress:
     """Broadcast rank 0's weights, new or of the checkpoint, and compare the hashes of all ranks."""
-    if origin.place is None:
-        if not run.roles.parts:  # parts of the network are equal as they are drawn
-            broadcast_array(run.transport, run.ops, run.arena.weights)
-        progress = Progress()
-    else:
+    progress = Progress()
+    if origin.place is not None:
         progress = restore(run, run.ops, run.transport, origin.place, origin.found.checkpoint if origin.found else None)
+    elif not run.roles.parts:  # parts of the network are equal as they are drawn
+        broadcast_array(run.transport, run.ops, run.arena.weights)
     run.replicas.check("at the start")
     return progress
 
@@ -177,6 +195,5 @@ def _prepare(run: Assembly, sink: Sink, progress: Progress) -> None:
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))
-    of_ops = dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes())))
-    for text in filter(None, (*of_ops, expected_note(run))):
+    for text in dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes()))):
         sink.handle(Note(text=text))

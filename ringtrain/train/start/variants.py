@@ -9,7 +9,7 @@ the others wait for that rank.
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.data.file.dataset import DataSet
@@ -17,16 +17,10 @@ from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.template import Template
 from ringtrain.train.agree import together
-from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
-from ringtrain.train.assembly.device import open_device
-from ringtrain.train.assembly.initial_weights import find_initial
-from ringtrain.train.assembly.recipe import check_warmup
-from ringtrain.train.assembly.reproducible import check_kernels
-from ringtrain.train.checkpoints.resume import check_continuation, find_origin, resolve_run
 from ringtrain.train.options import read_options
-from ringtrain.train.start.open_run import tuning_of
-from ringtrain.train.start.prediction import find_prediction
+from ringtrain.train.start.open_run import open_run
+from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
@@ -71,21 +65,11 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
 
 
 def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
+    def read(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+        return together(transport, lambda: _data(config, model, shared, opened))
+
     options = read_options(variant.run_file, variant.flags)
-    origin = find_origin(own, options)
-    config, model = together(own, lambda: resolve_run(origin, options))
-    find_prediction(own, config, model.name)
-    config = replace(config, check_collectives=False)
-    data = together(own, lambda: _data(config, model, shared, opened))
-    device = open_device(config, own)
-    check_kernels(config, own, device.ops)
-    own = device.transport
-    tuning = together(own, lambda: tuning_of(config, own))
-    initial = find_initial(own, config, model) if origin.place is None else None
-    run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table, initial))
-    together(own, lambda: check_warmup(config, run.rate, options.layers))
-    together(own, lambda: check_continuation(run, origin))
-    run.exchange.reducers.close()
+    open_run(own, options, None, RecoveryState(), False, read).run.close()
 
 
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:

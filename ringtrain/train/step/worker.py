@@ -2,7 +2,6 @@
 interface of the exchange."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -134,27 +133,23 @@ class Worker:
         """Wait for the losses that :meth:`iterate` has not returned, and return them in order. Collective."""
         return [self._next_outcome() for _ in range(len(self._losses))]
 
-    def rehearse(self, batch: Batch, clock: Callable[[], float] = time.perf_counter) -> list[dict[str, float]]:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights do not change. Not collective.
-        Returns for each micro-batch the seconds of "forward" and "backward", by the host's clock."""
+    def rehearse(self, batch: Batch) -> None:
+        """Run every kernel of an iteration, so that none is compiled inside one; weights do not change. Not
+        collective."""
         ctx = self.passes.ctx
         reduction = ctx.add_over_ranks
         ctx.add_over_ranks = reduction and (lambda numbers: None)
         self._begin(self._partition.blank(batch))
-        seconds = []
         for micro in range(len(self._batch.micro)):
             self.run(Load(micro))
-            current, began = self.passes.micro_batch, clock()
+            current = self.passes.micro_batch
             current.dlogits = self.passes.loss_gradient(self._forward(), current.labels)
-            between = clock()
             for _ in self._backward(micro, last=False):
                 pass
-            seconds.append({"forward": between - began, "backward": clock() - between})
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
         ctx.add_over_ranks = reduction
-        return seconds
 
     def _may_replay(self, batch: Batch) -> bool:
         """Whether this iteration may be one recording, which has the same operations on the same memory in each."""

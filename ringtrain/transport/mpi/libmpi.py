@@ -1,7 +1,6 @@
 """Facts about the loaded MPI: its file, its launcher, its CUDA support, and the UCX below it."""
 
 import ctypes
-import os
 import re
 import shutil
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 from mpi4py import MPI
 
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
-from ringtrain.transport.fault_tolerance import is_fault_tolerant
 
 MAPS = Path("/proc/self/maps")
 LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12
@@ -79,18 +77,6 @@ def ucx_evidence(path: Path | None) -> Evidence:
     if any(path.parent.glob("ucx/libuct_cuda*.so*")):
         return Evidence("ucx", YES, f"{path} has a module for CUDA")
     return Evidence("ucx", NO, f"{path} has no module for CUDA")
-
-
-def ulfm_support() -> tuple[bool, bool]:
-    """Return whether ULFM, which lets the survivors of a rank continue, is built in, and whether it is on.
-
-    mpirun turns on Open MPI's. MPICH has the functions, but its launcher ends all ranks with the first.
-    """
-    path = loaded(LIBMPI)
-    if path is None or vendor() != "Open MPI":
-        return False, False
-    built = getattr(ctypes.CDLL(str(path)), "MPIX_Comm_revoke", None) is not None
-    return built, built and is_fault_tolerant(os.environ)
 
 
 def start_open_mpi() -> bool:
