@@ -69,8 +69,8 @@ ORDER = {
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
-    "ops": "texts compression geometry machine bfloat16 keys elementary pairs precision update normalised base cuda "
-    "host_update host_norm host cpu reference catalogue",
+    "ops": "texts geometry bfloat16 keys elementary pairs precision update normalised base cuda "
+    "host cpu reference catalogue",
     "optim": "lr optimizers",
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
     "plots scaling page",

@@ -49,7 +49,7 @@ def inspect_machine(transport: Transport) -> tuple[dict[str, str], RankLayout]:
     """
     own = {"cpu": cpu_model(), "cores": str(os.cpu_count()), "library": library_name(transport), "node": transport.node}
     everyone = transport.gather_json(own | {"transport": type(bare(transport)).__name__.lower()})
-    return {name: _together([rank[name] for rank in everyone]) for name in FIELDS}, rank_layout(
+    return {name: " | ".join(sorted({rank[name] for rank in everyone})) for name in FIELDS}, rank_layout(
         [rank["node"] for rank in everyone]
     )
 
@@ -77,8 +77,3 @@ def machine_digest(machine: dict[str, str]) -> str:
 def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
     """Return a line for each field that is not the same."""
     return [f"  {name}: {written[name]} there, {here[name]} here" for name in FIELDS if written[name] != here[name]]
-
-
-def _together(values: list[str]) -> str:
-    """Return one text for all nodes: the different texts side by side."""
-    return " | ".join(sorted(set(values)))

@@ -207,6 +207,13 @@ class ExchangeFacts:
     state_bytes: int | None = None
 
 
+class Rehearsed(Protocol):
+    """A part of a strategy with operations of its own."""
+
+    def rehearse(self) -> None:
+        """Run each of them once; weights and state stay as they are."""
+
+
 class BatchSource:
     """The source of a rank's examples and loss gradients. Here each rank reads its own examples, and computes their
     loss."""
@@ -243,7 +250,7 @@ class Serving:
 class Exchange(ABC):
     """One strategy of synchronisation: the calls of an iteration, in their order.
 
-    ``owned_state``, ``reducers``, ``ready_points`` and ``wait_points`` are set by :meth:`bind`.
+    ``owned_state``, ``reducers``, ``rehearsed``, ``ready_points`` and ``wait_points`` are set by :meth:`bind`.
 
     ready_points: names of the spans whose :meth:`grad_ready` starts a message. A CUDA graph of several layers ends
                   there.
@@ -255,6 +262,7 @@ class Exchange(ABC):
     serving: Serving = Serving()
     owned_state: State
     reducers: Reducers
+    rehearsed: Sequence[Rehearsed] = ()
     ready_points: frozenset[str] = frozenset()
     wait_points: frozenset[str] = frozenset()
 
@@ -272,10 +280,11 @@ class Exchange(ABC):
         device may record it with the passes. None: there is more to do."""
         return None
 
-    @abstractmethod
     def rehearse(self) -> None:
-        """Run every operation of an iteration once, on empty arrays, so that kernels compile before the first
-        iteration."""
+        """Run every operation of an iteration once, so that kernels compile before the first iteration. Not collective:
+        weights and state stay as they are, and nothing is sent."""
+        for each in self.rehearsed:
+            each.rehearse()
 
     def denominator(self, local: float, total: float) -> float:
         """Return the divisor of the loss's mean: the total over all ranks if gradients are summed; this rank's own

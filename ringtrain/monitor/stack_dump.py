@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import traceback
 
 from ringtrain.template import joined
 from ringtrain.transport.activity import Activity

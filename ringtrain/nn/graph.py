@@ -24,7 +24,7 @@ from ringtrain.nn.capture_segments import CaptureSegment
 from ringtrain.nn.fuse import as_far_as, fold_layers
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.recompute import Block, make_blocks
-from ringtrain.ops.machine import Value
+from ringtrain.ops.base import Value
 from ringtrain.ops.normalised import Measured, Normalised
 from ringtrain.ops.precision import RoundedWeights
 

@@ -117,20 +117,21 @@ class BatchNorm(Fusable):
             return self._forward_in_steps(ctx, weights, xs)
         x = xs[0]
         y = ctx.space.shared(f"{self.name}.y", x.shape)
-        given = x, weights["gamma"], weights["beta"], *xs[1:]
-        fixed = ctx.ops.batch_norm_fixed_add if self.sums else ctx.ops.batch_norm_fixed
+        arrays, end = (
+            (x, weights["gamma"], weights["beta"]),
+            {"relu": self.relu, "a_NHWC": xs[1] if self.sums else None},
+        )
         if not ctx.training or self.is_fixed:
-            fixed(*given, weights["mean"], weights["variance"], y, self.eps, relu=self.relu)
+            ctx.ops.batch_norm_fixed(*arrays, weights["mean"], weights["variance"], y, self.eps, **end)
             return y, (x, y, weights["mean"], weights["variance"], None) if ctx.training else None
         if ctx.add_over_ranks is not None:
             found = whole_batch.batch_statistics(ctx, self.name, x, ctx.add_over_ranks)
             mean_C, var_C = whole_batch.device_moments(ctx, self.name, found)
-            fixed(*given, mean_C, var_C, y, self.eps, relu=self.relu)
+            ctx.ops.batch_norm_fixed(*arrays, mean_C, var_C, y, self.eps, **end)
             return y, (x, y, mean_C, var_C, found)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
         mean_GC, var_GC = (ctx.space(f"{self.name}.{what}", groups, ctx.ops.dtype) for what in ("mean", "variance"))
-        forward = ctx.ops.batch_norm_add if self.sums else ctx.ops.batch_norm
-        forward(*given, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
+        ctx.ops.batch_norm(*arrays, y, mean_GC, var_GC, self.ghost, self.eps, **end)
         return y, (x, y, mean_GC, var_GC, None)
 
     def _forward_in_steps(self, ctx, weights, xs):
@@ -161,36 +162,27 @@ class BatchNorm(Fusable):
             )
             return dxs
         _, y, mean_GC, var_GC, found = tape
-        if self.is_fixed:
-            self._backward_of_fixed(ctx, weights["gamma"], grads, dy, tape, dx)
+        if self.is_fixed or found is not None:
+            self._backward_by_sums(ctx, weights["gamma"], grads, dy, tape, dx)
             return dxs
-        if found is not None:
-            self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
-            return dxs
-        back = ctx.ops.batch_norm_add_back if self.sums else ctx.ops.batch_norm_back
-        given, gradients = (x, weights["gamma"], y, mean_GC, var_GC, dy), (grads["gamma"], grads["beta"], dx)
-        back(*given, *gradients, self.ghost, self.eps, relu=self.relu, accumulate=ctx.accumulate)
+        arrays = x, weights["gamma"], y, mean_GC, var_GC, dy, grads["gamma"], grads["beta"], dx
+        ctx.ops.batch_norm_back(*arrays, self.ghost, self.eps, relu=self.relu, accumulate=ctx.accumulate)
         shares = grads["mean"], grads["variance"]
         ctx.ops.batch_norm_shares(x, mean_GC, var_GC, self.ghost, ctx.total, *shares, accumulate=ctx.accumulate)
         return dxs
 
-    def _backward_of_fixed(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
-        x, y, mean_C, var_C, _ = tape
-        for grad in grads.values():
-            ctx.ops.fill(grad, 0)
-        sums_2C = ctx.space(f"{self.name}.sums", (2, x.shape[-1]), "float64")
-        ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)  # masks dy
-        if dx is not None:
-            ctx.ops.fill(sums_2C, 0)  # the averages do not depend on x
-            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, 1, dx, self.eps)
-
-    def _backward_of_all(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
+    def _backward_by_sums(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
+        """Gradients by statistics of all ranks; or by the running averages, which depend on no x, and stay."""
         x, y, mean_C, var_C, found = tape
         sums_2C = ctx.space(f"{self.name}.sums", (2, x.shape[-1]), "float64")
-        ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)
-        whole_batch.parameter_gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
+        ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)  # masks dy
+        if found is not None:
+            whole_batch.parameter_gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
+        else:
+            for array in (*grads.values(), sums_2C):
+                ctx.ops.fill(array, 0)
         if dx is not None:
-            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, found.count, dx, self.eps)
+            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, found.count if found else 1, dx, self.eps)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,35 @@
 """Pooling: the maximum or the mean of windows, and the mean over all spatial axes."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
 from ringtrain.nn.settings import setting, whole
 from ringtrain.ops.base import PoolGeometry
+
+
+@dataclass(frozen=True)
+class Resampling(Layer):
+    """A linear map of pixels: ``operation`` of Ops, whose gradient is the operation of this name with _back."""
+
+    operation: ClassVar[str]
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The last arguments of both operations."""
+        return ()
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        y = ctx.space.shared(f"{self.name}.y", (x.shape[0], *self.shape([x.shape[1:]])))
+        getattr(ctx.ops, self.operation)(x, y, *self.options)
+        return y, x.shape
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        dx = ctx.space.shared(f"{self.name}.dx", tape)
+        getattr(ctx.ops, f"{self.operation}_back")(dy, dx, *self.options)
+        return (dx,)
 
 
 @dataclass(frozen=True)
@@ -56,27 +80,24 @@ class MaxPool(WindowPool):
 
 
 @dataclass(frozen=True)
-class AvgPool(WindowPool):
+class AvgPool(WindowPool, Resampling):
     """The mean of each window; as in Caffe, its divisor counts padding, but no element beyond it."""
 
-    def forward(self, ctx, weights, xs):
-        (x_NHWC,) = xs
-        y_NPQC = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
-        ctx.ops.avg_pool(x_NHWC, y_NPQC, self.geometry)
-        return y_NPQC, x_NHWC.shape
+    operation = "avg_pool"
 
-    def backward(self, ctx, weights, grads, dy, tape, wanted):
-        dx_NHWC = ctx.space.shared(f"{self.name}.dx", tape)
-        ctx.ops.avg_pool_back(dy, dx_NHWC, self.geometry)
-        return (dx_NHWC,)
+    @property
+    def options(self):
+        return (self.geometry,)
 
 
 @dataclass(frozen=True)
-class GlobalAvgPool(Layer):
+class GlobalAvgPool(Resampling):
     """The mean over all spatial axes.
 
     Shapes: x [N,L,C], [N,H,W,C] or [N,D,H,W,C] → y [N,C]
     """
+
+    operation = "global_avg_pool"
 
     def shape(self, inputs):
         shape = shapes.single(self, inputs)
@@ -88,14 +109,3 @@ class GlobalAvgPool(Layer):
 
     def flops(self, inputs):
         return shapes.element_count(inputs[0])
-
-    def forward(self, ctx, weights, xs):
-        (x,) = xs
-        y_NC = ctx.space.shared(f"{self.name}.y", (x.shape[0], x.shape[-1]))
-        ctx.ops.global_avg_pool(x, y_NC)
-        return y_NC, x.shape
-
-    def backward(self, ctx, weights, grads, dy, tape, wanted):
-        dx = ctx.space.shared(f"{self.name}.dx", tape)
-        ctx.ops.global_avg_pool_back(dy, dx)
-        return (dx,)

@@ -58,7 +58,7 @@ def bound(transport, method, begin=0, dtype="float64", ops=None, **options):
     ops = ops or ReferenceOps(dtype)
     summing = error_feedback_of(method, begin, transport, ops, deadline_s=20.0, **options)
     buffer = transport.allocate(COUNT, np.dtype(dtype))
-    summing.rehearse(buffer[:0])
+    summing.rehearse()
     return summing, summing.bind(SPANS, buffer), buffer
 
 

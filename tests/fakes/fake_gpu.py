@@ -12,6 +12,7 @@ import numpy as np
 
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda import PARTS, CudaOps
+from ringtrain.ops.cuda.convolution import CudaConvolution
 from ringtrain.ops.cuda.segments import Segments
 from ringtrain.ops.normalised import Normalised, NormStatistics
 from ringtrain.ops.precision import RoundedWeights
@@ -146,7 +147,8 @@ def _outside_recordings(name):
     return method
 
 
-for _name in {name for part in PARTS for name in vars(part)} & Ops.__abstractmethods__ - set(vars(FakeGpuOps)):
+_operations = {name for part in (*PARTS, CudaConvolution) for name in vars(part)}
+for _name in _operations & Ops.__abstractmethods__ - set(vars(FakeGpuOps)):
     setattr(FakeGpuOps, _name, _queued(_name))
 for _name in ("upload", "fetch", "mark", "after", "beside", "segment"):
     setattr(FakeGpuOps, _name, _outside_recordings(_name))

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.base import Mark
 from ringtrain.ops.cuda.runtime import CudaGraph, Stream
-from ringtrain.ops.machine import Mark
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
 
 

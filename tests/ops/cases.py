@@ -1,5 +1,6 @@
 """Calls of every operation on small arrays of awkward shapes: what the implementations are compared on."""
 
+import inspect
 import math
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -305,14 +306,11 @@ def _batch_norms(draw, n):
             inputs, rest = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(c)}, {**given, "relu": relu}
             yield Call("batch_norm", inputs, {"y_NHWC": y, **moments}, rest)
             added = {**inputs, "a_NHWC": draw(*shape)}
-            yield Call("batch_norm_add", added, {"y_NHWC": y, **moments}, rest)
-            back = {"x_NHWC": x, "gamma_C": gamma, "y_NHWC": y, **moments, "dy_NHWC": draw(*shape)}
-            for dx in (draw(*shape), None):
-                outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), "dx_NHWC": dx}
-                yield Call("batch_norm_back", back, outputs, {**rest, "accumulate": relu})
-                dy = {"dy_NHWC": draw(*shape)}
-                without = {name: array for name, array in back.items() if name not in dy}
-                yield Call("batch_norm_add_back", without, {**outputs, **dy}, {**rest, "accumulate": not relu})
+            yield Call("batch_norm", added, {"y_NHWC": y, **moments}, rest)
+            back = {"x_NHWC": x, "gamma_C": gamma, "y_NHWC": y, **moments}
+            for dx, accumulate in product((draw(*shape), None), (False, True)):
+                outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), "dx_NHWC": dx, "dy_NHWC": draw(*shape)}
+                yield Call("batch_norm_back", back, outputs, {**rest, "accumulate": accumulate})
             statistics = statistics_of(draw, n, c, ghost)
             given_steps = {"x_NHWC": x, "statistics": statistics}
             yield Call("norm_statistics", {"x_NHWC": x}, {"statistics": statistics})
@@ -335,7 +333,7 @@ def _batch_norms(draw, n):
             fixed = {**inputs, "mean_C": draw(c), "var_C": np.abs(draw(c))}
             yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
             fixed = {**added, "mean_C": draw(c), "var_C": np.abs(draw(c))}
-            yield Call("batch_norm_fixed_add", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
+            yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
 
 
 def _layers(draw, n):
@@ -525,3 +523,23 @@ def _compressed(draw):
     dependent[:, 1], dependent[:, 4] = 0, dependent[:, 0] - dependent[:, 2]
     for columns in (dependent, np.zeros_like(dependent), draw(3, 3), draw(1, 1)):
         yield Call("orthonormalise", {}, {"x_MR": columns})
+
+
+def forward_and_back(ops, name, inputs, y, kept=(), dy=None, in_place=False, **options):
+    """(result, gradients of the inputs) of an operation and its ``_back``, whose arrays are known by their names.
+
+    inputs: name → array; y: name and shape of the result; kept: name → an array that forward fills for backward, or
+    reads; dy: None: forward alone; in_place: the gradient is written over dy
+    """
+
+    def call(operation, arrays):
+        given = {**dict(kept), **options, **arrays}
+        names = inspect.signature(operation).parameters
+        operation(**{each: given[each] for each in names if each in given})
+
+    result = np.empty(y[1])
+    call(getattr(ops, name), {**inputs, y[0]: result})
+    gradients = {f"d{each}": dy if in_place else np.empty_like(x) for each, x in inputs.items()}
+    if dy is not None:
+        call(getattr(ops, f"{name}_back"), {**inputs, y[0]: result, f"d{y[0]}": dy, **gradients})
+    return result, list(gradients.values())

@@ -10,8 +10,11 @@ import os
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda import PARTS, CudaOps
+from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda import PARTS as MODULES
+from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Choice
+from ringtrain.ops.cuda.convolution import CudaConvolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.normalised import Normalised
 from ringtrain.ops.precision import active_dtype
@@ -20,6 +23,7 @@ from tests.fakes import host_kernels
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call, calls, perform
 
+PARTS = (*MODULES, CudaConvolution)
 REAL = os.environ.get("RINGTRAIN_TEST_DEVICE") == "cuda"
 needs_compiler = pytest.mark.skipif(
     not REAL and host_kernels.compiler() is None, reason="g++ is not installed: no device to fake"
@@ -52,7 +56,7 @@ def cuda_ops(dtype="float32", precision="float32", runtime=None, choice=None):
 
 def operations(*parts):
     """The names of the operations that some parts have; of all where none is given."""
-    return {name for part in parts or PARTS for name in vars(part) if not name.startswith("_")}
+    return {name for part in parts or PARTS for name in Ops.__abstractmethods__ & set(vars(part))}
 
 
 def calls_of(parts, dtype, n):

@@ -1,6 +1,7 @@
 """The fast operations against the reference, and what only they promise: no allocation, NaN kept."""
 
 import ctypes
+import inspect
 import re
 import tracemalloc
 
@@ -11,8 +12,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.cpu.library import ArrayParameter, threads_wanted
-from ringtrain.ops.host_norm import HostNorm
-from ringtrain.ops.host_update import HostUpdate
+from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import calls, of_devices, perform
@@ -47,10 +47,19 @@ def test_the_table_names_every_operation():
     order = {"synchronize", "segment", "mark", "after", "beside"}
     tested_apart = {*memory, *order, "concat", "concat_back"}
     sizes = {"moment_parts", "positive_bytes"}
-    composed = {"batch_norm_add", "batch_norm_add_back"}
-    all_of_hosts = HostUpdate.__abstractmethods__ | HostNorm.__abstractmethods__ | Ops.__abstractmethods__ | composed
+    all_of_hosts = HostOps.__abstractmethods__ | Ops.__abstractmethods__
     operations = all_of_hosts - of_itself - tested_apart - sizes
     assert {call.operation for call in calls("float32", 2)} == operations
+
+
+@pytest.mark.parametrize("kind", [CpuOps, ReferenceOps])
+def test_every_operation_has_the_parameters_of_the_interface(kind):
+    def parameters(owner, name):
+        return [(each.name, each.default) for each in inspect.signature(getattr(owner, name)).parameters.values()]
+
+    for name in HostOps.__abstractmethods__ - {"threads"}:
+        wanted, ours = parameters(HostOps, name), parameters(kind("float32"), name)
+        assert ours == wanted[1:], name
 
 
 @pytest.mark.parametrize("make", [CpuOps, ReferenceOps])

@@ -39,9 +39,9 @@ def results(ops, given, ghost=2, shift=0):
     def note(*arrays):
         found.extend(array.tobytes() for array in arrays)
 
-    ops.batch_norm_add(x, gamma, beta, a, y, mean, var, ghost, 1e-5, relu=True)
+    ops.batch_norm(x, gamma, beta, y, mean, var, ghost, 1e-5, relu=True, a_NHWC=a)
     note(y, mean, var)
-    ops.batch_norm_add_back(x, gamma, y, mean, var, dy, dgamma, dbeta, dx, ghost, 1e-5, relu=True)
+    ops.batch_norm_back(x, gamma, y, mean, var, dy, dgamma, dbeta, dx, ghost, 1e-5, relu=True)
     note(dy, dgamma, dbeta, dx)
     ops.batch_moments(x, sums)
     note(sums)
@@ -131,12 +131,12 @@ def test_nan_stays_in_its_channel_and_ghost(channels):
     y, dx, mean, var = np.empty_like(x), np.empty_like(x), np.empty((2, channels), "f4"), np.empty((2, channels), "f4")
     x[3, 1, 2] = np.nan  # in the second ghost
     a[0, 0, 0] = np.nan
-    ops.batch_norm_add(x, gamma, beta, a, y, mean, var, 2, 1e-5, relu=True)
+    ops.batch_norm(x, gamma, beta, y, mean, var, 2, 1e-5, relu=True, a_NHWC=a)
     wrong = np.zeros(x.shape, bool)
     wrong[2:, :, 2] = wrong[0, 0, 0] = True
     assert np.array_equal(np.isnan(y), wrong) and (y[~wrong] >= 0).all()
     dgamma, dbeta = np.empty(channels, "f4"), np.empty(channels, "f4")
-    ops.batch_norm_add_back(x, gamma, y, mean, var, dy, dgamma, dbeta, dx, 2, 1e-5, relu=True)
+    ops.batch_norm_back(x, gamma, y, mean, var, dy, dgamma, dbeta, dx, 2, 1e-5, relu=True)
     wrong[0, 0, 0] = False
     assert not dy[np.isnan(y)].any()  # a NaN is not positive
     assert np.array_equal(np.isnan(dx), wrong) and np.flatnonzero(np.isnan(dgamma)).tolist() == [2]

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
-from ringtrain.ops.cpu import conv
-from ringtrain.ops.cpu.conv import CpuConvolution
-from ringtrain.ops.cpu.library import CpuKernels
+from ringtrain.ops.cpu import CpuOps, conv
 from ringtrain.ops.reference import ReferenceOps
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13}  # of the largest element
@@ -49,11 +47,11 @@ def arrays_of(shape, dtype, seed=0):
 def own(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, given=None):
     """y, dx, dw and db of the kernels."""
     (x, w, b, dy, dw, db), geometry = given or arrays_of(shape, dtype, seed)
-    convolution = CpuConvolution(CpuKernels(np.dtype(dtype), threads), np.dtype(dtype))
+    ops = CpuOps(dtype, threads)
     y, dx, dy = np.full_like(dy, 7), np.full_like(x, 7), dy.copy()
     dw, db = dw.copy(), db.copy()
-    convolution.forward(x, w, b, y, geometry, relu)
-    convolution.back(x, w, y, dy, dw, db, dx, geometry, relu, accumulate)
+    ops.conv2d(x, w, b, y, geometry, relu)
+    ops.conv2d_back(x, w, y, dy, dw, db, dx, geometry, relu, accumulate)
     return {"y": y, "dx": dx, "dw": dw, "db": db}
 
 
@@ -107,14 +105,13 @@ def test_what_is_no_number_goes_where_its_products_go_and_no_further(index, valu
 
 
 def test_the_workspace_grows_with_the_shape_alone():
-    kernels = CpuKernels(np.dtype("float32"), 2)
-    convolution = CpuConvolution(kernels, np.dtype("float32"))
+    ops = CpuOps("float32", 2)
     held = []
     for _ in range(3):
         for shape in SHAPES[:6]:
             (x, w, b, dy, dw, db), geometry = arrays_of(shape, "float32")
             y = np.empty_like(dy)
-            convolution.forward(x, w, b, y, geometry, True)
-            convolution.back(x, w, y, dy, dw, db, np.empty_like(x), geometry, True, False)
-        held.append(kernels.workspace_bytes)
+            ops.conv2d(x, w, b, y, geometry, True)
+            ops.conv2d_back(x, w, y, dy, dw, db, np.empty_like(x), geometry, True, False)
+        held.append(ops.workspace_bytes)
     assert 0 < held[1] == held[2]

@@ -4,16 +4,12 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import Ops
-from ringtrain.ops.cuda import PARTS, CudaOps
-from ringtrain.ops.cuda.elementwise import Elementwise
-from ringtrain.ops.cuda.examples import Examples
+from ringtrain.ops.cuda import CudaOps, elementwise, examples, sums, update
 from ringtrain.ops.cuda.parts import composed
-from ringtrain.ops.cuda.sums import Sums
-from ringtrain.ops.cuda.update import Updates
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call
-from tests.ops.cuda_support import TYPES, cuda_ops, needs_compiler, operations, perform
+from tests.ops.cuda_support import PARTS, TYPES, cuda_ops, needs_compiler, operations, perform
 from tests.ops.test_ops_cuda_parts import test_agrees_with_the_reference as agrees
 
 pytestmark = needs_compiler
@@ -22,8 +18,8 @@ pytestmark = needs_compiler
 def test_no_operation_is_of_two_parts_and_none_of_a_part_is_unknown():
     names = [name for part in PARTS for name in operations(part)]
     assert len(names) == len(set(names)) and set(names) <= Ops.__abstractmethods__
-    with pytest.raises(TypeError, match=r"operation \w+ of Elementwise is there already"):
-        composed(Elementwise, Elementwise)(type("Two", (Ops,), {}))
+    with pytest.raises(TypeError, match=r"operation \w+ of \S+elementwise is there already"):
+        composed(elementwise, elementwise)(type("Two", (Ops,), {}))
 
 
 @pytest.mark.device
@@ -132,11 +128,11 @@ def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
     from ringtrain.ops.cuda import kernels
 
     mutants = {
-        "elementwise": (Elementwise, "to_real(a) + to_real(b)", "to_real(a) - to_real(b)"),
-        "update": (Updates, "gradient + b1 * v : v", "gradient - b1 * v : v"),
-        "numbers": (Updates, "multiplier *= limit / norm", "multiplier *= norm / limit"),
-        "images": (Examples, "top[image] + p", "top[image] - p"),
-        "sums": (Sums, "sum += f(x[i])", "sum = f(x[i])"),
+        "elementwise": (elementwise, "to_real(a) + to_real(b)", "to_real(a) - to_real(b)"),
+        "update": (update, "gradient + b1 * v : v", "gradient - b1 * v : v"),
+        "numbers": (update, "multiplier *= limit / norm", "multiplier *= norm / limit"),
+        "images": (examples, "top[image] + p", "top[image] - p"),
+        "sums": (sums, "sum += f(x[i])", "sum = f(x[i])"),
         "strips": (None, "row * to_stride", "row + to_stride"),
     }
     right = kernels.whole_source

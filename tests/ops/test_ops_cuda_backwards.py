@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda import PARTS
+from ringtrain.ops.cuda import compression, loss, norm
 from ringtrain.ops.cuda import kernels as kernels_of
-from ringtrain.ops.cuda.compression import Compression
-from ringtrain.ops.cuda.loss import CudaLoss
-from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.pairs import pair_bytes
 from tests.ops.cases import Call
-from tests.ops.cuda_support import REAL, calls_of, cuda_ops, needs_compiler, perform
+from tests.ops.cuda_support import PARTS, REAL, calls_of, cuda_ops, needs_compiler, perform
 
 pytestmark = [needs_compiler, pytest.mark.device]
 
@@ -27,11 +24,11 @@ def largest_calls(part):
 def more_calls(part):
     """A loss of many classes, and so many elements that a block goes over its part in two steps."""
     random = np.random.default_rng(0)
-    if part is CudaLoss:
+    if part is loss:
         x, labels = random.standard_normal((3, 1000)).astype(np.float32), np.arange(3, dtype=np.int32)
         outputs = {"dx_NK": x, "totals_3": np.ones(3)}
         yield Call("softmax_cross_entropy", {"x_NK": x, "labels_N": labels}, outputs, {"scale": 1.0})
-    if part is Compression:
+    if part is compression:
         x, pairs = (
             np.round(random.standard_normal(40_000) * 4).astype(np.float32),
             np.zeros(pair_bytes(9000, 4), np.uint8),
@@ -57,11 +54,11 @@ def test_either_order_of_warps_gives_the_same_bits(part, monkeypatch):
 # Each takes away a barrier that nothing but the order of warps shows.
 MISSING = {
     "before a sum is read": (
-        CudaBatchNorm,
+        norm,
         "    }\n    __syncthreads();\n#pragma unroll\n    for (int i = 0; i < COUNT; i++) v",
     ),
-    "before counts are written again": (Compression, "        __syncthreads();  // before the next counts are written"),
-    "before a sum is added to": (Compression, "        __syncthreads();\n        above[threadIdx.x] += later;"),
+    "before counts are written again": (compression, "        __syncthreads();  // before the next counts are written"),
+    "before a sum is added to": (compression, "        __syncthreads();\n        above[threadIdx.x] += later;"),
 }
 
 

@@ -3,18 +3,12 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda.channels import CudaChannels
+from ringtrain.ops.cuda.channels import unfinish
 from ringtrain.ops.cuda.columns import cut_columns, vector_of
 from tests.ops.cuda_support import TOLERANCE, TYPES, assert_close, cuda_ops, needs_compiler
 
 pytestmark = needs_compiler
 SHAPES = [(5, 7, 9, 6), (3, 40, 8), (33, 20, 128), (4, 2, 264), (2, 37), (0, 4, 8)]
-
-
-def channels_of(types=TYPES[0]):
-    """(operations, Channels of the same device)"""
-    ops = cuda_ops(*types)
-    return ops, CudaChannels(ops._device)
 
 
 def drawn(ops, *shapes):
@@ -26,36 +20,36 @@ def drawn(ops, *shapes):
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("relu", [False, True])
 def test_the_gradient_of_a_bias(types, relu):
-    ops, part = channels_of(types)
+    ops = cuda_ops(*types)
     for shape in SHAPES:
         dy, y = drawn(ops, shape, shape)
         wanted = np.where(y > 0, dy, 0).astype(dy.dtype) if relu else dy
         for accumulate in (False, True):
             given, db = ops.from_host(dy), ops.from_host(np.full(shape[-1], 0.5, ops.dtype))
-            part.unfinish(given, ops.from_host(y), db, relu, accumulate)
+            unfinish(ops._device, given, ops.from_host(y), db, relu, accumulate)
             total = wanted.astype(np.float64).sum(axis=tuple(range(len(shape) - 1))) + 0.5 * accumulate
             assert_close(ops.to_host(db), total, TOLERANCE[ops.dtype.name], f"{shape} {accumulate}")
             assert (ops.to_host(given) == wanted).all()
-        part.unfinish(ops.from_host(dy), ops.from_host(y), None, relu, False)
+        unfinish(ops._device, ops.from_host(dy), ops.from_host(y), None, relu, False)
 
 
 @pytest.mark.device
 def test_without_a_bias_dy_is_masked_alone():
-    ops, part = channels_of()
+    ops = cuda_ops()
     dy, y = drawn(ops, (3, 5), (3, 5))
     given = ops.from_host(dy)
-    part.unfinish(given, ops.from_host(y), None, True, False)
+    unfinish(ops._device, given, ops.from_host(y), None, True, False)
     assert (ops.to_host(given) == np.where(y > 0, dy, 0)).all()
 
 
 @pytest.mark.device
 def test_rows_that_begin_anywhere():
-    ops, part = channels_of()
+    ops = cuda_ops()
     (memory,) = drawn(ops, (1 + 6 * 8,))
     dy, db = ops.from_host(memory), ops.empty((8,))
     rows = dy[1:].reshape(6, 8)
     assert (vector_of(ops.runtime, 8, rows), vector_of(ops.runtime, 8, dy[:48].reshape(6, 8))) == (1, 4)
-    part.unfinish(rows, rows, db, True, False)
+    unfinish(ops._device, rows, rows, db, True, False)
     wanted = np.maximum(memory[1:].reshape(6, 8), 0)
     assert np.array_equal(ops.to_host(dy), np.concatenate([memory[:1], wanted.reshape(-1)]))
     assert_close(ops.to_host(db), wanted.sum(axis=0), 1e-6, "")

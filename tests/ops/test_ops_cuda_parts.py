@@ -2,19 +2,12 @@
 
 import pytest
 
-from ringtrain.ops.cuda import PARTS
-from ringtrain.ops.cuda.activations import Activations
-from ringtrain.ops.cuda.group_norm import GroupNorms
-from ringtrain.ops.cuda.loss import CudaLoss
-from ringtrain.ops.cuda.norm import CudaBatchNorm
-from ringtrain.ops.cuda.pool import Pool
-from ringtrain.ops.cuda.response import Response
-from ringtrain.ops.cuda.sequences import Sequences
+from ringtrain.ops.cuda import activations, group_norm, loss, norm, pool, response, sequences
 from tests.ops.cases import is_large, prepare, wide_calls
-from tests.ops.cuda_support import TYPES, agree, calls_of, cuda_ops, needs_compiler, operations
+from tests.ops.cuda_support import PARTS, TYPES, agree, calls_of, cuda_ops, needs_compiler, operations
 
 pytestmark = [needs_compiler, pytest.mark.device]
-NARROW = Pool, Response, CudaBatchNorm, CudaLoss, Activations, GroupNorms, Sequences  # of 16 bits too
+NARROW = pool, response, norm, loss, activations, group_norm, sequences  # of 16 bits too
 CASES = [(part, types) for part in PARTS for types in (TYPES if part in NARROW else TYPES[:2])]
 NUMBERS = "square_sum", "nonfinite"  # which are waited for
 
@@ -26,7 +19,7 @@ def calls_for(part, dtype, n):
 
 
 @pytest.mark.parametrize("n", [5, 0])
-@pytest.mark.parametrize(("part", "types"), CASES, ids=str)
+@pytest.mark.parametrize(("part", "types"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_agrees_with_the_reference(part, types, n):
     ops = cuda_ops(*types)
     for call in calls_for(part, ops.dtype, n):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
+from ringtrain.ops.cuda import products
 from ringtrain.ops.cuda.choice import Choice, Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import OwnProduct, by_cores, matrix, products_of, turned
 from ringtrain.ops.cuda.kernels import whole_source
-from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_depth, worth
 from ringtrain.ops.precision import active_dtype
 from tests.fakes import nvrtc
@@ -95,7 +95,7 @@ def test_bias_and_relu_then_rounding(precision):
     x, w, b = (random.standard_normal(shape) for shape in ((66, 40), (40, 24), (24,)))
     x, w, b = x.astype(device.active), w.astype("float32"), b.astype("float32")
     y = device.runtime.empty((66, 24), device.active)
-    Products(device).linear(put(device, x), put(device, w), put(device, b), y, relu=True)
+    products.linear(device, put(device, x), put(device, w), put(device, b), y, relu=True)
     x, w = x.astype(np.float64), w.astype(device.active).astype(np.float64)
     wanted = np.maximum(x @ w + b, 0)
     out = "float32" if precision == "tf32" else precision
@@ -113,7 +113,7 @@ def test_gradients_of_rounded_activations(precision):
     x, dy, w = x.astype(device.active), dy.astype(device.active), w.astype("float32")
     dw, db, dx = np.ones((24, 10), "float32"), np.ones(10, "float32"), np.empty((70, 24), device.active)
     outs = [put(device, each) for each in (dw, db, dx)]
-    Products(device).linear_back(
+    products.linear_back(device, 
         *(put(device, each) for each in (x, w, y, dy)), *outs, relu=True, accumulate=True
     )  # fmt: skip
     dw, db, dx = (get(device, each) for each in outs)
@@ -137,13 +137,12 @@ def test_long_sums_in_parts(precision):
         random.standard_normal((depth, 9)).astype("float32"),
     )
     b, y = random.standard_normal(9).astype("float32"), device.runtime.empty((5, 9), device.active)
-    parts = Products(device)
-    parts.linear(put(device, x), put(device, w), put(device, b), y, relu=False)
+    products.linear(device, put(device, x), put(device, w), put(device, b), y, relu=False)
     a, exact = x.astype(np.float64), w.astype(device.active).astype(np.float64)
     off = bound(precision, a, exact, precision) + 2 * ROUNDING[precision] * (np.abs(b) + np.abs(a @ exact))
     assert (np.abs(get(device, y) - a @ exact - b) <= off).all()
     sums, ones = put(device, np.ones((5, 9), "float32")), put(device, w.astype("float32"))
-    parts.product(put(device, x.astype("float32")), ones, sums, accumulate=True)
+    products.product(device, put(device, x.astype("float32")), ones, sums, accumulate=True)
     wanted = x.astype(np.float64) @ w.astype(np.float64) + 1
     assert np.abs(get(device, sums) - wanted).max() < 1e-3
 
@@ -319,7 +318,7 @@ def test_events_time_the_work_and_trials_add_nothing():
     sums = put(device, np.ones((3, 3), "float32"))
     x = put(device, np.eye(3, dtype="float32"))
     for _ in range(2):
-        Products(device).product(x, x, sums, accumulate=True)
+        products.product(device, x, x, sums, accumulate=True)
     assert (get(device, sums) == 1 + 2 * np.eye(3)).all()
     (chosen,) = device.choice.table.values()
     assert set(chosen.seconds) == {"own", "cuBLAS"} and all(each > 0 for each in chosen.seconds.values())
@@ -371,14 +370,14 @@ def test_a_layer_of_cublas_is_recorded_with_its_bias_and_relu():
 def test_a_stream_without_a_product_so_far_records_our_own_kernel():
     device = device_of("float32", last_is_fastest())
     x, y, z = (put(device, each) for each in (np.full((3, 3), 2, "float32"), *np.zeros((2, 3, 3), "float32")))
-    Products(device).product(x, x, y)
+    products.product(device, x, x, y)
     assert get(device, y).tolist() == [[12] * 3] * 3 and next(iter(device.choice.table.values())).name == "cuBLAS"
     beside = device.beside()
     for plain in (False, True):
         if plain:
-            Products(beside).product(x, x, z)
+            products.product(beside, x, x, z)
         with beside.record() as graphs:
-            Products(beside).product(x, x, z, accumulate=True)
+            products.product(beside, x, x, z, accumulate=True)
         graphs[0].launch(beside.stream)
         beside.stream.synchronize()
         assert get(device, z).tolist() == [[24 if plain else 12] * 3] * 3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
+from ringtrain.ops.cuda import products
 from ringtrain.ops.cuda.choice import SETTING, Choice, Way, kinds_left_out
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
-from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.trials import PIECE, PIECES, distance, sample_of, seconds_of
 from tests.ops.cuda_support import device_runtime, needs_compiler
 from tests.says import says
@@ -162,7 +162,7 @@ def multiplied(spoil, active="float32"):
         device = Device(runtime, "float32", active, choice=choice)
         x, y = (runtime.empty((5, 5), "float32") for _ in range(2))
         runtime.upload(np.ones((5, 5), "float32"), x, device.stream)
-        Products(device).product(x, x, y)
+        products.product(device, x, x, y)
         host = np.empty((5, 5), "float32")
         runtime.download(y, host, device.stream)
     finally:

@@ -5,7 +5,7 @@ import pytest
 
 from ringtrain.ops.base import ACTIVATIONS, ConvGeometry
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import CONVOLUTIONS, DEPTHWISE_LINES, POOLS, UPSAMPLED, WINDOWS, window_shape
+from tests.ops.cases import CONVOLUTIONS, DEPTHWISE_LINES, POOLS, UPSAMPLED, WINDOWS, forward_and_back, window_shape
 
 OPS = ReferenceOps("float64")
 SMALL = [name for name in CONVOLUTIONS if name not in ("long rows", "many tiles", "depthwise, wide")]
@@ -32,58 +32,35 @@ def check(forward, back, *inputs):
     assert got == pytest.approx(wanted, rel=1e-6)
 
 
+def check_operation(name, inputs, y, kept=(), **options):
+    def forward(*values, **more):
+        return forward_and_back(OPS, name, dict(zip(inputs, values, strict=True)), y, kept, **options, **more)
+
+    check(lambda *values: forward(*values)[0], lambda dy: forward(*inputs.values(), dy=dy)[1], *inputs.values())
+
+
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_of_convolution(name, relu):
     h, w, c, k, geometry = CONVOLUTIONS[name]
-    shape = (2, geometry.output(h), geometry.output(w), k)
-    inputs = draw(2, h, w, c), draw(geometry.kernel, geometry.kernel, c // geometry.groups, k), draw(k)
-    y = np.empty(shape)
-
-    def forward(*inputs):
-        OPS.conv2d(*inputs, y, geometry, relu)
-        return y.copy()
-
-    def back(dy):
-        dx, dw, db = (np.empty_like(x) for x in inputs)
-        OPS.conv2d_back(inputs[0], inputs[1], forward(*inputs), dy, dw, db, dx, geometry, relu)
-        return dx, dw, db
-
-    check(forward, back, *inputs)
+    weight = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)
+    y = "y_NPQK", (2, geometry.output(h), geometry.output(w), k)
+    inputs = {"x_NHWC": draw(2, h, w, c), "w_RSCK": weight, "b_K": draw(k)}
+    check_operation("conv2d", inputs, y, geometry=geometry, relu=relu)
 
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_gradients_of_linear(relu):
-    inputs, y = (draw(4, 6), draw(6, 3), draw(3)), np.empty((4, 3))
-
-    def forward(*inputs):
-        OPS.linear(*inputs, y, relu)
-        return y.copy()
-
-    def back(dy):
-        dx, dw, db = (np.empty_like(x) for x in inputs)
-        OPS.linear_back(inputs[0], inputs[1], forward(*inputs), dy, dw, db, dx, relu)
-        return dx, dw, db
-
-    check(forward, back, *inputs)
+    inputs = {"x_ND": draw(4, 6), "w_DK": draw(6, 3), "b_K": draw(3)}
+    check_operation("linear", inputs, ("y_NK", (4, 3)), relu=relu)
 
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(("length", "channels", "geometry"), DEPTHWISE_LINES)
 def test_gradients_of_depthwise_convolution_along_a_line(length, channels, geometry, relu):
-    inputs = draw(2, length, channels), draw(geometry.kernel, channels), draw(channels)
-    y = np.empty((2, geometry.output(length), channels))
-
-    def forward(*inputs):
-        OPS.depthwise_line(*inputs, y, geometry, relu)
-        return y.copy()
-
-    def back(dy):
-        dx, dw, db = (np.empty_like(x) for x in inputs)
-        OPS.depthwise_line_back(inputs[0], inputs[1], forward(*inputs), dy, dw, db, dx, geometry, relu)
-        return dx, dw, db
-
-    check(forward, back, *inputs)
+    inputs = {"x_NLC": draw(2, length, channels), "w_SC": draw(geometry.kernel, channels), "b_C": draw(channels)}
+    y = "y_NPC", (2, geometry.output(length), channels)
+    check_operation("depthwise_line", inputs, y, geometry=geometry, relu=relu)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -126,142 +103,54 @@ def test_windows_go_back_to_where_they_came_from(name):
 @pytest.mark.parametrize("bilinear", [False, True])
 @pytest.mark.parametrize(("h", "w", "c", "scale"), UPSAMPLED)
 def test_gradients_of_larger_images(h, w, c, scale, bilinear):
-    def forward(x):
-        y = np.empty((2, h * scale, w * scale, c))
-        OPS.upsample(x, y, bilinear)
-        return y
-
-    def back(dy):
-        dx = np.empty((2, h, w, c))
-        OPS.upsample_back(dy, dx, bilinear)
-        return (dx,)
-
-    check(forward, back, draw(2, h, w, c))
+    y = "y_NPQC", (2, h * scale, w * scale, c)
+    check_operation("upsample", {"x_NHWC": draw(2, h, w, c)}, y, bilinear=bilinear)
 
 
 @pytest.mark.parametrize("geometry", POOLS.values(), ids=POOLS.keys())
 def test_gradients_of_pools(geometry):
-    x = draw(2, 7, 9, 3)
-    shape = (2, geometry.output(7), geometry.output(9), 3)
-    where = np.empty(shape, np.uint8)
-
-    def pooled(operation, *more):
-        def forward(x):
-            y = np.empty(shape)
-            operation(x, y, *more, geometry)
-            return y
-
-        return forward
-
-    def gradient(operation, *more):
-        def back(dy):
-            dx = np.empty_like(x)
-            operation(dy, *more, dx, geometry)
-            return (dx,)
-
-        return back
-
-    check(pooled(OPS.max_pool, where), gradient(OPS.max_pool_back, where), x)
-    check(pooled(OPS.avg_pool), gradient(OPS.avg_pool_back), x)
+    inputs, shape = {"x_NHWC": draw(2, 7, 9, 3)}, (2, geometry.output(7), geometry.output(9), 3)
+    where = {"where_NPQC": np.empty(shape, np.uint8)}
+    check_operation("max_pool", inputs, ("y_NPQC", shape), where, geometry=geometry)
+    check_operation("avg_pool", inputs, ("y_NPQC", shape), geometry=geometry)
 
 
 def test_gradient_of_the_global_average():
-    def forward(x):
-        y = np.empty((2, 4))
-        OPS.global_avg_pool(x, y)
-        return y
-
-    def back(dy):
-        dx = np.empty((2, 3, 5, 4))
-        OPS.global_avg_pool_back(dy, dx)
-        return (dx,)
-
-    check(forward, back, draw(2, 3, 5, 4))
+    check_operation("global_avg_pool", {"x_NHWC": draw(2, 3, 5, 4)}, ("y_NC", (2, 4)))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize(("name", "more"), [("lrn_across", (2.0,)), ("lrn_within", ())])
+@pytest.mark.parametrize(("name", "more"), [("lrn_across", {"k": 2.0}), ("lrn_within", {})])
 def test_gradients_of_local_responses(name, more, size):
     x = draw(2, 4, 5, 6)
-    y, scale = np.empty_like(x), np.empty_like(x)
-
-    def forward(x):
-        getattr(OPS, name)(x, y, scale, size, 0.5, 0.75, *more)
-        return y.copy()
-
-    def back(dy):
-        dx = np.empty_like(x)
-        forward(x)
-        getattr(OPS, f"{name}_back")(x, y, scale, dy, dx, size, 0.5, 0.75)
-        return (dx,)
-
-    check(forward, back, x)
+    kept = {"scale_NHWC": np.empty_like(x)}
+    check_operation(name, {"x_NHWC": x}, ("y_NHWC", x.shape), kept, size=size, alpha=0.5, beta=0.75, **more)
 
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(5, 3, 2, 4), (5, 4)])
 def test_gradients_of_batch_norm(shape, relu):
-    inputs = draw(*shape), draw(4), draw(4, seed=4)
-    y, mean, var = np.empty(shape), np.empty((2, 4)), np.empty((2, 4))
-
-    def forward(*inputs):
-        OPS.batch_norm(*inputs, y, mean, var, 3, 1e-3, relu)
-        return y.copy()
-
-    def back(dy):
-        dx, dgamma, dbeta = (np.empty_like(x) for x in inputs)
-        forward(*inputs)
-        OPS.batch_norm_back(inputs[0], inputs[1], y, mean, var, dy, dgamma, dbeta, dx, 3, 1e-3, relu)
-        return dx, dgamma, dbeta
-
-    check(forward, back, *inputs)
+    inputs = {"x_NHWC": draw(*shape), "gamma_C": draw(4), "beta_C": draw(4, seed=4)}
+    kept = {"mean_GC": np.empty((2, 4)), "var_GC": np.empty((2, 4))}
+    check_operation("batch_norm", inputs, ("y_NHWC", shape), kept, ghost=3, eps=1e-3, relu=relu)
 
 
 @pytest.mark.parametrize("shape, groups", [((5, 1, 12), 1), ((3, 7, 12), 4)])
 def test_gradients_of_group_norm(shape, groups):
-    inputs = draw(*shape), draw(12), draw(12, seed=4)
-    y, mean, inverse = np.empty(shape), np.empty((shape[0], groups)), np.empty((shape[0], groups))
-
-    def forward(*inputs):
-        OPS.group_norm(*inputs, y, mean, inverse, 1e-3)
-        return y.copy()
-
-    def back(dy):
-        dx, dgamma, dbeta = (np.empty_like(x) for x in inputs)
-        forward(*inputs)
-        OPS.group_norm_back(inputs[0], inputs[1], mean, inverse, dy, dgamma, dbeta, dx)
-        return dx, dgamma, dbeta
-
-    check(forward, back, *inputs)
+    inputs = {"x_NSC": draw(*shape), "gamma_C": draw(12), "beta_C": draw(12, seed=4)}
+    kept = {"mean_NG": np.empty((shape[0], groups)), "inverse_NG": np.empty((shape[0], groups))}
+    check_operation("group_norm", inputs, ("y_NSC", shape), kept, eps=1e-3)
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_gradients_of_activations(kind):
-    x, y = 3 * draw(4, 30), np.empty((4, 30))
-
-    def forward(x):
-        OPS.activation(kind, x, y)
-        return y.copy()
-
-    def back(dy):
-        OPS.activation_back(kind, x, forward(x), dy, dy)
-        return (dy,)
-
-    check(forward, back, x)
+    check_operation("activation", {"x_N": 3 * draw(4, 30)}, ("y_N", (4, 30)), in_place=True, kind=kind)
 
 
 def test_gradients_of_embeddings():
-    ids, w, dw = np.array([[0.0, 3, 3], [1, 3, 0]]), draw(5, 4), np.empty((5, 4))
+    ids = {"x_NL": np.array([[0.0, 3, 3], [1, 3, 0]])}
+    check_operation("embedding", {"w_VD": draw(5, 4)}, ("y_NLD", (2, 3, 4)), ids)
     x, b, db = draw(3, 8), draw(8), np.empty(8)
-
-    def looked_up(w):
-        y = np.empty((2, 3, 4))
-        OPS.embedding(ids, w, y)
-        return y
-
-    def looked_up_back(dy):
-        OPS.embedding_back(ids, dy, dw)
-        return (dw,)
 
     def added(x, b):
         y = np.empty((3, 8))
@@ -272,26 +161,13 @@ def test_gradients_of_embeddings():
         OPS.bias_back(None, dy, db)
         return dy, db
 
-    check(looked_up, looked_up_back, w)
     check(added, added_back, x, b)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_of_attention(causal):
-    x, shares = draw(2, 5, 18), np.empty((2, 3, 5, 5))
-
-    def forward(x):
-        y = np.empty((2, 5, 6))
-        OPS.attention(x, y, shares, causal)
-        return y
-
-    def back(dy):
-        dx = np.empty_like(x)
-        forward(x)
-        OPS.attention_back(x, shares, dy, dx)
-        return (dx,)
-
-    check(forward, back, x)
+    shares = {"y_NHLL": np.empty((2, 3, 5, 5))}
+    check_operation("attention", {"x_NLE": draw(2, 5, 18)}, ("y_NLD", (2, 5, 6)), shares, causal=causal)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -311,21 +187,14 @@ def test_gradient_of_cross_entropy(smoothing):
 
 
 def test_gradients_that_are_elementwise():
-    x, y, dx = draw(3, 8), np.empty((3, 8)), np.empty((3, 8))
-
-    def rectified(x):
-        OPS.relu(x, y)
-        return y.copy()
-
-    def rectified_back(dy):
-        OPS.relu_back(rectified(x), dy, dx)
-        return (dx,)
+    x = draw(3, 8)
 
     def dropped(x):
+        y = np.empty((3, 8))
         OPS.dropout(x, y, np.arange(3), np.array([9], np.uint64), 1, 0.5)
-        return y.copy()
+        return y
 
-    check(rectified, rectified_back, x)
+    check_operation("relu", {"x": x}, ("y", x.shape))
     check(dropped, lambda dy: (dropped(dy),), x)
 
 

@@ -1,5 +1,7 @@
 """The reference against PyTorch in float64: a second opinion on every formula. Runs where torch is installed."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import SGD, Hyper
+from tests.ops.cases import forward_and_back
 from tests.updates import apply
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
@@ -32,85 +35,64 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+AXES = {"NHWC": (0, 3, 1, 2), "NPQC": (0, 3, 1, 2), "NPQK": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}
+
+
+def axes(name, x):
+    """Those of an array of this name in torch's order."""
+    return AXES.get(name.partition("_")[2], tuple(range(x.ndim)))
+
+
+def check(name, wanted, inputs, y, kept=(), **options):
+    """An operation and its gradients beside ``wanted``, of the same inputs as tensors."""
+    tensors = [torch.tensor(x.transpose(axes(key, x)).copy(), requires_grad=True) for key, x in inputs.items()]
+    ty, dy = wanted(*tensors), draw(*y[1], seed=1)
+    ty.backward(torch.tensor(dy.transpose(axes(y[0], dy)).copy()))
+    found, gradients = forward_and_back(OPS, name, inputs, y, kept, dy, **options)
+    expected = [ty.detach(), *(each.grad for each in tensors)]
+    for key, ours, theirs in zip((y[0], *inputs), (found, *gradients), expected, strict=True):
+        close(ours, theirs.numpy().transpose(np.argsort(axes(key, ours))))
+
+
 @pytest.mark.parametrize(
     ("stride", "pad", "groups", "kernel"), [(1, 1, 1, 3), (2, 1, 1, 3), (1, 0, 2, 3), (2, 2, 2, 5), (1, 0, 1, 1)]
 )
 def test_conv2d(stride, pad, groups, kernel):
     geometry = ConvGeometry(kernel, stride, pad, groups)
-    x, w, b = draw(2, 7, 6, 4), draw(kernel, kernel, 4 // groups, 6), draw(6)
-    tx, tw, tb = (
-        images(x),
-        torch.tensor(w.transpose(3, 2, 0, 1).copy(), requires_grad=True),
-        torch.tensor(b, requires_grad=True),
-    )
-    ty = F.conv2d(tx, tw, tb, stride, pad, 1, groups)
-    y = np.empty((2, geometry.output(7), geometry.output(6), 6))
-    OPS.conv2d(x, w, b, y, geometry)
-    close(y, back(ty))
-    dy = draw(*y.shape, seed=1)
-    ty.backward(images(dy).detach())
-    dw, db, dx = np.empty_like(w), np.empty_like(b), np.empty_like(x)
-    OPS.conv2d_back(x, w, y, dy, dw, db, dx, geometry)
-    close(dw, tw.grad.numpy().transpose(2, 3, 1, 0))
-    close(db, tb.grad.numpy())
-    close(dx, back(tx.grad))
+    inputs = {"x_NHWC": draw(2, 7, 6, 4), "w_RSCK": draw(kernel, kernel, 4 // groups, 6), "b_K": draw(6)}
+    y = "y_NPQK", (2, geometry.output(7), geometry.output(6), 6)
+    check("conv2d", lambda x, w, b: F.conv2d(x, w, b, stride, pad, 1, groups), inputs, y, geometry=geometry)
 
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "pad", "ceil"), [(3, 2, 0, True), (2, 2, 0, False), (3, 2, 1, False), (3, 2, 1, True)]
 )
-def test_max_pool(kernel, stride, pad, ceil):
-    geometry, x = PoolGeometry(kernel, stride, pad, ceil), draw(2, 8, 7, 3)
-    tx = images(x)
-    ty = F.max_pool2d(tx, kernel, stride, pad, ceil_mode=ceil)
-    y = np.empty((2, geometry.output(8), geometry.output(7), 3))
-    where = np.empty(y.shape, np.uint8)
-    OPS.max_pool(x, y, where, geometry)
-    close(y, back(ty))
-    dy, dx = draw(*y.shape, seed=1), np.empty_like(x)
-    ty.backward(images(dy).detach())
-    OPS.max_pool_back(dy, where, dx, geometry)
-    close(dx, back(tx.grad))
+def test_pools(kernel, stride, pad, ceil):
+    geometry, window = PoolGeometry(kernel, stride, pad, ceil), {"ceil_mode": ceil}
+    y = "y_NPQC", (2, geometry.output(8), geometry.output(7), 3)
+    inputs, where = {"x_NHWC": draw(2, 8, 7, 3)}, {"where_NPQC": np.empty(y[1], np.uint8)}
+    check("max_pool", lambda x: F.max_pool2d(x, kernel, stride, pad, **window), inputs, y, where, geometry=geometry)
+    if not (ceil and pad):  # torch's divisor counts no padding of a window that is cut
+        check("avg_pool", lambda x: F.avg_pool2d(x, kernel, stride, pad, **window), inputs, y, geometry=geometry)
 
 
-@pytest.mark.parametrize(("kernel", "stride", "pad", "ceil"), [(3, 2, 0, True), (2, 2, 0, False), (3, 2, 1, False)])
-def test_avg_pool(kernel, stride, pad, ceil):
-    geometry, x = PoolGeometry(kernel, stride, pad, ceil), draw(2, 8, 7, 3)
-    tx = images(x)
-    ty = F.avg_pool2d(tx, kernel, stride, pad, ceil_mode=ceil, count_include_pad=True)
-    y = np.empty((2, geometry.output(8), geometry.output(7), 3))
-    OPS.avg_pool(x, y, geometry)
-    close(y, back(ty))
-    dy, dx = draw(*y.shape, seed=1), np.empty_like(x)
-    ty.backward(images(dy).detach())
-    OPS.avg_pool_back(dy, dx, geometry)
-    close(dx, back(tx.grad))
+def check_response(name, wanted, x, **options):
+    kept = {"scale_NHWC": np.empty_like(x)}
+    check(name, wanted, {"x_NHWC": x}, ("y_NHWC", x.shape), kept, **options)
 
 
 def test_lrn_across():
-    x = 3 * draw(2, 4, 3, 7)
-    tx = images(x)
-    ty = F.local_response_norm(tx, 5, alpha=0.2, beta=0.75, k=1.5)
-    y, scale = np.empty_like(x), np.empty_like(x)
-    OPS.lrn_across(x, y, scale, 5, 0.2, 0.75, 1.5)
-    close(y, back(ty))
-    dy, dx = draw(*x.shape, seed=1), np.empty_like(x)
-    ty.backward(images(dy).detach())
-    OPS.lrn_across_back(x, y, scale, dy, dx, 5, 0.2, 0.75)
-    close(dx, back(tx.grad))
+    def wanted(x):
+        return F.local_response_norm(x, 5, alpha=0.2, beta=0.75, k=1.5)
+
+    check_response("lrn_across", wanted, 3 * draw(2, 4, 3, 7), size=5, alpha=0.2, beta=0.75, k=1.5)
 
 
 def test_lrn_within():
-    x = 3 * draw(2, 5, 4, 3)
-    tx = images(x)
-    ty = tx * (1 + 0.3 * F.avg_pool2d(tx * tx, 3, 1, 1)).pow(-0.75)
-    y, scale = np.empty_like(x), np.empty_like(x)
-    OPS.lrn_within(x, y, scale, 3, 0.3, 0.75)
-    close(y, back(ty))
-    dy, dx = draw(*x.shape, seed=1), np.empty_like(x)
-    ty.backward(images(dy).detach())
-    OPS.lrn_within_back(x, y, scale, dy, dx, 3, 0.3, 0.75)
-    close(dx, back(tx.grad))
+    def wanted(x):
+        return x * (1 + 0.3 * F.avg_pool2d(x * x, 3, 1, 1)).pow(-0.75)
+
+    check_response("lrn_within", wanted, 3 * draw(2, 5, 4, 3), size=3, alpha=0.3, beta=0.75)
 
 
 def test_batch_norm_and_its_running_statistics():
@@ -151,14 +133,7 @@ def gradient(tensor):
     ],
 )
 def test_activations(kind, wanted):
-    x = 4 * draw(7, 9)
-    tx, y, dy = torch.tensor(x, requires_grad=True), np.empty_like(x), draw(7, 9, seed=1)
-    ty = wanted(tx)
-    OPS.activation(kind, x, y)
-    close(y, ty.detach().numpy())
-    ty.backward(torch.tensor(dy))
-    OPS.activation_back(kind, x, y, dy, dy)
-    close(dy, gradient(tx))
+    check("activation", wanted, {"x_N": 4 * draw(7, 9)}, ("y_N", (7, 9)), in_place=True, kind=kind)
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -178,30 +153,21 @@ def test_group_norm(groups):
 
 
 def test_layer_norm_is_a_group_norm_of_one_pixel():
-    x, gamma, beta = draw(7, 12), draw(12), draw(12, seed=1)
-    tx, tgamma, tbeta = (torch.tensor(each, requires_grad=True) for each in (x, gamma, beta))
-    ty, dy, moments = F.layer_norm(tx, (12,), tgamma, tbeta, 1e-5), draw(7, 12, seed=2), np.empty((2, 7, 1))
-    y, dx, dgamma, dbeta = np.empty((7, 1, 12)), np.empty((7, 1, 12)), gamma * 0, beta * 0
-    OPS.group_norm(x[:, None], gamma, beta, y, *moments, 1e-5)
-    close(y[:, 0], ty.detach().numpy())
-    ty.backward(torch.tensor(dy))
-    OPS.group_norm_back(x[:, None], gamma, *moments, dy[:, None], dgamma, dbeta, dx)
-    for found, expected in ((dx[:, 0], tx), (dgamma, tgamma), (dbeta, tbeta)):
-        close(found, gradient(expected))
+    inputs = {"x_NSC": draw(7, 1, 12), "gamma_C": draw(12), "beta_C": draw(12, seed=1)}
+    moments = {"mean_NG": np.empty((7, 1)), "inverse_NG": np.empty((7, 1))}
+    check(
+        "group_norm", lambda x, *w: F.layer_norm(x, (12,), *w, 1e-5), inputs, ("y_NSC", (7, 1, 12)), moments, eps=1e-5
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(causal):
-    x = draw(3, 7, 24)
-    tx = torch.tensor(x, requires_grad=True)
-    q, k, v = (each.reshape(3, 7, 2, 4).transpose(1, 2) for each in tx.split(8, dim=2))
-    ty = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(3, 7, 8)
-    y, shares, dy, dx = np.empty((3, 7, 8)), np.empty((3, 2, 7, 7)), draw(3, 7, 8, seed=1), np.empty_like(x)
-    OPS.attention(x, y, shares, causal)
-    close(y, ty.detach().numpy())
-    ty.backward(torch.tensor(dy))
-    OPS.attention_back(x, shares, dy, dx)
-    close(dx, gradient(tx))
+    def wanted(x):
+        q, k, v = (each.reshape(3, 7, 2, 4).transpose(1, 2) for each in x.split(8, dim=2))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(3, 7, 8)
+
+    shares = {"y_NHLL": np.empty((3, 2, 7, 7))}
+    check("attention", wanted, {"x_NLE": draw(3, 7, 24)}, ("y_NLD", (3, 7, 8)), shares, causal=causal)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -230,46 +196,30 @@ def steps(make_torch, apply):
     return w, tw.detach().numpy()
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_sgd(nesterov):
-    v = np.zeros(11)
-    close(
-        *steps(
-            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.02, nesterov=nesterov),
-            lambda w, g, step: OPS.sgd(w, g, v, 0.1, 0.9, 0.02, nesterov),
-        )
-    )
+ADAM = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.02}
+RULES = [
+    *(("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02, "nesterov": each}) for each in (False, True)),
+    ("AdamW", ADAM),
+    ("Adam", ADAM),
+    *(
+        ("RMSprop", {"lr": 0.1, "alpha": 0.95, "eps": 1e-3, "weight_decay": 0.02, "momentum": each})
+        for each in (0.0, 0.9)
+    ),
+]
 
 
-def test_adamw():
-    m, v = np.zeros(11), np.zeros(11)
-    close(
-        *steps(
-            lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.02),
-            lambda w, g, step: OPS.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.02, step),
-        )
-    )
+@pytest.mark.parametrize(("name", "options"), RULES)
+def test_rules_of_updates(name, options):
+    beta1, beta2 = options.get("betas", (0, 0))
+    given = {**options, "beta1": beta1, "beta2": beta2, "decay": options["weight_decay"]}
+    given |= {each: np.zeros(11) for each in ("m", "s", "v")}
+    rule = getattr(OPS, name.lower())
 
+    def update(w, g, step):
+        arguments = {**given, "w": w, "g": g, "step": step}
+        rule(**{each: arguments[each] for each in inspect.signature(rule).parameters})
 
-def test_adam():
-    m, v = np.zeros(11), np.zeros(11)
-    close(
-        *steps(
-            lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.02),
-            lambda w, g, step: OPS.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.02, step),
-        )
-    )
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_rmsprop(momentum):
-    s, v = np.zeros(11), np.zeros(11)
-    close(
-        *steps(
-            lambda p: torch.optim.RMSprop(p, lr=0.1, alpha=0.95, eps=1e-3, weight_decay=0.02, momentum=momentum),
-            lambda w, g, step: OPS.rmsprop(w, g, s, v, 0.1, momentum, 0.95, 1e-3, 0.02),
-        )
-    )
+    close(*steps(lambda parameters: getattr(torch.optim, name)(parameters, **options), update))
 
 
 def test_averaged_weights():

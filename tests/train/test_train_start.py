@@ -18,7 +18,7 @@ from ringtrain.config.record import FORMER_KEYS, TrainConfig
 from ringtrain.config.resolve import parse_run_file
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.slurm.job_end import NUMBERS
-from ringtrain.ops.machine import MachineOps
+from ringtrain.ops.base import Ops
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.records import parse_record
@@ -157,7 +157,7 @@ def test_what_ranks_find_out_of_how_they_compute_is_noted_once(train, tmp_path, 
         return [words] if tried else []
 
     rehearsal = memory_trial.rehearse
-    monkeypatch.setattr(MachineOps, "notes", notes)
+    monkeypatch.setattr(Ops, "notes", notes)
     monkeypatch.setattr(begin, "rehearse", lambda *given: (rehearsal(*given), tried.append(True)))
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "iterations": 1, "out": "run"}

@@ -39,8 +39,9 @@ def reduce_scatter(size: int) -> Schedule:
 
     def steps(rank: int) -> Iterator[Step]:
         peers = others(rank, size)
+        places = [(peer, _place(peer, rank, size)) for peer in peers]
         if peers:
-            yield Step(_slices(peers, peers), tuple(Move(peer, at, at + 1) for peer, at in _places(rank, size)))
+            yield Step(_slices(peers, peers), tuple(Move(peer, at, at + 1) for peer, at in places))
         yield from _additions(rank, size)
 
     return _half("sliced-reduce-scatter", size, steps, REDUCE_SCATTER)
@@ -75,10 +76,6 @@ def _place(source: int, rank: int, size: int) -> int:
     others lie in scratch.
     """
     return rank if source == rank else (1 + source) * size + rank
-
-
-def _places(rank: int, size: int) -> list[tuple[int, int]]:
-    return [(peer, _place(peer, rank, size)) for peer in others(rank, size)]
 
 
 def _additions(rank: int, size: int) -> Iterator[Step]:

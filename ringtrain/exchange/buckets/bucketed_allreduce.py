@@ -105,9 +105,7 @@ class BucketedAllReduce:
             given.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
         return [f"auto: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
 
-    def rehearse(self, nothing: Array) -> None:
-        """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
-        self.streams.own.add(nothing, nothing, nothing)
+    def rehearse(self) -> None:
         if self._wire is not None:
             warm_up(self._wire, self.streams.own)
 

@@ -7,7 +7,6 @@ from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 
@@ -29,21 +28,17 @@ class BucketUpdater:
     def __init__(
         self,
         settings: ExchangeSettings,
-        arena: Arena,
         update: OwnedUpdate,
         sums: Reducer,
         whole: bool = False,
         updated: Callable[[int, bool], None] = lambda place, exposed: None,
     ):
-        self._ops, self._arena, self._update, self._sums, self._updated = settings.ops, arena, update, sums, updated
+        self._update, self._sums, self._updated = update, sums, updated
         self._whole = whole or update.needs_all
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
         self.note = _fallback(settings.config.clip_norm, settings.scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets that before_read() updates
-
-    def rehearse(self) -> None:
-        self._update.rehearse()
 
     def finish(self, lr: float) -> None:
         """Update the buckets: as they arrive, all at once, or later. Gradients are final, announced or not."""

@@ -54,9 +54,3 @@ class ShardSums:
             self._ops.add(partial, grad, partial if slot == fold.keep else grad)
         if fold.keep is not None and fold.keep not in fold.adds:
             self._ops.copy(grad, self._slots[fold.keep][span.start : span.stop])
-
-    def rehearse(self) -> None:
-        """Run every operation once, on no elements."""
-        nothing = self._grads[:0]
-        self._ops.add(nothing, nothing, nothing)
-        self._ops.copy(nothing, nothing)

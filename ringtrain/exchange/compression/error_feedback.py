@@ -73,8 +73,8 @@ class ErrorFeedback(RankState):
             f"{format_bytes(before)} of whole gradients"
         ]
 
-    def rehearse(self, nothing: Array) -> None:
-        self._summing.rehearse(nothing)
+    def rehearse(self) -> None:
+        self._summing.rehearse()
         self._method.rehearse(self._summing.streams.own)
 
     def before(self, iteration: int) -> None:

@@ -82,7 +82,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def rehearse(self, ops: Ops) -> None:
-        """Run every operation of a sum once, on a few elements."""
+        """Run every operation of the method alone once, on a few elements."""
 
     @abstractmethod
     def state(self, count: int) -> dict:

@@ -115,9 +115,6 @@ class PowerSGD(Compressor):
 
     def rehearse(self, ops: Ops) -> None:
         x = ops.zeros((1, 1))
-        ops.copy(x, x)
-        ops.scale(x, 1.0)
-        ops.add(x, x, x)
         ops.orthonormalise(x)
         ops.product(x, x, ops.zeros((1, 1)), a_transposed=True, accumulate=True)
 

@@ -106,9 +106,6 @@ class TopK(Compressor):
 
     def rehearse(self, ops: Ops) -> None:
         x, pairs = ops.zeros((1,)), ops.zeros((pair_bytes(1, ops.dtype.itemsize),), "uint8")
-        ops.add(x, x, x)
-        ops.copy(x, x)
-        ops.fill(x, 0)
         ops.take_largest(x, pairs, 1)
         ops.add_pairs(pairs, x, 1)
 

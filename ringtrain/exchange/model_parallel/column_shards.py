@@ -48,7 +48,7 @@ class ColumnShards:
             self.grads.setdefault(layer, {})[short] = arena.grad(span)
         own, pieces = type(optimizer)(arena.spans, optimizer.hyper), everything(arena)
         add = self._sum_over_ranks.add
-        self._update = OwnedUpdate(self._ops, arena, own, arena.grads, pieces, add_norms=add)
+        self.update = OwnedUpdate(self._ops, arena, own, arena.grads, pieces, add_norms=add)
 
     def _shape(self, span: Span) -> tuple[int, ...]:
         edges, rank = self.edges(span.shape[-1]), self._transport.rank
@@ -57,27 +57,22 @@ class ColumnShards:
     # ── updates ───────────────────────────────────────────────────────────────────────────────────────────
     @property
     def slots(self) -> dict:
-        return self._update.slots
-
-    def rehearse(self) -> None:
-        self._update.rehearse()
-        nothing = self._arena.grads[:0]
-        self._ops.copy(nothing, nothing)
+        return self.update.slots
 
     def square_sum(self) -> float:
         """Return the sum of squares of the gradients of all ranks' columns. Collective."""
-        grads, trained = self._arena.grads, self._update.trained
+        grads, trained = self._arena.grads, self.update.trained
         return self._sum_over_ranks(sum(self._ops.square_sum(grads[start:stop]) for start, stop in trained))
 
     def scale(self, factor: float) -> None:
-        for start, stop in self._update.trained:
+        for start, stop in self.update.trained:
             self._ops.scale(self._arena.grads[start:stop], factor)
 
     def apply(self, lr: float) -> None:
         """Update this rank's columns. Norms of parameters are those of all ranks' columns."""
         self._newer = True
-        self._update.begin(lr)
-        self._update.apply()
+        self.update.begin(lr)
+        self.update.apply()
 
     # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
     def load(self, weights: Array) -> None:
@@ -102,7 +97,7 @@ class ColumnShards:
         for name in self.slots:
             self._ops.upload(state[name][cut:], memory[cut:])
             self._scatter(memory, self.slots[name])
-        self._update.step = int(state[STEP])
+        self.update.step = int(state[STEP])
         self._loaded = self._newer = False
 
     def _scatter(self, whole: Array, flat: Array) -> None:

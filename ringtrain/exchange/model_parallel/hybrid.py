@@ -145,17 +145,11 @@ class Hybrid(Exchange):
         )
         self.reducers = self._inner.reducers.with_messages(self._layouts.collectives)
         self.ready_points, self.wait_points = self._inner.ready_points, self._inner.wait_points
-        self.serving = self._inner.serving
+        self.serving, self.rehearsed = self._inner.serving, [*self._inner.rehearsed, self._columns.update]
         size = self._settings.transport.size
         cost = self._cost.words(self._settings.config.batch, size, len(self.facts.roles.trainers))
         note = f"hybrid: columns of {', '.join(self._cost.units)} are divided among {size} ranks: {cost}"
         self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=[note, *self._inner.facts.notes])
-
-    def rehearse(self) -> None:
-        self._inner.rehearse()
-        self._columns.rehearse()
-        nothing = self._arena.grads[:0]
-        self._settings.ops.add(nothing, nothing, nothing)
 
     def denominator(self, local: float, total: float) -> float:
         return self._inner.denominator(local, total)

@@ -34,11 +34,6 @@ class PartUpdate:
         )
         self.iterations = 0  # of the run: the step of its state, since micro-batches count updates by message
 
-    def rehearse(self) -> None:
-        """Run every operation once, on no elements."""
-        self._ops.scale(self._arena.grads[:0], 1.0)
-        self.owned.rehearse()
-
     def apply_micro_batch(self, lr: float, share: float, number: int, messages: int) -> None:
         """Update by the gradient of micro-batch ``number`` of ``messages``, which is this share of the batch."""
         self._ops.scale(self._arena.grads, 1 / share)

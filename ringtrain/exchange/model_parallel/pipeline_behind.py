@@ -52,12 +52,10 @@ class PipelineBehind(Pipeline):
         self._arena = arena
         self._update = PartUpdate(self._within, arena, optimizer, None if self.apart else self._norm)
         self.owned_state = PartState(self._update, self._gather, arena, self.table.spans)
+        self.rehearsed = [self._update.owned]
         collectives = [self.layouts.collectives] if self.layouts is not None else []
         self.reducers = Reducers({}, messages=[self.mail, *collectives])
         return [], self._update.owned.nbytes
-
-    def rehearse(self) -> None:
-        self._update.rehearse()
 
     def grad_ready(self, span: Span) -> None:
         """Nothing to do: this gradient does not travel."""

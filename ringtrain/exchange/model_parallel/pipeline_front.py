@@ -40,11 +40,8 @@ class PipelineFront(Pipeline):
         )
         self.reducers = inner.reducers.with_messages(self.mail)
         self.ready_points, self.wait_points = inner.ready_points, inner.wait_points
-        self.serving = FrontServing(inner.serving)
+        self.serving, self.rehearsed = FrontServing(inner.serving), inner.rehearsed
         return [*inner.facts.notes], inner.facts.state_bytes
-
-    def rehearse(self) -> None:
-        self._inner.rehearse()
 
     def denominator(self, local: float, total: float) -> float:
         return self._inner.denominator(local, total)

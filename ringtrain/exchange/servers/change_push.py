@@ -66,15 +66,6 @@ class ChangePush:
         self._examples = ExampleShare()
         self._since = self._made = 0  # updates since the last push; iterations
 
-    def rehearse(self) -> None:
-        nothing = self._arena.grads[:0]
-        for ops in (self._endpoint.own_ops, self._ops):
-            ops.add(nothing, nothing, nothing)
-            ops.copy(nothing, nothing)
-        self._ops.scale(nothing, 1.0)
-        self._ops.fill(nothing, 0)
-        self.update.rehearse()
-
     def before(self, examples: int, total: int) -> None:
         self.serving.begin()
         with self._endpoint.exposed():

@@ -13,7 +13,7 @@ from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
-from ringtrain.ops.machine import Mark
+from ringtrain.ops.base import Mark
 from ringtrain.transport.waiting import peers, wait_for
 
 

@@ -35,7 +35,7 @@ class GradientPush:
 
     def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
         config, ops, grads = settings.config, settings.ops, arena.grads
-        self._ops, self._arena, self._pieces, self._overlap = ops, arena, shards.pieces, config.overlap
+        self._arena, self._pieces, self._overlap = arena, shards.pieces, config.overlap
         owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings).square_norm
         self.update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
         forward = self._overlap == FORWARD
@@ -43,7 +43,7 @@ class GradientPush:
         self._weights = shards.broadcasts(arena.weights, roles.trainers, self._serve, lowest_first=forward)
         self._served = shards.places_of(settings.transport.rank)
         self._pulls = InArrivalOrder(self._weights, self._served)
-        self._updates = BucketUpdater(settings, arena, self.update, self._gradients, updated=self._send)
+        self._updates = BucketUpdater(settings, self.update, self._gradients, updated=self._send)
         self.notes: list[str] = []
         if forward and config.clip_norm is not None:
             self.notes = [
@@ -54,7 +54,6 @@ class GradientPush:
             ]
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
-        self._own = shards.streams.own
         # A device may hold messages back: they leave when tested, and a wait for activations or the loss tests none.
         self._last = arena.spans[-1].name if shards.streams.is_device else None
         self._dedicated, self._behind = config.dedicated, False  # whether servers lack the weights of other shards
@@ -80,12 +79,6 @@ class GradientPush:
         """Names of the spans that have one of these pieces."""
         pieces = self._pieces.items()
         return frozenset(name for name, parts in pieces if any(piece.name in names for piece in parts))
-
-    def rehearse(self) -> None:
-        nothing = self._arena.grads[:0]
-        self._own.add(nothing, nothing, nothing)
-        self._ops.copy(nothing, nothing)
-        self.update.rehearse()
 
     def before(self, examples: int, total: int) -> None:
         if not examples:  # no forward pass waits for weights, and gradients are zeroed at once

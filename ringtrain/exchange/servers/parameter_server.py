@@ -76,13 +76,10 @@ class ParameterServer(Exchange):
         push = self._push = self._push_type(self._settings, self.facts.roles, shards, arena, optimizer)
         self.serving = push.serving
         self.owned_state = OwnedState(push.update, push.synchronize, gather=push.gather)
-        self.reducers = push.reducers
+        self.reducers, self.rehearsed = push.reducers, [push.update]
         self.ready_points, self.wait_points = push.ready_points, push.wait_points
         notes = [format_load(shards.parts, arena.weights.dtype.itemsize), *push.notes, *self._notes]
         self.facts = replace(self.facts, notes=notes, state_bytes=push.state_bytes)
-
-    def rehearse(self) -> None:
-        self._push.rehearse()
 
     def denominator(self, local: float, total: float) -> float:
         return total if self._push.updates_at_owner else local

@@ -44,16 +44,16 @@ class AllReduce(Exchange):
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        self._arena = arena
         settings, grads, clip_norm = self._settings, arena.grads, self._settings.config.clip_norm
         total = settings.add_external_square_norm
         pieces, scale = everything(arena), settings.scale
         update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, clip_norm, total, scale)
         self._update = update
         self._gradients = self._summing.bind(arena.spans, grads)
-        self._updates = BucketUpdater(settings, arena, update, self._gradients, self._elastic)
+        self._updates = BucketUpdater(settings, update, self._gradients, self._elastic)
         self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._summing])
         self.reducers = Reducers({"gradients": self._gradients})
+        self.rehearsed = [update, self._summing]
         self.ready_points, self.wait_points = self._gradients.ready_points, self._updates.wait_points
         state_bytes = update.nbytes + (self._reproducible.nbytes if self._reproducible else 0)
         notes = [*self._summing.notes, *filter(None, [self._updates.note])]
@@ -62,10 +62,6 @@ class AllReduce(Exchange):
     def lone_update(self) -> OwnedUpdate | None:
         plain = type(self._summing) is BucketedAllReduce and self._summing.exact
         return self._update if plain and self._settings.transport.size == 1 and self._update.recorded else None
-
-    def rehearse(self) -> None:
-        self._summing.rehearse(self._arena.grads[:0])
-        self._updates.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         """Complete the last updates now on a rank with no examples, or with an empty shard: no forward pass does it

@@ -53,11 +53,10 @@ class Averaging(Exchange):
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config = self._settings, self._settings.config
-        self._arena = arena
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), config.clip_norm)
         self._sums = self._summing.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
-        self._updates = BucketUpdater(settings, arena, self._update, self._sums)
+        self._updates = BucketUpdater(settings, self._update, self._sums)
         if self._outer:
             self._outer.bind(arena)
         self.owned_state = OwnedState(
@@ -69,6 +68,7 @@ class Averaging(Exchange):
             rank_state=averages,
         )
         self.reducers = Reducers({"gradients and weights" if config.average_from else "weights": self._sums})
+        self.rehearsed = [self._update, self._summing, *([self._outer] if self._outer else [])]
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and config.clip_norm is None and self._outer is None
         travels = config.average_from or config.overlap == BACKWARD
@@ -87,13 +87,6 @@ class Averaging(Exchange):
             notes=[*self._summing.notes, *filter(None, [note, of_mean])],
             state_bytes=self._update.nbytes + (self._outer.nbytes if self._outer else 0),
         )
-
-    def rehearse(self) -> None:
-        self._summing.rehearse(self._arena.grads[:0])
-        self._averages.rehearse()
-        self._update.rehearse()
-        if self._outer:
-            self._outer.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         config = self._settings.config

@@ -77,6 +77,7 @@ class Delayed(Exchange):
             parts=[self._pending, self._summing],
             arrays=self._arrays,
         )
+        self.rehearsed = [self._update, self._summing]
         self.reducers = Reducers({"gradients": self._gradients}, before_close=self.synchronize)
         notes = [
             *self._summing.notes,
@@ -96,12 +97,6 @@ class Delayed(Exchange):
 
     def _arrays(self) -> list[OwnedArray]:
         return [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending.is_set else []
-
-    def rehearse(self) -> None:
-        nothing = self._buffer[:0]
-        self._summing.rehearse(nothing)
-        self._ops.copy(nothing, nothing)
-        self._update.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._summing.before(iteration)

@@ -56,7 +56,6 @@ class Gossip(Exchange):
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ops, clip_norm = self._settings.ops, self._settings.config.clip_norm
-        self._arena = arena
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
         sums = self._summing.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
@@ -64,6 +63,7 @@ class Gossip(Exchange):
         self._partner_weights = PartnerWeights(self._settings, arena, met)
         alike, gather = (lambda: not averages.differs), averages.gather
         self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=averages)
+        self.rehearsed = [self._update, self._summing]
         self.reducers = Reducers(
             {"means": sums},
             messages=[self._partner_weights],
@@ -73,11 +73,6 @@ class Gossip(Exchange):
         state_bytes = self._update.nbytes + self._partner_weights.nbytes
         notes = [*self._summing.notes, *([texts.MEAN_ASIDE] if met else [])]
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
-
-    def rehearse(self) -> None:
-        self._summing.rehearse(self._arena.grads[:0])
-        self._averages.rehearse()
-        self._update.rehearse()
 
     def denominator(self, local: float, total: float) -> float:
         return local

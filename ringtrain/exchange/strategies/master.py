@@ -70,6 +70,7 @@ class Master(Exchange):
         self._gradients = Reducer(buckets, halves.scatters(grads, 0), config.deadline_s, streams=streams)
         self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), config.deadline_s, streams=streams)
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
+        self.rehearsed = [self._update]
         self.reducers = Reducers(
             {"gradients": self._gradients, "weights": self._weights},
             messages=[self.batches],
@@ -79,12 +80,6 @@ class Master(Exchange):
         state = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
         notes = [f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {state}"]
         self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
-
-    def rehearse(self) -> None:
-        nothing = self._arena.grads[:0]
-        self._streams.own.add(nothing, nothing, nothing)
-        self._settings.ops.copy(nothing, nothing)
-        self._update.rehearse()
 
     def grad_ready(self, span: Span) -> None:
         self._gradients.grad_ready(span)

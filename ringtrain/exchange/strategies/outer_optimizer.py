@@ -31,10 +31,6 @@ class OuterOptimizer:
         self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
 
     def rehearse(self) -> None:
-        nothing = self._arena.grads[:0]
-        self._ops.copy(nothing, nothing)
-        self._ops.scale(nothing, -1.0)
-        self._ops.add(nothing, nothing, nothing)
         self._update(self._ops.zeros((UPDATE_NUMBERS,), "float64"))  # none is applied
 
     def begin(self) -> None:

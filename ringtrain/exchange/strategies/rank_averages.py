@@ -30,13 +30,6 @@ class RankAverages(RankState):
         self._weights_differ = self.differs = False
         self._kept: Array | None = None  # this rank's weights, while the mean is in their place
 
-    def rehearse(self) -> None:
-        """Run every operation once, on no elements."""
-        nothing = self._arena.grads[:0]
-        self._ops.copy(nothing, nothing)
-        self._ops.scale(nothing, 1.0)
-        self._ops.fill(nothing, 0)
-
     def diverge(self) -> None:
         """Note that ranks have updated alone."""
         self._weights_differ = self.differs = self._size > 1

@@ -50,7 +50,6 @@ class Sharded(Exchange):
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         transport, config, grads = self._settings.transport, self._settings.config, arena.grads
-        self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
             self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
@@ -70,6 +69,7 @@ class Sharded(Exchange):
         self.owned_state = OwnedState(
             self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
         )
+        self.rehearsed = [self._update]
         self.reducers = Reducers({"gradients": self._gradients, "weights": self._weights}, others=[whole])
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
         notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
@@ -82,12 +82,6 @@ class Sharded(Exchange):
         least, most, whole = (format_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
         each = most if least == most else texts.FROM_TO(least=least, most=most)
         return f"sharded by {self._algorithm}: a rank keeps {each} of the optimizer's {whole}"
-
-    def rehearse(self) -> None:
-        nothing = self._arena.grads[:0]
-        self._streams.own.add(nothing, nothing, nothing)
-        self._settings.ops.copy(nothing, nothing)
-        self._update.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         """Wait for the weights now on a rank without examples, which runs no forward pass."""

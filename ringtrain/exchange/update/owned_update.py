@@ -161,8 +161,13 @@ class OwnedUpdate:
             at = end
 
     def rehearse(self) -> None:
-        """Run every operation once; weights and state stay as they are. Not collective."""
-        ops, kept = self._ops, self.numbers
+        """Run every operation of an update once, and those on elements that sums, averages and servers have; weights
+        and state stay as they are. Not collective."""
+        ops, kept, nothing = self._ops, self.numbers, self._grads[:0]
+        ops.add(nothing, nothing, nothing)
+        ops.copy(nothing, nothing)
+        ops.scale(nothing, 1.0)
+        ops.fill(nothing, 0)
         self.numbers = ops.zeros((UPDATE_NUMBERS,), "float64")  # no update has begun: none is applied
         if self.needs_all:
             ops.gradient_squares(self._grads, self.trained, self._square_sum)

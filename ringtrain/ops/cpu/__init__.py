@@ -4,13 +4,15 @@ An object keeps workspaces, so it serves one thread of the program at a time.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ringtrain.humanize import plural
 from ringtrain.ops import keys
 from ringtrain.ops.base import ACTIVATIONS, PREPARE, VALUE_LOSSES
-from ringtrain.ops.cpu.conv import CpuConvolution
+from ringtrain.ops.cpu.conv import choose_kernels, line_sizes
 from ringtrain.ops.cpu.library import open_kernels, threads_wanted
 from ringtrain.ops.cpu.way import way
 from ringtrain.ops.elementary import power
@@ -36,10 +38,9 @@ class CpuOps(HostOps):
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def threads(self, count: int) -> None:
-        self._sizes: dict[tuple, np.ndarray] = {}
+        self._made: dict[tuple, Any] = {}
         self._kernels = open_kernels(self.dtype, count)
         self.helpers = self._kernels if self._kernels.threads > 1 else None
-        self._convolution = CpuConvolution(self._kernels, self.dtype)
 
     def describe(self) -> str:
         """Return the family of the kernels, and their threads."""
@@ -122,36 +123,49 @@ class CpuOps(HostOps):
         return "/".join(dict.fromkeys(ways))
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
-        self._convolution.forward(self.whole(x_NHWC), w_RSCK, b_K, y_NPQK, geometry, relu)
+        chosen = self._chosen(x_NHWC, w_RSCK, y_NPQK, geometry)
+        chosen.forward(self.whole(x_NHWC), w_RSCK, b_K, y_NPQK, chosen.shape, relu)
 
     def conv2d_back(
         self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False, add=False
     ):
-        given, held = (self.whole(x_NHWC), w_RSCK, y_NPQK), dx_NHWC.copy() if add else None
-        self._convolution.back(*given, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
-        if held is not None:
-            self.add(dx_NHWC, held, dx_NHWC)
+        chosen, before = self._chosen(x_NHWC, w_RSCK, y_NPQK, geometry), dx_NHWC.copy() if add else None
+        self.bias_back(y_NPQK, dy_NPQK, db_K, relu, accumulate)
+        chosen.weights(self.whole(x_NHWC), dy_NPQK, dw_RSCK, chosen.shape, accumulate)
+        if dx_NHWC is not None:
+            chosen.back(dy_NPQK, w_RSCK, dx_NHWC, chosen.shape)
+        if before is not None:
+            self.add(dx_NHWC, before, dx_NHWC)
+
+    def _chosen(self, x_NHWC, w_RSCK, y_NPQK, geometry):
+        shapes = x_NHWC.shape, w_RSCK.shape, y_NPQK.shape
+        return self._once(choose_kernels, self._kernels, self.dtype, *shapes, geometry)
 
     def depthwise_line(self, x_NLC, w_SC, b_C, y_NPC, geometry, relu=False):
-        self._convolution.line(x_NLC, w_SC, b_C, y_NPC, geometry, relu)
+        sizes = self._once(line_sizes, x_NLC.shape, geometry)
+        self._kernels.depthwise_forward(x_NLC, w_SC, b_C, y_NPC, sizes, relu)
 
     def depthwise_line_back(
         self, x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu=False, accumulate=False
     ):
-        self._convolution.line_back(x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu, accumulate)
+        sizes = self._once(line_sizes, x_NLC.shape, geometry)
+        self.bias_back(y_NPC, dy_NPC, db_C, relu, accumulate)
+        self._kernels.depthwise_weights(x_NLC, dy_NPC, dw_SC, sizes, accumulate)
+        if dx_NLC is not None:
+            self._kernels.depthwise_back(dy_NPC, w_SC, dx_NLC, sizes)
 
     def columns(self, x, columns, geometry, group=0):
-        self._kernels.columns(x, columns, self._windows(x, geometry), group)
+        self._kernels.columns(x, columns, self._once(_windows, x.shape, geometry), group)
 
     def columns_back(self, columns, b_C, x, geometry, group=0, relu=False):
-        self._kernels.columns_back(columns, b_C, x, self._windows(x, geometry), group, relu)
+        self._kernels.columns_back(columns, b_C, x, self._once(_windows, x.shape, geometry), group, relu)
 
-    def _windows(self, x, geometry):
-        """The sizes of windows, which the kernels read as ``struct Windows``."""
-        key = x.shape, geometry
-        if key not in self._sizes:
-            self._sizes[key] = np.array(window_sizes(x.shape, geometry), np.int64)
-        return self._sizes[key]
+    def _once(self, make: Callable, *arguments) -> Any:
+        """Return ``make(*arguments)``, made at the first call."""
+        key = make, *arguments
+        if key not in self._made:
+            self._made[key] = make(*arguments)
+        return self._made[key]
 
     def bias_back(self, y, dy, db_C, relu=False, accumulate=False):
         if relu or db_C is not None:
@@ -196,10 +210,7 @@ class CpuOps(HostOps):
         arrays = x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC
         self._kernels.lrn_within_back(*arrays, *x_NHWC.shape, size, alpha, beta)
 
-    def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
-        self.batch_norm_add(x_NHWC, gamma_C, beta_C, None, y_NHWC, mean_GC, var_GC, ghost, eps, relu)
-
-    def batch_norm_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
+    def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None):
         given = x_NHWC, gamma_C, beta_C, a_NHWC
         self._kernels.batch_norm(*given, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu)
 
@@ -209,8 +220,6 @@ class CpuOps(HostOps):
     ):  # fmt: skip
         given = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
         self._kernels.batch_norm_back(*given, *_rows(x_NHWC), ghost, eps, relu, accumulate)
-
-    batch_norm_add_back = batch_norm_back  # it masks dy in place
 
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
         self._kernels.batch_norm_shares(mean_GC, var_GC, *_rows(x_NHWC), ghost, total, mean_C, var_C, accumulate)
@@ -225,10 +234,7 @@ class CpuOps(HostOps):
         given = x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C
         self._kernels.batch_norm_dx(*given, count, dx_NHWC, x_NHWC.size, gamma_C.size, eps)
 
-    def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False):
-        self.batch_norm_fixed_add(x_NHWC, gamma_C, beta_C, None, mean_C, var_C, y_NHWC, eps, relu)
-
-    def batch_norm_fixed_add(self, x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC, eps, relu=False):
+    def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False, a_NHWC=None):
         given = x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC
         self._kernels.batch_norm_fixed(*given, x_NHWC.size, gamma_C.size, eps, relu)
 
@@ -328,6 +334,11 @@ class CpuOps(HostOps):
     def nonfinite(self, x):
         self._kernels.nonfinite(x, x.size, self._count)
         return int(self._count[0])
+
+
+def _windows(shape, geometry):
+    """The sizes of windows, which the kernels read as ``struct Windows``."""
+    return np.array(window_sizes(shape, geometry), np.int64)
 
 
 def _pool_extents(x_NHWC, y_NPQC, geometry):

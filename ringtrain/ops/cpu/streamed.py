@@ -69,7 +69,7 @@ class StreamedCall:
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
         self._place, self._slots = place, slots
         patience = (SPINS, 0) if spins else (0, YIELDS)
-        chunk = chunk_bytes // _itemsize(dtype)
+        chunk = chunk_bytes // (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
         kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
         number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
         asked = *kinds, array_address(costs), number, array_address(words), sliced, chunk, slots, slot_bytes
@@ -102,7 +102,3 @@ class StreamedCall:
         """Return the call of the rank of that place, or the start of its words."""
         words = self._headers[place][WORDS : WORDS + LINE_BYTES // 8]
         return words.tobytes().rstrip(b"\0").decode(errors="ignore")
-
-
-def _itemsize(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

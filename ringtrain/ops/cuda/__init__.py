@@ -8,54 +8,38 @@ import math
 import numpy as np
 
 from ringtrain.ops.base import Ops
-from ringtrain.ops.cuda.activations import Activations
+from ringtrain.ops.cuda import (
+    activations,
+    compression,
+    depthwise,
+    elementwise,
+    examples,
+    exchange,
+    group_norm,
+    loss,
+    norm,
+    pool,
+    products,
+    response,
+    sequences,
+    strips,
+    sums,
+    unfold,
+    update,
+    upsample,
+    wire,
+)
 from ringtrain.ops.cuda.choice import Choice
-from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.cuda.convolution import CudaConvolution
-from ringtrain.ops.cuda.depthwise import Depthwise
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.elementwise import Elementwise
-from ringtrain.ops.cuda.examples import Examples
-from ringtrain.ops.cuda.exchange import CudaExchange
-from ringtrain.ops.cuda.group_norm import GroupNorms
-from ringtrain.ops.cuda.loss import CudaLoss
-from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.cuda.parts import composed
-from ringtrain.ops.cuda.pool import Pool
-from ringtrain.ops.cuda.products import Products
-from ringtrain.ops.cuda.response import Response
 from ringtrain.ops.cuda.segments import Segments
-from ringtrain.ops.cuda.sequences import Sequences
-from ringtrain.ops.cuda.strips import Strips
-from ringtrain.ops.cuda.sums import Sums
-from ringtrain.ops.cuda.unfold import Unfold
-from ringtrain.ops.cuda.update import Updates
-from ringtrain.ops.cuda.upsample import Upsampling
-from ringtrain.ops.cuda.wire import Wire
 
 MOST_PUT = 4  # numbers that one kernel sets
 PARTS = (
-    Elementwise,
-    Strips,
-    Examples,
-    Pool,
-    Response,
-    CudaBatchNorm,
-    CudaLoss,
-    Activations,
-    GroupNorms,
-    Sequences,
-    Updates,
-    Wire,
-    Compression,
-    CudaExchange,
-    Sums,
-    Products,
-    CudaConvolution,
-    Depthwise,
-    Unfold,
-    Upsampling,
-)
+    activations, compression, depthwise, elementwise, examples, exchange, group_norm, loss, norm, pool, products,
+    response, sequences, strips, sums, unfold, update, upsample, wire,
+)  # fmt: skip
 
 
 @composed(*PARTS)
@@ -75,7 +59,7 @@ class CudaOps(Ops):
         self.runtime, choice = runtime, Choice(fixed, left_out=left_out)
         self._device = device or Device(runtime, self.dtype, self.active, precision != "tf32", choice=choice)
         self._segments = Segments(self._device)
-        self._parts = {part: part(self._device) for part in PARTS}
+        self._convolution = CudaConvolution(self._device)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────────
     def describe(self):
@@ -144,6 +128,13 @@ class CudaOps(Ops):
 
     def memory(self):
         return self.runtime.memory()
+
+    # ── convolution, which keeps plans of the library ─────────────────────────────────────────────────────────
+    def conv2d(self, *arrays, **options):
+        return self._convolution.conv2d(*arrays, **options)
+
+    def conv2d_back(self, *arrays, **options):
+        self._convolution.conv2d_back(*arrays, **options)
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):

@@ -2,34 +2,26 @@
 
 from ringtrain.ops.cuda.columns import CudaColumns, cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.elementwise import relu_back
 
 
-class CudaChannels:
-    """The mask of max(·, 0) and the gradient of a bias."""
+def unfinish(device: Device, dy, y, db_K, relu: bool, accumulate: bool) -> None:
+    """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over rows, or is None. dy and y are [..., K]."""
+    if db_K is None:
+        if relu:
+            relu_back(device, y, dy, dy)
+    elif dy.size:
+        _sum(device, dy, y, db_K, relu, accumulate)
+    elif not accumulate:
+        device.runtime.clear(db_K, device.stream)
 
-    def __init__(self, device: Device):
-        self._device = device
 
-    def unfinish(self, dy, y, db_K, relu: bool, accumulate: bool) -> None:
-        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over rows, or is None. dy and y are [..., K]."""
-        if db_K is None:
-            if relu:
-                self._mask(dy, y)
-        elif dy.size:
-            self._sum(dy, y, db_K, relu, accumulate)
-        elif not accumulate:
-            self._device.runtime.clear(db_K, self._device.stream)
-
-    def _sum(self, dy, y, db_K, relu, accumulate):
-        columns = channel_columns(self._device, dy, y)
-        partial = self._device.scratch("sums of slices", columns.partial(1), self._device.real)
-        tickets = self._device.tickets(columns.blocks[1])
-        given = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
-        launch(self._device, "channels", "bias_sums", columns, *given)
-
-    def _mask(self, dy, y):
-        kernel = self._device.kernels("elementwise", "relu_back")
-        self._device.each(kernel, y.size, y, dy, dy, y.size, per_thread=16 // y.dtype.itemsize)
+def _sum(device: Device, dy, y, db_K, relu, accumulate):
+    columns = channel_columns(device, dy, y)
+    partial = device.scratch("sums of slices", columns.partial(1), device.real)
+    tickets = device.tickets(columns.blocks[1])
+    given = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
+    launch(device, "channels", "bias_sums", columns, *given)
 
 
 def channel_columns(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:

@@ -6,10 +6,10 @@ import threading
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.base import Mark
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.faults import explain
 from ringtrain.ops.cuda.runtime import CudaGraph, Kernel, Stream
-from ringtrain.ops.machine import Mark
 
 SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kernel may have
 

@@ -2,52 +2,53 @@
 
 import numpy as np
 
+from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.signatures import C_TYPES
 
 
-class Elementwise:
-    """The elementwise operations."""
+def fill(device: Device, x, value):
+    bits = np.asarray(value).astype(x.dtype).tobytes()
+    if not any(bits):
+        device.runtime.clear(x, device.stream)
+        return
+    repeated = int.from_bytes((bits * 8)[:8], "little")
+    nbytes = x.size * x.dtype.itemsize
+    device.each(device.kernels.of(device.real)("fill", "fill"), nbytes, x, nbytes, repeated, per_thread=16)
 
-    def __init__(self, device):
-        self._device = device
 
-    def fill(self, x, value):
-        bits = np.asarray(value).astype(x.dtype).tobytes()
-        if not any(bits):
-            self._device.runtime.clear(x, self._device.stream)
-            return
-        repeated = int.from_bytes((bits * 8)[:8], "little")
-        nbytes = x.size * x.dtype.itemsize
-        self._device.each(
-            self._device.kernels.of(self._device.real)("fill", "fill"), nbytes, x, nbytes, repeated, per_thread=16
-        )
+def copy(device: Device, x, y):
+    if x.dtype == y.dtype:
+        device.runtime.copy(x, y, device.stream)
+    else:
+        _cast(device, x, y)
 
-    def copy(self, x, y):
-        if x.dtype == y.dtype:
-            self._device.runtime.copy(x, y, self._device.stream)
-        else:
-            self._cast(x, y)
 
-    def _cast(self, x, y):
-        wider = "float64" if "float64" in (x.dtype.name, y.dtype.name) else "float32"
-        types = {"FROM": C_TYPES[x.dtype.name], "TO": C_TYPES[y.dtype.name]}
-        self._each(self._device.kernels.of(wider)("cast", "cast", **types), x, x, y, x.size)
+def _cast(device: Device, x, y):
+    wider = "float64" if "float64" in (x.dtype.name, y.dtype.name) else "float32"
+    types = {"FROM": C_TYPES[x.dtype.name], "TO": C_TYPES[y.dtype.name]}
+    _each(device, device.kernels.of(wider)("cast", "cast", **types), x, x, y, x.size)
 
-    def add(self, a, b, y, relu=False):
-        self._each(self._kernel("add", y), y, a, b, y, y.size, relu)
 
-    def scale(self, x, factor):
-        given = (factor, None) if isinstance(factor, int | float | np.number) else (1.0, factor)
-        self._each(self._kernel("scale", x), x, x, x.size, *given)
+def add(device: Device, a, b, y, relu=False):
+    _each(device, _kernel(device, "add", y), y, a, b, y, y.size, relu)
 
-    def relu(self, x, y):
-        self._each(self._kernel("relu", x), x, x, y, x.size)
 
-    def relu_back(self, y, dy, dx):
-        self._each(self._kernel("relu_back", y), y, y, dy, dx, y.size)
+def scale(device: Device, x, factor):
+    given = (factor, None) if isinstance(factor, int | float | np.number) else (1.0, factor)
+    _each(device, _kernel(device, "scale", x), x, x, x.size, *given)
 
-    def _kernel(self, name, x):
-        return self._device.kernels.of(x.dtype)("elementwise", name)
 
-    def _each(self, kernel, x, *arguments):
-        self._device.each(kernel, x.size, *arguments, per_thread=16 // x.dtype.itemsize)
+def relu(device: Device, x, y):
+    _each(device, _kernel(device, "relu", x), x, x, y, x.size)
+
+
+def relu_back(device: Device, y, dy, dx):
+    _each(device, _kernel(device, "relu_back", y), y, y, dy, dx, y.size)
+
+
+def _kernel(device: Device, name, x):
+    return device.kernels.of(x.dtype)("elementwise", name)
+
+
+def _each(device: Device, kernel, x, *arguments):
+    device.each(kernel, x.size, *arguments, per_thread=16 // x.dtype.itemsize)

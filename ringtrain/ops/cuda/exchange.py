@@ -5,24 +5,18 @@ from ringtrain.ops.cuda.device import Device
 MOST = 8
 
 
-class CudaExchange:
-    """The all-reduce step."""
+def add_all(device: Device, sources, targets):
+    """Types of 16 bits are added in float32 and rounded once.
 
-    def __init__(self, device: Device):
-        self._device = device
-
-    def add_all(self, sources, targets):
-        """Types of 16 bits are added in float32 and rounded once.
-
-        Raises: ValueError for no source or target, or more than 8 of either.
-        """
-        for name, arrays in (("sources", sources), ("targets", targets)):
-            if not 1 <= len(arrays) <= MOST:
-                raise ValueError(f"add_all got {len(arrays)} {name}; it takes 1 to {MOST}")
-        count, dtype = sources[0].size, sources[0].dtype
-        kernel = self._device.kernels.of(dtype)("exchange", "add_all")
-        given = *_filled(sources), *_filled(targets), len(sources), len(targets), count
-        self._device.each(kernel, count, *given, per_thread=16 // dtype.itemsize)
+    Raises: ValueError for no source or target, or more than 8 of either.
+    """
+    for name, arrays in (("sources", sources), ("targets", targets)):
+        if not 1 <= len(arrays) <= MOST:
+            raise ValueError(f"add_all got {len(arrays)} {name}; it takes 1 to {MOST}")
+    count, dtype = sources[0].size, sources[0].dtype
+    kernel = device.kernels.of(dtype)("exchange", "add_all")
+    given = *_filled(sources), *_filled(targets), len(sources), len(targets), count
+    device.each(kernel, count, *given, per_thread=16 // dtype.itemsize)
 
 
 def _filled(arrays):

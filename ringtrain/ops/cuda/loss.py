@@ -8,39 +8,39 @@ MOST_BLOCKS = 512  # of any device, so that the order of a sum is the same on al
 FEW = 4  # elements of a thread, at the least
 
 
-class CudaLoss:
-    """Softmax and its cross-entropy, and losses of values."""
+def softmax(device: Device, x_NK, y_NK):
+    rows, classes = x_NK.shape
+    if rows:
+        _rows(device, "softmax", rows, classes, x_NK, y_NK, classes)
 
-    def __init__(self, device: Device):
-        self._device = device
 
-    def softmax(self, x_NK, y_NK):
-        rows, classes = x_NK.shape
-        if rows:
-            self._rows("softmax", rows, classes, x_NK, y_NK, classes)
+def softmax_cross_entropy(
+    device: Device, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None
+):
+    rows, classes = x_NK.shape
+    if not rows:
+        return
+    results = device.scratch("results of rows", (3, rows), "float64")
+    given = x_NK, labels_N, dx_NK, results, totals_3, device.tickets(1)
+    _rows(device, "cross_entropy", rows, classes, *given, rows, classes, scale, smoothing, ignore, factor_1)
 
-    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
-        rows, classes = x_NK.shape
-        if not rows:
-            return
-        results = self._device.scratch("results of rows", (3, rows), "float64")
-        given = x_NK, labels_N, dx_NK, results, totals_3, self._device.tickets(1)
-        self._rows("cross_entropy", rows, classes, *given, rows, classes, scale, smoothing, ignore, factor_1)
 
-    def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
-        if not x_N.size:
-            return
-        blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
-        results = self._device.scratch("results of blocks", (3, blocks), "float64")
-        kernel = self._device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
-        given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, totals_3, self._device.tickets(1)
-        kernel(blocks, ROW_BLOCK, self._device.stream, *given, x_N.size, scale, delta, factor_1)
+def value_loss(device: Device, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
+    if not x_N.size:
+        return
+    blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
+    results = device.scratch("results of blocks", (3, blocks), "float64")
+    kernel = device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
+    given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, totals_3, device.tickets(1)
+    kernel(blocks, ROW_BLOCK, device.stream, *given, x_N.size, scale, delta, factor_1)
 
-    def mix_totals(self, a_3, b_3, totals_3, share):
-        self._device.kernels("loss", "mix_totals")(1, 1, self._device.stream, a_3, b_3, totals_3, share)
 
-    def _rows(self, function, rows, classes, *arguments):
-        threads = WARP
-        while threads < ROW_BLOCK and threads * FEW < classes:
-            threads *= 2
-        self._device.kernels("loss", function)(rows, threads, self._device.stream, *arguments)
+def mix_totals(device: Device, a_3, b_3, totals_3, share):
+    device.kernels("loss", "mix_totals")(1, 1, device.stream, a_3, b_3, totals_3, share)
+
+
+def _rows(device: Device, function, rows, classes, *arguments):
+    threads = WARP
+    while threads < ROW_BLOCK and threads * FEW < classes:
+        threads *= 2
+    device.kernels("loss", function)(rows, threads, device.stream, *arguments)

@@ -1,13 +1,15 @@
-"""Composition of operations: each part is a class with some of the methods of Ops, and shares a :class:`Device`."""
+"""Composition of operations: a part is a module of functions, each an operation with a :class:`Device` before its own
+parameters."""
 
 import abc
+import functools
 
 from ringtrain.ops.base import Ops
 
 
 def composed(*parts):
-    """Give a class each operation of Ops that one of ``parts`` has. An object of it keeps one of each in ``_parts``, by
-    class. An operation that no part has leaves the class abstract.
+    """Give a class with a ``_device`` each operation of Ops that one of ``parts`` has. An operation that no part has
+    leaves the class abstract.
     """
 
     def compose(cls):
@@ -15,16 +17,15 @@ def composed(*parts):
             for name in Ops.__abstractmethods__ & set(vars(part)):
                 if name in vars(cls):
                     raise TypeError(f"operation {name} of {part.__name__} is there already")
-                setattr(cls, name, _forwarding(part, name))
+                setattr(cls, name, _method(getattr(part, name)))
         return abc.update_abstractmethods(cls)
 
     return compose
 
 
-def _forwarding(part, name):
+def _method(operation):
+    @functools.wraps(operation)
     def method(self, *args, **kwargs):
-        return operation(self._parts[part], *args, **kwargs)
+        return operation(self._device, *args, **kwargs)
 
-    operation = getattr(part, name)
-    method.__name__, method.__doc__ = name, operation.__doc__
     return method

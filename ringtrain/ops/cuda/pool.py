@@ -6,49 +6,50 @@ from ringtrain.ops.cuda.columns import cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
 
 
-class Pool:
-    """The pooling operations."""
+def max_pool(device: Device, x_NHWC, y_NPQC, where_NPQC, geometry):
+    _windows(device, "max_pool", x_NHWC, y_NPQC, geometry, y_NPQC, x_NHWC, y_NPQC, where_NPQC)
 
-    def __init__(self, device: Device):
-        self._device = device
 
-    def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
-        self._windows("max_pool", x_NHWC, y_NPQC, geometry, y_NPQC, x_NHWC, y_NPQC, where_NPQC)
+def max_pool_back(device: Device, dy_NPQC, where_NPQC, dx_NHWC, geometry):
+    _windows(device, "max_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, where_NPQC, dx_NHWC)
 
-    def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
-        self._windows("max_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, where_NPQC, dx_NHWC)
 
-    def avg_pool(self, x_NHWC, y_NPQC, geometry):
-        self._windows("avg_pool", x_NHWC, y_NPQC, geometry, y_NPQC, x_NHWC, y_NPQC)
+def avg_pool(device: Device, x_NHWC, y_NPQC, geometry):
+    _windows(device, "avg_pool", x_NHWC, y_NPQC, geometry, y_NPQC, x_NHWC, y_NPQC)
 
-    def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
-        self._windows("avg_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, dx_NHWC)
 
-    def global_avg_pool(self, x_NHWC, y_NC):
-        n, pixels, channels = _lines(x_NHWC)
-        if not y_NC.size:
-            return
-        vector = vector_of(self._device.runtime, channels, x_NHWC, y_NC)
-        columns = cut_columns(pixels, pixels, channels, vector)
-        blocks = n, columns.blocks[1]
-        kernel = self._device.kernels("pool", "global_avg_pool")
-        kernel(blocks, columns.threads, self._device.stream, x_NHWC, y_NC, pixels, channels, columns.wide)
+def avg_pool_back(device: Device, dy_NPQC, dx_NHWC, geometry):
+    _windows(device, "avg_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, dx_NHWC)
 
-    def global_avg_pool_back(self, dy_NC, dx_NHWC):
-        extents = _lines(dx_NHWC)
-        vector = vector_of(self._device.runtime, extents[-1], dy_NC, dx_NHWC)
-        self._each("global_avg_pool_back", vector, dx_NHWC, dy_NC, dx_NHWC, *extents)
 
-    def _windows(self, function, x_NHWC, y_NPQC, geometry, made, *arrays):
-        """Launch a kernel with a thread for each element of ``made``, which is x or y."""
-        (n, height, width, channels), (p, q) = x_NHWC.shape, y_NPQC.shape[1:3]
-        extents = n, height, width, channels, p, q, geometry.kernel, geometry.stride, geometry.pad
-        vector = vector_of(self._device.runtime, channels, *arrays)
-        self._each(function, vector, made, *arrays, *extents)
+def global_avg_pool(device: Device, x_NHWC, y_NC):
+    n, pixels, channels = _lines(x_NHWC)
+    if not y_NC.size:
+        return
+    vector = vector_of(device.runtime, channels, x_NHWC, y_NC)
+    columns = cut_columns(pixels, pixels, channels, vector)
+    blocks = n, columns.blocks[1]
+    kernel = device.kernels("pool", "global_avg_pool")
+    kernel(blocks, columns.threads, device.stream, x_NHWC, y_NC, pixels, channels, columns.wide)
 
-    def _each(self, function, vector, made, *arguments):
-        kernel = self._device.kernels("pool", function)
-        self._device.each(kernel, made.size, *arguments, int(vector > 1), per_thread=vector)
+
+def global_avg_pool_back(device: Device, dy_NC, dx_NHWC):
+    extents = _lines(dx_NHWC)
+    vector = vector_of(device.runtime, extents[-1], dy_NC, dx_NHWC)
+    _each(device, "global_avg_pool_back", vector, dx_NHWC, dy_NC, dx_NHWC, *extents)
+
+
+def _windows(device: Device, function, x_NHWC, y_NPQC, geometry, made, *arrays):
+    """Launch a kernel with a thread for each element of ``made``, which is x or y."""
+    (n, height, width, channels), (p, q) = x_NHWC.shape, y_NPQC.shape[1:3]
+    extents = n, height, width, channels, p, q, geometry.kernel, geometry.stride, geometry.pad
+    vector = vector_of(device.runtime, channels, *arrays)
+    _each(device, function, vector, made, *arrays, *extents)
+
+
+def _each(device: Device, function, vector, made, *arguments):
+    kernel = device.kernels("pool", function)
+    device.each(kernel, made.size, *arguments, int(vector > 1), per_thread=vector)
 
 
 def _lines(x):

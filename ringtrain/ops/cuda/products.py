@@ -9,56 +9,54 @@ all others, which would be impossible with arithmetic on the way. A pass does so
 given alone are rounded for each product, into scratch memory.
 """
 
-from ringtrain.ops.cuda.channels import CudaChannels
+from ringtrain.ops.cuda.channels import unfinish
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import matrix, products_of, turned
-from ringtrain.ops.cuda.rounding import Rounding
+from ringtrain.ops.cuda.rounding import rounded
 from ringtrain.ops.cuda.wgmma import is_whole
 
 
-class Products:
-    """Fully connected layers and products of matrices."""
+def linear(device: Device, x_ND, w_DK, b_K, y_NK, relu=False):
+    (n, d), k = x_ND.shape, w_DK.shape[1]
+    x, y, w = matrix(x_ND, n, d), matrix(y_NK, n, k), matrix(rounded(device, w_DK), d, k)
+    _multiply(device, "linear", device.kernels, x, w, y, b_K, relu)
 
-    def __init__(self, device: Device):
-        self._device = device
-        self._rounded, self._channels = Rounding(device), CudaChannels(device)
 
-    def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
-        (n, d), k = x_ND.shape, w_DK.shape[1]
-        x, y, w = matrix(x_ND, n, d), matrix(y_NK, n, k), matrix(self._rounded(w_DK), d, k)
-        self._multiply("linear", self._device.kernels, x, w, y, b_K, relu)
+def linear_back(device: Device, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
+    (n, d), k = x_ND.shape, w_DK.shape[1]
+    unfinish(device, dy_NK, y_NK, db_K, relu, accumulate)
+    x, dy, dw = matrix(x_ND, n, d), matrix(dy_NK, n, k), matrix(dw_DK, d, k)
+    _multiply(device, "linear dw", device.kernels, turned(x), dy, dw, accumulate=accumulate)
+    if dx_ND is not None:
+        w = matrix(rounded(device, w_DK), d, k)
+        _multiply(device, "linear dx", device.kernels, dy, turned(w), matrix(dx_ND, n, d))
 
-    def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
-        (n, d), k = x_ND.shape, w_DK.shape[1]
-        self._channels.unfinish(dy_NK, y_NK, db_K, relu, accumulate)
-        x, dy, dw = matrix(x_ND, n, d), matrix(dy_NK, n, k), matrix(dw_DK, d, k)
-        self._multiply("linear dw", self._device.kernels, turned(x), dy, dw, accumulate=accumulate)
-        if dx_ND is not None:
-            w = matrix(self._rounded(w_DK), d, k)
-            self._multiply("linear dx", self._device.kernels, dy, turned(w), matrix(dx_ND, n, d))
 
-    def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
-        left, right = (matrix(each, *each.shape) for each in (a, b))
-        left, right = turned(left) if a_transposed else left, turned(right) if b_transposed else right
-        kernels = self._device.kernels.of(a.dtype)
-        self._multiply("product", kernels, left, right, matrix(y, *y.shape), accumulate=accumulate)
+def product(device: Device, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
+    left, right = (matrix(each, *each.shape) for each in (a, b))
+    left, right = turned(left) if a_transposed else left, turned(right) if b_transposed else right
+    kernels = device.kernels.of(a.dtype)
+    _multiply(device, "product", kernels, left, right, matrix(y, *y.shape), accumulate=accumulate)
 
-    def _multiply(self, what, kernels, a, b, y, bias=None, relu=False, accumulate=False):
-        rows, columns, depth = a.rows, b.columns, a.columns
-        way = self._device.choice(
-            self._device,
-            (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
-            lambda: products_of(self._device, kernels, rows, columns, is_whole(a.stride, b.stride)),
-            lambda way: self._try(way, a, b, self._spare(y) if accumulate else y, bias, relu),
-            2 * rows * columns * depth,
-            kernels.act,
-        )
-        way.run(a, b, y, bias, relu, accumulate)
 
-    def _try(self, way, a, b, y, bias, relu):
-        way.run(a, b, y, bias, relu)
-        return y.array
+def _multiply(device: Device, what, kernels, a, b, y, bias=None, relu=False, accumulate=False):
+    rows, columns, depth = a.rows, b.columns, a.columns
+    way = device.choice(
+        device,
+        (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
+        lambda: products_of(device, kernels, rows, columns, is_whole(a.stride, b.stride)),
+        lambda way: _try(device, way, a, b, _spare(device, y) if accumulate else y, bias, relu),
+        2 * rows * columns * depth,
+        kernels.act,
+    )
+    way.run(a, b, y, bias, relu, accumulate)
 
-    def _spare(self, y):
-        """Return a matrix like y for trials, because y itself holds sums that are added to."""
-        return matrix(self._device.scratch("trial", y.rows * y.columns, y.array.dtype), y.rows, y.columns)
+
+def _try(device: Device, way, a, b, y, bias, relu):
+    way.run(a, b, y, bias, relu)
+    return y.array
+
+
+def _spare(device: Device, y):
+    """Return a matrix like y for trials, because y itself holds sums that are added to."""
+    return matrix(device.scratch("trial", y.rows * y.columns, y.array.dtype), y.rows, y.columns)

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ringtrain.arrays import Array
+from ringtrain.ops.base import Mark
 from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes, TensorMap
-from ringtrain.ops.machine import Mark
 
 
 class Stream(ABC):

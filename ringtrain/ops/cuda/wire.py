@@ -2,22 +2,20 @@
 
 import numpy as np
 
+from ringtrain.ops.cuda.device import Device
 
-class Wire:
-    """The operations."""
 
-    def __init__(self, device):
-        self._device = device
+def pack(device: Device, x, packed):
+    _each(device, f"pack_{_kind(packed)}", x.size, x, packed, x.size)
 
-    def pack(self, x, packed):
-        self._each(f"pack_{_kind(packed)}", x.size, x, packed, x.size)
 
-    def unpack(self, packed, x, accumulate=False):
-        self._each(f"unpack_{_kind(packed)}", x.size, packed, x, x.size, accumulate)
+def unpack(device: Device, packed, x, accumulate=False):
+    _each(device, f"unpack_{_kind(packed)}", x.size, packed, x, x.size, accumulate)
 
-    def _each(self, name, count, *arguments):
-        kernel = self._device.kernels.of(np.float32)("wire", name)
-        self._device.each(kernel, count, *arguments, per_thread=4)
+
+def _each(device: Device, name, count, *arguments):
+    kernel = device.kernels.of(np.float32)("wire", name)
+    device.each(kernel, count, *arguments, per_thread=4)
 
 
 def _kind(packed):

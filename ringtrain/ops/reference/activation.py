@@ -8,12 +8,12 @@ import numpy as np
 ROOT, CUBE = math.sqrt(2 / math.pi), 0.044715  # Hendrycks & Gimpel 2016, section 2
 
 
-def forward(kind, x, y):
-    y[...] = VALUES[kind](x)
+def activation(kind, x_N, y_N):
+    y_N[...] = VALUES[kind](x_N)
 
 
-def back(kind, x, y, dy, dx):
-    dx[...] = dy * SLOPES[kind](x, y)
+def activation_back(kind, x_N, y_N, dy_N, dx_N):
+    dx_N[...] = dy_N * SLOPES[kind](x_N, y_N)
 
 
 def _sigmoid(x):

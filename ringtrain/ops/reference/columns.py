@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def columns(x, columns, geometry, group):
+def columns(x, columns, geometry, group=0):
     axes, depth = x.ndim - 2, x.shape[-1] // geometry.groups
     padded = _pad(x[..., group * depth : (group + 1) * depth], geometry.pad)
     out = _outputs(x, geometry)
@@ -12,7 +12,7 @@ def columns(x, columns, geometry, group):
         windows[..., number, :] = padded[_met(tap, out, geometry)]
 
 
-def columns_back(columns, b_C, x, geometry, group, relu):
+def columns_back(columns, b_C, x, geometry, group=0, relu=False):
     axes, depth = x.ndim - 2, x.shape[-1] // geometry.groups
     padded = _pad(np.zeros((*x.shape[:-1], depth), x.dtype), geometry.pad)
     out = _outputs(x, geometry)

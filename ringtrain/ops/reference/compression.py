@@ -23,7 +23,7 @@ def add_pairs(pairs, y, k):
     y[indices] += values
 
 
-def product(a, b, y, a_transposed, b_transposed, accumulate):
+def product(a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
     put((a.T if a_transposed else a) @ (b.T if b_transposed else b), y, accumulate)
 
 

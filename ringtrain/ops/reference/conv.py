@@ -5,7 +5,7 @@ import numpy as np
 from ringtrain.ops.reference.simple import bias_gradient, mask, put
 
 
-def conv2d(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu):
+def conv2d(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
     padded = _pad(x_NHWC, geometry.pad)
     y_NPQK[...] = 0 if b_K is None else b_K
     for r, s, group in _taps(geometry):
@@ -55,7 +55,7 @@ def _window(padded, r, s, out_shape, geometry):
     return padded[:, r : r + (p - 1) * stride + 1 : stride, s : s + (q - 1) * stride + 1 : stride]
 
 
-def depthwise_line(x_NLC, w_SC, b_C, y_NPC, geometry, relu):
+def depthwise_line(x_NLC, w_SC, b_C, y_NPC, geometry, relu=False):
     padded = _pad_line(x_NLC, geometry)
     y_NPC[...] = 0 if b_C is None else b_C
     for s, weight_C in enumerate(w_SC):
@@ -64,7 +64,7 @@ def depthwise_line(x_NLC, w_SC, b_C, y_NPC, geometry, relu):
         np.maximum(y_NPC, 0, out=y_NPC)
 
 
-def depthwise_line_back(x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu, accumulate):
+def depthwise_line_back(x_NLC, w_SC, y_NPC, dy_NPC, dw_SC, db_C, dx_NLC, geometry, relu=False, accumulate=False):
     dy_NPC = mask(dy_NPC, y_NPC, relu)
     bias_gradient(dy_NPC, db_C, accumulate)
     padded = _pad_line(x_NLC, geometry)

@@ -2,13 +2,15 @@
 
 import numpy as np
 
+from ringtrain.ops.host import host_number
+
 
 def softmax(x_NK, y_NK):
     log_NK = _log_softmax(x_NK)
     y_NK[...] = np.exp(log_NK)
 
 
-def softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ignore):
+def softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
     valid_N = labels_N != ignore
     log_NK = _log_softmax(x_NK)
     target_NK = _targets(labels_N, valid_N, x_NK.shape[1], smoothing)
@@ -18,10 +20,10 @@ def softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ign
     totals_3[1] += (x_NK.argmax(axis=1) == labels_N)[valid_N].sum()
     totals_3[2] += valid_N.sum()
     if dx_NK is not None:
-        dx_NK[...] = np.where(valid_N[:, None], scale * (np.exp(log_NK) - target_NK), 0)
+        dx_NK[...] = np.where(valid_N[:, None], scale * host_number(factor_1) * (np.exp(log_NK) - target_NK), 0)
 
 
-def value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta):
+def value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
     x, y = x_N.reshape(-1).astype(np.float64), labels_N.reshape(-1).astype(np.float64)
     valid = (labels_N.reshape(-1) != -1) if labels_N.dtype.kind == "i" else np.ones(len(y), bool)
     loss, slope = VALUE_LOSSES[kind](x, y, delta)
@@ -29,7 +31,7 @@ def value_loss(kind, x_N, labels_N, dx_N, totals_3, scale, delta):
     totals_3[1] += ((x > 0) == (y > 0.5))[valid].sum() if kind == "bce" else 0
     totals_3[2] += valid.sum()
     if dx_N is not None:
-        dx_N[...] = np.where(valid, scale * slope, 0).reshape(dx_N.shape)
+        dx_N[...] = np.where(valid, scale * host_number(factor_1) * slope, 0).reshape(dx_N.shape)
 
 
 def _huber(x, y, delta):

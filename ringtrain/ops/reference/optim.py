@@ -27,6 +27,10 @@ def rmsprop(w, g, s, v, lr, momentum, alpha, eps, decay):
     w -= lr * v
 
 
+def approach(w, g, rate):
+    w += rate * (g - w)
+
+
 def adam_direction(w, g, m, v, beta1, beta2, eps, decay, step):
     m[...] = beta1 * m + (1 - beta1) * g
     v[...] = beta2 * v + (1 - beta2) * g * g

@@ -1,5 +1,7 @@
 """Pooling as a loop over the elements of the window, each one strided view of what lies inside the image."""
 
+import math
+
 import numpy as np
 
 
@@ -33,6 +35,15 @@ def avg_pool_back(dy_NPQC, dx_NHWC, geometry):
     share = dy_NPQC / _divisors(dx_NHWC.shape, dy_NPQC.shape, geometry).astype(dy_NPQC.dtype)
     for _, inside, outside in _taps(dx_NHWC.shape, dy_NPQC.shape, geometry):
         dx_NHWC[inside] += share[outside]
+
+
+def global_avg_pool(x_NHWC, y_NC):
+    np.mean(x_NHWC, axis=tuple(range(1, x_NHWC.ndim - 1)), out=y_NC)
+
+
+def global_avg_pool_back(dy_NC, dx_NHWC):
+    pixels = math.prod(dx_NHWC.shape[1:-1])
+    dx_NHWC.reshape(len(dy_NC), pixels, dy_NC.shape[1])[...] = (dy_NC / dy_NC.dtype.type(pixels))[:, None, :]
 
 
 def _taps(in_shape, out_shape, geometry):

@@ -11,7 +11,7 @@ def embedding(x_NL, w_VD, y_NLD):
     y_NLD[known_NL] = w_VD[x_NL[known_NL].astype(np.int64)]
 
 
-def embedding_back(x_NL, dy_NLD, dw_VD, accumulate):
+def embedding_back(x_NL, dy_NLD, dw_VD, accumulate=False):
     if not accumulate:
         dw_VD[...] = 0
     known_NL = _known(x_NL, len(dw_VD))
@@ -23,7 +23,11 @@ def _known(x_NL, entries):
     return (x_NL >= 0) & (x_NL < entries) & (x_NL == np.floor(x_NL))
 
 
-def attention(x_NLE, y_NLD, y_NHLL, causal):
+def add_bias(x_ND, b_D, y_ND):
+    np.add(x_ND, b_D, out=y_ND)
+
+
+def attention(x_NLE, y_NLD, y_NHLL, causal=False):
     q, k, v = _heads(x_NLE, y_NHLL.shape[1])
     scores = q @ k.swapaxes(2, 3) / math.sqrt(q.shape[3])
     if causal:

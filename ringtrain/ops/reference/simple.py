@@ -3,6 +3,7 @@
 import numpy as np
 
 from ringtrain.ops import keys
+from ringtrain.ops.host import host_number
 
 
 def put(gradient, out, accumulate):
@@ -23,7 +24,12 @@ def bias_gradient(dy, db_K, accumulate):
         put(dy.sum(axis=tuple(range(dy.ndim - 1)), dtype=np.float64), db_K, accumulate)
 
 
-def linear(x_ND, w_DK, b_K, y_NK, relu):
+def bias_back(y, dy, db_C, relu=False, accumulate=False):
+    dy[...] = mask(dy, y, relu)
+    bias_gradient(dy, db_C, accumulate)
+
+
+def linear(x_ND, w_DK, b_K, y_NK, relu=False):
     np.matmul(x_ND, w_DK, out=y_NK)
     if b_K is not None:
         y_NK += b_K
@@ -31,12 +37,26 @@ def linear(x_ND, w_DK, b_K, y_NK, relu):
         np.maximum(y_NK, 0, out=y_NK)
 
 
-def linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu, accumulate):
+def linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
     dy_NK = mask(dy_NK, y_NK, relu)
     bias_gradient(dy_NK, db_K, accumulate)
     put(x_ND.T @ dy_NK, dw_DK, accumulate)
     if dx_ND is not None:
         np.matmul(dy_NK, w_DK.T, out=dx_ND)
+
+
+def fill(x, value):
+    x[...] = value
+
+
+def copy(x, y):
+    y[...] = x.reshape(y.shape)
+
+
+def add(a, b, y, relu=False):
+    np.add(a, b, out=y)
+    if relu:
+        np.maximum(y, 0, out=y)
 
 
 def add_all(sources, targets):
@@ -47,6 +67,30 @@ def add_all(sources, targets):
         target[...] = total.reshape(target.shape)
 
 
+def scale(x, factor):
+    x *= x.dtype.type(host_number(factor))
+
+
+def relu(x, y):
+    np.maximum(x, 0, out=y)
+
+
+def relu_back(y, dy, dx):
+    dx[...] = mask(dy, y, relu=True)
+
+
+def square_sum(x):
+    return float(np.square(x, dtype=np.float64).sum())
+
+
+def nonfinite(x):
+    return int(x.size - np.isfinite(x).sum())
+
+
+def concat(xs, y):
+    np.concatenate(xs, axis=-1, out=y)
+
+
 def concat_back(dy, dxs):
     start = 0
     for dx in dxs:
@@ -55,10 +99,11 @@ def concat_back(dy, dxs):
         start += width
 
 
-def dropout(x, y, examples_N, key, rate):
-    keep_ND = random_bits(key, examples_N, y[0].size if len(y) else 0) >= keys.dropout_threshold(rate)
-    factor = x.dtype.type(1 / (1 - rate))
-    np.multiply(x, (keep_ND * factor).reshape(x.shape), out=y)
+def dropout(x_ND, y_ND, examples_N, key_1, layer, rate):
+    key = keys.additive_key(int(key_1[0]), layer)
+    keep_ND = random_bits(key, examples_N, y_ND[0].size if len(y_ND) else 0) >= keys.dropout_threshold(rate)
+    factor = x_ND.dtype.type(1 / (1 - rate))
+    np.multiply(x_ND, (keep_ND * factor).reshape(x_ND.shape), out=y_ND)
 
 
 def random_bits(key, examples_N, count):

@@ -3,12 +3,12 @@
 import numpy as np
 
 
-def upsample(x_NHWC, y_NPQC, bilinear):
+def upsample(x_NHWC, y_NPQC, bilinear=False):
     down, along = _axes(x_NHWC, y_NPQC, bilinear)
     y_NPQC[...] = np.einsum("ph,nhwc,qw->npqc", down, x_NHWC, along, optimize=True)
 
 
-def upsample_back(dy_NPQC, dx_NHWC, bilinear):
+def upsample_back(dy_NPQC, dx_NHWC, bilinear=False):
     down, along = _axes(dx_NHWC, dy_NPQC, bilinear)
     dx_NHWC[...] = np.einsum("ph,npqc,qw->nhwc", down, dy_NPQC, along, optimize=True)
 

@@ -7,18 +7,17 @@ nearest, ties to even; numbers beyond the range become infinite, and any NaN the
 import numpy as np
 
 from ringtrain.ops import bfloat16
+from ringtrain.ops.reference.simple import put
 
 QUIET_NAN = np.uint16(0x7E00)
 
 
 def pack(x, packed):
-    packed[...] = _half(x) if packed.dtype == np.float16 else bfloat16.encode(x)
+    half = packed.dtype == np.float16
+    packed[...] = (
+        np.where(np.isnan(x), QUIET_NAN.view(np.float16), x.astype(np.float16)) if half else bfloat16.encode(x)
+    )
 
 
-def unpacked(packed):
-    """Return float32 of the same values."""
-    return packed.astype(np.float32) if packed.dtype == np.float16 else bfloat16.decode(packed)
-
-
-def _half(x):
-    return np.where(np.isnan(x), QUIET_NAN.view(np.float16), x.astype(np.float16))
+def unpack(packed, x, accumulate=False):
+    put(packed.astype(np.float32) if packed.dtype == np.float16 else bfloat16.decode(packed), x, accumulate)

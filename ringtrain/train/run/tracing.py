@@ -16,8 +16,7 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.nn.base import Span
-from ringtrain.ops.base import Ops
-from ringtrain.ops.machine import Mark
+from ringtrain.ops.base import Mark, Ops
 from ringtrain.parsing import whole_number
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write_trace
 from ringtrain.train.step.instructions import Forward, Update

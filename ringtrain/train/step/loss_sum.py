@@ -16,8 +16,7 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.update.loss_scale import LossScale
-from ringtrain.ops.base import Ops
-from ringtrain.ops.machine import Mark
+from ringtrain.ops.base import Mark, Ops
 from ringtrain.transport.base import Handle, Transport
 
 

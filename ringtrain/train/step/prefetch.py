@@ -17,8 +17,7 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.nn.workspace import Workspace
-from ringtrain.ops.base import Ops
-from ringtrain.ops.machine import Mark
+from ringtrain.ops.base import Mark, Ops
 
 RAW = ("images", "labels", "examples", "top", "left", "flip")
 PACKED_BYTES = 1 << 16  # of an array that is packed

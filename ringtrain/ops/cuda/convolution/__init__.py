@@ -13,7 +13,7 @@ implicit products and wgmma, and after all other ways: a trial takes as long as 
 
 from functools import partial
 
-from ringtrain.ops.cuda.channels import CudaChannels
+from ringtrain.ops.cuda.channels import unfinish
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.columns import ColumnsConvolution
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
@@ -22,8 +22,8 @@ from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolutio
 from ringtrain.ops.cuda.convolution.wgmma import WgmmaConvolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
-from ringtrain.ops.cuda.norm import CudaBatchNorm, measure
-from ringtrain.ops.cuda.rounding import Rounding
+from ringtrain.ops.cuda.norm import measure, normalise
+from ringtrain.ops.cuda.rounding import rounded
 from ringtrain.ops.cuda.tiles import worth
 from ringtrain.ops.cuda.wgmma import is_whole
 from ringtrain.ops.cuda.wgmma import worth as worth_by_wgmma
@@ -37,8 +37,7 @@ class CudaConvolution:
     """Convolution and its gradients. ``library``: passes by cuDNN; by default those of the installed library."""
 
     def __init__(self, device: Device, library: Cudnn | None = None):
-        self._device, self._rounded, self._channels = device, Rounding(device), CudaChannels(device)
-        self._norm, self._library = CudaBatchNorm(device), library or (Cudnn(device) if is_installed() else None)
+        self._device, self._library = device, library or (Cudnn(device) if is_installed() else None)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
         plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
@@ -52,7 +51,7 @@ class CudaConvolution:
         self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False, add=False
     ):
         plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
-        self._channels.unfinish(dy_NPQK, y_NPQK, db_K, relu, accumulate)
+        unfinish(self._device, dy_NPQK, y_NPQK, db_K, relu, accumulate)
         if plan.pixels:
             self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate, add)
         else:
@@ -123,7 +122,7 @@ class CudaConvolution:
         def normalise_first(plan, x, *arguments):
             given, statistics, relu = x
             y = self._device.scratch("normalised", given.size, given.dtype).reshape(given.shape)
-            self._norm.normalise(given, statistics, y, relu=relu)
+            normalise(self._device, given, statistics, y, relu=relu)
             return run(plan, y, *arguments)
 
         return normalise_first
@@ -179,7 +178,7 @@ class CudaConvolution:
         return run if what == WEIGHTS_BACK else partial(getattr(self, f"_rounded_{what}"), run)
 
     def _rounded_forward(self, run, plan, x, w, b, y, relu, moments, ghost):
-        return run(plan, x, self._rounded(w), b, y, relu, moments, ghost)
+        return run(plan, x, rounded(self._device, w), b, y, relu, moments, ghost)
 
     def _rounded_input_back(self, run, plan, w, dy, dx, add=False):
-        return run(plan, self._rounded(w), dy, dx, add)
+        return run(plan, rounded(self._device, w), dy, dx, add)

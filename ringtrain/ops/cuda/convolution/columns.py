@@ -9,7 +9,7 @@ Groups are column ranges. Source: Chellapilla et al. 2006.
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, matrix, turned
-from ringtrain.ops.cuda.unfold import Unfold
+from ringtrain.ops.cuda.unfold import columns_back
 
 MOST_BYTES = 512 << 20  # of windows at a time
 
@@ -18,7 +18,7 @@ class ColumnsConvolution:
     """The passes. ``product``: as in :mod:`ringtrain.ops.cuda.gemm`."""
 
     def __init__(self, device: Device, product):
-        self._device, self._product, self._unfold = device, product, Unfold(device)
+        self._device, self._product = device, product
         self._wide = WIDE_BYTES // device.active.itemsize
 
     def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments=None, ghost=0):
@@ -45,7 +45,7 @@ class ColumnsConvolution:
             else:
                 windows = matrix(self._memory(plan, pixels), pixels, plan.depth)
                 self._product(given, turned(weights), windows)
-                self._unfold.columns_back(windows.array, None, dx[start:end], plan.geometry, group)
+                columns_back(self._device, windows.array, None, dx[start:end], plan.geometry, group)
 
     def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         columns = plan.group_features
