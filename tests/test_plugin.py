@@ -25,9 +25,10 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, SGD, Hyper, make_optimizer
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.docs.markdown import steps
 from tests.docs.playing import ROOT
+from tests.loopback.world import LoopbackWorld
 from tests.runs import records
 
 FILES = {step.file: step.command for step in steps((ROOT / "docs" / "plugins.md").read_text()) if step.file}
@@ -185,7 +186,7 @@ def test_halves_are_proved_too(written):
 
 # ── in runs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_run_records_it_and_wants_it_again(own, files, forget):
-    alone = LoopbackWorld(1).transport(0)
+    alone = Loopback()
     trained(alone, out="run")
     (sha256,) = plugin.facts().values()
     assert records(files / "run", "start")[0]["plugins"] == {"own.py": sha256}

@@ -10,7 +10,8 @@ from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.hybrid import Hybrid
 from ringtrain.exchange.model_parallel.make_pipeline import make_pipeline
-from ringtrain.exchange.servers.parameter_server import make_parameter_server
+from ringtrain.exchange.servers.change_push import ChangePush
+from ringtrain.exchange.servers.gradient_push import GradientPush
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.strategies.averaging import Averaging
@@ -19,6 +20,12 @@ from ringtrain.exchange.strategies.gossip import Gossip
 from ringtrain.exchange.strategies.master import STAR, Master
 from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.template import Template
+
+
+def make_parameter_server(settings: ExchangeSettings) -> Exchange:
+    """Return the strategy: workers push changes of weights if the run has a staleness or is asynchronous."""
+    stale = settings.config.asynchronous or settings.config.staleness
+    return (ChangePush if stale else GradientPush)(settings)
 
 
 class Only(NamedTuple):

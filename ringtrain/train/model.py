@@ -8,7 +8,7 @@ from ringtrain.train.assembly.data import check_images
 from ringtrain.train.load import TrainedModel, load_model
 from ringtrain.train.predict import blocks, shape_of
 from ringtrain.transport.base import Transport
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 
 
 class Model:
@@ -58,5 +58,5 @@ def load(run, device: str = "cpu", best: bool = False, threads: int | None = Non
     Raises: CheckpointError, ConfigError, DeviceError
     """
     given = {"device": device} | ({"threads": threads} if threads is not None else {})
-    transport = LoopbackWorld(1).transport(0)
+    transport = Loopback()
     return Model(transport, load_model(transport, str(run), best, given, raw))

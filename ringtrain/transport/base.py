@@ -18,10 +18,8 @@ from ringtrain.errors import TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.buffers import Raw
-from ringtrain.transport.counters import Counters
 from ringtrain.transport.native_call import NativeCall
-from ringtrain.transport.rows import Rows
-from ringtrain.transport.service_messages import ServiceMessages
+from ringtrain.transport.services import Counters, Rows, ServiceMessages
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -233,6 +231,13 @@ class Transport(ABC):
         """Return a world of these ranks, in this order; None on a rank that is not among them. Collective over these
         ranks alone. Threads that make groups at once give different tags. Close it before this one.
         """
+
+    def lasting_group(self, ranks: Sequence[int]) -> "Transport | None":
+        """Return a :meth:`group` that this transport closes when it closes itself."""
+        group = self.group(ranks)
+        if group is not None:
+            self.before_closing.append(group.close)
+        return group
 
     # ── small control messages: JSON-able values, never pickles ───────────────────────────────────────────
     @abstractmethod

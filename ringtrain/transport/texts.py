@@ -14,7 +14,7 @@ SHARING_MEMORY = Template("sharing memory")
 CLOSE = Template("close device memory")
 
 
-# loopback
+# single messages
 SIZES_DIFFER = Template("rank {source} sends {sent} bytes where rank {target} expects {expected} (tag {tag})")
 
 # survival, tolerance

@@ -7,11 +7,18 @@ from ringtrain.transport.buffers import Raw, as_bytes
 
 
 class LinkTraffic:
-    """The counter. ``between_bytes``: bytes of all started messages to ranks of other nodes than ``neighbours``."""
+    """The counter. ``between_bytes``: bytes of all started messages to ranks of other nodes than ``neighbours``.
+    ``whole``: of the world of which this is a group: it counts these messages, too.
+    """
 
-    def __init__(self, neighbours: Collection[int]):
-        self._neighbours = neighbours
+    def __init__(self, neighbours: Collection[int], whole: "LinkTraffic | None" = None):
+        self._neighbours, self._whole = neighbours, whole
         self.between_bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        self.between_bytes += nbytes
+        if self._whole is not None:
+            self._whole.add(nbytes)
 
     def counting(self, start: Callable[[], None], moves: Sequence[tuple[int, Array | Raw]]) -> Callable[[], None]:
         """Return ``start``, which starts the sends of these (peer, span), with the counting added; ``start`` itself if
@@ -22,7 +29,7 @@ class LinkTraffic:
             return start
 
         def counted() -> None:
-            self.between_bytes += nbytes
+            self.add(nbytes)
             start()
 
         return counted

@@ -20,8 +20,8 @@ from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
 from ringtrain.transport.fault_tolerance import MARK, is_fault_tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
+from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.mpi.openmpi import starting
-from ringtrain.transport.threads.loopback import LoopbackWorld
 
 if TYPE_CHECKING:  # the module loads an MPI
     from ringtrain.transport.mpi.ulfm_recovery import Intercommunicator, RecoveredWorld
@@ -54,7 +54,7 @@ def connect(allocate=None, comm=None) -> Transport:
             MPI = _start()
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
-        return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
+        return Loopback(allocate or aligned_zeros)
     from ringtrain.transport.mpi.messages import Messages, mpi_library
     from ringtrain.transport.mpi.requests import naming_peers
 

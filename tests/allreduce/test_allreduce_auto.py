@@ -27,8 +27,8 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 PAIR = RankLayout("1x2", 2, 1)
@@ -315,7 +315,9 @@ def test_a_look_is_the_same_on_all_ranks():
     assert all(own == looks[0] for own in looks)
     machine, layout = looks[0]
     assert (
-        tuple(machine) == machines.FIELDS and machine["transport"] == "loopback" and layout == RankLayout("2x2", 4, 2)
+        tuple(machine) == machines.FIELDS
+        and machine["transport"] == "threadtransport"
+        and layout == RankLayout("2x2", 4, 2)
     )
     assert len(machine_digest(machine)) == 8 and machine_digest(machine) != machine_digest(machine | {"cores": "0"})
     assert differences(machine, machine) == []

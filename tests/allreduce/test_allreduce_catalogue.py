@@ -10,8 +10,8 @@ from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_nearest_over_messages
 from ringtrain.errors import UsageError
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import recording
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 

@@ -13,10 +13,11 @@ from ringtrain.api.collective_runs import choose_algorithm
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.api.test_api_communicator import together
 from tests.fakes.arrays import halves
 from tests.fakes.clock import Clock
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 COUNTS = (0, 1, 7, 301)
@@ -199,7 +200,7 @@ def test_reproducible_sums_that_cannot_be(alone):
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def alone():
-    return Communicator(LoopbackWorld(1).transport(0))
+    return Communicator(Loopback())
 
 
 def test_what_no_rank_could_ask_for(alone):
@@ -323,8 +324,7 @@ def test_a_rank_that_does_not_come_is_awaited_by_name():
             if communicator.rank != 1:
                 call(communicator)
 
-        awaited = says("rank 1", kind)
-        with pytest.raises(StalledError, match=says("0.2", awaited)):
+        with pytest.raises(StalledError, match=rf"0\.2 s\b.*rank 1 to join the {kind}"):
             together(3, body)
 
     def body(communicator):

@@ -12,7 +12,8 @@ from ringtrain.allreduce.machine import inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.api import plan
 from ringtrain.errors import UsageError
-from ringtrain.transport.threads.loopback import Loopback, LoopbackHandle, LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.loopback.world import LoopbackWorld, ThreadHandle, ThreadTransport
 from tests.says import says
 
 
@@ -181,7 +182,7 @@ def test_a_reduction_is_prepared_once(monkeypatch):
 def test_those_not_used_for_longest_make_room(monkeypatch):
     monkeypatch.setattr(plan, "KEPT", 3)
     prepared, freed = counting(monkeypatch), []
-    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
 
     def body(communicator):
         for count in (1, 2, 3, 1, 4, 1, 2, 4):  # 4 takes the place of 2, and 2 that of 3
@@ -195,7 +196,7 @@ def test_those_not_used_for_longest_make_room(monkeypatch):
 
 def test_a_guard_changes_nothing(monkeypatch):
     freed = []
-    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
 
     def body(communicator):
         for algorithm in ("ring", "auto", "mapped"):
@@ -211,14 +212,14 @@ def test_a_guard_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ["routed", "hierarchical", "mapped"])
 def test_all_that_was_prepared_is_given_back(monkeypatch, algorithm):
-    prepared, freed, sends = [], [], Loopback.sends
-    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+    prepared, freed, sends = [], [], ThreadTransport.sends
+    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
 
     def noted(self, moves, tag):
         prepared.append(sends(self, moves, tag))
         return prepared[-1]
 
-    monkeypatch.setattr(Loopback, "sends", noted)
+    monkeypatch.setattr(ThreadTransport, "sends", noted)
 
     def body(transport):
         with Communicator(transport, algorithm, deadline_s=20.0) as communicator:
@@ -395,7 +396,7 @@ def test_after_an_error_closing_waits_for_nobody():
 
 
 def test_a_world_of_one_needs_nothing():
-    communicator = Communicator(LoopbackWorld(1).transport(0))
+    communicator = Communicator(Loopback())
     assert communicator.allreduce(np.arange(3), "max").tolist() == [0, 1, 2]
     communicator.close()
     communicator.close()

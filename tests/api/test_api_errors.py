@@ -13,15 +13,16 @@ from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.api import communicator
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.arrays import halves
 from tests.fakes.clock import Clock
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
 @pytest.fixture
 def alone():
-    return Communicator(LoopbackWorld(1).transport(0))
+    return Communicator(Loopback())
 
 
 def refused(pattern, call, *arguments, **options):
@@ -56,7 +57,7 @@ def test_wires(alone):
 
 
 def test_tuning(alone, tmp_path, monkeypatch):
-    transport = LoopbackWorld(1).transport(0)
+    transport = Loopback()
     refused(r"none\.json .*No such file", Communicator, transport, tuning=tmp_path / "none.json")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ringtrain").mkdir()

@@ -8,8 +8,9 @@ import pytest
 from ringtrain import Communicator
 from ringtrain.api.libraries import lend
 from ringtrain.errors import UsageError
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.arrays import Lender, cupy_like, halves
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
@@ -27,7 +28,7 @@ def cupy(monkeypatch):
 def test_cupy_goes_through_the_host_and_back_to_its_device(cupy):
     with cupy.Device(1):
         given, out = (cupy.asarray(np.full((2, 3), value, np.float32)) for value in (4, 0))
-    communicator = Communicator(LoopbackWorld(1).transport(0))
+    communicator = Communicator(Loopback())
     result = communicator.allreduce(given)
     assert type(result) is cupy.ndarray and result.device.id == 1 and (result.get() == 4).all()
     assert communicator.allreduce(given, out=out) is out and (out.get() == 4).all()
@@ -64,7 +65,7 @@ def test_any_array_that_speaks_dlpack_is_read_where_it_lies():
 def test_a_read_only_lender_is_read_and_not_written_to():
     memory = np.ones(3)
     memory.flags.writeable = False
-    communicator = Communicator(LoopbackWorld(1).transport(0))
+    communicator = Communicator(Loopback())
     assert communicator.allreduce(Lender(memory)).tolist() == [1, 1, 1]
     with pytest.raises(UsageError, match=says("out")):
         communicator.allreduce(np.ones(3), out=Lender(memory))
@@ -143,7 +144,7 @@ def test_torch_tensors_that_are_no_plain_memory():
         with pytest.raises(UsageError, match=says("a torch.Tensor", "dense", "GPU")):
             lend(tensor)
     with pytest.raises(UsageError, match=says("uint8")):
-        Communicator(LoopbackWorld(1).transport(0)).allreduce(torch.ones(3, dtype=torch.uint8))
+        Communicator(Loopback()).allreduce(torch.ones(3, dtype=torch.uint8))
 
 
 # ── JAX ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +165,7 @@ def test_jax_types(dtype):
 
 def test_jax_arrays_are_not_written_to_and_tracers_not_read():
     jax = pytest.importorskip("jax")
-    communicator = Communicator(LoopbackWorld(1).transport(0))
+    communicator = Communicator(Loopback())
     array = jax.numpy.ones(3)
     with pytest.raises(UsageError, match=says("out")):
         communicator.allreduce(array, out=array)

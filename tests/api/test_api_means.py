@@ -7,8 +7,8 @@ from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.arrays import halves
+from tests.loopback.world import LoopbackWorld
 
 LARGE = {"float16": 30000.0, "bfloat16": 2e38}
 RANKS = 4

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 

@@ -17,8 +17,8 @@ from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.clock import Clock
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 

@@ -13,10 +13,11 @@ from ringtrain import Communicator
 from ringtrain.api import progress
 from ringtrain.api.work import MessageWork, Work
 from ringtrain.errors import StalledError, TransportError, UsageError
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import ALONE
 from tests.api.test_api_communicator import together
 from tests.fakes.clock import until
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 PATIENCE_S = 20.0  # only a failure waits for it
@@ -312,7 +313,7 @@ def test_a_wait_ends_after_its_time_and_by_a_signal():
 
 # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────
 def test_the_thread_starts_with_the_first_operation_and_ends_with_the_communicator():
-    communicator = Communicator(LoopbackWorld(1).transport(0))
+    communicator = Communicator(Loopback())
     communicator.allreduce(np.ones(3))
     before = progress_threads()
     communicator.barrier(async_op=True).wait()
@@ -337,7 +338,7 @@ def test_close_waits_for_all_that_is_in_flight():
 
 
 def test_one_thread_alone_is_said(monkeypatch):
-    transport = LoopbackWorld(1).transport(0)
+    transport = Loopback()
     transport.why_one_thread = says("single")
     communicator = Communicator(transport)
     for call in (communicator.barrier, lambda async_op: communicator.allreduce(np.ones(2), async_op=async_op)):
@@ -351,7 +352,7 @@ def test_a_program_ends_with_operations_in_flight():
     program = (
         "import numpy as np\n"
         "from ringtrain import Communicator\n"
-        "from ringtrain.transport.threads.loopback import LoopbackWorld\n"
+        "from tests.loopback.world import LoopbackWorld\n"
         "from threading import Thread\n"
         "world, made = LoopbackWorld(2), [None, None]\n"
         "def make(rank): made[rank] = Communicator(world.transport(rank))\n"

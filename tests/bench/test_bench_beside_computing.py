@@ -8,7 +8,7 @@ from ringtrain.bench.measure import round_trips, timing
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.round_trips import BESIDE_REPEATS, beside_computing_s
 from ringtrain.bench.model.calibration import calibrate
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 
 class Clockwork:

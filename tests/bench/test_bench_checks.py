@@ -9,7 +9,7 @@ from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
 from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial, prepare
 from ringtrain.errors import RingtrainError
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 SIZES = (1, 2, 3, 5)

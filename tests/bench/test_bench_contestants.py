@@ -10,7 +10,7 @@ from ringtrain import Communicator
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.sweep import Sweep, sweep
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"

@@ -21,9 +21,9 @@ from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.show.figures import drawn
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 QUICK = Protocol(repeats=3, warm_up=1)

@@ -4,21 +4,21 @@ import pytest
 
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.sweep import Sweep, sweep
-from ringtrain.transport.threads.loopback import Loopback, LoopbackHandle, LoopbackWorld
+from tests.loopback.world import LoopbackWorld, ThreadHandle, ThreadTransport
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_what_was_prepared_is_given_back(monkeypatch, passes):
-    prepared, freed, recvs = [], [], Loopback.recvs
+    prepared, freed, recvs = [], [], ThreadTransport.recvs
 
     def noted(self, moves, tag):
         prepared.append(recvs(self, moves, tag))
         return prepared[-1]
 
-    monkeypatch.setattr(Loopback, "recvs", noted)
-    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+    monkeypatch.setattr(ThreadTransport, "recvs", noted)
+    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
     asked = Sweep((64, 4096), ("mpi", "auto", "ring", "routed"), protocol=Protocol(repeats=3, warm_up=1), passes=passes)
     found = LoopbackWorld(4, nodes=2).run(lambda transport: sweep(transport, asked))[0]
     assert {row["status"] for row in found.rows} == {"ok"}

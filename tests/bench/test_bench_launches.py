@@ -16,7 +16,7 @@ from ringtrain.bench.sweep import files
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.show.figures import write_picture
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"

@@ -32,8 +32,8 @@ from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.show.tables import plain_lines
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 # The pool before the first weights has no backward; ``relu`` has two readers' gradients to add; ``sum`` is in ``norm``.

@@ -7,8 +7,8 @@ import pytest
 
 from ringtrain.bench.measure import round_trips
 from ringtrain.bench.measure.round_trips import WINDOW, stream, sustained_s
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import recording
+from tests.loopback.world import LoopbackWorld
 
 
 @pytest.mark.parametrize("count", [1, WINDOW - 1, WINDOW, 3 * WINDOW + 1])

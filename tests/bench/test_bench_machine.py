@@ -16,7 +16,7 @@ from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 

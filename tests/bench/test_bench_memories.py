@@ -13,7 +13,7 @@ from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.tune import _asked as tuned
 from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError
-from ringtrain.transport.threads.loopback import Loopback, LoopbackWorld
+from tests.loopback.world import LoopbackWorld, ThreadTransport
 from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
@@ -40,9 +40,9 @@ def mpi_takes(monkeypatch):
             plain(self, span, op, source)
             self.took = ordinary if self.peer_views(span) is None else shared
 
-        monkeypatch.setattr(Loopback, "native_allreduce", native)
+        monkeypatch.setattr(ThreadTransport, "native_allreduce", native)
 
-    plain = Loopback.native_allreduce
+    plain = ThreadTransport.native_allreduce
     monkeypatch.setattr(timing, "timed", timed)
     return set_times
 
@@ -75,13 +75,13 @@ def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):
 
 def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatch):
     mpi_takes(shared=3.0, ordinary=2.0)
-    right = Loopback.native_allreduce
+    right = ThreadTransport.native_allreduce
 
     def silent_where_shared(self, span, op="sum", source=None):
         if self.peer_views(span) is None:
             right(self, span, op, source)
 
-    monkeypatch.setattr(Loopback, "native_allreduce", silent_where_shared)
+    monkeypatch.setattr(ThreadTransport, "native_allreduce", silent_where_shared)
     (row,) = swept(algorithms=("mpi",)).rows
     assert (row["status"], row["memory"]) == ("wrong", "shared") and re.search(says("wrong", "elements"), row["reason"])
 

@@ -21,7 +21,7 @@ from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.show.figures import check_picture, write_picture
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
@@ -88,13 +88,13 @@ def test_wire_bytes_are_those_of_the_busiest_rank(result):
 def test_the_header_says_how_and_where(result):
     header = json.loads(json.dumps(result.header))
     assert (header["ranks"], header["nodes"], header["start"]) == (3, 1, "barrier")
-    assert header["library"] == says(3, "threads", "process")
+    assert header["library"] == "3 threads of one process, no MPI"
     assert sum(header["hosts"].values()) == len(header["binding"]) == 3
     assert header["self_test"] == [[name, "float32", "sum"] for name in ALGORITHMS]
     assert list(header["calibration"]["links"]) == ["inside a node"]
     assert {(row["first"], row["second"]) for row in header["pairs"]} == {(0, 1), (0, 2), (1, 2)}
     assert [set(group["models"]) for group in header["fits"]] == [set(ALGORITHMS)] * 2
-    assert header["transport"] == "loopback" and len(set(header["host_by_rank"])) == 1
+    assert header["transport"] == "threadtransport" and len(set(header["host_by_rank"])) == 1
     assert header["finished"] is True
     text = "\n".join(tables.header_lines(result.header))
     assert re.search(says("worst", "bandwidth"), text) and re.search(says("barrier"), text)
@@ -135,7 +135,7 @@ def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
         raise KeyError("e")
 
     monkeypatch.setitem(schedules.SCHEDULES, "fussy", fussy)
-    monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", unknown)
+    monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", unknown)
     rows = swept(2, algorithms=("mpi", "fussy", "ring"), dtypes=("float16",), sizes=(64,)).rows
     assert [row["status"] for row in rows] == ["refused", "refused", "ok"]
     assert rows[0]["reason"] == "MPI does not reduce float16 by sum: 'e'"
@@ -220,7 +220,7 @@ def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
     def silent(self, span, op="sum", source=None):
         """Leaves every rank with its own contribution."""
 
-    monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", silent)
+    monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", silent)
     rows = swept(2, sizes=(4000,)).rows
     (row,) = by(rows, algorithm="mpi")
     assert row["status"] == "wrong" and row["wrong"] > 5000 and not row["same_on_ranks"]

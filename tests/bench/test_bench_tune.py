@@ -19,7 +19,7 @@ from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.records import read
 from ringtrain.show.figures import drawn
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 PAIR = RankLayout("1x2", 2, 1)
@@ -69,7 +69,7 @@ def test_a_wrong_algorithm_does_not_win(monkeypatch):
     def silent(self, span, op="sum", source=None):
         """Leaves every rank with its own contribution, in no time."""
 
-    monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", silent)
+    monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", silent)
     table = tune.table_from(swept(algorithms=("mpi", "ring")), PAIR)
     lines = tune.choice_lines(table, static_candidates(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
     assert "mpi" not in "".join(lines)

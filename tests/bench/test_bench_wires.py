@@ -18,7 +18,7 @@ from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.show.figures import drawn
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
 

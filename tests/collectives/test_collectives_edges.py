@@ -10,8 +10,8 @@ from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from ringtrain.errors import TransportError
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 DEADLINE_S = 20.0

@@ -10,9 +10,10 @@ from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
 
@@ -292,7 +293,7 @@ def test_starting_twice_is_refused():
 
 
 def test_an_execution_that_was_never_started_is_done():
-    run = Execution(make_schedule("ring", 1), LoopbackWorld(1).transport(0), np.ones(4, "f4"), add)
+    run = Execution(make_schedule("ring", 1), Loopback(), np.ones(4, "f4"), add)
     assert run.test()
     run.start()
     assert run.test() and run.bytes_sent == 0

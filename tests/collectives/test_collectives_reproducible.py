@@ -22,7 +22,7 @@ from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Step
 from ringtrain.collectives.topology import even
 from ringtrain.errors import ScheduleError, UsageError
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 RANKS, SHARDS = [*range(1, 10), 16], range(1, 17)

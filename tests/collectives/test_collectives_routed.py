@@ -16,8 +16,9 @@ from ringtrain.collectives.execution.routed import slice_segments
 from ringtrain.collectives.topology import topology_from_nodes
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.transports import Late
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 LAYOUTS = [[0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 2, 2]]
@@ -169,7 +170,7 @@ def test_no_wire_without_messages_or_owners():
         ("routed:recursive-doubling", says("'recursive-doubling'")),
     ]:
         with pytest.raises(UsageError, match=message):
-            make_allreduce(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
+            make_allreduce(Loopback(), np.zeros(3, "f4"), name, add, wire=wire)
 
 
 @pytest.mark.timing

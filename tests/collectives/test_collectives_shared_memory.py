@@ -18,8 +18,8 @@ from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import fused_plan
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.ops.cpu.mapped import COMING, LEAVING
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 

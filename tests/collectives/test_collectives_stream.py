@@ -10,12 +10,13 @@ import pytest
 
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.execution import streamed
-from ringtrain.collectives.execution.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
-from ringtrain.collectives.proof.stream_proof import verify_order, verify_stream
 from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, prepare_streamed, stream_window
 from ringtrain.errors import MismatchError, ScheduleError, StalledError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
+from tests.collectives.stream_proof import verify_order, verify_stream
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 MIXED = [(WHOLE, 1), (SLICED, 3), (WHOLE, 9), (SLICED, 1), (SLICED, 9), (WHOLE, 2)]
@@ -62,6 +63,9 @@ def test_two_ranks_need_no_more_waits_in_all_orders(calls, slots, orders):
     assert walked == orders
 
 
+STUCK, RACE, WRONG_CHUNK, WRONG_SUM = "no rank goes on", "hazard: rank", r"rank \d reads .* wants", r"rank \d ends with"
+
+
 def changed(program, name, **fields):
     return tuple(action._replace(**fields) if action.name == name else action for action in program)
 
@@ -69,25 +73,17 @@ def changed(program, name, **fields):
 @pytest.mark.parametrize(
     ("program", "slots", "error"),
     [
-        (WHOLE, 0, says("done", "chunks")),
-        (changed(WHOLE, "sum", advances=SUMMED), 4, says("done", "chunks")),  # slots are never free again
-        (changed(WHOLE, "publish", awaits=DONE), 4, says("done", "chunks")),
-        (
-            changed(changed(WHOLE, "publish", advances=DONE), "sum", awaits=DONE, advances=SUMMED),
-            4,
-            says("hazard", "orders"),
-        ),
-        (changed(SLICED, "copy others", awaits=PUBLISHED), 4, says("reads", "wants")),
-        (changed(SLICED, "sum own", awaits=DONE), 4, says("done", "chunks")),
-        (changed(SLICED, "sum own", advances=DONE), 4, says("done", "chunks")),
-        (
-            (*changed(SLICED, "sum own", advances=DONE)[:2], SLICED[2]._replace(awaits=DONE)),
-            4,
-            says("hazard", "orders"),
-        ),
-        ((WHOLE[0]._replace(name="publish others"), WHOLE[1]), 4, says("reads", "wants")),
-        (SLICED[:2], 4, says("done", "chunks")),
-        ((SLICED[0], SLICED[1]._replace(advances=DONE)), 4, says("slice", "contribution")),
+        (WHOLE, 0, STUCK),
+        (changed(WHOLE, "sum", advances=SUMMED), 4, STUCK),  # slots are never free again
+        (changed(WHOLE, "publish", awaits=DONE), 4, STUCK),
+        (changed(changed(WHOLE, "publish", advances=DONE), "sum", awaits=DONE, advances=SUMMED), 4, RACE),
+        (changed(SLICED, "copy others", awaits=PUBLISHED), 4, WRONG_CHUNK),
+        (changed(SLICED, "sum own", awaits=DONE), 4, STUCK),
+        (changed(SLICED, "sum own", advances=DONE), 4, STUCK),
+        ((*changed(SLICED, "sum own", advances=DONE)[:2], SLICED[2]._replace(awaits=DONE)), 4, RACE),
+        ((WHOLE[0]._replace(name="publish others"), WHOLE[1]), 4, WRONG_CHUNK),
+        (SLICED[:2], 4, STUCK),
+        ((SLICED[0], SLICED[1]._replace(advances=DONE)), 4, WRONG_SUM),
     ],
 )
 def test_a_program_that_is_wrong_is_refused(program, slots, error):
@@ -401,7 +397,7 @@ def test_what_cannot_be_streamed_is_told():
     without = LoopbackWorld(2, shares=False)
     (why,) = set(without.run(body))
     assert re.match(says("they", "share"), why)
-    t = LoopbackWorld(1).transport(0)
+    t = Loopback()
     assert re.match(says("uint8"), cannot_stream(t, np.ones(3, "u1"), "uint8"))
     assert cannot_stream(t, object(), "float32") == says("buffer", "host")
     with pytest.raises(UsageError, match=says("stream")):
@@ -409,7 +405,7 @@ def test_what_cannot_be_streamed_is_told():
 
 
 def test_a_window_goes_with_its_transport():
-    t = LoopbackWorld(1).transport(0)
+    t = Loopback()
     prepare_streamed(t, np.ones(3), "stream", "sum", "float64").run(1.0)
     window, reference = stream_window(t), weakref.ref(t)
     assert stream_window(t) is window

@@ -13,9 +13,9 @@ from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, SLOTS,
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
+from tests.loopback.world import LoopbackWorld
 from tests.tiers import thorough
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]

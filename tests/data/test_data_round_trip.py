@@ -15,7 +15,7 @@ from ringtrain.data.file.info import read_form
 from ringtrain.data.file.source import memory_part
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.train.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 
 COUNT = 6
 TYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -91,7 +91,7 @@ def test_what_is_made_trains_as_its_source_does(tmp_path, monkeypatch, shape, me
     for data in (source, tmp_path / "a.h5"):
         run = tmp_path / data.suffix[1:]
         flags = {"model": "net.toml", "data": str(data), "ops": "reference", "batch": 3, "iterations": 2}
-        start.start(LoopbackWorld(1).transport(0), None, {**flags, "out": str(run)})
+        start.start(Loopback(), None, {**flags, "out": str(run)})
         weights.append((run / "log.jsonl").read_text().rpartition("weights_sha256")[2][:70])
     assert weights[0] == weights[1]
 

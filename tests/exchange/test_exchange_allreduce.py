@@ -19,10 +19,11 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying, recording
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 
@@ -78,7 +79,7 @@ def train(transport, ops, iterations=3, announce="backwards", **options):
 def serial(size, iterations=3, **options):
     """One rank, given the sums of the gradients of ``size`` ranks."""
     ops = ReferenceOps("float64")
-    exchange, arena = bound(LoopbackWorld(1).transport(0), ops, **options)
+    exchange, arena = bound(Loopback(), ops, **options)
     for iteration in range(iterations):
         every = [gradients(arena, rank, iteration) for rank in range(size)]
         summed = {span.name: sum(own[span.name] for own in every) for span in arena.spans}
@@ -261,7 +262,7 @@ def test_the_flag_offers_every_wire():
 
 
 def test_who_rounds_is_not_exact():
-    alone = LoopbackWorld(1).transport(0)
+    alone = Loopback()
     assert not AllReduce(alone, ReferenceOps("float32"), wire="float16").facts.exact
 
 
@@ -279,11 +280,11 @@ def test_who_rounds_is_not_exact():
 )
 def test_wires_that_cannot_be(options, message):
     with pytest.raises(UsageError, match=message):
-        AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), **options)
+        AllReduce(Loopback(), ReferenceOps("float32"), **options)
 
 
 def test_a_wire_carries_sums_of_float32_alone():
-    alone, wire = LoopbackWorld(1).transport(0), make_wire("bfloat16", ReferenceOps("float32"))
+    alone, wire = Loopback(), make_wire("bfloat16", ReferenceOps("float32"))
     with pytest.raises(UsageError, match=says("bfloat16", "float64")):
         make_allreduce(alone, np.zeros(3), "ring", np.add, wire=wire)
     with pytest.raises(UsageError, match=says("bfloat16", "max")):
@@ -294,7 +295,7 @@ def test_a_wire_carries_sums_of_float32_alone():
 
 def test_unknown_algorithms_are_refused():
     with pytest.raises(UsageError, match="did you mean 'star'"):
-        AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float64"), algorithm="stat")
+        AllReduce(Loopback(), ReferenceOps("float64"), algorithm="stat")
 
 
 def test_everybody_trains_and_the_loss_is_divided_by_the_whole():

@@ -17,9 +17,10 @@ from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.base import Handle
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import AllReduce, StaleParameterServer
 from tests.fakes.transports import Wrapping, delaying
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 
@@ -215,10 +216,10 @@ def test_the_state_is_the_mean_of_the_workers_and_each_keeps_its_own():
             arena.grads[...] = t.rank * trains
             exchange.finish(iteration, 0.125)
         exchange.synchronize()
-        own = exchange._push.update.slots["momentum"].copy()
+        own = exchange._update.slots["momentum"].copy()
         state = exchange.owned_state.state()
         again = exchange.owned_state.state()
-        return own, state, again, exchange._push.update.slots["momentum"].copy(), exchange._push.update.step
+        return own, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
 
     (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
     assert none.size == 0 and step == 0 and first["step"] == 3
@@ -264,7 +265,7 @@ def test_what_it_sends_and_says():
     )
     assert exchange.facts.header == says("ranks 0, 1", 3) and exchange.denominator(3, 10) == 3
     assert exchange.facts.notes[1:] == [says("since", "learning")]
-    alone = LoopbackWorld(1).transport(0)
+    alone = Loopback()
     terms = says("rank 0", 4)
     assert StaleParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
     averaging, _ = bound(lambda *given, **more: StaleParameterServer("averaging", *given, **more), alone, every=4)

@@ -14,9 +14,10 @@ from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import error_feedback_of
 from tests.fakes.transports import delaying
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid, thorough
 
@@ -301,7 +302,7 @@ def test_bytes_are_those_that_the_header_tells():
 
 
 def test_one_rank_says_nothing_of_bytes_and_auto_says_what_it_took():
-    assert bound(LoopbackWorld(1).transport(0), TopK(0.1))[0].notes == []
+    assert bound(Loopback(), TopK(0.1))[0].notes == []
     notes = LoopbackWorld(2).run(lambda t: bound(t, TopK(0.1), algorithm="auto")[0].notes)[1]
     assert [note.partition(":")[0] for note in notes] == ["auto", says("10 %")]
 
@@ -346,7 +347,7 @@ def test_the_basis_goes_on_with_as_many_columns_as_there_are():
             found[rank] = [m.q.copy() for bucket in method.matrices for m in bucket]
         return found
 
-    found = body(LoopbackWorld(1).transport(0))
+    found = body(Loopback())
     for place in (0, 1):
         np.testing.assert_array_equal(found[2][place], found[3][place][:, :2])
         np.testing.assert_array_equal(found[5][place][:, :3], found[3][place])
@@ -354,10 +355,10 @@ def test_the_basis_goes_on_with_as_many_columns_as_there_are():
 
 
 def test_a_state_without_residual_and_of_another_method_will_do():
-    summing, *rest = bound(LoopbackWorld(1).transport(0), TopK(0.1))
+    summing, *rest = bound(Loopback(), TopK(0.1))
     summing.restore({"step": 3, "momentum": np.ones(COUNT)})
     _, residual = add_up(summing, *rest, 0, normal(0, 0))
-    other, *_ = bound(LoopbackWorld(1).transport(0), PowerSGD(2))
+    other, *_ = bound(Loopback(), PowerSGD(2))
     other.restore(summing.state())
     np.testing.assert_array_equal(other._residual, residual)
 

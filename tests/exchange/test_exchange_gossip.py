@@ -8,9 +8,10 @@ from test_exchange_strategies import LR, bound, iterate, run
 
 from ringtrain.exchange import tags
 from ringtrain.exchange.strategies.gossip_pairs import pairing, period
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import AllReduce, Gossip
 from tests.fakes.transports import delaying, recording
+from tests.loopback.world import LoopbackWorld
 
 
 def gradients(rank, iteration, arena):
@@ -23,7 +24,7 @@ def gradients(rank, iteration, arena):
 
 def formula(size, iterations, seed=0, sizes=None):
     """Weights of each rank: means of pairs, then plain steps of the optimizer on each."""
-    ranks = [bound(AllReduce, LoopbackWorld(1).transport(0)) for _ in range(size)]
+    ranks = [bound(AllReduce, Loopback()) for _ in range(size)]
     for iteration in range(iterations):
         for a, b in pairing(seed, iteration, size):
             mean = (ranks[a][1].weights + ranks[b][1].weights) / 2
@@ -171,6 +172,6 @@ def test_one_rank_alone_is_serial():
 
 
 def test_how_far_ranks_may_be_apart():
-    exchange, _ = bound(Gossip, LoopbackWorld(1).transport(0), window=3)
+    exchange, _ = bound(Gossip, Loopback(), window=3)
     assert (exchange.facts.max_iteration_lag, exchange.facts.dynamic_batches, exchange.facts.exact) == (3, False, False)
     exchange.reducers.close()

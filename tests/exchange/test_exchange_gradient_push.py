@@ -10,10 +10,10 @@ from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
 from ringtrain.nn.arena import lay_out
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.strategies import AllReduce, ParameterServer
 from tests.fakes.transports import Shut, delaying
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 
@@ -197,7 +197,7 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
         one_iteration(exchange, arena, t.rank, 0)
         first = arena.spans[0]
         exchange.before_read(first)
-        landed = exchange._push._pulls._arrived
+        landed = exchange._pulls._arrived
         exchange.synchronize()
         return landed, arena.weights.any()
 
@@ -218,7 +218,7 @@ def test_a_bucket_comes_back_before_the_last_sum_is_complete(dedicated, held):
         t.barrier()
         trains = t.rank in exchange.facts.roles.trainers
         one_iteration(exchange, arena, t.rank if trains else None, 0)
-        weights = exchange._push._weights
+        weights = exchange._weights
         if t.rank == 1:
             others = set(range(len(arena.spans))) - {held}
             wait_for(lambda: came(exchange, others), 20.0, lambda: "weights")
@@ -231,8 +231,8 @@ def test_a_bucket_comes_back_before_the_last_sum_is_complete(dedicated, held):
         return arena.weights.copy()
 
     def came(exchange, places):
-        exchange._push._weights.test()
-        return all(exchange._push._weights.has_landed(place) for place in places)
+        exchange._weights.test()
+        return all(exchange._weights.has_landed(place) for place in places)
 
     (want, *_), *_ = served(size, 1, dedicated=dedicated, bucket_bytes=1)
     for weights in LoopbackWorld(size).run(body):
@@ -247,12 +247,12 @@ def test_what_a_server_does_within_a_wait_counts_as_that_wait_alone(exposed, cou
         gate = Shut(t, 0, len(TABLE) - 1)
         exchange, arena = bound(ParameterServer, gate, overlap="forward", bucket_bytes=1)
         one_iteration(exchange, arena, t.rank, 0)
-        push, seen = exchange._push, set()
+        seen = set()
         if t.rank == 0:
-            push._weights.watch(lambda verb, *_: seen.add(verb))
+            exchange._weights.watch(lambda verb, *_: seen.add(verb))
             gate.opened = True
-            wait_for(lambda: push._serve(exposed) or not push._updates._owed, 20.0, lambda: "gradients")
-            push._weights.watch(None)
+            wait_for(lambda: exchange._serve(exposed) or not exchange._updates._owed, 20.0, lambda: "gradients")
+            exchange._weights.watch(None)
         gate.opened = True
         exchange.synchronize()
         return seen - {"land"}
@@ -298,7 +298,7 @@ def test_a_server_sends_its_part_to_each_and_others_send_all_once():
 
 def test_state_lies_with_its_owner_and_the_header_says_so():
     ranks = served(3, servers=2, optimizer="adamw")
-    assert [exchange._push.update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
+    assert [exchange._update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
     exchange = ranks[0][2]
     assert exchange.facts.exact and exchange.facts.header == says("ranks 0, 1")
     assert exchange.facts.notes == [says(2, "640 B", "768 B")]

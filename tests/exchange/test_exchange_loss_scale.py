@@ -18,8 +18,8 @@ from ringtrain.ops.update import (
     UPDATE_NUMBERS,
     UPDATES,
 )
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import Sharded
+from tests.loopback.world import LoopbackWorld
 
 OPS = ReferenceOps("float32")
 

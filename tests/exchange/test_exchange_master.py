@@ -7,9 +7,9 @@ from test_exchange_strategies import bound, run
 from ringtrain.errors import StalledError
 from ringtrain.exchange.base import Roles
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, Master
 from tests.fakes.transports import delaying
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 CUTS = {1: [(0, 2), (2, 3)], 2: [], 0: [(3, 5), (5, 8)]}  # rank 2 has nothing, rank 1 less than rank 0

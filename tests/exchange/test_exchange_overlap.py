@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from test_exchange_strategies import LR, bound
 
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.strategies import AllReduce, Averaging, Delayed, ParameterServer, Sharded
 from tests.fakes.transports import Shut, delaying, recording
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 

@@ -12,7 +12,7 @@ from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.initial import initial
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 
 def counted(spans):

@@ -13,7 +13,7 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.updates import apply
 

@@ -12,10 +12,11 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 ZERO = Fill("constant")
@@ -70,7 +71,7 @@ def train(transport, ops=None, iterations=2, shards=8, total=BATCH, **options):
 
 
 def alone(**options):
-    return train(LoopbackWorld(1).transport(0), **options)
+    return train(Loopback(), **options)
 
 
 def together(size, nodes=1, **options):
@@ -99,7 +100,7 @@ def test_ranks_with_three_partials():
 
 def test_the_sum_is_the_tree_of_shards():
     ops = ReferenceOps("float32")
-    exchange, arena = bound(LoopbackWorld(1).transport(0), ops)
+    exchange, arena = bound(Loopback(), ops)
     iterate(exchange, arena, ops, 0)
     for span in arena.spans:
         g = [gradient(shard, 0, span) for shard in range(8)]
@@ -190,7 +191,7 @@ def test_under_a_guard_and_from_a_configuration():
 
     weights, shards = zip(*LoopbackWorld(2).run(body), strict=True)
     assert set(weights) == {alone(shards=7)} and shards == ((0, 3), (3, 7))
-    plain = make_exchange(ExchangeSettings(TrainConfig(), LoopbackWorld(1).transport(0), ReferenceOps("float32")))
+    plain = make_exchange(ExchangeSettings(TrainConfig(), Loopback(), ReferenceOps("float32")))
     assert plain.facts.shards is None
 
 
@@ -225,4 +226,4 @@ def test_what_does_not_add_so_is_refused(size, algorithm, message):
 
 def test_an_algorithm_that_is_not_there():
     with pytest.raises(UsageError, match=says("--plugin", "'rign'", "did you mean 'ring'")):
-        AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), shards=8, algorithm="rign")
+        AllReduce(Loopback(), ReferenceOps("float32"), shards=8, algorithm="rign")

@@ -18,7 +18,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import (
     AllReduce,
     Averaging,
@@ -30,6 +30,7 @@ from tests.fakes.strategies import (
     StaleParameterServer,
 )
 from tests.fakes.transports import delaying, recording
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 
@@ -277,7 +278,7 @@ def test_delayed_exchanges_while_the_next_iteration_computes():
 
 def test_what_is_pending_is_no_state_of_another_strategy():
     (_, state, _), *_ = run(Delayed, 1)
-    exchange, _ = bound(AllReduce, LoopbackWorld(1).transport(0))
+    exchange, _ = bound(AllReduce, Loopback())
     other = says("--optimizer", "--sync", "--compress", "momentum, pending, step", "momentum, step")
     with pytest.raises(CheckpointError, match=other):
         exchange.owned_state.restore(state)
@@ -286,7 +287,7 @@ def test_what_is_pending_is_no_state_of_another_strategy():
 # ── averaging ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def serial_rank(rank, iterations, begin=None, momentum=None):
     """Weights and momentum of one rank that trains alone for a while."""
-    exchange, arena = bound(AllReduce, LoopbackWorld(1).transport(0))
+    exchange, arena = bound(AllReduce, Loopback())
     if begin is not None:
         arena.weights[...] = begin
         exchange.owned_state.restore({"step": 0, "momentum": momentum})
@@ -299,7 +300,7 @@ def periods(shares, count, every, treat, outer=None):
     """The formula: periods of ``every`` iterations alone, then means."""
     weights, momenta = [None] * len(shares), [None] * len(shares)
     velocity = 0.0
-    before = bound(AllReduce, LoopbackWorld(1).transport(0))[1].weights.copy()
+    before = bound(AllReduce, Loopback())[1].weights.copy()
     for period in range(count):
         own = range(period * every, (period + 1) * every)
         results = [serial_rank(k, own, weights[k], momenta[k]) for k in range(len(shares))]
@@ -371,7 +372,7 @@ def test_looking_in_the_middle_of_a_period_averages_once_and_aside(treat):
 
 
 def test_what_a_mean_divides_by():
-    exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), begin=2)
+    exchange, _ = bound(Averaging, Loopback(), begin=2)
     exchange.before(1, 3, 10)
     assert exchange.denominator(3, 10) == 10
     exchange.before(2, 3, 10)
@@ -392,13 +393,13 @@ def test_what_a_mean_divides_by():
     ],
 )
 def test_when_averaging_is_exact(optimizer, options, exact):
-    exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), optimizer, **options)
+    exchange, _ = bound(Averaging, Loopback(), optimizer, **options)
     assert exchange.facts.exact is exact
 
 
 def test_an_outer_step_goes_on_from_its_own_state_alone():
     (_, state, _), *_ = run(AllReduce, 1)
-    exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), outer=(0.9, 0.7))
+    exchange, _ = bound(Averaging, Loopback(), outer=(0.9, 0.7))
     other = says("--optimizer", "--sync", "--compress", "momentum, outer_momentum, period_begin, step")
     with pytest.raises(CheckpointError, match=other):
         exchange.owned_state.restore(state)
@@ -407,7 +408,7 @@ def test_an_outer_step_goes_on_from_its_own_state_alone():
 def kit_of(**flags):
     config = resolve(("flags", flags))
     check_options(config)
-    return ExchangeSettings(config, LoopbackWorld(1).transport(0), ReferenceOps())
+    return ExchangeSettings(config, Loopback(), ReferenceOps())
 
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -432,7 +433,7 @@ def test_servers_that_the_ranks_do_not_suffice_for(flags, message):
 
 @pytest.mark.parametrize("make", [AllReduce, Sharded, Delayed, Averaging, Gossip, Master])
 def test_states_of_another_optimizer_or_model_are_refused(make):
-    exchange, arena = bound(make, LoopbackWorld(1).transport(0))
+    exchange, arena = bound(make, Loopback())
     other = says("--optimizer", "--sync", "--compress", "mean, square, step", "momentum, step")
     with pytest.raises(CheckpointError, match=other):
         exchange.owned_state.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ringtrain.launch.doctor.doctor import DoctorContext, Line
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 
 def refuse(*number):

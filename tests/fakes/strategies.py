@@ -1,9 +1,8 @@
 """The strategies, made from a transport, ops and a few options; an option that is not given is as here."""
 
 from ringtrain.config.record import TrainConfig
-from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
+from ringtrain.exchange.catalogue import STRATEGIES, make_exchange, make_parameter_server
 from ringtrain.exchange.compression import error_feedback
-from ringtrain.exchange.servers import parameter_server
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
@@ -55,7 +54,7 @@ def AllReduce(transport, ops, **options):
 def StaleParameterServer(sync, transport, ops, staleness=None, **options):
     """Workers push changes of weights, with staleness 0 too."""
     options |= {"asynchronous": True} if staleness is None else {"staleness": staleness}
-    return parameter_server.ParameterServer(settings_of(transport, ops, sync=sync, **options), ChangePush)
+    return ChangePush(settings_of(transport, ops, sync=sync, **options))
 
 
 Delayed = Maker(delayed.Delayed, sync="delayed", algorithm="ring")
@@ -63,7 +62,7 @@ Sharded = Maker(sharded.Sharded, sync="sharded")
 Averaging = Maker(averaging.Averaging, sync="averaging", algorithm="ring")
 Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
 Master = Maker(master.Master, sync="master")
-ParameterServer = Maker(parameter_server.make_parameter_server, sync="server")
+ParameterServer = Maker(make_parameter_server, sync="server")
 Pipeline = Maker(make_exchange, fc="pipeline")
 
 

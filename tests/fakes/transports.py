@@ -178,7 +178,11 @@ class DeviceTransport(ForwardingTransport):
 
     def __init__(self, inner: Transport, ops, mapped: bool = False):
         super().__init__(inner)
-        self._runtime, self._mapped = ops.runtime, mapped
+        self._ops, self._runtime, self._mapped = ops, ops.runtime, mapped
+
+    def group(self, ranks, tag=0):
+        inner = self._inner.group(ranks, tag)
+        return inner and DeviceTransport(inner, self._ops, self._mapped)
 
     def allocate(self, count, dtype):
         return self._runtime.adopt(self._inner.allocate(count, dtype))

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from ringtrain.collectives.execution import mapped, streamed
 from ringtrain.ops.cpu.library import open_library
 from ringtrain.transport import waiting
-from ringtrain.transport.threads import loopback
-from ringtrain.transport.threads.local_counters import LocalCounters
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback import world as threads
+from tests.loopback.world import LocalCounters, LoopbackWorld
 
 
 class Turns:
@@ -89,7 +88,7 @@ class OneAtATime(LoopbackWorld):
             return take(tally, place, amount)
 
         monkeypatch.setattr(LocalCounters, "take", take_in_turn)
-        monkeypatch.setattr(loopback, "time", SimpleNamespace(sleep=turns.give))
+        monkeypatch.setattr(threads, "time", SimpleNamespace(sleep=turns.give))
         monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=turns.give))
         library, _ = open_library()
         for module, name in ((mapped, "mapped"), (streamed, "streamed")):  # their waits would sleep and keep the turn

@@ -22,9 +22,9 @@ from ringtrain.launch.doctor.doctor import (
 from ringtrain.ops.cpu import compile as kernels
 from ringtrain.ops.cpu import library
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.doctor_context import Messaging, refuse
 from tests.fakes.host_cuda import HostRuntime
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\nGCC version: 12\n"

@@ -9,7 +9,8 @@ from ringtrain.launch.python_script import (
     set_variables,
     torchrun_variables,
 )
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
@@ -31,7 +32,7 @@ def test_ranks_on_two_nodes_are_told_their_places():
 
 
 def test_an_address_stays_and_a_rank_of_an_outer_launcher_does_not():
-    seat = LoopbackWorld(1).transport(0).seat
+    seat = Loopback().seat
     environ = {"RANK": "7", "MASTER_PORT": "1234"}
     set_variables(environ, torchrun_variables(seat, "here"))
     assert (environ["RANK"], environ["MASTER_PORT"], environ["MASTER_ADDR"]) == ("0", "1234", "here")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, FlightRecorder, make_call
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 SUM, MAX = make_call("all-reduce of 5 float32 by ring (sum)"), make_call("all-reduce of 5 float32 by ring (max)")

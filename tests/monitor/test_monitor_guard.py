@@ -17,8 +17,8 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.monitor.reporter_election import SILENCE_TURNS
 from ringtrain.monitor.watchdog import EVERY_S, PAUSED_S, Watchdog
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.clock import STEP_S, Clock, until
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 pytestmark = pytest.mark.timing

@@ -7,8 +7,8 @@ from ringtrain.monitor import diagnosis
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.flight_recorder import FlightRecorder, RankRecord
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import placed, wait_for
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 pytestmark = pytest.mark.timing

@@ -3,14 +3,14 @@ from small_runs import DROPOUT_NET
 
 from ringtrain.report import plots
 from ringtrain.train.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 
 DRAW = "ringtrain.train.start.start.draw_curves"
 
 
 @pytest.fixture
 def alone():
-    return LoopbackWorld(1).transport(0)
+    return Loopback()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.tiers import lasting
 
 # A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.

@@ -7,7 +7,7 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, LAYERWISE
 
 from ringtrain.exchange import catalogue
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import settings_of
 
 # Two fully connected layers after the convolution, with columns that no number of ranks divides. Between them: a bias
@@ -161,7 +161,7 @@ def apart(says, flags, **more):
 
 def by_default(name: str, strategy: catalogue.Strategy) -> Strategy:
     """The row of a strategy without flags of its own: compared with one rank if it is exact, else it has to learn."""
-    settings = settings_of(LoopbackWorld(1).transport(0), make_ops("reference", "float64"), sync=name)
+    settings = settings_of(Loopback(), make_ops("reference", "float64"), sync=name)
     facts = strategy.make(settings).facts
     flags = {"sync": name} if facts.all_reduces else {"sync": name, "algorithm": "auto"}
     says = " ".join(filter(None, [facts.name, facts.header, "(ring)" if facts.all_reduces else ""]))

@@ -7,7 +7,7 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
 from ringtrain.train.agree import agree, on_root, take_turns, together, together_json
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 
 def raised(size, function):

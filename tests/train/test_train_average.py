@@ -15,7 +15,7 @@ from ringtrain.train.checkpoints.state import (
 )
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from ringtrain.weights.averaged import weights_for_use
 from tests.runs import records
 
@@ -79,7 +79,7 @@ def test_it_is_the_average_of_the_weights_after_each_update(name):
 
 
 def test_a_run_goes_on_with_it_under_another_strategy_at_another_number_of_ranks():
-    whole = averages(LoopbackWorld(1).transport(0), ITERATIONS)[1]
+    whole = averages(Loopback(), ITERATIONS)[1]
     found = everywhere(3, lambda t: averages(t, 2, sync="sharded"))[0][2]
     found = everywhere(2, lambda t: averages(t, 4, 2, found, sync="server"))[0][2]
     for _, evaluated, _ in everywhere(4, lambda t: averages(t, ITERATIONS, 4, found)):
@@ -87,18 +87,18 @@ def test_a_run_goes_on_with_it_under_another_strategy_at_another_number_of_ranks
 
 
 def test_there_is_none_before_the_first_update():
-    _, evaluated, checkpoint = averages(LoopbackWorld(1).transport(0), 1, sync="delayed", clip_norm=None)
+    _, evaluated, checkpoint = averages(Loopback(), 1, sync="delayed", clip_norm=None)
     assert weights_for_use(checkpoint)[1] is False
     assert evaluated.tobytes() == make_first().tobytes()
 
 
 def make_first():
-    return run_of(LoopbackWorld(1).transport(0), BATCH_NORM_NET, dtype="float64")[0].arena.weights
+    return run_of(Loopback(), BATCH_NORM_NET, dtype="float64")[0].arena.weights
 
 
 def test_evaluations_have_it_unless_told_otherwise(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    alone = LoopbackWorld(1).transport(0)
+    alone = Loopback()
     start(alone, None, {"epochs": 1, "ema": 0.9, "out": "run"})
     last = records(tmp_path / "run")[-1]
     scores = {raw: score_of(alone, load(alone, "run", False, {}, "test", raw)) for raw in (False, True)}

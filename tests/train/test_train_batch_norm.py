@@ -7,7 +7,7 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhe
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
 
@@ -84,7 +84,7 @@ def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, to
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "algorithm": "ring", "iterations": 1}
-    alone = LoopbackWorld(1).transport(0)
+    alone = Loopback()
     start(alone, None, {**flags, "out": "run", "batch_norm": told})
     texts = [note["text"] for note in records(tmp_path / "run", "note")]
     assert [text for text in texts if "batch norm" in text] == [words]
@@ -92,4 +92,4 @@ def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, to
 
 def test_a_network_without_batch_norm_is_refused():
     with pytest.raises(ConfigError, match=says("--batch-norm", "ghost:4")):
-        run_of(LoopbackWorld(1).transport(0), DROPOUT_NET, batch_norm="ghost:4")
+        run_of(Loopback(), DROPOUT_NET, batch_norm="ghost:4")

@@ -14,7 +14,7 @@ from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.checkpoints import early_stop
 from ringtrain.train.evaluate import Score
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.runs import FC_NET, records
 from tests.says import says
 
@@ -36,7 +36,7 @@ def train(tmp_path, monkeypatch):
         scores[:] = given
         monkeypatch.setattr(evaluate.Evaluator, "score", score)
         flags = {"model": "net.toml", "data": "digits", "out": "run", "epochs": len(SCORES), **flags}
-        start(LoopbackWorld(1).transport(0), None, flags)
+        start(Loopback(), None, flags)
         return records(tmp_path / "run")[-1]
 
     scores: list = []

@@ -33,7 +33,8 @@ from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, f
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.start.start import run_training, start
 from ringtrain.train.stopping.signals import StopFlag, watching
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 ELASTIC = TrainConfig(elastic="shrink")
@@ -72,13 +73,13 @@ def begun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto"}
-    start(LoopbackWorld(1).transport(0), None, {**flags, "iterations": 3}, StopFlag())
+    start(Loopback(), None, {**flags, "iterations": 3}, StopFlag())
     return {**flags, "iterations": 9}
 
 
 def recovered(flags, checkpoint):
     """The state of a survivor that holds that, and enters a new world."""
-    elastic = survivor(LoopbackWorld(1).transport(0), flags)
+    elastic = survivor(Loopback(), flags)
     elastic._state.recoverable = RecoverableState(checkpoint.iteration, False, lambda: checkpoint)
     origin, source = elastic._origin("run")
     ranks_lost = RanksLost(lost=[1], ranks=1, replaced=0, resumed_at=checkpoint.iteration, source=source, seconds=0)
@@ -92,7 +93,7 @@ def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         with pytest.raises(Interrupted, match="^" + says("--out", "--resume", "by SIGUSR1", 4, "run")):
-            run_training(LoopbackWorld(1).transport(0), read_options(None, begun), stop, recovered(begun, held))
+            run_training(Loopback(), read_options(None, begun), stop, recovered(begun, held))
     assert RunFolder("run").latest().checkpoint.iteration == 4
 
 
@@ -109,9 +110,9 @@ def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
         seen.append([each.iteration for each in checkpoints() if not any(each is other for other in others)])
 
     monkeypatch.setattr(Run, "go", go)
-    start(LoopbackWorld(1).transport(0), None, begun, StopFlag())
+    start(Loopback(), None, begun, StopFlag())
     state = recovered(begun, RunFolder("run").latest().checkpoint)
-    run_training(LoopbackWorld(1).transport(0), read_options(None, begun), StopFlag(), state)
+    run_training(Loopback(), read_options(None, begun), StopFlag(), state)
     assert seen == [[], []] and state.origin is None
 
 
@@ -308,7 +309,7 @@ def iteration(number):
 @pytest.mark.parametrize("written", [6, 7, 8, 9])
 def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path, written):
     """Iteration 7 and its evaluation were finished by all, and are in the log once, whatever the dead one wrote."""
-    transport = LoopbackWorld(1).transport(0)
+    transport = Loopback()
     run = SimpleNamespace(transport=transport, config=TrainConfig())
     folder = RunFolder(tmp_path)
     evaluation = Evaluated(iteration=7, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6)

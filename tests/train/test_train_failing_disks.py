@@ -19,7 +19,7 @@ from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.says import says
 
 
@@ -31,7 +31,7 @@ def train(tmp_path, monkeypatch):
 
     def run(run_file=None, **flags):
         given = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto", **flags}
-        start(LoopbackWorld(1).transport(0), run_file, given)
+        start(Loopback(), run_file, given)
         return RunFolder(tmp_path / given["out"])
 
     return run
@@ -197,7 +197,7 @@ def made(tmp_path_factory):
     given = {"model": str(place / "net.toml"), "data": "digits", "ops": "reference", "evaluate_every": 3}
     for out, iterations in (("run", 6), ("whole", 7)):
         given |= {"out": str(place / out), "iterations": iterations, "checkpoint_every": 3}
-        start(LoopbackWorld(1).transport(0), None, given)
+        start(Loopback(), None, given)
     return place / "run", weights(RunFolder(place / "whole"))
 
 
@@ -281,7 +281,7 @@ def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
     folder = train(iterations=6, checkpoint_every=3)
     os.truncate(folder.numbered(6), 100)
     folder.best.unlink(missing_ok=True)
-    trained = load(LoopbackWorld(1).transport(0), str(folder.path), False, {}, "test")
+    trained = load(Loopback(), str(folder.path), False, {}, "test")
     assert trained.iteration == 3
     tell_skipped(trained.skipped)
     told = capsys.readouterr().err

@@ -21,8 +21,8 @@ from ringtrain.train.assembly.images import resize_of, transform_of, viewed
 from ringtrain.train.assembly.recipe import augment_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.passes import MicroBatch, ModelPasses
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.fake_gpu import FakeGpuOps
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 SPEC = InputSpec((8, 8, 1), "channel", "channel", pad=2, flip=True)

@@ -8,7 +8,7 @@ from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.doctor_context import put
 from tests.says import says
 
@@ -69,5 +69,5 @@ def test_a_run_is_refused_before_its_folder_is_made(tmp_path):
     (tmp_path / "wide.toml").write_text(NET.replace('{ name = "fc1"', first).replace("WIDE", "10000"))
     flags = {"model": str(tmp_path / "wide.toml"), "data": "digits", "ops": "reference", "out": str(tmp_path / "run")}
     with pytest.raises(ModelError, match=says("fc1.weight", "2147483647x10000")):
-        start(LoopbackWorld(1).transport(0), None, flags)
+        start(Loopback(), None, flags)
     assert not (tmp_path / "run").exists()

@@ -22,7 +22,7 @@ from ringtrain.train.pipeline.fc_messages import BatchCut, StageMessage, message
 from ringtrain.train.pipeline.fc_passes import TapePool
 from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
 from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 # Three fully connected layers, with random numbers by example and statistics by ghost batch among them.

@@ -8,7 +8,8 @@ from ringtrain.report.sinks import Sink
 from ringtrain.train.start.run_folder import TimedSink
 from ringtrain.train.start.start import start
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.loopback.world import LoopbackWorld
 
 
 class Seen:
@@ -68,13 +69,13 @@ def test_layers_and_iterations_are_said_as_they_pass():
                 run.worker.iterate(batch)
         return seen, t.activity.words()
 
-    seen, last = body(LoopbackWorld(1).transport(0))
+    seen, last = body(Loopback())
     assert {(1, "forward"), (2, "forward, layer 'drop'")} < {(i, w.replace("'flat'", "'drop'")) for i, w in seen}
     assert last == "between two iterations"
 
 
 def test_a_run_has_its_files_opened_and_written_under_its_deadline(tmp_path, monkeypatch):
-    transport, entered = LoopbackWorld(1).transport(0), []
+    transport, entered = Loopback(), []
     during = transport.activity.during
     monkeypatch.setattr(
         transport.activity,

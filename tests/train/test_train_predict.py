@@ -25,7 +25,7 @@ from ringtrain.nn.losses import MeanSquaredError
 from ringtrain.storage.checkpoint import store
 from ringtrain.train.load import load, load_model, score_of
 from ringtrain.train.predict import of_data, of_inputs, write_predictions
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.says import says
 
 NAMES = ("zero", 'a "one"', *map(str, range(2, 9)), "neun ü")
@@ -435,7 +435,7 @@ def test_a_reader_that_goes_away_ends_all_ranks_in_silence(run, digits, monkeypa
 
 def test_ranks_without_a_part_of_a_small_input_agree(run, digits):
     np.save("a.npy", digits.images[:1])
-    predict(LoopbackWorld(1).transport(0), run, "a.npy")
+    predict(Loopback(), run, "a.npy")
     for found in on_ranks(3, lambda transport: predict(transport, run, "a.npy", out="p3.jsonl")):
         assert found.examples == 1
     assert lines("p.jsonl") == lines("p3.jsonl") and len(lines("p.jsonl")) == 1

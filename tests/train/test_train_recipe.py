@@ -23,7 +23,8 @@ from ringtrain.train.start.header import header
 from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 IMAGENET, CIFAR = 1_281_167, 50_000
@@ -66,7 +67,7 @@ def test_the_header_of_resnet50_at_a_batch_of_8192():
     one = synthetic((224, 224, 3), 1000, 1, seed=0)
     many = (np.broadcast_to(array, (IMAGENET, *array.shape[1:])) for array in (one.train.images, one.train.labels))
     data = replace(one, train=replace(one.train, **dict(zip(("images", "labels"), many, strict=True))))
-    transport, ops = LoopbackWorld(1).transport(0), make_ops("reference", "float32")
+    transport, ops = Loopback(), make_ops("reference", "float32")
     run = assemble(config, model, data, transport, ops, lambda: False)
     lines = words.run_header(header(run, Origin(), None, None))
     assert "  batch      8,192 over all ranks, 157 iterations an epoch" in lines

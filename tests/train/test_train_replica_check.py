@@ -11,7 +11,7 @@ from ringtrain.errors import DivergedError, ReplicaError
 from ringtrain.train.assembly.replica_check import _narrow
 from ringtrain.train.start import open_run
 from ringtrain.train.start import start as starting
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 HOST = socket.gethostname()

@@ -13,7 +13,7 @@ from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
 from tests.tiers import daily, thorough
@@ -158,7 +158,7 @@ def train(tmp_path, monkeypatch):
 
     def run(**flags):
         given = {"model": "net.toml", "data": "digits", "reproducible": True, "batch": 360, **flags}
-        start(LoopbackWorld(1).transport(0), None, given)
+        start(Loopback(), None, given)
 
     return run
 

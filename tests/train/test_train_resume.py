@@ -10,7 +10,7 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.checkpoints.resume import restart_origin
 from ringtrain.train.options import read_options
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
 
@@ -23,7 +23,7 @@ def train(tmp_path, monkeypatch):
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
 
     def run(run_file=None, out="run", **flags):
-        start(LoopbackWorld(1).transport(0), run_file, {"data": "digits", "ops": "reference", "out": out, **flags})
+        start(Loopback(), run_file, {"data": "digits", "ops": "reference", "out": out, **flags})
         begun, end = (records(tmp_path / out, kind)[-1] for kind in ("start", "end"))
         return begun["resumed_at"], end["iterations"], end["weights_sha256"]
 

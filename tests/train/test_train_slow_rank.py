@@ -3,7 +3,7 @@ from small_runs import DROPOUT_NET, losses
 
 from ringtrain.errors import ConfigError
 from ringtrain.train.step.slow_rank import SlowedInput, slowed
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 

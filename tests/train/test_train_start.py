@@ -31,7 +31,7 @@ from ringtrain.train.start.header import command_of, provenance, versions_of
 from ringtrain.train.start.open_run import find_prediction
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.plan_rows import plan_row, plan_text
 from tests.runs import records
 from tests.says import says
@@ -137,7 +137,7 @@ def test_a_bad_plan_ends_every_rank_and_after_a_death_none(tmp_path):
 def test_there_need_be_no_job(monkeypatch):
     for name in NUMBERS:
         monkeypatch.delenv(name, raising=False)
-    assert provenance(LoopbackWorld(1).transport(0))["job"] is None
+    assert provenance(Loopback())["job"] is None
     assert command_of(["/x/ringtrain/__main__.py", "train"]) == "ringtrain train"
     assert versions_of(["numpy", "no-such-package-here"]) == {"numpy": np.__version__}
 

@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.errors import ConfigError
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 
 
@@ -99,11 +99,11 @@ def test_factors_that_compress_nothing_are_refused(train, tmp_path):
 )
 def test_a_run_goes_on_by_another_strategy_without_the_options_of_the_former(train, tmp_path, former, flags):
     train(out="run", batch=64, iterations=2, **former)
-    start(LoopbackWorld(1).transport(0), None, {"out": "run", "resume": "auto", "iterations": 3, **flags})
+    start(Loopback(), None, {"out": "run", "resume": "auto", "iterations": 3, **flags})
     assert records(tmp_path / "run", "end")[-1]["iterations"] == 3
 
 
 def test_a_run_that_goes_on_by_its_strategy_keeps_its_options(train, tmp_path):
     train(out="run", batch=64, iterations=2, sync="averaging", average_every=3)
-    start(LoopbackWorld(1).transport(0), None, {"out": "run", "resume": "auto", "iterations": 3, "sync": "averaging"})
+    start(Loopback(), None, {"out": "run", "resume": "auto", "iterations": 3, "sync": "averaging"})
     assert "every 3" in records(tmp_path / "run", "start")[-1]["strategy"]

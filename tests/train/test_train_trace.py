@@ -15,7 +15,7 @@ from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP, path_of
 from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.start import start
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport
 from tests.says import says
@@ -191,7 +191,7 @@ def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
 
 # ── a run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def train(tmp_path, **flags):
-    alone = LoopbackWorld(1).transport(0)
+    alone = Loopback()
     given = {"model": str(tmp_path / "net.toml"), "data": "digits", "ops": "reference", "out": str(tmp_path / "run")}
     (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
     start(alone, None, {**given, **flags})

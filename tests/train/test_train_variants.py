@@ -14,12 +14,13 @@ from ringtrain.train.start import variants as room
 from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants, run_variants
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.loopback import Loopback
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
 def connect():
-    return LoopbackWorld(1).transport(0)
+    return Loopback()
 
 
 def never(told):

@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.train.run.work_queue import WorkQueue
 from ringtrain.train.step.loss_sum import IterationLoss
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 FIRST, STOP = 5, 12
 

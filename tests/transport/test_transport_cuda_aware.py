@@ -18,8 +18,8 @@ from ringtrain.transport.cuda_aware.decision import (
     worth_trying,
 )
 from ringtrain.transport.cuda_aware.visibility import device_names, visibility_evidence
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.world import choose_way
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 

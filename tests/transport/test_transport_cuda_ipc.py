@@ -10,8 +10,8 @@ import pytest
 from ringtrain.errors import DeviceError, StalledError
 from ringtrain.transport.device import cuda_ipc
 from ringtrain.transport.device.cuda_ipc import CudaIpc, OpenedAllocations
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 FLOATS = 100

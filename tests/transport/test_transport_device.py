@@ -10,10 +10,10 @@ from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.pinned import Pinned
 from ringtrain.transport.device.staging import BUFFERS
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
-from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.host_memory import DeviceArray, DeviceRefusal
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 PIECE = 64
@@ -379,11 +379,53 @@ def test_one_thread_may_test_while_another_starts():
     on_ranks(2, body)
 
 
+def test_a_wait_in_a_group_progresses_the_messages_of_the_world():
+    """In the world rank 2 sends to rank 1 more pieces than there are buffers, and waits in the group: its peer has the
+    same number and tag in both."""
+
+    def body(r):
+        group, span = (
+            r.t.group([2, 1]),
+            r.put(np.arange(PIECE * BUFFERS * 3.0) if r.rank == 2 else np.zeros(PIECE * BUFFERS * 3)),
+        )
+        if group is None:
+            return None
+        more = r.put(np.full(PIECE, r.rank, "f4"))
+        if r.rank == 2:
+            send, answer = r.t.sends([(1, span)], 5), group.recvs([(1, more)], 5)
+            for handle in (send, answer):
+                handle.start()
+            r.finish(answer)
+        else:
+            recv, answer = r.t.recvs([(2, span)], 5), group.sends([(0, more)], 5)
+            recv.start()
+            r.finish(recv)
+            answer.start()
+            r.finish(answer)
+        return r.get(span)[-1], r.get(more)[0]
+
+    assert on_ranks(3, body) == [None, (PIECE * BUFFERS * 3 - 1, 1), (PIECE * BUFFERS * 3 - 1, 1)]
+
+
+def test_a_late_rank_of_a_group_is_named_as_in_the_world():
+    def body(r):
+        group = r.t.group([2, 1])
+        if group is not None and group.rank == 0:
+            handle = group.recvs([(1, r.put(np.zeros(3)))], 5)
+            handle.start()
+            with pytest.raises(StalledError, match="rank 1 to send"):
+                handle.wait(0.02)
+
+    on_ranks(3, body)
+
+
 def test_what_it_is_called():
     def body(r):
         return r.t.describe()
 
-    assert on_ranks(1, body) == ["one process, no MPI, device memory staged through pinned host memory"]
+    assert (
+        on_ranks(2, body) == ["2 threads of one process, no MPI, device memory staged through pinned host memory"] * 2
+    )
 
 
 class Recorded:

@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.errors import StalledError
 from ringtrain.transport.key_value import KeyTable, KeyValueStore
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 PATIENCE_S = 60.0

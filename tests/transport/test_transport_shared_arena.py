@@ -11,7 +11,7 @@ from ringtrain.transport.shared_arena import (
     SignalCounters,
     find_peer_views,
 )
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 
 def arena(own=1, nbytes=64):

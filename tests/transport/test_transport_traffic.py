@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 
 def test_messages_to_other_nodes_are_counted_when_they_are_started():

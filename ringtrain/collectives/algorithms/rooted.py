@@ -66,7 +66,7 @@ def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> Roote
     return RootedTree(root, tuple(parents))
 
 
-def reduce_to_root(tree: RootedTree) -> Schedule:
+def reduce_to_root(tree: RootedTree, name: str = "server-reduce") -> Schedule:
     """Return the first half: the root ends with the sum of the members."""
 
     def steps(rank: int) -> Iterator[Step]:
@@ -83,7 +83,7 @@ def reduce_to_root(tree: RootedTree) -> Schedule:
     def wire(rank: int) -> int:
         return int(tree.parents[rank] is not None)
 
-    return Schedule("server-reduce", tree.size, 1, steps, wire, REDUCE_SCATTER, lambda chunk: tree.root)
+    return Schedule(name, tree.size, 1, steps, wire, REDUCE_SCATTER, lambda chunk: tree.root)
 
 
 def _earlier(children: list[int], rank: int) -> Iterator[Step]:
@@ -98,7 +98,7 @@ def _earlier(children: list[int], rank: int) -> Iterator[Step]:
         yield Step((Move(rank, SCRATCH, SCRATCH + 1),), (Move(rank, OWN, OWN + 1, add=True),))
 
 
-def broadcast_from_root(tree: RootedTree) -> Schedule:
+def broadcast_from_root(tree: RootedTree, name: str = "server-spread") -> Schedule:
     """Return the second half: the members end with the buffer of the root."""
 
     def steps(rank: int) -> Iterator[Step]:
@@ -112,4 +112,4 @@ def broadcast_from_root(tree: RootedTree) -> Schedule:
     def wire(rank: int) -> int:
         return len(tree.children(rank))
 
-    return Schedule("server-spread", tree.size, 1, steps, wire, ALL_GATHER, lambda chunk: tree.root)
+    return Schedule(name, tree.size, 1, steps, wire, ALL_GATHER, lambda chunk: tree.root)

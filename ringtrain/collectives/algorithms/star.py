@@ -20,10 +20,9 @@ The sum is made once, on the root, and then copied, so that all ranks hold the s
 Source: textbook; the aggregation of a single parameter server, and of DataParallel's master GPU.
 """
 
-from collections.abc import Iterator
-
+from ringtrain.collectives.algorithms.rooted import broadcast_from_root, reduce_to_root, straight
 from ringtrain.collectives.compose import all_reduce
-from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
+from ringtrain.collectives.schedule import Schedule
 
 ROOT = 0
 
@@ -35,28 +34,9 @@ def star(size: int) -> Schedule:
 
 def reduce(size: int) -> Schedule:
     """Return the first half of the all-reduce: the root ends with the sum."""
-
-    def steps(rank: int) -> Iterator[Step]:
-        if rank != ROOT:
-            yield Step(sends=(Move(ROOT, 0, 1),))
-            return
-        # One step a leaf: additions into one span are ordered by steps, and by nothing else.
-        for leaf in range(1, size):
-            yield Step(recvs=(Move(leaf, 0, 1, add=True),))
-
-    return Schedule("star-reduce", size, 1, steps, lambda rank: int(rank != ROOT), REDUCE_SCATTER, lambda chunk: ROOT)
+    return reduce_to_root(straight(ROOT, range(size), size), "star-reduce")
 
 
 def broadcast(size: int) -> Schedule:
     """Return the second half of the all-reduce: all ranks end with the buffer of the root."""
-
-    def steps(rank: int) -> Iterator[Step]:
-        if rank != ROOT:
-            yield Step(recvs=(Move(ROOT, 0, 1),))
-        elif size > 1:
-            yield Step(sends=tuple(Move(leaf, 0, 1) for leaf in range(1, size)))
-
-    def wire(rank: int) -> int:
-        return size - 1 if rank == ROOT else 0
-
-    return Schedule("star-broadcast", size, 1, steps, wire, ALL_GATHER, lambda chunk: ROOT)
+    return broadcast_from_root(straight(ROOT, range(size), size), "star-broadcast")

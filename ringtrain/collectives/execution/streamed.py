@@ -1,5 +1,5 @@
 """Streamed all-reduce: of arrays that lie anywhere, among the ranks of a node, through a small window of memory that
-they share. Its program is :mod:`ringtrain.collectives.execution.stream_program`.
+they share. What a rank does, and for what it waits, is proved in the tests (tests/collectives/stream_program.py).
 
 The ranks' additions read the others' slots and write the array itself: nothing else is copied. Reductions share one
 window, so they run one after another in the order of their starts, which all ranks make alike.

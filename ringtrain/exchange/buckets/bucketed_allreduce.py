@@ -3,6 +3,7 @@
 A wire of 16 bits rounds numbers on their way, and so the sum: replicas stay equal, but not to one rank alone.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -23,16 +24,46 @@ from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket, make_buckets
 
 
-class BucketedAllReduce:
-    """Prepares all-reduces as the options say, one for each bucket.
+class GradientReduction(ABC):
+    """Sums the gradients of all ranks, bucket by bucket.
 
-    ``exact`` if only the type itself rounds. ``streams``: of the network and of the sums. Raises UsageError for unknown
-    names.
+    header:         its addition to the run's header
+    exact:          whether only the type itself rounds
+    state_is_local: whether rank 0 holds its whole state
+    required_names, optional_names: of the arrays in its state
+    notes:          lines for the user, once it is bound
     """
 
-    required_names: Collection[str] = ()  # no state is kept from sum to sum
-    optional_names: Collection[str] = ()
     header, state_is_local = "", True
+    exact: bool
+    required_names: Collection[str] = ()
+    optional_names: Collection[str] = ()
+    notes: Sequence[str] = ()
+
+    @abstractmethod
+    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
+        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective."""
+
+    @abstractmethod
+    def rehearse(self) -> None:
+        """Run every operation of a sum once, but those that an update rehearses."""
+
+    def before(self, iteration: int) -> None:  # noqa: B027
+        """Begin an iteration."""
+
+    def state(self) -> dict:
+        """Return what is kept from sum to sum. Collective."""
+        return {}
+
+    def restore(self, state: dict) -> None:  # noqa: B027
+        """Take a state that :meth:`state` returned."""
+
+
+class BucketedAllReduce(GradientReduction):
+    """Prepares all-reduces as the options say, one for each bucket.
+
+    ``streams``: of the network and of the sums. Raises UsageError for unknown names.
+    """
 
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
@@ -43,11 +74,9 @@ class BucketedAllReduce:
         check_algorithm(config.algorithm, not self.exact)
         self._bucket_bytes, self.segment_bytes = config.bucket_bytes, config.segment_bytes
         self.deadline_s, self.guard, self.early = config.deadline_s, settings.guard, config.overlap != "none"
-        self.notes: Sequence[str] = ()
 
     def bind(self, spans: Sequence[Span], buffer: Array, weights: bool = False) -> Reducer:
-        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Buckets of frozen ones
-        are not sent, unless ``weights`` are summed in it too. Collective."""
+        """Return the reducer. Buckets of frozen spans are not sent, unless ``weights`` are summed in it too."""
         buckets = self.buckets(spans, buffer.dtype)
         names = [b.name for b in buckets]
         pieces = [(b.start, b.start if b.frozen and not weights else b.stop) for b in buckets]
@@ -108,15 +137,6 @@ class BucketedAllReduce:
     def rehearse(self) -> None:
         if self._wire is not None:
             warm_up(self._wire, self.streams.own)
-
-    def before(self, iteration: int) -> None:
-        """All iterations are alike."""
-
-    def state(self) -> dict:
-        return {}
-
-    def restore(self, state: dict) -> None:
-        """There is nothing to restore."""
 
 
 def _sizes(reasons: dict[int, str]) -> str:

@@ -1,6 +1,6 @@
 """The update of each bucket when its sum has arrived: after backward or in the next forward."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
@@ -91,15 +91,6 @@ class BucketUpdater:
     def _apply(self, place: int, bucket: Bucket, exposed: bool = True) -> None:
         self._update.apply(bucket.start, bucket.stop)
         self._updated(place, exposed)
-
-
-def summed_buckets(sums: Reducer, update: OwnedUpdate, lr: float) -> Iterable[Bucket]:
-    """Begin an update, and return the buckets, each when its sum has arrived; all at once if the update begins with all
-    gradients."""
-    if update.needs_all:
-        sums.wait_all()
-    update.begin(lr)
-    return sums.buckets if update.needs_all else sums.arrivals()
 
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:

@@ -10,7 +10,7 @@ Names and places alone decide how, never times: within one node in memory that a
 schedule that the user names is taken if it is proved to add as the tree does. The bits depend on none of this.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from ringtrain.collectives.proof.addition_order import prove, qualifying
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
-from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.shard_sums import ShardSums
 from ringtrain.exchange.settings import ExchangeSettings
@@ -35,30 +35,26 @@ from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 
 
-class ReproducibleAllReduce:
+class ReproducibleAllReduce(GradientReduction):
     """Prepares sums of the gradients of shards in one order, whatever the number of ranks.
 
     ``shards``: those of this rank, start:stop. ``nbytes``: once bound, its memory in addition to the buffer. Raises
     ConfigError for more ranks than shards, and for an algorithm that adds in another order. Collective.
     """
 
-    exact, state_is_local = True, True
-    required_names: Collection[str] = ()
-    optional_names: Collection[str] = ()
+    exact = True
 
     def __init__(self, settings: ExchangeSettings):
         transport, count, algorithm = settings.transport, settings.config.shards, settings.config.algorithm
         check_ranks(transport.size, count)
         self._count, self._transport, self._ops = count, transport, settings.ops
-        self._summing = BucketedAllReduce(settings.with_options(algorithm=AUTO))
+        self._plain = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = shard_range(transport.rank, transport.size, count)
         self.header = f"reproducible over {count} shards"
-        self.notes: Sequence[str] = ()
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
-        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective."""
-        transport, summing = self._transport, self._summing
+        transport, summing = self._transport, self._plain
         further = max(map(self._schedule.inputs_of, range(transport.size))) - 1
         self._inputs = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
         self._sums = ShardSums(self._ops, buffer, self.shards, self._count, self._inputs, transport.scratch)
@@ -92,11 +88,11 @@ class ReproducibleAllReduce:
             return EmptyReduction()
         parts = [array[bucket.start : bucket.stop] for array in (buffer, *self._inputs)]
         made = self._in_place(parts, tag) if mapped else self._over_messages(parts, tag)
-        guard = self._summing.guard
+        guard = self._plain.guard
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, of=bucket.name)
 
     def _in_place(self, parts: Sequence[Array], tag: int) -> Reduction:
-        transport, own = self._transport, self._summing.streams.own
+        transport, own = self._transport, self._plain.streams.own
         plan, counter = canonical_plan(transport.size, self._count), transport.signal_counter(tag)
         views = [transport.peer_views(part) or [] for part in parts]
         assert counter is not None  # bind() has found shared memory
@@ -106,22 +102,13 @@ class ReproducibleAllReduce:
         return made
 
     def _over_messages(self, parts: Sequence[Array], tag: int) -> Execution:
-        transport, own = self._transport, self._summing.streams.own
-        segment = self._summing.segment_bytes or segment_for(transport)
+        transport, own = self._transport, self._plain.streams.own
+        segment = self._plain.segment_bytes or segment_for(transport)
         inputs = parts[1 : self._schedule.inputs_of(transport.rank)]
         return Execution(self._schedule, transport, parts[0], own.add, tag, segment, own, inputs=inputs)
 
     def rehearse(self) -> None:
         """It adds and copies alone."""
-
-    def before(self, iteration: int) -> None:
-        """All iterations are alike."""
-
-    def state(self) -> dict:
-        return {}
-
-    def restore(self, state: dict) -> None:
-        """There is nothing to restore."""
 
 
 def check_ranks(size: int, count: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.config.record import TrainConfig
-from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.compression.error_feedback import ErrorFeedback
 from ringtrain.exchange.compression.method import Compressor
 from ringtrain.exchange.compression.powersgd import PowerSGD
@@ -17,7 +17,7 @@ METHODS: dict[str, Callable[[TrainConfig], Compressor]] = {
 }
 
 
-def make_summing(settings: ExchangeSettings) -> BucketedAllReduce | ErrorFeedback:
+def make_gradient_reduction(settings: ExchangeSettings) -> GradientReduction:
     """Return plain or compressed sums, as the configuration says."""
     config = settings.config
     if config.compress == NONE:

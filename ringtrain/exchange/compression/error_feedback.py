@@ -1,13 +1,13 @@
 """Error feedback: sums of compressed gradients, and the residual that each rank keeps for later iterations."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange.base import RankState
-from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.method import CompressionContext, Compressor, least_bytes
 from ringtrain.exchange.settings import ExchangeSettings
@@ -17,7 +17,7 @@ from ringtrain.nn.base import Span
 RESIDUAL = "residual"
 
 
-class ErrorFeedback(RankState):
+class ErrorFeedback(GradientReduction, RankState):
     """Sums compressed gradients; each rank adds its residual to its next gradient.
 
     method: a new one for each run
@@ -29,13 +29,12 @@ class ErrorFeedback(RankState):
 
     exact = False
     state_is_local = False  # residuals differ from rank to rank
-    required_names: Collection[str] = ()
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops = settings.transport, settings.ops
         self.differs = settings.transport.size > 1
         self._method, self._begin = method, begin
-        self._summing = BucketedAllReduce(settings)
+        self._plain = BucketedAllReduce(settings)
         self._phased: list[_PhasedSum] = []  # unless sums are compressed from the beginning
         self.header = f"with {self._method.header}, error feedback"
         if self._begin:
@@ -43,9 +42,8 @@ class ErrorFeedback(RankState):
         self.optional_names = (RESIDUAL, *self._method.state_names)
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
-        """Return the reducer of ``buffer``, a flat array over the arena of these spans. Collective. Raises ConfigError
-        without a parameter to compress."""
-        transport, summing = self._transport, self._summing
+        """Return the reducer. Raises ConfigError without a parameter to compress."""
+        transport, summing = self._transport, self._plain
         self._residual = transport.allocate(buffer.size, buffer.dtype)
         buckets = summing.buckets(spans, buffer.dtype)
         pieces = [(bucket.start, bucket.stop) for bucket in buckets]
@@ -74,8 +72,8 @@ class ErrorFeedback(RankState):
         ]
 
     def rehearse(self) -> None:
-        self._summing.rehearse()
-        self._method.rehearse(self._summing.streams.own)
+        self._plain.rehearse()
+        self._method.rehearse(self._plain.streams.own)
 
     def before(self, iteration: int) -> None:
         for each in self._phased:

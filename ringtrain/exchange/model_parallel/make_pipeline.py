@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.reduce_scatter import schedule_name
-from ringtrain.exchange.buckets.subgroup import OUTSIDE, Subgroup
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
 from ringtrain.exchange.model_parallel.layer_placement import check_ranks
@@ -13,6 +12,17 @@ from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.transport.loopback import Loopback
+
+OUTSIDE = -1
+
+
+class OutsideFront(Loopback):
+    """The ``size`` ranks in front, for a rank behind: their number, and no messages with them."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.seat = replace(self.seat, rank=OUTSIDE, size=size)
 
 
 def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:
@@ -20,7 +30,8 @@ def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSett
     Raises ConfigError unless ranks are left in front."""
     config, transport = settings.config, settings.transport
     check_ranks(transport.size, config.fc_ranks)
-    front = Subgroup(transport, range(transport.size - config.fc_ranks), config.deadline_s)
+    ranks = range(transport.size - config.fc_ranks)
+    front = transport.lasting_group(ranks)
     norm = SumOverRanks(settings)
 
     def add_parts(squares: float) -> float:
@@ -28,9 +39,15 @@ def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSett
         return norm(0.0 if transport.rank else squares)
 
     # The guard numbers the collectives of all ranks; those of some ranks are not among them.
-    within = replace(settings, transport=front, guard=None, tuning=None, add_external_square_norm=add_parts)
+    within = replace(
+        settings,
+        transport=front or OutsideFront(len(ranks)),
+        guard=None,
+        tuning=None,
+        add_external_square_norm=add_parts,
+    )
     inner = make_inner(within.with_options(algorithm=schedule_name(config.algorithm, transport)))
     mail = ActivationChannel(transport, settings.ops, config.deadline_s)
-    if front.rank == OUTSIDE:  # it has made the strategy for its facts alone
+    if front is None:  # it has made the strategy for its facts alone
         return PipelineBehind(settings, mail, inner.facts, norm)
     return PipelineFront(settings, mail, inner)

@@ -8,7 +8,6 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.exchange.base import ExchangeFacts, State, all_train
 from ringtrain.exchange.buckets.reducer import Reducers
-from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel, GroupRows
 from ringtrain.exchange.model_parallel.hybrid_layers import divided
@@ -40,8 +39,10 @@ class PipelineBehind(Pipeline):
     def prepare(self, graph: Graph) -> Graph:
         super().prepare(graph)
         settings, self.part = self.settings, self.table.part
-        self.group = Subgroup(settings.transport, self.table.ranks, settings.config.deadline_s)
-        within = replace(settings, transport=self.group, guard=None, share=_row_share).with_options(accumulate=1)
+        group = settings.transport.lasting_group(self.table.ranks)
+        assert group is not None, "this rank is among those of its layers"
+        self.group = group
+        within = replace(settings, transport=group, guard=None, share=_row_share).with_options(accumulate=1)
         if self.group.size > 1:
             self.layouts = MicrobatchLayouts(within, all_train(self.group.size))
             self.part = divided(self.part, 0, self.layouts, None)

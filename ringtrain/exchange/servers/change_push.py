@@ -17,33 +17,42 @@ Source: Ho et al., NIPS 2013, and Cui et al., Exploiting bounded staleness to sp
 Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (changes of weights, asynchronously averaged).
 """
 
-from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.meetings import Meetings
+from ringtrain.exchange.servers.parameter_server import ParameterServer
 from ringtrain.exchange.servers.shards import Shards
-from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
 
 
-class ChangePush:
+class ChangePush(ParameterServer):
     """Updates all weights alone, pushes the changes to the servers, and pulls weights."""
 
     updates_at_owner = False
-    ready_points = wait_points = frozenset[str]()
-    state_bytes = None
+    serving: Meetings
 
-    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
-        config, transport, ops = settings.config, settings.transport, settings.ops
-        self._ops, self._arena, self._forward = ops, arena, config.overlap == FORWARD
+    def _bind(self, shards: Shards, optimizer: Optimizer) -> tuple[OwnedUpdate, list[str]]:
+        settings, roles, arena = self._settings, self._roles, self._arena
+        config, transport = settings.config, settings.transport
+        self._forward = config.overlap == FORWARD
         self._every = config.average_every if config.sync == "averaging" else 1
-        self.notes = [
+        self._is_worker = transport.rank in roles.trainers
+        pieces = everything(arena) if self._is_worker else []
+        update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, config.clip_norm)
+        self._add = add = SumOverRanks(settings)
+        self._first, self._workers = transport.rank == roles.trainers[0], len(roles.trainers)
+        weights = shards.broadcasts(arena.weights, range(transport.size))
+        self._endpoint = Endpoint(settings, roles, shards, arena)
+        self.serving = Meetings(self._endpoint, weights, add, self._push_rest)
+        self.reducers = Reducers({}, others=[weights], messages=[self._endpoint])
+        self._examples = ExampleShare()
+        self._since = self._made = 0  # updates since the last push; iterations
+        return update, [
             (
                 "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them "
                 "after backward, since they need the learning rate and the whole gradient"
@@ -54,19 +63,11 @@ class ChangePush:
                 else []
             ),
         ]
-        self._is_worker = transport.rank in roles.trainers
-        pieces = everything(arena) if self._is_worker else []
-        self.update = OwnedUpdate(ops, arena, optimizer, arena.grads, pieces, config.clip_norm)
-        self._add = add = SumOverRanks(settings)
-        self._first, self._workers = transport.rank == roles.trainers[0], len(roles.trainers)
-        weights = shards.broadcasts(arena.weights, range(transport.size))
-        self._endpoint = Endpoint(settings, roles, shards, arena)
-        self.serving = Meetings(self._endpoint, weights, add, self._push_rest)
-        self.reducers = Reducers({}, others=[weights], messages=[self._endpoint])
-        self._examples = ExampleShare()
-        self._since = self._made = 0  # updates since the last push; iterations
 
-    def before(self, examples: int, total: int) -> None:
+    def denominator(self, local: float, total: float) -> float:
+        return local
+
+    def before(self, iteration: int, examples: int, total: int) -> None:
         self.serving.begin()
         with self._endpoint.exposed():
             self._endpoint.serve()
@@ -83,15 +84,15 @@ class ChangePush:
         with self._endpoint.exposed():
             self._endpoint.serve()
 
-    def finish(self, lr: float) -> None:
+    def finish(self, iteration: int, lr: float) -> None:
         self._made += 1
         if not self._is_worker:
             with self._endpoint.exposed():
                 self._endpoint.keep_pace(self._made)
             return
         if self._examples.here:  # a rank without examples makes no update
-            self.update.begin(lr)
-            self.update.apply()
+            self._update.begin(lr)
+            self._update.apply()
         self._since += 1
         if self._since == self._every:
             with self._endpoint.exposed():
@@ -120,12 +121,12 @@ class ChangePush:
     def synchronize(self) -> None:
         self.serving.synchronize()
 
-    def gather(self) -> dict:
+    def _gather(self) -> dict:
         """Return the mean of the workers' states on all ranks; each keeps its own. Where they do not differ it is the
         first worker's, to the bit."""
         share = self._is_worker / self._workers if self.serving.states_differ else float(self._first)
-        mean = self.update.gathered(self._arena.grads, lambda: self._add_shares(share))
-        return mean | {STEP: round(self._add(share * self.update.step))}
+        mean = self._update.gathered(self._arena.grads, lambda: self._add_shares(share))
+        return mean | {STEP: round(self._add(share * self._update.step))}
 
     def _add_shares(self, share: float) -> None:
         grads = self._arena.grads

@@ -15,43 +15,33 @@ deep learning using synchronous stochastic gradient descent, Intel 2016.
 """
 
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Roles, Serving
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, BucketUpdater
 from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.servers.parameter_server import ParameterServer
 from ringtrain.exchange.servers.shards import Shards
-from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
 
 
-class GradientPush:
+class GradientPush(ParameterServer):
     """Pushes each bucket's gradients to its server, which updates it, and pulls the weights."""
 
     updates_at_owner = True
-    serving = Serving()
 
-    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena, optimizer: Optimizer):
-        config, ops, grads = settings.config, settings.ops, arena.grads
-        self._arena, self._pieces, self._overlap = arena, shards.pieces, config.overlap
+    def _bind(self, shards: Shards, optimizer: Optimizer) -> tuple[OwnedUpdate, list[str]]:
+        settings, roles, arena = self._settings, self._roles, self._arena
+        config, grads = settings.config, arena.grads
+        self._pieces, self._overlap = shards.pieces, config.overlap
         owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings).square_norm
-        self.update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total)
+        update = OwnedUpdate(self._ops, arena, optimizer, grads, owned, config.clip_norm, total)
         forward = self._overlap == FORWARD
         self._gradients = shards.sums(grads, roles.trainers, self._serve)
         self._weights = shards.broadcasts(arena.weights, roles.trainers, self._serve, lowest_first=forward)
         self._served = shards.places_of(settings.transport.rank)
         self._pulls = InArrivalOrder(self._weights, self._served)
-        self._updates = BucketUpdater(settings, self.update, self._gradients, updated=self._send)
-        self.notes: list[str] = []
-        if forward and config.clip_norm is not None:
-            self.notes = [
-                (
-                    "with --overlap forward servers send buckets back when all gradients have arrived: only then is "
-                    f"{texts.CLIP_FACTOR(norm=config.clip_norm)} known"
-                )
-            ]
+        self._updates = BucketUpdater(settings, update, self._gradients, updated=self._send)
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
         # A device may hold messages back: they leave when tested, and a wait for activations or the loss tests none.
@@ -62,25 +52,25 @@ class GradientPush:
             others=[self._gathers, self._missed],
             before_close=self._complete,
         )
-
-    @property
-    def state_bytes(self) -> int:
-        return self.update.nbytes
-
-    @property
-    def ready_points(self) -> frozenset[str]:
-        return self._spans_of(self._gradients.ready_points) if self._overlap != NONE else frozenset()
-
-    @property
-    def wait_points(self) -> frozenset[str]:
-        return self._spans_of(self._weights.ready_points) if self._overlap == FORWARD else frozenset()
+        if self._overlap != NONE:
+            self.ready_points = self._spans_of(self._gradients.ready_points)
+        if forward:
+            self.wait_points = self._spans_of(self._weights.ready_points)
+        if not forward or config.clip_norm is None:
+            return update, []
+        return update, [
+            (
+                "with --overlap forward servers send buckets back when all gradients have arrived: only then is "
+                f"{texts.CLIP_FACTOR(norm=config.clip_norm)} known"
+            )
+        ]
 
     def _spans_of(self, names: frozenset[str]) -> frozenset[str]:
         """Names of the spans that have one of these pieces."""
         pieces = self._pieces.items()
         return frozenset(name for name, parts in pieces if any(piece.name in names for piece in parts))
 
-    def before(self, examples: int, total: int) -> None:
+    def before(self, iteration: int, examples: int, total: int) -> None:
         if not examples:  # no forward pass waits for weights, and gradients are zeroed at once
             self._complete()
 
@@ -98,7 +88,7 @@ class GradientPush:
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
             self._gradients.grad_ready(piece)
 
-    def finish(self, lr: float) -> None:
+    def finish(self, iteration: int, lr: float) -> None:
         """Update each bucket when its sum has arrived, and send its weights back at once. With ``forward`` that happens
         whenever this rank waits or goes from layer to layer, until it has read them all."""
         self._behind = self._dedicated
@@ -129,5 +119,5 @@ class GradientPush:
             self._missed.wait_all()
             self._behind = False
 
-    def gather(self) -> dict:
-        return self.update.gathered(self._arena.grads, self._gathers.wait_all)
+    def _gather(self) -> dict:
+        return self._update.gathered(self._arena.grads, self._gathers.wait_all)

@@ -12,35 +12,30 @@ worker: the server's link is the bottleneck.
 Source: Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014.
 """
 
+from abc import abstractmethod
 from dataclasses import replace
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
-from ringtrain.exchange.servers.change_push import ChangePush
-from ringtrain.exchange.servers.gradient_push import GradientPush
 from ringtrain.exchange.servers.ownership import format_load, format_servers, roles_of
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
 
 
-def make_parameter_server(settings: ExchangeSettings) -> "ParameterServer":
-    """Return the strategy: workers push changes of weights if the run has a staleness or is asynchronous."""
-    stale = settings.config.asynchronous or settings.config.staleness
-    return ParameterServer(settings, ChangePush if stale else GradientPush)
-
-
 class ParameterServer(Exchange):
-    """Divides the weights among servers; ``push``: the messages of workers and servers.
+    """Divides the weights among servers. Raises ConfigError for more servers than ranks, or than parameters.
 
-    Raises ConfigError for more servers than ranks, or than parameters.
+    updates_at_owner: whether servers have the optimizer, and not workers
     """
 
-    def __init__(self, settings: ExchangeSettings, push: type[GradientPush] | type[ChangePush]):
+    updates_at_owner: bool
+
+    def __init__(self, settings: ExchangeSettings):
         # Messages of a device leave when they are tested, which no layer does that waits for a sum of statistics.
         held_back = settings.config.overlap == FORWARD and settings.config.batch_norm == "sync" and settings.ops.records
         if held_back:
@@ -56,14 +51,14 @@ class ParameterServer(Exchange):
             if held_back
             else [],
         )
-        self._settings, self._push_type = settings, push
+        self._settings, self._ops = settings, settings.ops
         staleness = staleness_of(config)
-        roles = roles_of(settings.transport.size, config.servers, config.dedicated)
+        self._roles = roles = roles_of(settings.transport.size, config.servers, config.dedicated)
         self.facts = ExchangeFacts(
             name=config.sync,
             header=_header(config, roles, staleness),
             roles=roles,
-            exact=push.updates_at_owner,
+            exact=self.updates_at_owner,
             state_is_local=False,
             max_iteration_lag=staleness + 1 if staleness else 0,
             dynamic_batches=config.asynchronous,
@@ -71,33 +66,23 @@ class ParameterServer(Exchange):
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        whole_parameters = self._push_type.updates_at_owner and optimizer.layerwise
-        shards = Shards(self._settings, arena, len(self.facts.roles.servers), whole_parameters)
-        push = self._push = self._push_type(self._settings, self.facts.roles, shards, arena, optimizer)
-        self.serving = push.serving
-        self.owned_state = OwnedState(push.update, push.synchronize, gather=push.gather)
-        self.reducers, self.rehearsed = push.reducers, [push.update]
-        self.ready_points, self.wait_points = push.ready_points, push.wait_points
-        notes = [format_load(shards.parts, arena.weights.dtype.itemsize), *push.notes, *self._notes]
-        self.facts = replace(self.facts, notes=notes, state_bytes=push.state_bytes)
+        self._arena = arena
+        whole_parameters = self.updates_at_owner and optimizer.layerwise
+        shards = Shards(self._settings, arena, len(self._roles.servers), whole_parameters)
+        self._update, notes = self._bind(shards, optimizer)
+        self.rehearsed = [self._update]
+        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
+        notes = [format_load(shards.parts, arena.weights.dtype.itemsize), *notes, *self._notes]
+        state_bytes = self._update.nbytes if self.updates_at_owner else None
+        self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
-    def denominator(self, local: float, total: float) -> float:
-        return total if self._push.updates_at_owner else local
+    @abstractmethod
+    def _bind(self, shards: Shards, optimizer: Optimizer) -> tuple[OwnedUpdate, list[str]]:
+        """Prepare the messages; return the update, and notes."""
 
-    def before(self, iteration: int, examples: int, total: int) -> None:
-        self._push.before(examples, total)
-
-    def before_read(self, span: Span) -> None:
-        self._push.before_read(span)
-
-    def grad_ready(self, span: Span) -> None:
-        self._push.grad_ready(span)
-
-    def finish(self, iteration: int, lr: float) -> None:
-        self._push.finish(lr)
-
-    def synchronize(self) -> None:
-        self._push.synchronize()
+    @abstractmethod
+    def _gather(self) -> dict:
+        """Return the optimizer's whole state. Collective."""
 
 
 def _header(config: TrainConfig, roles: Roles, staleness: int | None) -> str:

@@ -16,7 +16,7 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
-from ringtrain.exchange.compression.catalogue import make_summing
+from ringtrain.exchange.compression.catalogue import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
@@ -31,15 +31,15 @@ class AllReduce(Exchange):
         config = settings.config
         self._settings, self._elastic = settings, config.elastic is not None
         self._reproducible = ReproducibleAllReduce(settings) if config.reproducible else None
-        self._summing = self._reproducible or make_summing(settings)
+        self._reduction = self._reproducible or make_gradient_reduction(settings)
         self._min_examples = config.shards if self._reproducible else 1
         self.facts = ExchangeFacts(
             name="allreduce",
-            header=self._summing.header,
+            header=self._reduction.header,
             roles=all_train(settings.transport.size),
-            exact=self._summing.exact,
-            state_is_local=self._summing.state_is_local,
-            survives_rank_loss=self._elastic and self._summing.state_is_local,
+            exact=self._reduction.exact,
+            state_is_local=self._reduction.state_is_local,
+            survives_rank_loss=self._elastic and self._reduction.state_is_local,
             shards=self._reproducible.shards if self._reproducible else None,
         )
 
@@ -49,18 +49,18 @@ class AllReduce(Exchange):
         pieces, scale = everything(arena), settings.scale
         update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, clip_norm, total, scale)
         self._update = update
-        self._gradients = self._summing.bind(arena.spans, grads)
+        self._gradients = self._reduction.bind(arena.spans, grads)
         self._updates = BucketUpdater(settings, update, self._gradients, self._elastic)
-        self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._summing])
+        self.owned_state = OwnedState(update, self.synchronize, replicated=lambda: True, parts=[self._reduction])
         self.reducers = Reducers({"gradients": self._gradients})
-        self.rehearsed = [update, self._summing]
+        self.rehearsed = [update, self._reduction]
         self.ready_points, self.wait_points = self._gradients.ready_points, self._updates.wait_points
         state_bytes = update.nbytes + (self._reproducible.nbytes if self._reproducible else 0)
-        notes = [*self._summing.notes, *filter(None, [self._updates.note])]
+        notes = [*self._reduction.notes, *filter(None, [self._updates.note])]
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def lone_update(self) -> OwnedUpdate | None:
-        plain = type(self._summing) is BucketedAllReduce and self._summing.exact
+        plain = type(self._reduction) is BucketedAllReduce and self._reduction.exact
         return self._update if plain and self._settings.transport.size == 1 and self._update.recorded else None
 
     def before(self, iteration: int, examples: int, total: int) -> None:
@@ -68,7 +68,7 @@ class AllReduce(Exchange):
         there, and this iteration writes the gradients that they read."""
         if not examples or total < self._min_examples:
             self._updates.synchronize()
-        self._summing.before(iteration)
+        self._reduction.before(iteration)
 
     def before_read(self, span: Span) -> None:
         self._updates.before_read(span)

@@ -41,12 +41,12 @@ class Averaging(Exchange):
         self._settings, config = settings, settings.config
         outer = (config.outer_momentum, config.outer_lr)
         self._outer = OuterOptimizer(settings.ops, *outer) if outer != (0.0, 1.0) else None
-        self._summing = BucketedAllReduce(settings)
+        self._reduction = BucketedAllReduce(settings)
         self.facts = ExchangeFacts(
             name="averaging",
             header=_header(config, self._outer is not None),
             roles=all_train(settings.transport.size),
-            exact=self._summing.exact and config.average_every == 1 and config.average_momentum == AVERAGE,
+            exact=self._reduction.exact and config.average_every == 1 and config.average_momentum == AVERAGE,
             state_is_local=False,
         )
         self._together = True  # whether this iteration sums gradients
@@ -54,7 +54,7 @@ class Averaging(Exchange):
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config = self._settings, self._settings.config
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), config.clip_norm)
-        self._sums = self._summing.bind(arena.spans, arena.grads, weights=True)
+        self._sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
         self._updates = BucketUpdater(settings, self._update, self._sums)
         if self._outer:
@@ -68,7 +68,7 @@ class Averaging(Exchange):
             rank_state=averages,
         )
         self.reducers = Reducers({"gradients and weights" if config.average_from else "weights": self._sums})
-        self.rehearsed = [self._update, self._summing, *([self._outer] if self._outer else [])]
+        self.rehearsed = [self._update, self._reduction, *([self._outer] if self._outer else [])]
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and config.clip_norm is None and self._outer is None
         travels = config.average_from or config.overlap == BACKWARD
@@ -84,7 +84,7 @@ class Averaging(Exchange):
         self.facts = replace(
             self.facts,
             exact=self.facts.exact and linear,
-            notes=[*self._summing.notes, *filter(None, [note, of_mean])],
+            notes=[*self._reduction.notes, *filter(None, [note, of_mean])],
             state_bytes=self._update.nbytes + (self._outer.nbytes if self._outer else 0),
         )
 

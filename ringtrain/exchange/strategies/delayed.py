@@ -21,7 +21,7 @@ from ringtrain.arrays import Array
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
-from ringtrain.exchange.compression.catalogue import make_summing
+from ringtrain.exchange.compression.catalogue import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
@@ -54,10 +54,10 @@ class Delayed(Exchange):
 
     def __init__(self, settings: ExchangeSettings):
         self._settings, self._ops = settings, settings.ops
-        self._summing = make_summing(settings)
+        self._reduction = make_gradient_reduction(settings)
         self.facts = ExchangeFacts(
             name="delayed",
-            header=", ".join(filter(None, ("by one iteration", self._summing.header))),
+            header=", ".join(filter(None, ("by one iteration", self._reduction.header))),
             roles=all_train(settings.transport.size),
             exact=False,
             state_is_local=False,  # the sum under way has to arrive first
@@ -68,19 +68,19 @@ class Delayed(Exchange):
         self._arena, config = arena, self._settings.config
         self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
         self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), config.clip_norm)
-        self._gradients = self._summing.bind(arena.spans, buffer)
+        self._gradients = self._reduction.bind(arena.spans, buffer)
         self._pending = PendingGradient(self._ops, buffer)
         self.owned_state = OwnedState(
             self._update,
             self.synchronize,
             replicated=lambda: True,
-            parts=[self._pending, self._summing],
+            parts=[self._pending, self._reduction],
             arrays=self._arrays,
         )
-        self.rehearsed = [self._update, self._summing]
+        self.rehearsed = [self._update, self._reduction]
         self.reducers = Reducers({"gradients": self._gradients}, before_close=self.synchronize)
         notes = [
-            *self._summing.notes,
+            *self._reduction.notes,
             *(
                 [
                     (
@@ -99,7 +99,7 @@ class Delayed(Exchange):
         return [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending.is_set else []
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        self._summing.before(iteration)
+        self._reduction.before(iteration)
 
     def before_read(self, span: Span) -> None:
         self._gradients.test()

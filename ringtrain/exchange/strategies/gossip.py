@@ -50,20 +50,20 @@ class Gossip(Exchange):
             state_is_local=False,
             max_iteration_lag=config.gossip_max_lag,
         )
-        self._summing = BucketedAllReduce(settings)
+        self._reduction = BucketedAllReduce(settings)
         self._partners = partners(transport.rank, config.seed, transport.size)
         self._here = 0  # examples of this iteration, on this rank
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ops, clip_norm = self._settings.ops, self._settings.config.clip_norm
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
-        sums = self._summing.bind(arena.spans, arena.grads, weights=True)
+        sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
         met = {partner for partner in self._partners if partner is not None}
         self._partner_weights = PartnerWeights(self._settings, arena, met)
         alike, gather = (lambda: not averages.differs), averages.gather
         self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=averages)
-        self.rehearsed = [self._update, self._summing]
+        self.rehearsed = [self._update, self._reduction]
         self.reducers = Reducers(
             {"means": sums},
             messages=[self._partner_weights],
@@ -71,7 +71,7 @@ class Gossip(Exchange):
             before_close=self._partner_weights.free,
         )
         state_bytes = self._update.nbytes + self._partner_weights.nbytes
-        notes = [*self._summing.notes, *([texts.MEAN_ASIDE] if met else [])]
+        notes = [*self._reduction.notes, *([texts.MEAN_ASIDE] if met else [])]
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def denominator(self, local: float, total: float) -> float:

@@ -16,34 +16,26 @@ of the others until they are added.
 Source: DataParallel of PyTorch, Paszke et al., NeurIPS 2019; the data parallelism of Caffe and Torch before it.
 """
 
-from dataclasses import replace
-
 from ringtrain.collectives.algorithms.star import ROOT
-from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
-from ringtrain.exchange.buckets.deferred_update import summed_buckets
-from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
+from ringtrain.exchange.base import ExchangeFacts, Roles
 from ringtrain.exchange.buckets.reducer import Reducer, Reducers
-from ringtrain.exchange.buckets.streams import stream_pair
-from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.root_batches import RootBatches
-from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
+from ringtrain.exchange.strategies.sharded import Sharded
+from ringtrain.exchange.update.owned_update import STEP
 from ringtrain.humanize import format_bytes
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import make_buckets
-from ringtrain.optim.optimizers import Optimizer
 
 STAR = "star"
 
 
-class Master(Exchange):
-    """Sends the batch from rank 0, which adds the gradients, updates, and sends the weights back."""
+class Master(Sharded):
+    """Sends the batch from rank 0, which adds the gradients, updates, and sends the weights back: its shard is all."""
 
     batches: RootBatches
+    divides_parameters = False
 
     def __init__(self, settings: ExchangeSettings):
-        self._settings, self._streams = settings, stream_pair(settings.ops)
+        super().__init__(settings, STAR)
         self._is_root = settings.transport.rank == ROOT
         self.batches = RootBatches(settings)
         self._received = 0  # bytes of gradients, or weights
@@ -57,45 +49,22 @@ class Master(Exchange):
             all_reduces=False,
         )
 
-    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        settings, config, grads, streams = self._settings, self._settings.config, arena.grads, self._streams
-        self._arena = arena
-        buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
-        halves = ReduceScatterAllGather(
-            STAR, settings.transport, streams.own, buckets, config.segment_bytes, settings.guard
+    def _make_reducers(self, training: dict[str, Reducer]) -> Reducers:
+        return Reducers(
+            training, messages=[self.batches], received=lambda: self._received + self.batches.bytes_received
         )
-        pieces = everything(arena) if self._is_root else []
-        total = SumOverRanks(settings).square_norm  # every rank clips, and only the root has gradients
-        self._update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, config.clip_norm, total)
-        self._gradients = Reducer(buckets, halves.scatters(grads, 0), config.deadline_s, streams=streams)
-        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), config.deadline_s, streams=streams)
-        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
-        self.rehearsed = [self._update]
-        self.reducers = Reducers(
-            {"gradients": self._gradients, "weights": self._weights},
-            messages=[self.batches],
-            received=lambda: self._received + self.batches.bytes_received,
-        )
-        self.ready_points = self._gradients.ready_points
-        state = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
-        notes = [f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {state}"]
-        self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
 
-    def grad_ready(self, span: Span) -> None:
-        self._gradients.grad_ready(span)
+    def _memory(self, shares: list[int], nbytes: int) -> str:
+        return (
+            f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's "
+            f"{format_bytes(nbytes * sum(shares))}"
+        )
 
     def finish(self, iteration: int, lr: float) -> None:
-        """A bucket's weights are sent as soon as they are updated, while other sums still arrive."""
-        for bucket in summed_buckets(self._gradients, self._update, lr):
-            self._update.apply(bucket.start, bucket.stop)
-            self._weights.start_next()
-        self._weights.wait_all()
+        super().finish(iteration, lr)
         copies = self._settings.transport.size - 1 if self._is_root else 1
         self._received += copies * self._arena.count * self._arena.grads.dtype.itemsize
 
-    def synchronize(self) -> None:
-        """Nothing to do: every iteration ends with all weights everywhere."""
-
     def _gather(self) -> dict:
-        """The state on rank 0; elsewhere the step alone."""
+        """Return the state on rank 0; elsewhere the step alone."""
         return self._update.state() if self._is_root else {STEP: self._update.step}

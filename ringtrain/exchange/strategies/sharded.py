@@ -34,11 +34,16 @@ from ringtrain.optim.optimizers import Optimizer
 
 
 class Sharded(Exchange):
-    """Sums gradients by a reduce-scatter, updates this rank's shard, and gathers the weights."""
+    """Sums gradients by a reduce-scatter, updates this rank's shard, and gathers the weights.
 
-    def __init__(self, settings: ExchangeSettings):
+    divides_parameters: whether a parameter may lie in the shards of several ranks
+    """
+
+    divides_parameters = True
+
+    def __init__(self, settings: ExchangeSettings, algorithm: str | None = None):
         self._settings, self._streams = settings, stream_pair(settings.ops)
-        self._algorithm = schedule_name(settings.config.algorithm, settings.transport)
+        self._algorithm = algorithm or schedule_name(settings.config.algorithm, settings.transport)
         self._overlap = settings.config.overlap
         self._sum_over_ranks = SumOverRanks(settings)
         self.facts = ExchangeFacts(
@@ -50,32 +55,39 @@ class Sharded(Exchange):
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         transport, config, grads = self._settings.transport, self._settings.config, arena.grads
+        self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
             self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
         )
         owned, ops = halves.owned(transport.rank), self._settings.ops
-        total, add = self._sum_over_ranks.square_norm, self._sum_over_ranks.add
-        scale = self._settings.scale
+        total, scale = self._sum_over_ranks.square_norm, self._settings.scale
+        add = self._sum_over_ranks.add if self.divides_parameters else None
         self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total, scale, add)
-        self._at_once = self._update.needs_all or optimizer.layerwise
+        self._at_once = self._update.needs_all or (optimizer.layerwise and self.divides_parameters)
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
         deadline_s, streams = config.deadline_s, self._streams
         self._gradients = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
         self._weights = Reducer(buckets, gathers, deadline_s, streams=streams, order=lowest_first)
         self._coming = InArrivalOrder(self._weights)
-        whole = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
-        self.owned_state = OwnedState(
-            self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
-        )
+        if not self.facts.state_is_local:
+            self._state = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
         self.rehearsed = [self._update]
-        self.reducers = Reducers({"gradients": self._gradients, "weights": self._weights}, others=[whole])
+        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
+        self.reducers = self._make_reducers({"gradients": self._gradients, "weights": self._weights})
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
         notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
         self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
         self.ready_points = self._gradients.ready_points
         self.wait_points = self._weights.ready_points if self._overlap == FORWARD else frozenset()
+
+    def _make_reducers(self, training: dict[str, Reducer]) -> Reducers:
+        return Reducers(training, others=[self._state])
+
+    def _gather(self) -> dict:
+        """Return the optimizer's whole state, on rank 0 at least. Collective, unless ``facts.state_is_local``."""
+        return self._update.gathered(self._arena.grads, self._state.wait_all)
 
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """Say how much of the optimizer's state, ``nbytes`` an element, each rank keeps."""

@@ -230,7 +230,7 @@ def assemble(
         ),
         augment=augment_of(config, model),
         grain=grain,
-        replicas=ReplicaCheck(ops, arena, exchange, transport, config.deadline_s),
+        replicas=ReplicaCheck(ops, arena, exchange, transport),
     )
 
 

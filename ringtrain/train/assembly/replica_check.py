@@ -15,7 +15,6 @@ import numpy as np
 
 from ringtrain.errors import DivergedError, ReplicaError, everywhere
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.update.owned_update import OwnedArray
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -34,11 +33,11 @@ FAN = 256  # blocks of one step of the search for a difference
 class ReplicaCheck:
     """The check of one run. A rank with a part of the network is compared with no other."""
 
-    def __init__(self, ops: Ops, arena: Arena, exchange: Exchange, transport: Transport, deadline_s: float):
+    def __init__(self, ops: Ops, arena: Arena, exchange: Exchange, transport: Transport):
         self._ops, self._arena, self._exchange, self._transport = ops, arena, exchange, transport
         whole = exchange.facts.roles.whole(transport.size)
         self._compares = transport.rank in whole and len(whole) > 1
-        self._alike = transport if len(whole) == transport.size else Subgroup(transport, whole, deadline_s)
+        self._alike = transport if len(whole) == transport.size else transport.lasting_group(whole)
 
     def gradient_problem(self) -> str | None:
         """The first span of this rank whose gradient is not finite, or None. Call it before
@@ -78,11 +77,13 @@ class ReplicaCheck:
     def _describe_difference(
         self, when: str, alike: Sequence[OwnedArray], digests: list[str], wholes: Sequence[str], hosts: Sequence[str]
     ) -> str:
-        place = _first_differing(self._alike.gather_json(digests))
+        alike_ranks = self._alike
+        assert alike_ranks is not None, "this rank has a whole network"
+        place = _first_differing(alike_ranks.gather_json(digests))
         kept, span = alike[place // len(self._arena.spans)], self._arena.spans[place % len(self._arena.spans)]
         own = self._ops.to_host(kept.array[span.start : span.start + span.count])
-        first = _narrow(self._alike, own)
-        last = own.size - 1 - _narrow(self._alike, own[::-1])
+        first = _narrow(alike_ranks, own)
+        last = own.size - 1 - _narrow(alike_ranks, own[::-1])
         return texts.DIFFERING(
             when=when,
             who=_describe_ranks(wholes, hosts),
@@ -92,7 +93,7 @@ class ReplicaCheck:
             last=last,
             count=own.size,
             index=[int(at) for at in np.unravel_index(first, span.shape)],
-            values=holders(_groups(self._alike.gather_json(repr(own[first].item())))),
+            values=holders(_groups(alike_ranks.gather_json(repr(own[first].item())))),
         )
 
 

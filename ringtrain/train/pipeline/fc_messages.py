@@ -13,7 +13,6 @@ import numpy as np
 
 from ringtrain.data.batches.sampler import batch_part
 from ringtrain.exchange import tags
-from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.model_parallel.activation_messages import (
     GOODBYE,
     ActivationChannel,
@@ -27,6 +26,7 @@ from ringtrain.exchange.model_parallel.activation_messages import (
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Tapes
 from ringtrain.train.step.partition import micro_batches
+from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 
@@ -139,10 +139,10 @@ Choice = tuple[Kind, int]  # what to run for the first message of which place
 class ChosenByFirst:
     """Tells the ranks of a group what the first of them has chosen."""
 
-    def __init__(self, group: Subgroup, deadline_s: float):
-        self.leads, self.first, self._deadline_s = group.rank == 0, group.world_rank(0), deadline_s
+    def __init__(self, group: Transport, deadline_s: float):
+        self.leads, self.first, self._deadline_s = group.rank == 0, group.world_ranks[0], deadline_s
         self._told, self._listening = np.zeros(2, np.int64), False
-        moves = [(other, self._told) for other in (group.others if self.leads else [0])]
+        moves = [(other, self._told) for other in (range(1, group.size) if self.leads else [0])]
         self._handle = (group.sends if self.leads else group.recvs)(moves, tags.CHOICE)
 
     def tell(self, choice: Choice) -> None:
@@ -168,7 +168,7 @@ class FcMessages:
     ordered: whether messages are taken in one order, micro-batch by micro-batch, and not as they come
     """
 
-    def __init__(self, places: Sequence[PlaceMessages], ordered: bool, group: Subgroup, mail: ActivationChannel):
+    def __init__(self, places: Sequence[PlaceMessages], ordered: bool, group: Transport, mail: ActivationChannel):
         self._places, self._ordered, self._mail = places, ordered, mail
         self._choice = ChosenByFirst(group, mail.deadline_s)
         self._due, self._away = deque[Id](), deque[int]()  # messages of this iteration to come; places of those onward

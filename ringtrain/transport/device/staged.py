@@ -3,14 +3,15 @@
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Moves, TestedHandle, Transport
 from ringtrain.transport.device.staging import CopyEngine, Prepare, StagedMessage
-from ringtrain.transport.waiting import Patience, peers
+from ringtrain.transport.waiting import peers
 
 
 class StagedHandle(TestedHandle):
     """Moves of device memory, and possibly of host memory too."""
 
-    def __init__(self, engine: CopyEngine, messages: list[StagedMessage], verb: str, tag: int, patience: Patience):
-        self._engine, self._messages, self._verb, self._tag, self.patience = engine, messages, verb, tag, patience
+    def __init__(self, engine: CopyEngine, messages: list[StagedMessage], verb: str, tag: int, inner: Transport):
+        self._engine, self._messages, self._verb, self._tag = engine, messages, verb, tag
+        self.patience, self._names = inner.patience, inner.world_ranks
 
     def start(self) -> None:
         self._engine.start(self._messages)
@@ -20,7 +21,7 @@ class StagedHandle(TestedHandle):
         return all(message.done for message in self._messages)
 
     def awaited(self) -> str:
-        late = [message.channel.peer for message in self._messages if not message.done]
+        late = [self._names[message.channel.peer] for message in self._messages if not message.done]
         return texts.AWAITED_PEERS(peers=peers(late), verb=self._verb, tag=self._tag)
 
 
@@ -43,4 +44,4 @@ class Staged:
     def _handle(self, sending: bool, moves: Moves, tag: int, prepare: Prepare, verb: str) -> StagedHandle:
         channels = [(self._engine.channel(sending, peer, tag, prepare), span) for peer, span in moves]
         messages = [message for channel, span in channels for message in channel.messages(span)]
-        return StagedHandle(self._engine, messages, verb, tag, self._inner.patience)
+        return StagedHandle(self._engine, messages, verb, tag, self._inner)

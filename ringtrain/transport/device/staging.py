@@ -65,7 +65,7 @@ class CopyEngine:
 
     def channel(self, sending: bool, peer: int, tag: int, prepare: Prepare) -> "Channel":
         """Return the channel. ``prepare(moves, tag)`` prepares messages of the inner transport in that direction."""
-        key = (sending, peer, tag)
+        key = (prepare, peer, tag)
         if key not in self._channels:
             self._channels[key] = Channel(self, sending, peer, tag, prepare)
         return self._channels[key]

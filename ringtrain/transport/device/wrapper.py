@@ -4,6 +4,7 @@ Messages know no streams: the caller starts a send when the data is computed, an
 device uses the span any more. When a handle is done, so are its copies.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,12 @@ from ringtrain.template import Template
 from ringtrain.transport import texts
 from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
 from ringtrain.transport.buffers import ALIGNMENT, message_bounds
-from ringtrain.transport.counters import Counters
 from ringtrain.transport.device.cuda_ipc import CudaIpc, grown
 from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.host_collectives import StagedAllReduces
 from ringtrain.transport.device.staged import Staged
 from ringtrain.transport.device.staging import SEGMENT_BYTES, CopyEngine
-from ringtrain.transport.rows import Rows
+from ringtrain.transport.services import Counters, Rows
 from ringtrain.transport.waiting import Patience, wait_for
 
 DIRECT, STAGED = "direct", "staged"
@@ -48,13 +48,21 @@ class DeviceTransport(ForwardingTransport):
     way: :data:`DIRECT` hands their addresses to the MPI, :data:`STAGED` copies them through pinned host memory. Host
          arrays go the same way as without a device
     ipc: maps the allocations of the node's ranks on all of them; None: nothing is mapped
+    engine: of the world of which this is a group: a wait in either progresses the messages of both
     """
 
     def __init__(
-        self, inner: Transport, runtime, way: str, segment_bytes: int = SEGMENT_BYTES, ipc: CudaIpc | None = None
+        self,
+        inner: Transport,
+        runtime,
+        way: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        ipc: CudaIpc | None = None,
+        engine: CopyEngine | None = None,
     ):
         super().__init__(inner)
-        self._runtime, self._ipc, self._engine = runtime, ipc, CopyEngine(runtime, segment_bytes)
+        self._runtime, self._ipc, self._way = runtime, ipc, way
+        self._engine = engine or CopyEngine(runtime, segment_bytes)
         self.why_not_shared = "" if ipc is None else ipc.why
         self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
         self._staged = way == STAGED
@@ -87,6 +95,11 @@ class DeviceTransport(ForwardingTransport):
 
     def recvs(self, moves: Moves, tag: int) -> Handle:
         return self._moves.recvs(moves, tag)
+
+    def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
+        """As of any transport; in a group no memory is mapped."""
+        inner = self._inner.group(ranks, tag)
+        return None if inner is None else DeviceTransport(inner, self._runtime, self._way, engine=self._engine)
 
     # ── collectives ───────────────────────────────────────────────────────────────────────────────────────
     def _meet(self) -> None:

@@ -34,8 +34,7 @@ from ringtrain.transport.mpi.rma_counters import RmaCounters
 from ringtrain.transport.mpi.service_messages import MpiServiceMessages
 from ringtrain.transport.mpi.single_messages import SingleMessages
 from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
-from ringtrain.transport.rows import Rows
-from ringtrain.transport.service_messages import ServiceMessages
+from ringtrain.transport.services import Rows, ServiceMessages
 from ringtrain.transport.shared_arena import SignalCounter, find_peer_views
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import SPIN_S, Patience
@@ -144,6 +143,7 @@ class Messages(Transport):
                 message_bytes=self._requests.limit,
                 world_ranks=[self.world_ranks[rank] for rank in ranks],
             )
+        made.links = LinkTraffic(made.neighbours, self.links)
         for held in (comm, part, whole):
             held.Free()
         return made

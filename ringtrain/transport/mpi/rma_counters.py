@@ -6,9 +6,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
-from ringtrain.transport.counters import Counters
 from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
 from ringtrain.transport.mpi.openmpi import quiet_ucx
+from ringtrain.transport.services import Counters
 
 ITEM_BYTES = 8
 

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport.mpi.requests import naming_peers
-from ringtrain.transport.service_messages import ServiceMessages
+from ringtrain.transport.services import ServiceMessages
 
 
 class MpiServiceMessages(ServiceMessages):

@@ -6,7 +6,7 @@
 // waits, and takes the faster way for arrays of a size; the other is tried again now and then. No bit hangs on that.
 //
 // What a rank does with each chunk, and for what it waits before, is the program of
-// collectives/execution/stream_program.py, which is proved for any order of the actions that ranks may take.
+// tests/collectives/stream_program.py, which is proved for any order of the actions that ranks may take.
 // The order taken here: a rank publishes one chunk ahead of the one that it adds, and goes round in few slots, which stay
 // in its cache. When the others do not come, as one that has lost its core, it publishes as far ahead as it has slots:
 // so the other finds all of that when it gets a core again, and need not wait for this rank's next turn.

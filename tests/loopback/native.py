@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 
 from ringtrain.errors import TransportError
-from ringtrain.transport import native_call, texts
+from ringtrain.transport import native_call
 from ringtrain.transport.base import TestedHandle
 from ringtrain.transport.native_call import NativeCall, starts
 from ringtrain.transport.waiting import Patience, peers
+from tests.says import says
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -43,7 +44,7 @@ class ThreadCollective:
             return
         if result.size != recv.size:
             ends = {"source": calls[rank].root, "target": rank, "tag": calls[rank].kind}
-            raise TransportError(texts.SIZES_DIFFER(sent=result.size, expected=recv.size, **ends))
+            raise TransportError(says("expects", "tag")(sent=result.size, expected=recv.size, **ends))
         recv[...] = result
 
 
@@ -61,7 +62,7 @@ def _exchanged(calls: list[NativeCall], rank: int) -> np.ndarray:
         start, stop = list(pairwise(starts(call.send_counts)))[rank]
         if stop - start != expected:
             ends = {"source": source, "target": rank, "tag": call.kind}
-            raise TransportError(texts.SIZES_DIFFER(sent=stop - start, expected=expected, **ends))
+            raise TransportError(says("expects", "tag")(sent=stop - start, expected=expected, **ends))
         parts.append(call.send[start:stop])
     return np.concatenate(parts)
 

@@ -18,7 +18,7 @@ action             waits until                          reads, of other ranks' s
 ``sum`` and ``sum own`` add contributions in the order of ranks: all ranks get the same bits, by either program.
 
 A rank takes the actions on a chunk one after another, and an action on one chunk after another. Any order beyond that
-will do, as :mod:`ringtrain.collectives.proof.stream_proof` shows: a rank may publish as far ahead as it has slots. The
+will do, as :mod:`tests.collectives.stream_proof` shows: a rank may publish as far ahead as it has slots. The
 compiled call (ops/cpu/sources/streamed.cpp) takes the order that is fastest at the moment.
 """
 

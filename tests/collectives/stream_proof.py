@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from ringtrain.collectives.execution.stream_program import (
+from ringtrain.errors import ScheduleError
+from tests.collectives.stream_program import (
     COPY_OTHERS,
     DONE,
     PUBLISH,
@@ -26,7 +27,6 @@ from ringtrain.collectives.execution.stream_program import (
     Program,
     StreamAction,
 )
-from ringtrain.errors import ScheduleError
 
 ORDERS = 50
 SLOT, NUMBER, CALL = "slot", "the number of slot", "the call"
@@ -200,9 +200,8 @@ def verify_order(
     while possible := list(walk.possible()):
         walk.take(pick(possible))
     if any(rank.call < len(calls) for rank in walk.ranks):
-        raise ScheduleError(
-            f"no rank goes on: ranks are done with {[rank.first + min(rank.taken) for rank in walk.ranks]} chunks"
-        )
+        chunks = [rank.first + min(rank.taken) for rank in walk.ranks]
+        raise ScheduleError(f"no rank goes on: ranks are done with {chunks} chunks")
     chunks = sum(count for _, count in calls)
     for rank, chunk, part in product(range(size), range(chunks), range(size)):
         total = walk.sums.get((rank, chunk, part))

@@ -1,7 +1,7 @@
-"""A world inside one process: a transport without an MPI.
+"""A world inside one process, a thread for each rank.
 
-A machine without MPI trains on one rank of it; tests run on several ranks, a thread each. A send ends only when its
-receive has been posted (every send is synchronous), so that a schedule that relies on buffering always stalls here.
+A send ends only when its receive has been posted (every send is synchronous), so that a schedule that relies on
+buffering always stalls.
 """
 
 import json
@@ -16,14 +16,12 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, TestedHandle, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.launch_environment import number_nodes
 from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
-from ringtrain.transport.rows import Rows
-from ringtrain.transport.service_messages import ServiceMessages
+from ringtrain.transport.services import Counters, Rows, ServiceMessages
 from ringtrain.transport.shared_arena import (
     SharedArena,
     SignalCounter,
@@ -32,12 +30,11 @@ from ringtrain.transport.shared_arena import (
     find_peer_views,
     without_arena,
 )
-from ringtrain.transport.threads.local_counters import LocalCounters
-from ringtrain.transport.threads.native import REDUCE, ThreadCollective, ThreadCollectiveHandle
-from ringtrain.transport.threads.service_messages import ThreadServiceMessages
-from ringtrain.transport.threads.single_messages import ThreadMail, ThreadSpace
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers
+from tests.loopback.native import REDUCE, ThreadCollective, ThreadCollectiveHandle
+from tests.loopback.single_messages import ThreadMail, ThreadSpace
+from tests.says import says
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
 
@@ -59,8 +56,8 @@ class LoopbackWorld:
         self.everyone = Rendezvous(size)
         self.neighbours = [Rendezvous(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
 
-    def transport(self, rank: int, allocate: Callable[[int, DTypeLike], Array] = aligned_zeros) -> "Loopback":
-        return Loopback(self, rank, allocate)
+    def transport(self, rank: int, allocate: Callable[[int, DTypeLike], Array] = aligned_zeros) -> Transport:
+        return ThreadTransport(self, rank, allocate)
 
     def run(self, function: Callable[[Transport], Any]) -> list:
         """Run ``function(transport)`` on every rank, a thread each, and return the values in rank order. Raises the
@@ -123,7 +120,7 @@ def _let_others() -> None:
     time.sleep(0)  # another thread has the interpreter
 
 
-class LoopbackMessage:
+class ThreadSpan:
     """One span in flight: done when both ends have met and the bytes are copied."""
 
     __slots__ = ("data", "done")
@@ -132,14 +129,14 @@ class LoopbackMessage:
         self.data, self.done = data, True
 
 
-class LoopbackHandle(TestedHandle):
+class ThreadHandle(TestedHandle):
     """Prepared sends or receives of a loopback world."""
 
     patience = Patience(pause=_let_others)
 
     def __init__(self, world: LoopbackWorld, sending: bool, moves, keys, names: Sequence[int]):
         self._world, self._sending = world, sending
-        self._moves = [(key, LoopbackMessage(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
+        self._moves = [(key, ThreadSpan(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
         self._peers = [names[peer] for peer, _ in moves]
         self._tag = keys[0][2] if keys else 0
         self.post = self._post
@@ -164,7 +161,7 @@ class LoopbackHandle(TestedHandle):
 
     def awaited(self) -> str:
         late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
-        return texts.AWAITED_PEERS(peers=peers(late), verb="receive" if self._sending else "send", tag=self._tag)
+        return says(peers(late), "receive" if self._sending else "send", self._tag)
 
 
 def _match(key, sends: deque, recvs: deque) -> None:
@@ -172,11 +169,7 @@ def _match(key, sends: deque, recvs: deque) -> None:
     while sends and recvs:
         out, into = sends.popleft(), recvs.popleft()
         if out.data.size != into.data.size:
-            raise TransportError(
-                texts.SIZES_DIFFER(
-                    source=key[0], sent=out.data.size, target=key[1], expected=into.data.size, tag=key[2]
-                )
-            )
+            raise TransportError(says(key[0], out.data.size, key[1], into.data.size, key[2]))
         into.data[:] = out.data
         out.done = into.done = True
 
@@ -185,7 +178,7 @@ def _in_order() -> None:
     """Return at once: threads of one interpreter see one another's writes in order."""
 
 
-class Loopback(Transport):
+class ThreadTransport(Transport):
     """One rank's end of a :class:`LoopbackWorld`."""
 
     def __init__(self, world: LoopbackWorld, rank: int, allocate: Callable[[int, DTypeLike], Array]):
@@ -197,9 +190,7 @@ class Loopback(Transport):
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []
         self.before_closing, self.before_leaving = [], []
-        self.why_not_fault_tolerant = (
-            f"this is a single process, and no other rank could survive it: {texts.START_TOLERANT}"
-        )
+        self.why_not_fault_tolerant = says("--with-ft", "single", "survive")
         self.activity = Activity()
         self._collectives_begun = self._mails_begun = 0
         self._groups_begun: Counter = Counter()
@@ -216,15 +207,13 @@ class Loopback(Transport):
         return self._allocate(count, dtype)
 
     def sends(self, moves: Moves, tag: int) -> Handle:
-        handle = LoopbackHandle(
-            self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves], self.world_ranks
-        )
+        handle = ThreadHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves], self.world_ranks)
         handle.post = self.links.counting(handle.post, moves)
         return handle
 
     def recvs(self, moves: Moves, tag: int) -> Handle:
         keys = [(peer, self.rank, tag) for peer, _ in moves]
-        return LoopbackHandle(self._world, False, moves, keys, self.world_ranks)
+        return ThreadHandle(self._world, False, moves, keys, self.world_ranks)
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
         contributions = self._meet((span if source is None else source).copy())
@@ -261,6 +250,7 @@ class Loopback(Transport):
         self._groups_begun[key, tag] += 1
         made = world.transport(key.index(self.rank), self._allocate)
         made.world_ranks = [self.world_ranks[rank] for rank in ranks]
+        made.links = LinkTraffic(made.neighbours, self.links)
         self.before_leaving.append(made.abandon)
         return made
 
@@ -305,7 +295,7 @@ class Loopback(Transport):
         own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
         return Rows(self._meet(own)[0], range(self.size))
 
-    def counters(self, count: int) -> LocalCounters:
+    def counters(self, count: int) -> Counters:
         numbers = self._meet(np.zeros(count) if self.rank == 0 else None)[0]
         return LocalCounters(numbers, self._world.lock, self.barrier, self.rank)
 
@@ -330,7 +320,7 @@ class Loopback(Transport):
         self.before_leaving.clear()
 
     def describe(self) -> str:
-        return "one process, no MPI" if self.size == 1 else f"{self.size} threads of one process, no MPI"
+        return f"{self.size} threads of one process, no MPI"
 
     def _meet(self, value: Any) -> list:
         """Give ``value``, wait for the others, and return the values of all."""
@@ -351,6 +341,55 @@ class Loopback(Transport):
             meeting.barrier.wait(self._world.meet_s)
         except threading.BrokenBarrierError:
             self._world.check()
-            raise StalledError(
-                f"rank {self.rank} waited {self._world.meet_s:g} s for the other ranks to meet"
-            ) from None
+            waited = f"rank {self.rank} waited {self._world.meet_s:g} s for the other ranks to meet"
+            raise StalledError(waited) from None
+
+
+class LocalCounters(Counters):
+    """Counters in the memory of all threads. ``numbers`` is the same array on every rank."""
+
+    def __init__(self, numbers: np.ndarray, lock, barrier: Callable[[], None], rank: int):
+        self._numbers, self._lock, self._barrier, self._rank = numbers, lock, barrier, rank
+
+    def take(self, place: int, amount: float) -> float:
+        with self._lock:
+            before = float(self._numbers[place])
+            self._numbers[place] += amount
+        return before
+
+    def add(self, start: int, values: np.ndarray) -> None:
+        with self._lock:
+            self._numbers[start : start + len(values)] += values
+
+    def read(self) -> np.ndarray:
+        with self._lock:
+            return self._numbers.copy()
+
+    def clear(self) -> None:
+        self._barrier()
+        if self._rank == 0:
+            self._numbers[...] = 0
+        self._barrier()
+
+
+class ThreadServiceMessages(ServiceMessages):
+    """This rank's end of ``boxes``, a queue of (sender, tag, message) for each rank, the same list on every rank."""
+
+    def __init__(self, boxes: list[deque], rank: int, lock):
+        self._boxes, self._rank, self._lock = boxes, rank, lock
+
+    def send(self, peer: int, tag: int, data: bytes) -> None:
+        with self._lock:
+            self._boxes[peer].append((self._rank, tag, bytes(data)))
+
+    def receive(self, tag: int, peer: int | None = None) -> tuple[int, bytes] | None:
+        with self._lock:
+            for message in self._boxes[self._rank]:
+                sender, found, data = message
+                if found == tag and peer in (None, sender):
+                    self._boxes[self._rank].remove(message)
+                    return sender, data
+        return None
+
+    def close(self) -> None:
+        pass

@@ -1,10 +1,9 @@
-"""Some of a world's ranks: their numbers, their sums and values over messages."""
+"""Groups: some ranks of a world, with numbers, messages and collectives of their own."""
 
 import numpy as np
 import pytest
 
-from ringtrain.exchange.buckets.subgroup import OUTSIDE, Subgroup
-from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.loopback.world import LoopbackWorld
 
 DEADLINE_S = 20.0
 
@@ -13,24 +12,22 @@ def in_group(size, ranks, body, nodes=1):
     """``body(group)`` on the ranks of the group; None elsewhere."""
 
     def run(t):
-        group = Subgroup(t, ranks, DEADLINE_S)
-        return None if group.rank == OUTSIDE else body(group)
+        group = t.group(ranks)
+        return group and body(group)
 
     return LoopbackWorld(size, nodes).run(run)
 
 
 def test_ranks_are_numbered_in_the_order_in_which_they_are_given():
-    groups = [Subgroup(t, (3, 1, 4), DEADLINE_S) for t in map(LoopbackWorld(5).transport, range(5))]
-    assert [group.rank for group in groups] == [OUTSIDE, 1, OUTSIDE, 0, 2]
-    assert {group.size for group in groups} == {3}
-    assert [group.others for group in groups if group.rank != OUTSIDE] == [[0, 2], [1, 2], [0, 1]]
+    found = in_group(5, (3, 1, 4), lambda group: (group.rank, group.size, [*group.world_ranks]))
+    assert found == [None, (1, 3, [3, 1, 4]), None, (0, 3, [3, 1, 4]), (2, 3, [3, 1, 4])]
 
 
 def test_neighbours_are_those_of_the_group_on_the_same_node():
     """Nodes of ranks 0 to 2, and 3 to 5."""
-    world = LoopbackWorld(6, nodes=2)
+    seats = in_group(6, (1, 2, 4), lambda group: group.seat, nodes=2)
     for rank, near, place in ((1, (0, 1), 0), (2, (0, 1), 1), (4, (2,), 0)):
-        seat = Subgroup(world.transport(rank), (1, 2, 4), DEADLINE_S).seat
+        seat = seats[rank]
         assert (seat.neighbours, seat.local_rank, seat.local_size, seat.nodes) == (near, place, len(near), 2)
 
 
@@ -77,18 +74,6 @@ def test_one_sum_after_another_in_the_same_memory_and_two_of_different_sizes_at_
     assert in_group(size + 2, tuple(range(1, size + 1)), body) == [None, *[wanted] * size, None]
 
 
-def test_a_sum_that_was_tested_to_the_end_is_not_added_again():
-    def body(group):
-        span = np.ones(1)
-        handle = group.native_allreduce_start(span)
-        handle.wait(DEADLINE_S)
-        assert handle.test()
-        handle.wait(DEADLINE_S)
-        return span.item()
-
-    assert in_group(3, (0, 2), body) == [2.0, None, 2.0]
-
-
 def test_values_of_any_length_are_gathered_one_gather_after_another():
     def body(group):
         group.barrier()
@@ -113,16 +98,27 @@ def test_a_barrier_lets_nobody_through_before_the_last_has_come():
     assert len(come) == 60
 
 
-def test_it_has_no_memory_in_common_and_no_other_collectives():
-    group = Subgroup(LoopbackWorld(2).transport(0), (0,), DEADLINE_S)
-    assert group.allocate(3, "float64").tolist() == [0] * 3
-    assert (group.node_window(8), group.peer_views(np.zeros(1)), group.signal_counter(1)) == (None, None, None)
-    for call in (
-        lambda: group.native_allreduce(np.zeros(1)),
-        lambda: group.broadcast(np.zeros(1)),
-        lambda: group.board(8),
-        lambda: group.counters(1),
-        group.node_barrier,
-    ):
-        with pytest.raises(NotImplementedError):
-            call()
+def test_bytes_between_nodes_are_counted_by_the_world_too():
+    """Nodes of ranks 0 and 1, 2 and 3."""
+
+    def body(t):
+        group = t.group((1, 2))
+        if group is not None:
+            prepare, span = (group.sends, group.recvs)[group.rank], np.zeros(5)
+            handle = prepare([(1 - group.rank, span)], 0)
+            handle.start()
+            handle.wait(DEADLINE_S)
+        return t.links.between_bytes, group and group.links.between_bytes
+
+    assert LoopbackWorld(4, nodes=2).run(body) == [(0, None), (40, 40), (0, 0), (0, None)]
+
+
+def test_a_world_closes_its_lasting_groups():
+    def body(t):
+        group, ends = t.lasting_group((0, 2)), []
+        if group is not None:
+            group.before_closing.append(lambda: ends.append(t.rank))
+        t.close()
+        return ends
+
+    assert LoopbackWorld(3).run(body) == [[0], [], [2]]

@@ -1,1 +1,0 @@
-"""The transport between threads of one process."""
