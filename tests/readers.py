@@ -92,7 +92,7 @@ class Reader:
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 RUN_FILES = (
     {"model": "lenet", "batch": 128, "lr": 0.1, "lr_policy": "step", "lr_steps": [40], "iterations": 100},
-    {"trace": "t.json", "trace_iterations": "3:5", "inject_slowdown": "1:2.5", "batch_norm": "ghost:16", "epochs": 3},
+    {"trace": "t.json", "inject_slowdown": "1:2.5", "batch_norm": "ghost:16", "epochs": 3},
     {"lr_policy": "multistep", "lr_steps": ["1ep", 40, "2.5ep"], "warmup": "0.5ep", "clip_norm": 1.0, "augment": False},
 )
 MODELS = Path(spec.__file__).parents[2] / "models"

@@ -59,7 +59,7 @@ ORDER = {
     "bench": "texts header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
-    "config": "record resolve",
+    "config": "option exchange record resolve",
     "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
     "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
@@ -142,6 +142,12 @@ def below(own: str, name: str, order: list[str]) -> bool:
     """Whether a module of the sub-room ``own`` may import ``name`` of its room."""
     other = sub_room(name)
     return other in (None, own) or order.index(other) < order.index(own)
+
+
+def test_an_exchange_is_made_from_its_own_options():
+    """The table of options that go together is of a whole training."""
+    knowing = [path.name for path in FILES if room(path) == "exchange" and "ringtrain.config.record" in imports(path)]
+    assert knowing == ["compatibility.py"]
 
 
 def within_rooms(path: Path) -> bool:

@@ -11,18 +11,18 @@ from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.cli.main import run as command
 from ringtrain.collectives.catalogue import FLAT, HALVES, SCHEDULES, make_schedule
 from ringtrain.collectives.proof.verify import verify_schedule
-from ringtrain.config.record import OPTIMIZER_NAMES
+from ringtrain.config.record import OPTIMIZER_NAMES, OptimizerConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, ModelError, UsageError
 from ringtrain.exchange.catalogue import STRATEGIES
-from ringtrain.exchange.compatibility import OWNED, RULES, check_options
+from ringtrain.exchange.compatibility import RULES, check_options
 from ringtrain.nn.base import Pass
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import parse_model
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, SGD, Hyper, make_optimizer
+from ringtrain.optim.optimizers import OPTIMIZERS, SGD, make_optimizer
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
@@ -32,7 +32,7 @@ from tests.loopback.world import LoopbackWorld
 from tests.runs import records
 
 FILES = {step.file: step.command for step in steps((ROOT / "docs" / "plugins.md").read_text()) if step.file}
-DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, OWNED["sync"], FLAT, HALVES, SCHEDULES)
+DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, FLAT, HALVES, SCHEDULES)
 LISTS = (RULES, OPTIMIZER_NAMES, plugin.LOADED)
 
 
@@ -279,7 +279,7 @@ def test_names_of_plugins_are_known_to_options(own, written):
         HEAD + "from ringtrain.optim.optimizers import SGD\nclass Mine(SGD): pass\nregister_optimizer('mine', Mine)\n"
     )
     check_options(resolve(("flags", {"sync": "blocking", "algorithm": "chain", "optimizer": "mine", "loss": "brier"})))
-    assert isinstance(make_optimizer("mine", (), Hyper()), SGD)
+    assert isinstance(make_optimizer("mine", (), OptimizerConfig()), SGD)
     with pytest.raises(ConfigError, match="--staleness 2 is used by --sync server"):
         check_options(resolve(("flags", {"sync": "blocking", "staleness": 2})))
 

@@ -190,10 +190,11 @@ def test_no_drawn_weight_switches_a_branch_off(own_side, model):
 def test_both_sides_are_told_the_same_threads_and_one_ghost_batch(own_side):
     options = SimpleNamespace(device="cpu", precision="float64", batch=12, ranks=2, threads=3)
     _, config = own_side.config_of(options, "resnet20")
-    assert (config.threads, config.dtype, config.batch_norm, config.optimizer) == (3, "float64", "ghost:12", "nesterov")
-    assert config.batch == 24
+    assert (config.device.threads, config.device.dtype) == (3, "float64")
+    assert (config.model.batch_norm, config.optimizer.optimizer) == ("ghost:12", "nesterov")
+    assert config.run.batch == 24
     _, config = own_side.config_of(options, "lenet")
-    assert (config.batch_norm, config.optimizer) == ("model", "sgd")
+    assert (config.model.batch_norm, config.optimizer.optimizer) == ("model", "sgd")
 
 
 def test_a_device_without_torch_or_driver_is_told_in_a_line():

@@ -27,7 +27,6 @@ from ringtrain.cli.output import check_files, echo
 from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Fraction, OfRank, Size
 from ringtrain.cli.world import in_world
-from ringtrain.config.record import TrainConfig
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport, bare
@@ -213,9 +212,10 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
         return swept(first, last, factor)
     if given:
         raise UsageError("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
+    from ringtrain.config.exchange import ExchangeConfig
 
     spans = lay_out(spec.load_model(flags["sizes_of"]).graph().parameters())
-    return of_buckets(spans, itemsize, TrainConfig().bucket_bytes)
+    return of_buckets(spans, itemsize, ExchangeConfig().bucket_bytes)
 
 
 def _prepare_files(flags: dict, protocol) -> dict | None:

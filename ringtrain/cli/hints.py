@@ -78,6 +78,9 @@ NEEDLESS = {
         "the MPI numbers the ranks and connects them: start with mpirun or srun, and leave it out",
     ("--shuffle", "--no-shuffle"): "each epoch has a random order of its own, by --seed",
     ("--num-classes", "--classes"): "the model file sets it: `units` of its last layer",
+    ("--fc-update",): "fully connected ranks update once an iteration",
+    ("--fc-in-flight",): "two micro-batches of a rank are under way at once",
+    ("--trace-iterations",): "a trace is of the sixth to the eighth iteration of a start",
     ("--pretrained",): "there are no pretrained weights; --resume continues from a checkpoint of yours",
     ("--deterministic", "--cudnn-deterministic"): "give --reproducible: the same bits at any number of ranks",
 }  # fmt: skip

@@ -4,40 +4,19 @@ from typing import Any
 
 import click
 
-from ringtrain.config.record import RECIPE_KEYS, config_fields, default_of, kind_of
+from ringtrain.config.option import SECTIONS, as_flag, kind_of
+from ringtrain.config.record import config_fields
 from ringtrain.parsing import epochs
-
-# Sections of `ringtrain train --help`; all other fields are in the last section.
-SECTIONS = {
-    "Model": "run_file plugin model classes init freeze batch_norm loss huber_delta label_smoothing",
-    "Data": "data test_data stream shuffle synthetic",
-    "Images": "augment resize random_resized_crop colour_jitter mixup cutmix random_erasing",
-    "Batch and length": "batch accumulate epochs iterations seed",
-    "Optimizer": "optimizer momentum beta2 eps trust_coefficient trust_limit momentum_correction "
-    "weight_decay decay_bias_norm clip_norm ema",
-    "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power min_lr",
-    "Output and checkpoints": "out tensorboard resume best_by early_stop evaluate_every checkpoint_every keep "
-    "stop_before_s",
-    "Device and precision": "device precision loss_scale dtype ops threads recompute mpi_cuda",
-    "Strategy": "sync average_every average_momentum average_from outer_momentum outer_lr servers dedicated "
-    "server_levels staleness asynchronous gossip_max_lag",
-    "Model parallel": "fc fc_ranks fc_in_flight fc_update",
-    "Exchange of gradients": "algorithm tuning segment_bytes wire compress compress_ratio compress_rank compress_from "
-    "reproducible shards",
-    "Overlap with computing": "overlap bucket_bytes",
-    "Reliability": "elastic check_collectives deadline_s check_replicas",
-    "Diagnosis": "plan trace trace_iterations inject_slowdown",
-}
 
 TERMS = 30  # characters, so that the texts of all sections begin in one column
 
 
 class Sectioned(click.Command):
-    """A command whose help has its options in sections: ``sections`` is {title: names of parameters, with blanks}."""
+    """A command whose help has its options in sections: ``sections`` is {title: names of parameters}."""
 
     def __init__(self, *arguments, sections=None, **more):
         super().__init__(*arguments, **more)
-        self._sections = {title: names.split() for title, names in (sections or {}).items()}
+        self._sections = sections or {}
 
     def format_options(self, ctx, formatter):
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
@@ -112,15 +91,20 @@ def _load_plugins(ctx, param, paths):
         load_plugins(paths)
 
 
-def flags_of(kind):
-    """Decorate a command with one option for each field of ``kind``; an option that is not given is None."""
+def train_flags(command):
+    """Decorate a command with a flag for each option of a run; a flag that is not given is None."""
+    for spec in reversed(config_fields().values()):
+        command = _option(spec)(command)
+    return command
 
-    def decorate(command):
-        for spec in reversed(config_fields(kind).values()):
-            command = _option(spec)(command)
-        return command
 
-    return decorate
+def train_sections() -> dict[str, list[str]]:
+    """Return the sections of the help of `ringtrain train`, for :class:`Sectioned`."""
+    sections: dict[str, list[str]] = {title: [] for title in SECTIONS}
+    sections["Model"] += ["run_file", "plugin"]
+    for name, spec in config_fields().items():
+        sections[spec.metadata["section"]].append(name)
+    return sections
 
 
 def given(flags: dict) -> dict:
@@ -129,18 +113,18 @@ def given(flags: dict) -> dict:
 
 
 def _option(spec):
-    name = spec.name.replace("_", "-")
-    default, help = default_of(spec), _help(spec)
+    flag = as_flag(spec.name)
+    default, help = spec.default, _help(spec)
     kind: type | click.ParamType = kind_of(spec)
     if kind is bool:
-        return click.option(f"--{name}/--no-{name}", spec.name, default=None, help=help)
+        return click.option(f"{flag}/{as_flag('no_' + spec.name)}", spec.name, default=None, help=help)
     if isinstance(spec.metadata["choices"], list):  # resolve() checks it
         kind = click.STRING
     elif spec.metadata["choices"]:
         kind = click.Choice(spec.metadata["choices"])
     elif spec.metadata["epochs"]:
         kind = ManyIterations() if default == () else Iterations()
-    names = [f"--{name}"] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
+    names = [flag] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
     shown = {"metavar": f"[{'|'.join(spec.metadata['choices'])}]"} if kind is click.STRING else {}
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
     cls = StrategyOption if spec.name == "sync" else click.Option
@@ -150,9 +134,9 @@ def _option(spec):
 def _help(spec) -> str:
     """Return the help text of an option, with its default."""
     words, bracket, shown = spec.metadata["help"].removesuffix("]").partition(" [")
-    if not bracket and default_of(spec) not in (None, ()):
-        shown = _plain(default_of(spec))
-    if spec.name in RECIPE_KEYS:
+    if not bracket and spec.default not in (None, ()):
+        shown = _plain(spec.default)
+    if spec.metadata["recipe"]:
         shown = "the model's recipe" + (f", or {shown}" if shown else "")
     return f"{words} [default: {shown}]" if shown else words
 

@@ -7,7 +7,7 @@ import click
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
 from ringtrain.cli.output import check_files, echo, write_text
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError, nearest
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
@@ -17,7 +17,7 @@ from ringtrain.plan.strategies import STRATEGIES
 from ringtrain.plan.tables import json_text, plan_lines
 from ringtrain.show.figures import write_picture
 
-DEFAULTS = TrainConfig()
+DEFAULTS = ExchangeConfig()
 
 
 class Names(click.ParamType):

@@ -84,7 +84,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
     counts, flags = _checked_counts(counts), _checked_words(words)
     config = _config_of(flags)
     plans = [read_plan(path) for path in plan_paths]
-    planned, rows_of = _planned(counts, scalings, config.batch), partial(_rows, plans, config)
+    planned, rows_of = _planned(counts, scalings, config.run.batch), partial(_rows, plans, config)
     start = find_launcher(launcher, os.environ)
     check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
     folder = Path(_folder(out))
@@ -125,10 +125,10 @@ def _config_of(flags: list[str]) -> TrainConfig:
 
     params = dict(train.make_context("ringtrain train", list(flags)).params)
     config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), given(params)))
-    if config.out is not None or config.resume is not None:
+    if config.run.out is not None or config.run.resume is not None:
         raise UsageError(
             "scale names the folders of the runs, and each begins anew: leave "
-            f"{'--out' if config.out is not None else '--resume'} out after --"
+            f"{'--out' if config.run.out is not None else '--resume'} out after --"
         )
     return config
 

@@ -12,9 +12,9 @@ from ringtrain.cli.options import Sectioned
 from ringtrain.cli.output import echo, echo_file
 
 SECTIONS = {
-    "The job": "nodes gpus ranks_per_node cpus_per_task memory time name",
-    "The site": "partition account qos sbatch modules venv container launcher",
-    "The script": "output force",
+    "The job": ["nodes", "gpus", "ranks_per_node", "cpus_per_task", "memory", "time", "name"],
+    "The site": ["partition", "account", "qos", "sbatch", "modules", "venv", "container", "launcher"],
+    "The script": ["output", "force"],
 }
 
 MANY = 1 << 40  # examples of a data set that is missing here: two steps in epochs are never the same iteration
@@ -104,7 +104,7 @@ def _check_flags(job) -> tuple:
     from ringtrain.cli.train import train
 
     config = _check_run(job, _parsed(train, job.flags))
-    if config.elastic is not None:
+    if config.exchange.elastic is not None:
         job = replace(job, site=replace(job.site, launcher_flags="--with-ft ulfm"))
     return job, list(_remarks(job, config))
 
@@ -125,20 +125,20 @@ def _check_run(job, params: dict):
 
     options = read_options(params.pop("run_file"), given(params))
     config, model = resolve_run(Origin(), options)
-    check_device(config)
-    graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
-    if config.reproducible and job.ranks is not None:
-        check_ranks(job.ranks, config.shards)
-    if config.device == "cuda" and job.gpus is None:
+    check_device(config.device)
+    graph = batch_norm.with_ghost_batches(config.model.batch_norm, model.graph(), model.name)
+    if config.exchange.reproducible and job.ranks is not None:
+        check_ranks(job.ranks, config.exchange.shards)
+    if config.device.device == "cuda" and job.gpus is None:
         raise ConfigError("--device cuda, but the job asks for no GPUs: give --gpus, the number of a node")
-    if config.data is None and not config.synthetic and model.name != "digits":
+    if config.data.data is None and not config.data.synthetic and model.name != "digits":
         raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
-    if config.elastic is not None and job.site.launcher == "srun":
+    if config.exchange.elastic is not None and job.site.launcher == "srun":
         raise ConfigError("--elastic needs Open MPI's mpirun, but --launcher is srun: leave one of them out")
     examples = _checked_data(config, model, graph)
     # Every rank gets a part of a batch: known where the number of ranks that train is.
-    all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
-    grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
+    all_train = job.ranks is not None and not config.exchange.dedicated and config.exchange.fc != "pipeline"
+    grain = batch_norm.grain_of(config.model.batch_norm, graph, config.exchange.reproducible)
     check_batch(config, job.ranks if all_train else 1, grain, examples)
     _check_schedule(config, options.layers, examples)
     return config
@@ -150,14 +150,14 @@ def _check_schedule(config, own, examples) -> None:
     from ringtrain.data.batches.sampler import Sampler
     from ringtrain.train.assembly.recipe import check_warmup, iterations_of, rate_of
 
-    if config.resume is not None and (config.resume != "auto" or os.path.lexists(config.out or "")):
+    if config.run.resume is not None and (config.run.resume != "auto" or os.path.lexists(config.run.out or "")):
         return
-    steps = {type(step) for step in config.lr_steps}
+    steps = {type(step) for step in config.optimizer.lr_steps}
     if _is_far(config) and len(steps) > 1:
         return
-    sampler = Sampler(MANY if _is_far(config) else examples.count, config.batch)
-    rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
-    in_epochs = config.iterations is None or isinstance(config.warmup, str)
+    sampler = Sampler(MANY if _is_far(config) else examples.count, config.run.batch)
+    rate = rate_of(config, iterations_of(config.run, sampler), sampler.iterations_per_epoch)
+    in_epochs = config.run.iterations is None or isinstance(config.optimizer.warmup, str)
     if not (_is_far(config) and in_epochs):
         check_warmup(config, rate, own)
 
@@ -168,7 +168,7 @@ def _is_far(config) -> bool:
     from ringtrain.data.file.grammar import is_here
     from ringtrain.data.image_files.open import accepts
 
-    named = [name for name in (config.data, config.test_data) if name not in (None, "digits")]
+    named = [name for name in (config.data.data, config.data.test_data) if name not in (None, "digits")]
     return any(accepts(name) or not is_here(name) for name in named)
 
 
@@ -179,11 +179,11 @@ def _checked_data(config, model, graph):
     from ringtrain.nn.losses import check_output, make_loss
     from ringtrain.train.assembly.data import check_images
 
-    if config.synthetic or _is_far(config):
-        return SplitShape(config.batch, model.input.shape)
-    data = read_form(config.data or "digits", config.test_data, len(model.input.shape))
+    if config.data.synthetic or _is_far(config):
+        return SplitShape(config.run.batch, model.input.shape)
+    data = read_form(config.data.data or "digits", config.data.test_data, len(model.input.shape))
     check_images(model, data)
-    check_output(make_loss(config), graph, data)
+    check_output(make_loss(config.model), graph, data)
     return data.train
 
 
@@ -198,11 +198,11 @@ def _missing(job):
 
 
 def _remarks(job, config):
-    if job.gpus is not None and config.device == "cpu":
+    if job.gpus is not None and config.device.device == "cpu":
         yield "the job asks for GPUs, but the run does not use them: add --device cuda"
     if _is_far(config):
-        yield texts.NOT_HERE(path=config.data)
-    if config.elastic is not None:
+        yield texts.NOT_HERE(path=config.data.data)
+    if config.exchange.elastic is not None:
         yield "--elastic: `mpirun --with-ft ulfm` starts the ranks, which needs Open MPI 5 on the nodes"
     yield from _missing_container(job)
 

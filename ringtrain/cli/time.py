@@ -32,7 +32,6 @@ from ringtrain.train.agree import agree, on_root, take_turns, together
 from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
 from ringtrain.train.assembly.device import OpenedDevice, open_device
-from ringtrain.train.assembly.recipe import hyper_of
 from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
 from ringtrain.train.run.rank_stats import peak_bytes
 from ringtrain.train.step.slow_rank import Feed
@@ -90,8 +89,8 @@ def _time(transport: Transport, name: str, given: dict, iterations: int, warm_up
             samples = measure_layers(transport, rig, keys_of(graph), iterations) | {(ITERATION, ""): whole}
     header["held_bytes"] = rig.held_bytes
     header |= {"peak_flops_per_s": peaks.flops_per_s, "peak_bytes_per_s": peaks.bytes_per_s}
-    rows = layer_rows(graph, samples, config.batch, config.dtype, peaks, rig.ways)
-    total = totals(rows, samples, config.batch, transport.size)
+    rows = layer_rows(graph, samples, config.run.batch, config.device.dtype, peaks, rig.ways)
+    total = totals(rows, samples, config.run.batch, transport.size)
     if transport.rank == 0:
         _show(rows, total, header)
     on_root(transport, lambda: _write(json_path, header, rows, total))
@@ -102,8 +101,8 @@ def _asked(ranks: int, name: str, given: dict):
     model = spec.load_model(name)
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
     check_options(config)
-    if config.batch < ranks:
-        raise UsageError(f"--batch {config.batch} is smaller than the number of ranks, {ranks}; use a larger one")
+    if config.run.batch < ranks:
+        raise UsageError(f"--batch {config.run.batch} is smaller than the number of ranks, {ranks}; use a larger one")
     return config, model
 
 
@@ -117,10 +116,10 @@ def _training(device: OpenedDevice, config, model) -> Assembly:
 
 def _rig(config, graph, training: Assembly, batches: Batches):
     """Return the network on this rank's part of each batch. Raises UsageError."""
-    start, stop = training.division.cut(config.batch, training.transport.rank)
-    hyper, inputs = hyper_of(config), partial(_inputs, training.worker.passes.feed, batches)
-    loss, make = make_loss(config), lambda spans: make_optimizer(config.optimizer, spans, hyper)
-    return Rig(training.ops, graph, training.arena, stop - start, config.batch, make, loss, inputs)
+    start, stop = training.division.cut(config.run.batch, training.transport.rank)
+    hyper, inputs = config.optimizer, partial(_inputs, training.worker.passes.feed, batches)
+    loss, make = make_loss(config.model), lambda spans: make_optimizer(config.optimizer.optimizer, spans, hyper)
+    return Rig(training.ops, graph, training.arena, stop - start, config.run.batch, make, loss, inputs)
 
 
 def _inputs(feed: Feed, batches: Batches, space: Workspace):
@@ -136,7 +135,8 @@ def _inputs(feed: Feed, batches: Batches, space: Workspace):
 
 def _header(transport: Transport, config, iterations: int, warm_up: int) -> dict:
     names = ("model", "batch", "dtype", "precision", "ops", "optimizer")
-    told = {name: getattr(config, name) for name in names}
+    values = config.values()
+    told = {name: values[name] for name in names}
     return make_header(transport, START) | told | {"iterations": iterations, "warm_up": warm_up}
 
 

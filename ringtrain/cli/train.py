@@ -6,14 +6,13 @@ from functools import partial
 import click
 
 from ringtrain.child import child_command
-from ringtrain.cli.options import SECTIONS, Sectioned, flags_of, given, plugin_option
-from ringtrain.config.record import TrainConfig
+from ringtrain.cli.options import Sectioned, given, plugin_option, train_flags, train_sections
 
 
-@click.command(cls=Sectioned, sections=SECTIONS)
+@click.command(cls=Sectioned, sections=train_sections())
 @click.option("--config", "run_file", type=click.Path(), help="TOML run file; flags win over its keys.")
 @plugin_option
-@flags_of(TrainConfig)
+@train_flags
 def train(run_file, **flags):
     """Train a model; under mpirun, on every rank together.
 

@@ -66,7 +66,7 @@ def seeded(variants: list, count: int) -> tuple[list, dict[str, str]]:
     from ringtrain.train.options import read_options
 
     configs = [read_options(variant.run_file, variant.flags).config for variant in variants]
-    first = [config.seed if isinstance(config, TrainConfig) else 0 for config in configs]  # errors are raised later
+    first = [config.run.seed if isinstance(config, TrainConfig) else 0 for config in configs]  # errors are raised later
     runs, variant_of = [], {}
     for k in range(count):
         for variant, seed in zip(variants, (k + seed for seed in first), strict=True):

@@ -1,365 +1,339 @@
-"""The options of a run: one frozen record, from which the command line's flags are made.
+"""The options of a run: a frozen record, of a record for each room that has options."""
 
-Every field is a flag and a key of a TOML run file. :mod:`ringtrain.config.resolve` merges the sources.
-"""
+from collections import defaultdict
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import get_type_hints
 
-from dataclasses import MISSING, dataclass, field, fields
-from types import UnionType
-from typing import get_args
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.option import option
 
 OPTIMIZER_NAMES = ["sgd", "nesterov", "adamw", "adam", "rmsprop", "lars", "lamb"]  # a list: plug-ins add to it
-
-
-def option(
-    default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None, epochs=False
-):
-    """Return a field with the properties of its flag: help text with its unit, and the accepted values; ``choices``: a
-    list if plug-ins may add to it; ``bare``: the meaning of the flag without a value; ``epochs``: whether a number of
-    iterations may be given in epochs, as the text "5ep", which becomes iterations once the data are known.
-    """
-    rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high}
-    rules |= {"short": short, "bare": bare, "epochs": epochs}
-    if isinstance(default, tuple):
-        return field(default_factory=lambda: default, metadata=rules)
-    return field(default=default, metadata=rules)
+model_option = partial(option, section="Model")
+data_option = partial(option, section="Data")
+image_option = partial(option, section="Images", recipe=True)
+length_option = partial(option, section="Batch and length", recipe=True)
+output_option = partial(option, section="Output and checkpoints")
+diagnosis_option = partial(option, section="Diagnosis")
+optimizer_option = partial(option, section="Optimizer", recipe=True)
+rate_option = partial(option, section="Learning rate", recipe=True)
+device_option = partial(option, section="Device and precision")
 
 
 @dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """A training run. None means: not set, the model's recipe decides, or off."""
+class ModelConfig:
+    """The network and its loss."""
 
-    model: str = option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
-    data: str | None = option(
+    model: str = model_option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
+    classes: int | None = model_option(
+        None, "Classes: the units of the model's last layer, in place of those in its file.", low=1, fixed=True
+    )
+    init: str | None = model_option(
+        None,
+        "Begin with these weights: a .safetensors file with names of PyTorch or torchvision, a checkpoint or a run "
+        "folder. What does not match by name, or is a last layer of another shape, is drawn anew.",
+    )
+    freeze: str | None = model_option(
+        None,
+        "Layers or parameters that are not trained: names, separated by commas, with the wildcards of a shell: "
+        "'conv*,stage1.*'; none: all are trained.",
+    )
+    batch_norm: str = model_option(
+        "model",
+        "Statistics of batch normalisation: model, over the ghost batches of the model file; ghost:SIZE, over ghost "
+        "batches of SIZE examples; sync, over the whole batch, summed over ranks in every layer.",
+    )
+    loss: str = model_option(
+        "ce",
+        "Loss: ce, softmax cross-entropy; mse; mae; huber; bce, binary cross-entropy of logits.",
+        recipe=True,
+        fixed=True,
+    )
+    huber_delta: float = model_option(
+        1.0, "With huber: the error from which the loss is linear.", above=0, used_by=("loss", ("huber",)), recipe=True
+    )
+    label_smoothing: float = model_option(
+        0.0,
+        "With ce: share of the target spread over all classes.",
+        low=0,
+        below=1,
+        used_by=("loss", ("ce",)),
+        recipe=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """The examples, and what is done with their images."""
+
+    data: str | None = data_option(
         None,
         "Data set: an HDF5 file from `ringtrain data make`; arrays of other files (FILE.h5:images,labels; F.npz; "
         "x.npy,y.npy); a folder of images, one subfolder a class; tar shards; or a quoted pattern of files "
         '("train-*.h5", "train-{000..099}.tar"). [digits: the shipped one]',
     )
-    test_data: str | None = option(None, "Test part, named as --data is. [the test part of --data, if it has one]")
-    stream: str = option(
+    test_data: str | None = data_option(None, "Test part, named as --data is. [the test part of --data, if it has one]")
+    stream: str = data_option(
         "auto",
         "Whether examples stay in their files: yes, read in blocks ahead; no, in memory; auto, yes if they take more "
         "than half of the memory that is available.",
         choices=("auto", "yes", "no"),
     )
-    shuffle: str | None = option(
+    shuffle: str | None = data_option(
         None,
         "Order of an epoch: full, one permutation; blocks, near examples within windows, for sets in files. [full up "
         "to 4 GiB of inputs, else blocks]",
         choices=("full", "blocks"),
+        fixed=True,
     )
-    classes: int | None = option(
-        None, "Classes: the units of the model's last layer, in place of those in its file.", low=1
-    )
-    init: str | None = option(
-        None,
-        "Begin with these weights: a .safetensors file with names of PyTorch or torchvision, a checkpoint or a run "
-        "folder. What does not match by name, or is a last layer of another shape, is drawn anew.",
-    )
-    freeze: str | None = option(
-        None,
-        "Layers or parameters that are not trained: names, separated by commas, with the wildcards of a shell: "
-        "'conv*,stage1.*'; none: all are trained.",
-    )
-    synthetic: bool = option(False, "Train on one fixed random batch: speed without data loading.")
+    synthetic: bool = data_option(False, "Train on one fixed random batch: speed without data loading.", fixed=True)
 
-    batch: int = option(64, "Examples an iteration, over all ranks.", low=1, short="b")
-    epochs: int | None = option(10, "Passes over the training set.", low=1)
-    iterations: int | None = option(None, "Iterations, in place of epochs.", low=1)
-    accumulate: int = option(1, "Micro-batches of an iteration on each rank, to save memory.", low=1, high=65536)
-
-    optimizer: str = option("sgd", "Update rule.", choices=OPTIMIZER_NAMES)
-    lr: float = option(0.01, "Learning rate.", above=0)
-    base_batch: int | None = option(
-        None, "Linear scaling rule: --lr holds for this batch, and is multiplied by batch / base-batch.", low=1
-    )
-    lr_policy: str = option(
-        "constant",
-        "Schedule of the learning rate.",
-        choices=("constant", "step", "multistep", "poly", "inv", "cosine"),
-    )
-    min_lr: float = option(
-        0.0,
-        "Least learning rate: cosine and poly end there, the others do not fall below it. --base-batch scales it too.",
-        low=0,
-    )
-    lr_steps: tuple[int | str, ...] = option(
-        (), "Drops of `multistep`, in iterations or epochs: 30ep,60ep; or the period of `step`.", low=1, epochs=True
-    )
-    lr_gamma: float = option(0.1, "Factor of `step` and `multistep`; gamma of `inv`.", above=0)
-    lr_power: float = option(1.0, "Power of `poly` and `inv`.", above=0)
-    warmup: int | str = option(0, "Iterations of linear warm-up, or epochs: 5ep, 0.5ep.", low=0, epochs=True)
-    momentum: float = option(
-        0.9, "Momentum of sgd, nesterov, rmsprop and lars; beta1 of adamw, adam and lamb.", low=0, below=1
-    )
-    beta2: float = option(
-        0.999, "Second moment's decay of adamw, adam and lamb; smoothing constant (alpha) of rmsprop.", low=0, below=1
-    )
-    eps: float | None = option(
-        None, "Added to the root of the second moment in adamw, adam, rmsprop and lamb. [1e-8; lamb: 1e-6]", above=0
-    )
-    trust_coefficient: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
-    trust_limit: float | None = option(None, "Largest trust ratio of lars and lamb. [no limit]", above=0)
-    momentum_correction: bool = option(
-        False, "With lars: multiply the momentum by new / old learning rate when the rate changes."
-    )
-    batch_norm: str = option(
-        "model",
-        "Statistics of batch normalisation: model, over the ghost batches of the model file; ghost:SIZE, over ghost "
-        "batches of SIZE examples; sync, over the whole batch, summed over ranks in every layer.",
-    )
-    weight_decay: float = option(
-        0.0,
-        "Weight decay: L2 in sgd, nesterov, adam, rmsprop and lars, decoupled in adamw, part of the scaled step in "
-        "lamb.",
-        low=0,
-    )
-    decay_bias_norm: bool = option(True, "Whether biases and normalisation scales decay too.")
-    clip_norm: float | None = option(None, "Clip the gradient to this global L2 norm.", above=0)
-    ema: float | None = option(
-        None,
-        "Keep an exponential moving average of the weights, with this decay, such as 0.999; evaluations, `evaluate` "
-        "and `predict` use it.",
-        above=0,
-        below=1,
-    )
-    loss: str = option("ce", "Loss: ce, softmax cross-entropy; mse; mae; huber; bce, binary cross-entropy of logits.")
-    huber_delta: float = option(1.0, "With huber: the error from which the loss is linear.", above=0)
-    label_smoothing: float = option(0.0, "With ce: share of the target spread over all classes.", low=0, below=1)
-    augment: bool = option(True, "Random crops and flips, if the model's input has them.")
-    resize: str | None = option(
+    augment: bool = image_option(True, "Random crops and flips, if the model's input has them.", recipe=False)
+    resize: str | None = image_option(
         None,
         "Resize images: HxW; or N, the shorter side, then the centre NxN. [image files: the shorter side to 256/224 of "
         "the model's input, then its centre crop; arrays: as they are]",
     )
-    random_resized_crop: str | None = option(
+    random_resized_crop: str | None = image_option(
         None,
         "Train on a random box of each image, of a share LEAST:MOST of its area, resized to the model's input; bare: "
         "0.08:1.",
         bare="0.08:1",
     )
-    colour_jitter: str | None = option(
+    colour_jitter: str | None = image_option(
         None,
         "Change brightness, contrast, saturation and hue of RGB images at random: B,C,S,H, such as 0.4,0.4,0.4,0.1.",
     )
-    mixup: float | None = option(
+    mixup: float | None = image_option(
         None, "Mix the images and labels of a batch in pairs, by a share of Beta(ALPHA, ALPHA).", low=0.01, high=100
     )
-    cutmix: float | None = option(
+    cutmix: float | None = image_option(
         None,
         "Paste a box of another image of the batch, of a share of Beta(ALPHA, ALPHA), and mix their labels. With "
         "--mixup each batch takes one of the two.",
         low=0.01,
         high=100,
     )
-    random_erasing: float = option(0.0, "Probability that a random box of an image becomes the mean.", low=0, high=1)
-
-    seed: int = option(0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1)
-    dtype: str = option(
-        "float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64")
+    random_erasing: float = image_option(
+        0.0, "Probability that a random box of an image becomes the mean.", low=0, high=1
     )
-    device: str = option("cpu", "Device: cpu; or cuda, one GPU a rank.", choices=("cpu", "cuda"))
-    precision: str = option(
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """The update rule and its learning rate."""
+
+    optimizer: str = optimizer_option("sgd", "Update rule.", choices=OPTIMIZER_NAMES, fixed=True)
+    momentum: float = optimizer_option(
+        0.9, "Momentum of sgd, nesterov, rmsprop and lars; beta1 of adamw, adam and lamb.", low=0, below=1
+    )
+    beta2: float = optimizer_option(
+        0.999, "Second moment's decay of adamw, adam and lamb; smoothing constant (alpha) of rmsprop.", low=0, below=1
+    )
+    eps: float | None = optimizer_option(
+        None,
+        "Added to the root of the second moment in adamw, adam, rmsprop and lamb. [1e-8; lamb: 1e-6]",
+        above=0,
+        used_by=("optimizer", ("lamb", "adamw", "adam", "rmsprop")),
+    )
+    trust_coefficient: float | None = optimizer_option(
+        None, "Trust coefficient of lars. [0.001]", above=0, used_by=("optimizer", ("lars",))
+    )
+    trust_limit: float | None = optimizer_option(
+        None, "Largest trust ratio of lars and lamb. [no limit]", above=0, used_by=("optimizer", ("lars", "lamb"))
+    )
+    momentum_correction: bool = optimizer_option(
+        False,
+        "With lars: multiply the momentum by new / old learning rate when the rate changes.",
+        used_by=("optimizer", ("lars",)),
+        fixed=True,
+    )
+    weight_decay: float = optimizer_option(
+        0.0,
+        "Weight decay: L2 in sgd, nesterov, adam, rmsprop and lars, decoupled in adamw, part of the scaled step in "
+        "lamb.",
+        low=0,
+    )
+    decay_bias_norm: bool = optimizer_option(True, "Whether biases and normalisation scales decay too.")
+    clip_norm: float | None = optimizer_option(None, "Clip the gradient to this global L2 norm.", above=0)
+    ema: float | None = optimizer_option(
+        None,
+        "Keep an exponential moving average of the weights, with this decay, such as 0.999; evaluations, `evaluate` "
+        "and `predict` use it.",
+        above=0,
+        below=1,
+        fixed=True,
+    )
+
+    lr: float = rate_option(0.01, "Learning rate.", above=0)
+    base_batch: int | None = rate_option(
+        None, "Linear scaling rule: --lr holds for this batch, and is multiplied by batch / base-batch.", low=1
+    )
+    warmup: int | str = rate_option(0, "Iterations of linear warm-up, or epochs: 5ep, 0.5ep.", low=0, epochs=True)
+    lr_policy: str = rate_option(
+        "constant", "Schedule of the learning rate.", choices=("constant", "step", "multistep", "poly", "inv", "cosine")
+    )
+    lr_steps: tuple[int | str, ...] = rate_option(
+        (), "Drops of `multistep`, in iterations or epochs: 30ep,60ep; or the period of `step`.", low=1, epochs=True
+    )
+    lr_gamma: float = rate_option(0.1, "Factor of `step` and `multistep`; gamma of `inv`.", above=0)
+    lr_power: float = rate_option(1.0, "Power of `poly` and `inv`.", above=0)
+    min_lr: float = rate_option(
+        0.0,
+        "Least learning rate: cosine and poly end there, the others do not fall below it. --base-batch scales it too.",
+        low=0,
+        used_by=("lr_policy", ("step", "multistep", "poly", "inv", "cosine")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """Where a rank computes, and in which numbers."""
+
+    device: str = device_option(
+        "cpu", "Device: cpu; or cuda, one GPU a rank.", choices=("cpu", "cuda"), fixes_bits=True
+    )
+    precision: str = device_option(
         "float32",
         "With --device cuda: float32; tf32, products on TF32 tensor cores; bfloat16 or float16, activations and their "
         "products in 16 bits. Weights, gradients and sums are always float32.",
         choices=("float32", "tf32", "bfloat16", "float16"),
+        fixes_bits=True,
     )
-    loss_scale: float | None = option(
+    loss_scale: float | None = device_option(
         None,
         "With --precision float16: factor of the loss, which keeps small gradients. [dynamic: from 65536, halved if a "
         "gradient is not finite, doubled after 2000 finite ones]",
         above=0,
     )
-    mpi_cuda: str = option(
+    dtype: str = device_option(
+        "float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64"), fixed=True
+    )
+    ops: str = device_option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
+    threads: int | None = device_option(None, "Threads of a rank's operations. [OMP_NUM_THREADS if set, or 1]", low=1)
+    recompute: bool = device_option(
+        False,
+        "Activation checkpointing: keep few activations, and compute the others again in backward. Less memory, a "
+        "third more arithmetic, the same bits.",
+        planned=False,
+    )
+    mpi_cuda: str = device_option(
         "auto",
         "With --device cuda: how device memory travels between processes: direct, the MPI takes it; staged, through "
         "host memory; auto, direct if a trial shows that it works and is faster.",
         choices=("auto", "direct", "staged"),
     )
-    ops: str = option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
-    threads: int | None = option(None, "Threads of a rank's operations. [OMP_NUM_THREADS if set, or 1]", low=1)
-    recompute: bool = option(
-        False,
-        "Activation checkpointing: keep few activations, and compute the others again in backward. Less memory, a "
-        "third more arithmetic, the same bits.",
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """The length of a run, its files, and how it is watched."""
+
+    batch: int = length_option(64, "Examples an iteration, over all ranks.", low=1, short="b", fixed=True)
+    accumulate: int = length_option(
+        1, "Micro-batches of an iteration on each rank, to save memory.", low=1, high=65536, planned=False
+    )
+    epochs: int | None = length_option(10, "Passes over the training set.", low=1)
+    iterations: int | None = length_option(None, "Iterations, in place of epochs.", low=1)
+    seed: int = length_option(
+        0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1, recipe=False, fixed=True
     )
 
-    sync: str = option("allreduce", "How ranks stay in step: STRATEGIES.")  # ringtrain.exchange.catalogue has them
-    fc: str = option(
-        "data",
-        "Placement of fully connected layers: data, on every rank; hybrid, columns divided among ranks; pipeline, on "
-        "dedicated ranks.",
-        choices=("data", "hybrid", "pipeline"),
-    )
-    fc_ranks: int = option(1, "With --fc pipeline: ranks that hold fully connected layers.", low=1)
-    fc_in_flight: int = option(
-        2, "With --fc pipeline: micro-batches (--accumulate) of one rank in flight at once.", low=1
-    )
-    fc_update: str = option(
-        "accumulate",
-        "With --fc pipeline: when fully connected layers are updated: accumulate, once an iteration, which is exact; "
-        "micro-batch, after every micro-batch.",
-        choices=("accumulate", "micro-batch"),
-    )
-    average_every: int = option(8, "With averaging: iterations between averages.", low=1)
-    average_momentum: str = option(
-        "average",
-        "With averaging: the optimizer's state after an average: keep, each rank's own; average, the mean; reset, 0.",
-        choices=("keep", "average", "reset"),
-    )
-    average_from: int = option(0, "With averaging: iterations of all-reduce before it begins (post-local SGD).", low=0)
-    outer_momentum: float = option(
-        0.0, "With averaging: Nesterov momentum of the step between averages (DiLoCo).", low=0, below=1
-    )
-    outer_lr: float = option(1.0, "With averaging: step from the last average towards this one, as a factor.", above=0)
-    servers: int = option(1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1)
-    dedicated: bool = option(False, "With server: servers only serve, and the other ranks train.")
-    server_levels: int = option(
-        1, "With server: levels of the sum; 2: one rank of each node first sums its node's gradients.", low=1, high=2
-    )
-    staleness: int = option(
-        0, "With server: iterations that a rank may be ahead of the slowest; 0: exact sums over all ranks.", low=0
-    )
-    asynchronous: bool = option(
+    out: str | None = output_option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o", once=True, about_files=True)
+    tensorboard: bool = output_option(
         False,
-        "With server and averaging: idle ranks fetch parts of batches; each result is added as it arrives.",
+        "Write scalars for TensorBoard into the run folder as the run goes: `tensorboard --logdir runs`.",
+        about_files=True,
     )
-    gossip_max_lag: int = option(8, "With gossip: most iterations between the fastest and the slowest rank.", low=0)
-    algorithm: str = option(
-        "auto",
-        "All-reduce: ring; auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
-        "shared memory of a node; or another schedule: tree, double-tree, butterfly, circulant, recursive-doubling, "
-        "star, sliced, hierarchical, hierarchical-leader or hierarchical:INNER:OUTER. With "
-        "--reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
-        short="a",
-    )
-    tuning: str | None = option(
-        None,
-        "Tuning file for `auto`, measured on this machine. [RINGTRAIN_TUNING, or ringtrain/tuning.json under ~/.config "
-        "if it exists and fits]",
-    )
-    wire: str = option(
-        "none",
-        "Type of gradients in messages, which halves the bytes; sums are float32.",
-        choices=("none", "float16", "bfloat16"),
-    )
-    compress: str = option(
-        "none",
-        "Compress gradients, with error feedback: top-k, each parameter's largest elements; powersgd, two thin factors "
-        "of each matrix.",
-        choices=("none", "top-k", "powersgd"),
-    )
-    compress_ratio: float = option(0.01, "With top-k: the share of elements that is sent.", above=0, high=1)
-    compress_rank: int = option(4, "With powersgd: columns of the factors.", low=1)
-    compress_from: int = option(0, "With --compress: iterations of whole gradients before it begins.", low=0)
-    reproducible: bool = option(
-        False,
-        "Bitwise the same weights at any number of ranks up to --shards: the batch is cut into --shards parts, whose "
-        "gradients are added in one fixed order.",
-    )
-    shards: int = option(
-        8,
-        "With --reproducible: parts of the batch, divided among ranks; the largest number of ranks.",
-        low=1,
-        high=65536,
-    )
-    bucket_bytes: int = option(4 << 20, "Approximate gradient bytes of a bucket, which are exchanged together.", low=1)
-    overlap: str = option(
-        "backward",
-        "When gradients travel: none, after backward; backward, while it runs; forward, weights wait until forward "
-        "needs them too.",
-        choices=("none", "backward", "forward"),
-    )
-    segment_bytes: int | None = option(
-        None,
-        "Bytes of a message: adding one overlaps receiving the next. [256 KiB within a node, 60,000 between nodes]",
-        low=1,
-    )
-    deadline_s: float = option(300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0)
-    check_replicas: int | None = option(
-        None,
-        "Iterations between bitwise checks that all ranks hold the same weights and state, in addition to those at "
-        "each evaluation, checkpoint and epoch's end; 0: only at the start and the end. [no others]",
-        low=0,
-    )
-    check_collectives: bool = option(True, "Check every collective, and name ranks that differ or are missing.")
-
-    elastic: str | None = option(
-        None,
-        "Survive the death of ranks, under `mpirun --with-ft ulfm`: shrink, the others continue (the meaning of a bare "
-        "--elastic); replace, new ranks take the places of the dead.",
-        choices=("shrink", "replace"),
-        bare="shrink",
-    )
-    plan: str | None = option(
-        None,
-        "JSON of `ringtrain plan`: show its prediction of this run at the start, and how far off it was at the end.",
-    )
-    trace: str | None = option(
-        None,
-        "Write a timeline of each rank in a few iterations, for Perfetto or chrome://tracing: to trace.json, or to "
-        "FILE; a bare name is in the run folder.",
-        bare="trace.json",
-    )
-    trace_iterations: str | None = option(
-        None, "With --trace: FIRST:LAST, iterations counted from 1. [the 6th to the 8th of this start]"
-    )
-    inject_slowdown: str | None = option(
-        None, "Slow a rank's own work down by a factor, to test a strategy: RANK:TIMES, such as 1:2."
-    )
-
-    out: str | None = option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o")
-    tensorboard: bool = option(
-        False, "Write scalars for TensorBoard into the run folder as the run goes: `tensorboard --logdir runs`."
-    )
-    resume: str | None = option(
+    resume: str | None = output_option(
         None,
         "Resume from a checkpoint: a file, a run folder, or `auto`: the newest good one in --out, if it exists.",
+        once=True,
+        about_files=True,
     )
-    evaluate_every: int = option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
-    best_by: str | None = option(
+    best_by: str | None = output_option(
         None,
         "Test figure by which the best checkpoint is chosen. [accuracy, or loss where there is none]",
         choices=("accuracy", "loss"),
     )
-    early_stop: int | None = option(
+    early_stop: int | None = output_option(
         None, "End the run after this many evaluations in a row without a better one (--best-by).", low=1
     )
-    checkpoint_every: int = option(0, "Iterations between checkpoints. [0: each epoch's end]", low=0)
-    stop_before_s: float | None = option(
+    evaluate_every: int = output_option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
+    checkpoint_every: int = output_option(0, "Iterations between checkpoints. [0: each epoch's end]", low=0)
+    keep: int = output_option(2, "Number of newest checkpoints to keep, beside the best.", low=1)
+    stop_before_s: float | None = output_option(
         None,
         "Seconds before the end of the job at which a run saves a checkpoint and stops, with exit code 75; 0: never. "
         "[120, or a tenth of the time left at the start if less; needs the end from Slurm or RINGTRAIN_JOB_END]",
         low=0,
+        once=True,
     )
-    keep: int = option(2, "Number of newest checkpoints to keep, beside the best.", low=1)
+
+    plan: str | None = diagnosis_option(
+        None,
+        "JSON of `ringtrain plan`: show its prediction of this run at the start, and how far off it was at the end.",
+        once=True,
+        about_files=True,
+    )
+    trace: str | None = diagnosis_option(
+        None,
+        "Write a timeline of each rank in a few iterations, for Perfetto or chrome://tracing: to trace.json, or to "
+        "FILE; a bare name is in the run folder.",
+        bare="trace.json",
+        once=True,
+        about_files=True,
+    )
+    inject_slowdown: str | None = diagnosis_option(
+        None, "Slow a rank's own work down by a factor, to test a strategy: RANK:TIMES, such as 1:2.", once=True
+    )
 
 
-# A resumed run must keep these: they decide the order of its examples, the optimizer's state or the order in
-# which gradients are added. The model is also compared layer by layer, and the data by checksum.
-FIXED_ON_RESUME = (
-    "synthetic", "batch", "seed", "shuffle", "dtype", "loss", "classes", "optimizer", "momentum_correction", "ema",
-    "reproducible", "shards",
-)  # fmt: skip
-# A reproducible run must keep these too: they decide the bits of a product.
-FIXED_WHERE_REPRODUCIBLE = ("device", "precision")
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """A training run. In each record None means: not set, the model's recipe decides, or off. No two records have an
+    option of one name: in files and as flags options have no record."""
 
-# The keys of a model file's recipe: how to train it, and not where.
-RECIPE_KEYS = (
-    "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
-    "lr_power", "min_lr", "warmup", "momentum", "beta2", "eps", "trust_coefficient", "trust_limit",
-    "momentum_correction", "weight_decay", "decay_bias_norm", "clip_norm", "ema", "loss", "huber_delta",
-    "label_smoothing", "resize", "random_resized_crop", "colour_jitter", "mixup", "cutmix", "random_erasing",
-)  # fmt: skip
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
 
-# Keys of one start of a run, not passed to its continuation.
-OF_ONE_START = (
-    "out", "resume", "elastic", "tuning", "inject_slowdown", "plan", "trace", "trace_iterations", "stop_before_s",
-)  # fmt: skip
+    def values(self) -> dict:
+        """Return the value of every option, by its name."""
+        return {name: getattr(getattr(self, _RECORDS[name]), name) for name in config_fields()}
+
+    def changed(self, **options) -> "TrainConfig":
+        """Return the configuration with other values of these options."""
+        by_record: dict[str, dict] = defaultdict(dict)
+        for name, value in options.items():
+            by_record[_RECORDS[name]][name] = value
+        return replace(self, **{name: replace(getattr(self, name), **own) for name, own in by_record.items()})
+
+
+_BY_RECORD = [(name, spec) for name, record in get_type_hints(TrainConfig).items() for spec in fields(record)]
+_RECORDS = {spec.name: record for record, spec in _BY_RECORD}
+
+
+def config_fields() -> dict:
+    """Return the field of every option by its name."""
+    return {spec.name: spec for _, spec in _BY_RECORD}
+
+
+def make_config(**options) -> TrainConfig:
+    """Return the configuration of these options, and of the defaults of the others."""
+    return TrainConfig().changed(**options)
+
+
+def options_that(trait: str) -> list[str]:
+    """Return the names of the options with this trait, such as ``recipe``: a parameter of ``option``."""
+    return [name for name, spec in config_fields().items() if spec.metadata[trait]]
+
 
 # Keys of earlier versions in run files, checkpoints and recipes, and their names now. None: the key is gone; it changed
-# no result, and is ignored.
+# no result, but for REMOVED_VALUES, and is ignored.
 FORMER_KEYS = {
     "stage": None,
     "stage_keep": None,
@@ -368,20 +342,13 @@ FORMER_KEYS = {
     "slow": "inject_slowdown",
     "trust": "trust_coefficient",
     "gossip_window": "gossip_max_lag",
+    "fc_in_flight": None,
+    "fc_update": None,
+    "trace_iterations": None,
 }
-FORMER_VALUES = {("fc_update", "each"): "micro-batch"}
-
-
-def config_fields(kind=TrainConfig):
-    """Return the fields of a record class, by name."""
-    return {f.name: f for f in fields(kind)}
-
-
-def default_of(spec):
-    """Return a field's default."""
-    return spec.default_factory() if spec.default is MISSING else spec.default
-
-
-def kind_of(spec) -> type:
-    """Return the scalar type of a field annotated ``T`` or ``T | None``."""
-    return get_args(spec.type)[0] if isinstance(spec.type, UnionType) else spec.type
+# Values of earlier versions that a run does not start with, since its results would be others; and what there is.
+REMOVED_VALUES = {
+    ("fc_update", "micro-batch"): "fully connected ranks update once an iteration",
+    ("fc_update", "each"): "fully connected ranks update once an iteration",
+    ("average_momentum", "reset"): "--average-momentum is average or keep",
+}

@@ -9,18 +9,16 @@ import math
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict
 
 from ringtrain import parsing
+from ringtrain.config.option import as_flag, kind_of
 from ringtrain.config.record import (
     FORMER_KEYS,
-    FORMER_VALUES,
-    OF_ONE_START,
-    RECIPE_KEYS,
+    REMOVED_VALUES,
     TrainConfig,
     config_fields,
-    default_of,
-    kind_of,
+    make_config,
+    options_that,
 )
 from ringtrain.errors import ConfigError, nearest
 
@@ -35,13 +33,21 @@ def parse_run_file(text: str, source: str) -> dict:
         table = renamed(parsing.parse_toml(text))
     except ValueError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
-    return {key: value for key, value in table.items() if FORMER_KEYS.get(key, key) is not None}
+    return {key: value for key, value in table.items() if FORMER_KEYS.get(key, key) is not None or _removed(key, value)}
 
 
 def renamed(table: dict) -> dict:
-    """Return a table with the names of this version for the keys and values of an earlier one."""
-    named = {FORMER_KEYS.get(key) or key: value for key, value in table.items()}
-    return {key: FORMER_VALUES.get((key, str(value)), value) for key, value in named.items()}
+    """Return a table with the names of this version for the keys of an earlier one."""
+    return {FORMER_KEYS.get(key) or key: value for key, value in table.items()}
+
+
+def without_removed(table: dict) -> dict:
+    """Return a stored configuration without values that no run starts with: trained weights are as good as others."""
+    return {key: value for key, value in table.items() if not _removed(key, value)}
+
+
+def _removed(key: str, value) -> str | None:
+    return REMOVED_VALUES.get((key, str(value)))
 
 
 def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) -> dict:
@@ -80,7 +86,7 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
         for key, value in given.items():
             values[key] = _checked(source, key, value)
         _one_length(source, given, values)
-    return TrainConfig(**values)
+    return make_config(**values)
 
 
 def _one_length(source: str, given: dict, values: dict) -> None:
@@ -95,13 +101,15 @@ def _one_length(source: str, given: dict, values: dict) -> None:
 
 
 def _checked(source: str, key: str, value):
-    known = config_fields()
+    known, instead = config_fields(), _removed(key, value)
+    if instead is not None:
+        raise _refused((source, key), value, f"this version of ringtrain has it no more; {instead}")
     if key not in known:
         raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
     spec, where = known[key], (source, key)
     if value is None:
         return None
-    if isinstance(default_of(spec), tuple):
+    if isinstance(spec.default, tuple):
         if not isinstance(value, (list, tuple)):
             raise _wanted(
                 where,
@@ -114,7 +122,7 @@ def _checked(source: str, key: str, value):
 
 def _named(source: str, key: str) -> str:
     """Return the flag as the user types it, or the file's key."""
-    return f"--{key.replace('_', '-')}" if source == FLAGS else f"{source}: {key}"
+    return as_flag(key) if source == FLAGS else f"{source}: {key}"
 
 
 def _refused(where: tuple[str, str], value, wanted: str) -> ConfigError:
@@ -192,19 +200,20 @@ def _check_bounds(where: tuple[str, str], rules, value) -> None:
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
     """Return the recipe of a model file as a source of :func:`resolve`. Raises: ConfigError for a key that no recipe
     has."""
-    source = f"recipe of model {model_name}"
+    source, known = f"recipe of model {model_name}", options_that("recipe")
     for key in recipe:
-        if FORMER_KEYS.get(key, key) not in RECIPE_KEYS:
-            raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, RECIPE_KEYS)}")
+        if FORMER_KEYS.get(key, key) not in known:
+            raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, known)}")
     return source, renamed(recipe)
 
 
 def to_table(config: TrainConfig) -> dict:
     """Return the keys that are set, as a run file would hold them."""
-    table = {key: value for key, value in asdict(config).items() if value is not None}
+    table = {key: value for key, value in config.values().items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
 
 def for_continuation(table: dict) -> dict:
     """Return a stored configuration as a source under the flags of the run that continues it."""
-    return {key: value for key, value in table.items() if key not in OF_ONE_START}
+    once = options_that("once")
+    return {key: value for key, value in table.items() if key not in once}

@@ -11,7 +11,8 @@ from ringtrain.allreduce.catalogue import AUTO, check_algorithm
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.option import as_flag
+from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import DATA, STRATEGIES, Strategy
@@ -19,21 +20,8 @@ from ringtrain.ops.precision import HALVES
 from ringtrain.template import Template
 
 ON, OFF, UNSET = (True,), (False,), (None,)
-DEFAULTS = TrainConfig()
+DEFAULTS = TrainConfig().values()
 TF32, BFLOAT16, GHOST = "--precision tf32", "--precision bfloat16", "--batch-norm ghost:SIZE"
-# Options that belong to a value of another one: {the other: {its value: the options}}.
-OWNED: dict[str, dict[str, tuple[str, ...]]] = {
-    "sync": {name: strategy.options for name, strategy in STRATEGIES.items()},
-    "fc": {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")},
-    "compress": {"top-k": ("compress_ratio", "compress_from"), "powersgd": ("compress_rank", "compress_from")},
-    "loss": {"ce": ("label_smoothing",), "huber": ("huber_delta",)},
-    "optimizer": {
-        "lars": ("trust_coefficient", "trust_limit", "momentum_correction"),
-        "lamb": ("trust_limit", "eps"),
-        **dict.fromkeys(("adamw", "adam", "rmsprop"), ("eps",)),
-    },
-    "lr_policy": dict.fromkeys(("step", "multistep", "poly", "inv", "cosine"), ("min_lr",)),
-}
 # Options that a strategy may refuse: a field of its row, the option, the refused values, and a value that always goes.
 OF_STRATEGIES = (
     ("wire", "wire", None, None),
@@ -69,17 +57,20 @@ class Rule:
     also: str | None = None
     where: tuple[str, object] | None = None
 
-    def refuses(self, config: TrainConfig) -> bool:
-        here = self.where is None or getattr(config, self.where[0]) == self.where[1]
-        return here and _is_among(config, self.option, self.values) and not _is_among(config, self.other, self.accepts)
+    def refuses(self, values: Mapping) -> bool:
+        """Return whether a run with these values of its options is refused."""
+        applies = self.where is None or values[self.where[0]] == self.where[1]
+        return (
+            applies and _is_among(values, self.option, self.values) and not _is_among(values, self.other, self.accepts)
+        )
 
-    def sentence(self, config: TrainConfig) -> str:
-        """Return the refusal of this configuration."""
-        option, given = (_typed(name, getattr(config, name)) for name in (self.option, self.other))
+    def sentence(self, values: Mapping) -> str:
+        """Return the refusal of these values."""
+        option, given = (_typed(name, values[name]) for name in (self.option, self.other))
         if self.why is None:
             users = self._accepted()
             return f"{option} is used by {users} alone; this run uses {given}: leave it out, or use {users}"
-        why = self.why if isinstance(self.why, Template) else self.why[getattr(config, self.other)]
+        why = self.why if isinstance(self.why, Template) else self.why[values[self.other]]
         instead = ", or ".join(filter(None, [self.also, self._accepted()]))
         if not instead:
             return f"{option} {why(other=given)}. Leave one of the two out"
@@ -90,15 +81,18 @@ class Rule:
         if self.accepts is OFF or self.accepts is UNSET:
             return ""
         if self.accepts is ON or self.accepts is None:
-            return _flag(self.other)
+            return as_flag(self.other)
         *others, last = map(str, self.accepts)
-        return f"{_flag(self.other)} {' or '.join(filter(None, [', '.join(others), last]))}"
+        return f"{as_flag(self.other)} {' or '.join(filter(None, [', '.join(others), last]))}"
 
 
 def _owned() -> Iterator[Rule]:
-    for other, values in OWNED.items():
-        for option in dict.fromkeys(name for names in values.values() for name in names):
-            yield Rule(option, None, other, tuple(value for value, names in values.items() if option in names))
+    for option in dict.fromkeys(name for strategy in STRATEGIES.values() for name in strategy.options):
+        users = tuple(name for name, strategy in STRATEGIES.items() if option in strategy.options)
+        yield Rule(option, None, "sync", users)
+    for name, spec in config_fields().items():
+        if spec.metadata["used_by"]:
+            yield Rule(name, None, *spec.metadata["used_by"])
 
 
 def _of_strategies() -> Iterator[Rule]:
@@ -118,7 +112,6 @@ OTHER_RULES = (
     Rule("shards", None, "reproducible", ON),
     Rule("algorithm", (CANONICAL,), "reproducible", ON),
     Rule("tuning", None, "algorithm", (AUTO,)),
-    Rule("trace_iterations", None, "trace", None),
     Rule("precision", None, "device", ("cuda",)),
     Rule("mpi_cuda", None, "device", ("cuda",)),
     Rule("ops", None, "device", ("cpu",)),
@@ -126,7 +119,6 @@ OTHER_RULES = (
     Rule("servers", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
     Rule("dedicated", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
     Rule("average_from", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
-    Rule("average_momentum", ("reset",), "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("outer_momentum", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),
@@ -257,20 +249,6 @@ OTHER_RULES = (
         UNSET,
         Template("sums over some of the ranks; {other} holds times of all-reduces over all of them"),
     ),
-    Rule(
-        "ema",
-        None,
-        "fc_update",
-        ("accumulate",),
-        Template("averages after each iteration; {other} updates some layers more often"),
-    ),
-    Rule(
-        "fc_update",
-        ("micro-batch",),
-        "clip_norm",
-        UNSET,
-        Template("updates at every message; {other} needs the whole gradient before any update"),
-    ),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
     # images
     Rule("random_resized_crop", None, "augment", ON, Template("crops at random; {other} asks for no random crops")),
@@ -322,57 +300,50 @@ RULES = _rules()
 
 def add_strategy(name: str, strategy: Strategy) -> None:
     """Add a strategy of a plug-in, with its rules."""
-    STRATEGIES[name], OWNED["sync"][name] = strategy, strategy.options
+    STRATEGIES[name] = strategy
     RULES[:] = _rules()
 
 
 def check_options(config: TrainConfig) -> None:
     """Raises ConfigError for an unknown strategy and for options that do not go together, UsageError for an unknown
     algorithm."""
-    if config.sync not in STRATEGIES:
+    exchange = config.exchange
+    if exchange.sync not in STRATEGIES:
         raise ConfigError(
-            f"unknown strategy --sync {config.sync!r} (one of your own needs --plugin FILE.py): "
-            f"{nearest(config.sync, STRATEGIES)}"
+            f"unknown strategy --sync {exchange.sync!r} (one of your own needs --plugin FILE.py): "
+            f"{nearest(exchange.sync, STRATEGIES)}"
         )
-    if config.algorithm != CANONICAL:
-        check_algorithm(config.algorithm, config.wire != NONE)
+    if exchange.algorithm != CANONICAL:
+        check_algorithm(exchange.algorithm, exchange.wire != NONE)
     for sentence in refusals(config):
         raise ConfigError(sentence)
 
 
 def refusals(config: TrainConfig) -> Iterator[str]:
     """Yield the sentence of each rule that refuses the configuration."""
-    return (rule.sentence(config) for rule in RULES if rule.refuses(config))
+    values = config.values()
+    return (rule.sentence(values) for rule in RULES if rule.refuses(values))
 
 
 def without_former(table: Mapping, given: Mapping) -> dict:
     """Return the options of a run that continues, without those that belong to a strategy or a placement of layers that
     ``given`` replaces."""
-    former = {
-        name
-        for other in ("sync", "fc")
-        if given.get(other, table.get(other)) != table.get(other)
-        for names in OWNED[other].values()
-        for name in names
-    }
+    replaced = [other for other in ("sync", "fc") if given.get(other, table.get(other)) != table.get(other)]
+    former = {rule.option for rule in RULES if rule.why is None and rule.other in replaced}
     return {name: value for name, value in table.items() if name not in former}
 
 
-def _is_among(config: TrainConfig, name: str, values: tuple | Callable | None) -> bool:
-    value = getattr(config, name)
+def _is_among(given: Mapping, name: str, values: tuple | Callable | None) -> bool:
+    value = given[name]
     if callable(values):
         return values(value)
-    return value in values if values is not None else value != getattr(DEFAULTS, name)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return value in values if values is not None else value != DEFAULTS[name]
 
 
 def _typed(name: str, value) -> str:
     """Return an option as a user types it; "no --trace" for one that is not given."""
-    if value is False and getattr(DEFAULTS, name):
-        return f"--no-{name.replace('_', '-')}"
+    if value is False and DEFAULTS[name]:
+        return as_flag(f"no_{name}")
     if value is None or isinstance(value, bool):
-        return _flag(name) if value else f"no {_flag(name)}"
-    return f"{_flag(name)} {value:g}" if isinstance(value, float) else f"{_flag(name)} {value}"
+        return as_flag(name) if value else f"no {as_flag(name)}"
+    return f"{as_flag(name)} {value:g}" if isinstance(value, float) else f"{as_flag(name)} {value}"

@@ -28,7 +28,7 @@ EMA = "ema"  # the slot of the average of the weights, the last one
 @dataclass(frozen=True, slots=True)
 class UpdateRule:
     """An optimizer with its constants. ``kind``: one of :data:`KINDS`; the others are as in
-    :class:`ringtrain.optim.optimizers.Hyper`."""
+    :class:`ringtrain.config.record.OptimizerConfig`."""
 
     kind: str
     momentum: float = 0.9

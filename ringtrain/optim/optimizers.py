@@ -35,11 +35,12 @@ use_buffers=True
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import ClassVar
 
 from ringtrain.arrays import Array
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
@@ -47,35 +48,10 @@ from ringtrain.ops.update import APPLIED, EMA, MULTIPLIER, RATE, UPDATES, Update
 
 Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
+TRUST_COEFFICIENT = 1e-3  # of lars, unless another is given
 
 
-@dataclass(frozen=True, slots=True)
-class Hyper:
-    """The hyperparameters.
-
-    momentum:        of sgd, nesterov, lars and rmsprop; the first moment's (beta1) of adam, adamw and lamb
-    weight_decay:    before the parameters' multipliers
-    decay_bias_norm: whether biases, scales and shifts decay too
-    beta2:           of adam, adamw, rmsprop (alpha) and lamb
-    eps:             likewise; None: 1e-6 for lamb, its authors' value, else 1e-8
-    trust_coefficient: of lars
-    trust_limit:     the largest trust ratio of lars and lamb
-    correction:      momentum correction of lars
-    ema:             decay of the average of the weights; None: no average
-    """
-
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    decay_bias_norm: bool = True
-    beta2: float = 0.999
-    eps: float | None = None
-    trust_coefficient: float = 1e-3
-    trust_limit: float = math.inf
-    correction: bool = False
-    ema: float | None = None
-
-
-def update_ranges(spans: Sequence[Span], hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
+def update_ranges(spans: Sequence[Span], hyper: OptimizerConfig, layerwise: bool = False) -> tuple[UpdateRange, ...]:
     """Merge neighbouring spans with equal multipliers. ``layerwise``: keep spans apart whose own norms scale their
     updates."""
     merged: list[UpdateRange] = []
@@ -92,7 +68,7 @@ def update_ranges(spans: Sequence[Span], hyper: Hyper, layerwise: bool = False) 
     return tuple(merged)
 
 
-def _range(span: Span, hyper: Hyper) -> UpdateRange:
+def _range(span: Span, hyper: OptimizerConfig) -> UpdateRange:
     p = span.parameter
     if p.frozen:
         return UpdateRange(span.start, span.stop, 0.0, 0.0, 0.0, frozen=True)
@@ -117,7 +93,7 @@ class Optimizer(ABC):
     layerwise = False
     recorded = False
 
-    def __init__(self, spans: Sequence[Span], hyper: Hyper):
+    def __init__(self, spans: Sequence[Span], hyper: OptimizerConfig):
         self.hyper = hyper
         self.slots = type(self).slots if hyper.ema is None else (*type(self).slots, EMA)
         self.ranges = update_ranges(spans, hyper, self.layerwise)
@@ -168,11 +144,13 @@ class RuleOptimizer(Optimizer):
     recorded = True
     usual_eps = 1e-8
 
-    def __init__(self, spans: Sequence[Span], hyper: Hyper):
+    def __init__(self, spans: Sequence[Span], hyper: OptimizerConfig):
         super().__init__(spans, hyper)
         eps = self.usual_eps if hyper.eps is None else hyper.eps
-        trust = hyper.trust_coefficient, hyper.trust_limit
-        self.rule = UpdateRule(self.kind, hyper.momentum, hyper.beta2, eps, *trust, hyper.correction, hyper.ema)
+        trust = hyper.trust_coefficient or TRUST_COEFFICIENT, hyper.trust_limit or math.inf
+        self.rule = UpdateRule(
+            self.kind, hyper.momentum, hyper.beta2, eps, *trust, hyper.momentum_correction, hyper.ema
+        )
 
     def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
         ranges = self.within(start, stop)
@@ -274,7 +252,7 @@ def make_squares(optimizer: Optimizer, ops: Ops) -> Array | None:
     return ops.zeros((count, 2), "float64") if optimizer.layerwise else None
 
 
-def make_optimizer(name: str, spans: Sequence[Span], hyper: Hyper) -> Optimizer:
+def make_optimizer(name: str, spans: Sequence[Span], hyper: OptimizerConfig) -> Optimizer:
     if name not in OPTIMIZERS:
         raise ConfigError(f"unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
     return OPTIMIZERS[name](spans, hyper)

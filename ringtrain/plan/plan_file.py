@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.option import as_flag
+from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import plain
 from ringtrain.plan.prediction import PlanRow, PlanSettings
 from ringtrain.plan.strategies import STRATEGIES
@@ -14,12 +15,7 @@ from ringtrain.records import SOME, Rules, load
 from ringtrain.template import Template
 
 AUTO = "auto"  # of --algorithm
-DEFAULTS = TrainConfig()
-# Options that change the speed of a training, and that no plan knows.
-UNPLANNED = (
-    "accumulate", "recompute", "fc", "servers", "dedicated", "server_levels", "staleness", "asynchronous", "wire",
-    "compress", "reproducible",
-)  # fmt: skip
+DEFAULTS = TrainConfig().values()
 PLANNED = {"sync": tuple(STRATEGIES), "overlap": ("none", "backward")}  # values that plans know
 
 
@@ -117,7 +113,7 @@ def _facts(plan: PlanFile, row: PlanRow) -> dict:
 
 def _wanted(run: SoughtRun) -> dict:
     """Return those of the facts that decide about the speed of a run: one rank exchanges nothing."""
-    config = run.config
+    config = run.config.exchange
     wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes, "--sync": config.sync, "--batch": run.batch}
     if run.ranks > 1:
         wanted |= {"--overlap": config.overlap, "--bucket-bytes": config.bucket_bytes}
@@ -127,27 +123,30 @@ def _wanted(run: SoughtRun) -> dict:
 
 def _unplanned(config: TrainConfig) -> str:
     """Return the options of which there is no plan, as typed."""
-    names = [name for name in UNPLANNED if getattr(config, name) != getattr(DEFAULTS, name)]
-    names += [name for name, values in PLANNED.items() if getattr(config, name) not in values]
-    names += ["batch_norm"] if config.batch_norm == "sync" else []
-    return " ".join(_typed(config, name) for name in names)
+    values, fields = config.values(), config_fields()
+    names = [name for name in fields if not fields[name].metadata["planned"] and values[name] != DEFAULTS[name]]
+    names += [name for name, known in PLANNED.items() if values[name] not in known]
+    names += ["batch_norm"] if config.model.batch_norm == "sync" else []
+    return " ".join(_typed(name, values[name]) for name in names)
 
 
-def _typed(config: TrainConfig, name: str) -> str:
-    flag, value = f"--{name.replace('_', '-')}", getattr(config, name)
-    return flag if value is True else f"{flag} {shlex.quote(str(value))}"
+def _typed(name: str, value) -> str:
+    return as_flag(name) if value is True else f"{as_flag(name)} {shlex.quote(str(value))}"
 
 
 def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
     """Return the command that makes the rows of a run on these numbers of ranks."""
-    config, names = run.config, ("overlap", "bucket_bytes", "average_every")
+    values = run.config.values()
     options = [
         f"-n {','.join(map(str, counts))}",
         f"--per-node {-(-run.ranks // run.nodes)}",
-        _typed(config, "sync"),
+        _typed("sync", values["sync"]),
         f"-b {run.batch // run.ranks} --weak" if weak else f"-b {run.batch}",
-        *([] if config.algorithm == AUTO else [_typed(config, "algorithm")]),
-        *(_typed(config, name) for name in names if getattr(config, name) != getattr(DEFAULTS, name)),
+        *(
+            _typed(name, values[name])
+            for name in ("algorithm", "overlap", "bucket_bytes", "average_every")
+            if values[name] != DEFAULTS[name]
+        ),
     ]
     return (
         f"ringtrain plan {shlex.quote(run.model)} --layers LAYERS.json --fabric SWEEP.json {' '.join(options)} --json "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ringtrain.collectives.topology import Topology
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
@@ -14,7 +14,7 @@ from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
 from ringtrain.records import Count, Positive
 from ringtrain.template import Template
 
-DEFAULTS = TrainConfig()
+DEFAULTS = ExchangeConfig()
 ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
 
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.config.record import config_fields, default_of, kind_of
+from ringtrain.config.option import kind_of
+from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError, nearest
 from ringtrain.parsing import epochs
 from ringtrain.report.screen import words
@@ -20,14 +21,6 @@ OPERATORS: dict[str, Callable] = {
 FORM = re.compile(r"\s*([\w-]+)\s*(!=|<=|>=|=|<|>)\s*([^\s=<>].*?)\s*")
 NONE = "none"  # of an option that is not set; some options have a value of this name
 TRUTH = {"true": True, "yes": True, "false": False, "no": False}
-FILES = (
-    "out",
-    "resume",
-    "tensorboard",
-    "plan",
-    "trace",
-    "trace_iterations",
-)  # options about files, which change no result
 # Results that are fractions of one, which a user may give in percent.
 FRACTIONS = ("test_accuracy", *words.FRACTIONS)
 
@@ -81,7 +74,7 @@ def known_name(flag: str, text: str, name: str) -> str:
 
 def _wanted(text: str, name: str, operator: str, value: str) -> float | bool | str:
     spec = config_fields().get(name)
-    many = spec is not None and isinstance(default_of(spec), tuple)
+    many = spec is not None and isinstance(spec.default, tuple)
     kind = str if many else RESULTS[name] if spec is None else kind_of(spec)
     if (kind is bool or many or value == NONE) and operator not in ("=", "!="):
         raise UsageError(f"--where {text!r}: {name if value != NONE else NONE} has no order: compare it by = or !=")
@@ -124,7 +117,7 @@ def _rank(value) -> tuple:
 
 
 def differing(runs: Sequence[RunSummary]) -> list[str]:
-    """Return the options whose values are not the same in all runs, without those of :data:`FILES`."""
-    names = [name for name in config_fields() if name not in FILES]
+    """Return the options whose values are not the same in all runs, without those about files."""
+    names = [name for name, spec in config_fields().items() if not spec.metadata["about_files"]]
     known = [run.options for run in runs if run.options]
     return [name for name in names if len({comparable(options[name]) for options in known}) > 1]

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import BinaryIO
 
 from ringtrain import parsing
-from ringtrain.config.record import config_fields, default_of
+from ringtrain.config.record import config_fields
 from ringtrain.config.resolve import parse_run_file
 from ringtrain.errors import ConfigError, UsageError, plain
 from ringtrain.report.comparison.logs import CUT_SHORT, outcome_of
@@ -217,7 +217,7 @@ def _options_of(path: Path) -> tuple[dict, str | None]:
 
 
 def _absent(spec):
-    return None if isinstance(spec.type, UnionType) else _value(default_of(spec))
+    return None if isinstance(spec.type, UnionType) else _value(spec.default)
 
 
 def _value(held):

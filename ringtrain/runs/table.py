@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from ringtrain import __version__
-from ringtrain.config.record import config_fields, default_of, kind_of
+from ringtrain.config.option import kind_of
+from ringtrain.config.record import config_fields
 from ringtrain.errors import plain
 from ringtrain.report.comparison.rows import METRICS
 from ringtrain.report.events import Iteration
@@ -38,7 +39,7 @@ def run_columns(runs: Sequence[RunSummary]) -> tuple[list[tuple[Column]], list[d
 
 def _option(name: str) -> Column:
     spec = config_fields()[name]
-    number = kind_of(spec) in (int, float) and not isinstance(default_of(spec), tuple)
+    number = kind_of(spec) in (int, float) and not isinstance(spec.default, tuple)
     return Column(name, name, "", _words, left=not number)
 
 

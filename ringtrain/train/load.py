@@ -6,7 +6,7 @@ import numpy as np
 
 from ringtrain import plugin
 from ringtrain.config.record import TrainConfig
-from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, resolve
+from ringtrain.config.resolve import FLAGS, for_continuation, parse_run_file, resolve, without_removed
 from ringtrain.data.batches.batches import evaluation_batches
 from ringtrain.data.content import IGNORE
 from ringtrain.data.file.dataset import DataSet
@@ -118,7 +118,7 @@ def _load(
     if facts is None:
         facts = facts_of(model.input, data or read_data(config, model, transport))
     device = open_device(config, transport)
-    transport.activity.deadline_s = config.deadline_s
+    transport.activity.deadline_s = config.exchange.deadline_s
     ops, transport = device.ops, device.transport
     graph = model.graph()
     together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=False))
@@ -142,7 +142,7 @@ def _load(
         ops=ops,
         space=Workspace(ops),
         graph=graph,
-        loss=together(transport, lambda: make_loss(config)).evaluated(),
+        loss=together(transport, lambda: make_loss(config.model)).evaluated(),
         facts=facts,
     )
 
@@ -170,14 +170,15 @@ def _configured(stored: str, given: dict) -> TrainConfig:
     flags = {**given, "synthetic": False, "test_data": None} if "data" in given else given
     if flags.get("device") == "cpu":  # on any device it was trained on
         flags = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **flags}
-    return resolve(("checkpoint", for_continuation(parse_run_file(stored, "checkpoint"))), (FLAGS, flags))
+    before = without_removed(for_continuation(parse_run_file(stored, "checkpoint")))
+    return resolve(("checkpoint", before), (FLAGS, flags))
 
 
 def score_of(transport: Transport, trained: TrainedOnData, by_class: bool = False) -> Score:
     """Compute the loss and the metrics of the split, ``by_class`` also of each class. Collective. Raises ModelError if
     the output does not fit the labels, DataError without labels."""
     together(transport, lambda: check_output(trained.loss, trained.graph, trained.data))
-    loss, deadline_s = trained.loss, trained.config.deadline_s
+    loss, deadline_s = trained.loss, trained.config.exchange.deadline_s
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
     score = evaluator.score(
         trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH, whole=True, by_class=by_class

@@ -23,7 +23,7 @@ class RunOptions:
     @property
     def elastic(self) -> str | None:
         """``--elastic``, which a rank needs before it meets the others: one of them may die in that meeting."""
-        return self.config.elastic if isinstance(self.config, TrainConfig) else None
+        return self.config.exchange.elastic if isinstance(self.config, TrainConfig) else None
 
     @property
     def checkpoint(self) -> str | None:

@@ -68,7 +68,7 @@ class Source:
 # ── what there is to predict on ───────────────────────────────────────────────────────────────────────────────
 def of_data(trained: TrainedOnData) -> list[Source]:
     """The examples of the opened data set."""
-    name = "synthetic" if trained.config.synthetic else trained.config.data or "digits"
+    name = "synthetic" if trained.config.data.synthetic else trained.config.data.data or "digits"
     return [Source(trained.split, trained.feed, lambda example: (name, example), notes=trained.data.notes)]
 
 
@@ -93,7 +93,7 @@ def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[
 def _data_set(
     transport: Transport, trained: TrainedModel, path: str, part: str | None
 ) -> tuple[Split, tuple[str, ...]]:
-    data = read_data(replace(trained.config, data=path, test_data=None, synthetic=False), trained.model, transport)
+    data = read_data(trained.config.changed(data=path, test_data=None, synthetic=False), trained.model, transport)
     chosen = part or ("train" if data.test is None else "test")
     return together(transport, lambda: split_of(data, chosen, trained.model)), data.notes
 
@@ -113,7 +113,7 @@ def _images(transport: Transport, trained: TrainedModel, paths: list[str]) -> in
             f"model {trained.model.name!r} takes {wanted}, which no image file gives: give arrays (.npy, .npz)"
         )
     pillow()  # an error of the installation, and not of each file
-    return inputs.ImageFiles(paths, shape, trained.facts.view, threads_of(trained.config, transport))
+    return inputs.ImageFiles(paths, shape, trained.facts.view, threads_of(trained.config.device, transport))
 
 
 # ── predictions ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +219,7 @@ def blocks(
             rows.fill(0)
             if len(part.labels):
                 rows[part.examples - start] = _output(trained, feed, part, layer)
-            transport.native_allreduce_start(rows.reshape(-1)).wait(trained.config.deadline_s)
+            transport.native_allreduce_start(rows.reshape(-1)).wait(trained.config.exchange.deadline_s)
             yield start, rows
 
 

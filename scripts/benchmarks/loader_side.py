@@ -41,10 +41,10 @@ class Loader:
         flags = {"model": MODEL, "data": data, "batch": batch, "device": "cuda"}
         flags |= {"stream": form.stream, "random_resized_crop": "0.08:1" if form.crop else None}
         config = resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
-        self.files, self._batch, self.seed = Path(folder) / form.files, batch, config.seed
+        self.files, self._batch, self.seed = Path(folder) / form.files, batch, config.run.seed
         self.train = open_data(config, model, transport).train
-        self._windows = windows_of(config.shuffle, self.train)
-        self.transform, self._augment = transform_of(config, model), augment_of(config, model)
+        self._windows = windows_of(config.data.shuffle, self.train)
+        self.transform, self._augment = transform_of(config.data, model), augment_of(config.data, model)
         if form is TINY:
             self.transform = Transform(RandomResizedCrop(TINY_SIDE, TINY_SIDE, (1.0, 1.0)))
             self._augment = Augment(0, False, TINY_SIDE, TINY_SIDE, centre=True)

@@ -123,7 +123,7 @@ def outputs_of(passes, batch) -> dict[str, np.ndarray]:
 def masks(run, batch) -> dict[str, np.ndarray]:
     """Return the mask of each Dropout in this iteration."""
     ops, count = run.worker.ops, len(batch.labels)
-    key = ops.from_host(np.array([additive_key(run.config.seed, batch.iteration)], np.uint64))
+    key = ops.from_host(np.array([additive_key(run.config.run.seed, batch.iteration)], np.uint64))
     examples = ops.from_host(np.ascontiguousarray(batch.examples))
     found = {}
     for node in run.graph.nodes:
@@ -148,8 +148,17 @@ def described(run) -> dict:
         }
         for node in run.graph.nodes
     ]
-    sgd = {"momentum": config.momentum, "nesterov": config.optimizer == "nesterov", "weight_decay": config.weight_decay}
-    return {"nodes": nodes, "sgd": sgd, "label_smoothing": config.label_smoothing, "classes": len(run.data.classes)}
+    sgd = {
+        "momentum": config.optimizer.momentum,
+        "nesterov": config.optimizer.optimizer == "nesterov",
+        "weight_decay": config.optimizer.weight_decay,
+    }
+    return {
+        "nodes": nodes,
+        "sgd": sgd,
+        "label_smoothing": config.model.label_smoothing,
+        "classes": len(run.data.classes),
+    }
 
 
 def _plain(value) -> bool:

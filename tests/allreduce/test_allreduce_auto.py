@@ -21,12 +21,13 @@ from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, read_tuning, 
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.stream import STREAMS
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
 from tests.fakes.strategies import AllReduce
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -238,7 +239,7 @@ def test_training_says_which_buckets_were_given_what():
     def body(t, **options):
         arena = Arena(t.allocate, layers, "float32")
         exchange = AllReduce(t, ReferenceOps("float32"), bucket_bytes=1, **options)
-        exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9, weight_decay=0.0)))
+        exchange.bind(arena, make_optimizer("sgd", arena.spans, OptimizerConfig(momentum=0.9, weight_decay=0.0)))
         return list(exchange.facts.notes)
 
     known = table(MEASURED.rows, models=[model("ring", 0.0, 1e-9), model("mpi", 1.0, 0.0)])

@@ -22,6 +22,7 @@ from ringtrain.bench.layers.layers import (
     measure_layers,
 )
 from ringtrain.bench.layers.peaks import Peaks, measure_peaks
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
@@ -30,7 +31,7 @@ from ringtrain.nn.layers import ReLU
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
+from ringtrain.optim.optimizers import OPTIMIZERS, make_optimizer
 from ringtrain.show.tables import plain_lines
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.loopback.world import LoopbackWorld
@@ -51,7 +52,7 @@ layers = [
   { name = "out", kind = "Linear", units = 5 },
 ]
 """
-BATCH, HYPER = 6, Hyper(0.9, 0.1)
+BATCH, HYPER = 6, OptimizerConfig(momentum=0.9, weight_decay=0.1)
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from ringtrain.cli.main import run
-from ringtrain.config.record import TrainConfig, config_fields, kind_of
+from ringtrain.config.option import kind_of
+from ringtrain.config.record import config_fields
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError
 from ringtrain.parsing import UNSET
 from tests.says import says
 
-TEXTS = [name for name, spec in config_fields(TrainConfig).items() if kind_of(spec) is str]
+TEXTS = [name for name, spec in config_fields().items() if kind_of(spec) is str]
 
 
 @pytest.mark.parametrize("name", TEXTS)

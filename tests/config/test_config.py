@@ -1,21 +1,29 @@
 import pytest
 
-from ringtrain.config.record import FORMER_KEYS, TrainConfig, config_fields
-from ringtrain.config.resolve import for_continuation, parse_run_file, read_run_file, recipe_layer, resolve, to_table
+from ringtrain.config.record import FORMER_KEYS, config_fields, make_config
+from ringtrain.config.resolve import (
+    for_continuation,
+    parse_run_file,
+    read_run_file,
+    recipe_layer,
+    resolve,
+    to_table,
+    without_removed,
+)
 from ringtrain.errors import ConfigError
 from tests.says import says
 
 
 def test_later_layers_win():
     config = resolve(("recipe", {"batch": 64, "lr": 0.1}), ("run file", {"lr": 0.2}), ("flags", {"seed": 3}))
-    assert (config.batch, config.lr, config.seed) == (64, 0.2, 3)
+    assert (config.run.batch, config.optimizer.lr, config.run.seed) == (64, 0.2, 3)
 
 
 def test_iterations_in_a_later_layer_set_epochs_aside():
     config = resolve(("recipe", {"epochs": 10}), ("flags", {"iterations": 7}))
-    assert (config.epochs, config.iterations) == (None, 7)
+    assert (config.run.epochs, config.run.iterations) == (None, 7)
     config = resolve(("recipe", {"iterations": 10}), ("flags", {"epochs": 7}))
-    assert (config.epochs, config.iterations) == (7, None)
+    assert (config.run.epochs, config.run.iterations) == (7, None)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,6 @@ def test_an_option_out_of_its_bounds_is_refused(key, value, wanted):
     ("key", "near", "choice"),
     [
         ("fc", "pipelin", "pipeline"),
-        ("fc_update", "microbatch", "micro-batch"),
         ("average_momentum", "keeep", "keep"),
         ("compress", "topk", "top-k"),
         ("overlap", "forwards", "forward"),
@@ -133,16 +140,27 @@ def test_a_written_config_reads_back():
 
 def test_keys_of_earlier_versions_that_change_no_result_are_passed_over():
     gone = "".join(f'{key} = "a value"\n' for key, now in FORMER_KEYS.items() if now is None)
-    assert resolve(("run file r.toml", parse_run_file(f"batch = 3\n{gone}", "r.toml"))) == TrainConfig(batch=3)
+    assert resolve(("run file r.toml", parse_run_file(f"batch = 3\n{gone}", "r.toml"))) == make_config(batch=3)
 
 
-def test_keys_and_values_of_earlier_versions_are_read_by_their_names_now():
-    former = 'guard = false\nslow = "1:2"\ntrust = 0.5\ngossip_window = 3\nfc_update = "each"\n'
+def test_keys_of_earlier_versions_are_read_by_their_names_now():
+    former = 'guard = false\nslow = "1:2"\ntrust = 0.5\ngossip_window = 3\nfc_update = "accumulate"\n'
     config = resolve(("run file r.toml", parse_run_file(former, "r.toml")))
-    assert config == TrainConfig(
-        check_collectives=False, inject_slowdown="1:2", trust_coefficient=0.5, gossip_max_lag=3, fc_update="micro-batch"
+    assert config == make_config(
+        check_collectives=False, inject_slowdown="1:2", trust_coefficient=0.5, gossip_max_lag=3
     )
     assert set(FORMER_KEYS.values()) - {None} <= set(config_fields())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("fc_update", "micro-batch"), ("fc_update", "each"), ("average_momentum", "reset")]
+)
+def test_a_value_of_an_earlier_version_that_would_change_a_run_is_refused_and_its_weights_are_read(key, value):
+    table = parse_run_file(f'batch = 3\n{key} = "{value}"\n', "r.toml")
+    with pytest.raises(ConfigError) as error:
+        resolve(("run file r.toml", table))
+    assert f"{key} is '{value}'" in str(error.value)
+    assert resolve(("checkpoint", without_removed(table))) == make_config(batch=3)
 
 
 def test_a_recipe_of_an_earlier_version_is_read_by_the_names_now():
@@ -152,8 +170,8 @@ def test_a_recipe_of_an_earlier_version_is_read_by_the_names_now():
 
 
 def test_a_continuation_does_not_inherit_where_it_was_started():
-    table = to_table(TrainConfig(out="runs/a", resume="auto", batch=3))
-    assert for_continuation(table) == to_table(TrainConfig(batch=3))
+    table = to_table(make_config(out="runs/a", resume="auto", batch=3))
+    assert for_continuation(table) == to_table(make_config(batch=3))
 
 
 def test_run_files_that_cannot_be_read(tmp_path):

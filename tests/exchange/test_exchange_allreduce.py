@@ -10,7 +10,7 @@ from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import make_allreduce, schedule_for
 from ringtrain.allreduce.wire_formats import WIRES, make_wire
 from ringtrain.collectives.catalogue import SCHEDULES
-from ringtrain.config.record import config_fields
+from ringtrain.config.record import OptimizerConfig, config_fields
 from ringtrain.errors import UsageError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
@@ -18,7 +18,7 @@ from ringtrain.exchange.update.ranges import trained_pieces
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
@@ -27,7 +27,7 @@ from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 
-HYPER = Hyper(momentum=0.9, weight_decay=0.1)
+HYPER = OptimizerConfig(momentum=0.9, weight_decay=0.1)
 
 
 def gradients(arena, rank, iteration):
@@ -325,7 +325,7 @@ def test_statistics_are_neither_counted_nor_clipped():
     assert pieces == [(0, arena.spans[1].stop), (arena.spans[3].start, arena.spans[4].stop)]
     arena.grad(arena.spans[0])[...] = 3
     arena.grad(arena.spans[2])[...] = 1000
-    norm, optimizer = 3 * 35**0.5, make_optimizer("sgd", arena.spans, Hyper(momentum=0.0))
+    norm, optimizer = 3 * 35**0.5, make_optimizer("sgd", arena.spans, OptimizerConfig(momentum=0.0))
     update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm=norm / 2)
     update.begin(1.0)
     update.apply()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_exchange_strategies import bound, run
 
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import StalledError
 from ringtrain.exchange.base import Lag
 from ringtrain.exchange.servers.client import RemoteServer
@@ -15,7 +16,7 @@ from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.base import Handle
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import AllReduce, StaleParameterServer
@@ -39,7 +40,7 @@ def marking(t, size, **options):
     table = tuple((f"{name}.weight", Parameter("weight", (size, ITERATIONS), ZERO)) for name in "ab")
     arena = Arena(t.scratch, table, "float64", exchanged=t.allocate)
     exchange = pushing(t, ops, deadline_s=20.0, bucket_bytes=1, **options)
-    exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.0)))
+    exchange.bind(arena, make_optimizer("sgd", arena.spans, OptimizerConfig(momentum=0.0)))
     exchange.rehearse()
     return exchange, arena
 

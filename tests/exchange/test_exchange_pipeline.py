@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 from pipeline_support import TEXT, bound, whole_arena
 
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
+from tests.fakes.strategies import settings_of
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.updates import apply
@@ -63,7 +64,7 @@ def run(size, **options):
 def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
     """The updates of one rank by the sum of all gradients."""
     arena, ops = whole_arena(spec.parse_model(TEXT, "net").graph()), ReferenceOps("float64")
-    optimizer = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25))
+    optimizer = make_optimizer(optimizer, arena.spans, OptimizerConfig(momentum=0.5, weight_decay=0.25))
     slots = {name: np.zeros(arena.count) for name in optimizer.slots}
     for iteration in range(iterations):
         grads = sum(gradient(arena.spans, rank, iteration) for rank in range(front))
@@ -126,33 +127,6 @@ def test_a_state_goes_on_at_other_numbers_of_ranks(sync):
         assert again["step"] == 2
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
-    """Gradients of 1/4 and 3/4 of the batch, which arrive divided by the whole; two iterations."""
-    gradients = ((0.25, 2.0), (0.75, -5.0)) * 2
-
-    def body(t):
-        exchange, arena, _ = bound(t, optimizer, update="micro-batch")
-        assert not exchange.facts.exact
-        for place, (share, value) in enumerate(gradients):
-            arena.grads[...] = value * share if t.rank else 0
-            if t.rank:
-                exchange.learn(LR, share, place % 2, 2)
-            if place % 2:
-                exchange.finish(place // 2, LR)
-        return arena.weights[0], exchange.owned_state.state()["step"]
-
-    arena = whole_arena(spec.parse_model(TEXT, "net").graph())
-    rule = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25))
-    slots = {name: np.zeros(arena.count) for name in rule.slots}
-    for step, (share, value) in enumerate(gradients, 1):
-        grads = np.full(arena.count, value)
-        apply(rule, ReferenceOps("float64"), arena.weights, grads, slots, LR * share, step, 0, 256)
-    _, (weight, step) = LoopbackWorld(2).run(body)
-    first = next(span for span in arena.spans if span.name == "fc1.weight")
-    assert weight == pytest.approx(arena.weights[0], rel=1e-14) and step == 2 and first.start
-
-
 def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
     """A ring over 3 of 4 ranks: each sends 2 · 2/3 of the convolution's elements, in 3 chunks, of 8 bytes."""
     ranks = run(4, iterations=1, algorithm="ring")
@@ -164,16 +138,15 @@ def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def kit_of(size=1, **flags):
-    config = resolve(("flags", flags))
-    check_options(config)
-    return ExchangeSettings(config, LoopbackWorld(size).transport(0), ReferenceOps())
+    check_options(resolve(("flags", flags)))
+    return settings_of(LoopbackWorld(size).transport(0), ReferenceOps(), **flags)
 
 
 def test_what_the_header_says():
-    exchange = make_exchange(kit_of(5, fc="pipeline", fc_in_flight=3))
+    exchange = make_exchange(kit_of(5, fc="pipeline"))
     assert (exchange.facts.name, exchange.facts.header) == (
         "allreduce",
-        "with fc pipeline of 4 + 1 ranks, 3 in flight, updated once an iteration",
+        "with fc pipeline of 4 + 1 ranks, 2 in flight, updated once an iteration",
     )
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="micro-batch"))
     assert exchange.facts.header == says("3 + 2 ranks", "each message")

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.settings import ExchangeSettings
@@ -11,7 +12,7 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce
@@ -26,7 +27,7 @@ TABLE = (
     ("b.weight", Parameter("weight", (90,), ZERO)),
     ("c.weight", Parameter("weight", (2,), ZERO)),
 )
-HYPER = Hyper(momentum=0.9, weight_decay=0.1)
+HYPER = OptimizerConfig(momentum=0.9, weight_decay=0.1)
 BATCH = 64
 
 
@@ -176,7 +177,7 @@ def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
 
 
 def test_under_a_guard_and_from_a_configuration():
-    config = TrainConfig(reproducible=True, shards=7)
+    config = ExchangeConfig(reproducible=True, shards=7)
 
     def body(t):
         ops = ReferenceOps("float32")
@@ -191,7 +192,7 @@ def test_under_a_guard_and_from_a_configuration():
 
     weights, shards = zip(*LoopbackWorld(2).run(body), strict=True)
     assert set(weights) == {alone(shards=7)} and shards == ((0, 3), (3, 7))
-    plain = make_exchange(ExchangeSettings(TrainConfig(), Loopback(), ReferenceOps("float32")))
+    plain = make_exchange(ExchangeSettings(ExchangeConfig(), Loopback(), ReferenceOps("float32")))
     assert plain.facts.shards is None
 
 

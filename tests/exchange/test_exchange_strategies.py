@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from ringtrain.collectives.catalogue import HALVES
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError, StalledError
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import (
     AllReduce,
@@ -28,6 +28,7 @@ from tests.fakes.strategies import (
     ParameterServer,
     Sharded,
     StaleParameterServer,
+    settings_of,
 )
 from tests.fakes.transports import delaying, recording
 from tests.loopback.world import LoopbackWorld
@@ -52,7 +53,7 @@ def bound(make, transport, optimizer="sgd", ops=None, **options):
     for span in arena.spans:
         arena.weight(span).reshape(-1)[...] = np.arange(span.count) / 16
     exchange = make(transport, ops, **{"deadline_s": 20.0, **options})
-    exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25)))
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, OptimizerConfig(momentum=0.5, weight_decay=0.25)))
     exchange.rehearse()
     return exchange, arena
 
@@ -207,7 +208,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     """Two steps of AdamW, which counts them, on 40:48 and 90:100 in one array of state."""
     ops = ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
-    hyper = Hyper(momentum=0.5, eps=1e-8)
+    hyper = OptimizerConfig(momentum=0.5, eps=1e-8)
     update = OwnedUpdate(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
     want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
     for step in (1, 2):
@@ -227,7 +228,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 def test_a_part_of_a_parameter_whose_norm_is_not_summed_is_refused(optimizer):
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
-    made = make_optimizer(optimizer, arena.spans, Hyper())
+    made = make_optimizer(optimizer, arena.spans, OptimizerConfig())
     ops, pieces = ReferenceOps("float64"), [(0, 20)]
     update = OwnedUpdate(ops, arena, made, arena.grads, pieces)
     update.begin(LR)
@@ -311,11 +312,11 @@ def periods(shares, count, every, treat, outer=None):
             stepped = before - outer[1] * (back + outer[0] * velocity)
             mean[: 48 + 16], mean[80:] = stepped[: 48 + 16], stepped[80:]  # all but the running mean
         before, weights = mean, [mean] * len(shares)
-        momenta = {"keep": [r[1] for r in results], "average": [momentum] * 3, "reset": [0 * momentum] * 3}[treat]
+        momenta = {"keep": [r[1] for r in results], "average": [momentum] * 3}[treat]
     return mean
 
 
-@pytest.mark.parametrize("treat", ["keep", "average", "reset"])
+@pytest.mark.parametrize("treat", ["keep", "average"])
 @pytest.mark.parametrize("outer", [None, (0.5, 0.75)])
 def test_averaging_is_its_formula(treat, outer):
     """Ranks with 1, 2 and 5 of 8 examples."""
@@ -342,11 +343,11 @@ def test_averaging_sends_nothing_between_averages():
         return LoopbackWorld(2).run(body)[0]
 
     nbytes = run(AllReduce, 2, iterations=1)[0][2].reducers.traffic().bytes_sent
-    assert sent(4, "keep") == sent(4, "reset") == 2 * nbytes
+    assert sent(4, "keep") == 2 * nbytes
     assert sent(4, "average") == 4 * nbytes and sent(1, "average") == 16 * nbytes
 
 
-@pytest.mark.parametrize("treat", ["keep", "average", "reset"])
+@pytest.mark.parametrize("treat", ["keep", "average"])
 def test_looking_in_the_middle_of_a_period_averages_once_and_aside(treat):
     def body(t):
         exchange, arena = bound(Averaging, t, every=4, momentum=treat)
@@ -406,9 +407,8 @@ def test_an_outer_step_goes_on_from_its_own_state_alone():
 
 
 def kit_of(**flags):
-    config = resolve(("flags", flags))
-    check_options(config)
-    return ExchangeSettings(config, Loopback(), ReferenceOps())
+    check_options(resolve(("flags", flags)))
+    return settings_of(Loopback(), ReferenceOps(), **flags)
 
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

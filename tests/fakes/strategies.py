@@ -1,32 +1,32 @@
 """The strategies, made from a transport, ops and a few options; an option that is not given is as here."""
 
-from ringtrain.config.record import TrainConfig
+from dataclasses import fields
+
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange, make_parameter_server
 from ringtrain.exchange.compression import error_feedback
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
 
-OBJECTS = ("guard", "tuning", "scale", "add_external_square_norm")
+BESIDE = {each.name for each in fields(ExchangeSettings)}  # the options
 SHORT = {
     "every": "average_every",
     "momentum": "average_momentum",
     "begin": "average_from",
     "window": "gossip_max_lag",
     "levels": "server_levels",
-    "in_flight": "fc_in_flight",
-    "update": "fc_update",
 }
 
 
 def settings_of(transport, ops, *, outer=None, **options):
-    objects = {name: options.pop(name) for name in OBJECTS if name in options}
+    beside = {name: options.pop(name) for name in BESIDE & set(options)}
     if outer is not None:
         options["outer_momentum"], options["outer_lr"] = outer
     if "shards" in options:
         options["reproducible"] = True
-    config = TrainConfig(**{SHORT.get(name, name): value for name, value in options.items()})
-    return ExchangeSettings(config, transport, ops, **objects)
+    config = ExchangeConfig(**{SHORT.get(name, name): value for name, value in options.items()})
+    return ExchangeSettings(config, transport, ops, **beside)
 
 
 class Maker:

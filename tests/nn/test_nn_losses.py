@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from nn_support import STEP, TOLERANCE, make_pass, reference
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import ModelConfig
 from ringtrain.errors import ConfigError, ModelError
 from ringtrain.nn.losses import (
     LOSSES,
@@ -89,7 +89,7 @@ def test_losses_of_values_as_written_down():
     p = 1 / (1 + np.exp(-x[:, 0]))
     wanted["bce"] = -np.log([p[0], 1 - p[1], 1 - p[2]]).sum()
     for name, sum_of_losses in wanted.items():
-        loss = LOSSES[name].make(TrainConfig(loss=name, huber_delta=0.7))
+        loss = LOSSES[name].make(ModelConfig(loss=name, huber_delta=0.7))
         correct = 2 if name == "bce" else 0
         np.testing.assert_allclose(evaluate(loss, x, y), [sum_of_losses, correct, 3], rtol=1e-14)
 
@@ -169,17 +169,17 @@ UNFIT = [
 
 def test_outputs_fit_labels_of_their_shape():
     for name, output, labels in FITTING:
-        make_loss(TrainConfig(loss=name)).check(output, labels, 5, "out")
+        make_loss(ModelConfig(loss=name)).check(output, labels, 5, "out")
 
 
 @pytest.mark.parametrize("name, output, labels, told", UNFIT)
 def test_outputs_of_other_shapes_are_refused(name, output, labels, told):
     with pytest.raises(ModelError, match=told):
-        make_loss(TrainConfig(loss=name)).check(output, labels, 5, "out")
+        make_loss(ModelConfig(loss=name)).check(output, labels, 5, "out")
 
 
 def test_an_unknown_loss_is_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match=says("--loss", "--plugin", "cee")):
-        make_loss(TrainConfig(loss="cee"))
-    assert make_loss(TrainConfig(label_smoothing=0.1)) == SoftmaxCrossEntropy(0.1)
+        make_loss(ModelConfig(loss="cee"))
+    assert make_loss(ModelConfig(label_smoothing=0.1)) == SoftmaxCrossEntropy(0.1)
     assert SoftmaxCrossEntropy(0.1).evaluated() == SoftmaxCrossEntropy()

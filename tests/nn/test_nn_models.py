@@ -54,9 +54,9 @@ def test_parameters_are_those_of_the_publication(name):
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_recipes_are_configurations(name):
     config = resolve((name, spec.load_model(name).recipe))
-    assert config.batch
-    assert config.lr
-    assert config.epochs or config.iterations
+    assert config.run.batch
+    assert config.optimizer.lr
+    assert config.run.epochs or config.run.iterations
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - LARGE - {"unet"}))

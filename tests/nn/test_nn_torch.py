@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from nn_support import chain, make_pass
 
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.conv import Conv2D
@@ -21,7 +22,7 @@ from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.pool import GlobalAvgPool
 from ringtrain.nn.upsample import Upsample
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import Hyper, make_optimizer
+from ringtrain.optim.optimizers import make_optimizer
 from tests.updates import apply
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
@@ -131,7 +132,7 @@ def test_twenty_steps_on_fields_are_torchs(peer):
     pair = Pair(peer, model.graph(), make_ops("cpu", "float64"))
     steps, batch, lr = 20, 4, 0.05
     xs, ys = make_fields().pairs(1, range(steps * batch), 16, 2.0)
-    sgd = make_optimizer("sgd", pair.arena.spans, Hyper(0.9, 0.0))
+    sgd = make_optimizer("sgd", pair.arena.spans, OptimizerConfig(momentum=0.9, weight_decay=0.0))
     slots = {name: pair.ops.zeros((pair.arena.count,)) for name in sgd.slots}
     theirs = torch.optim.SGD(pair.net.parameters(), lr, momentum=0.9)
     own, found = [], []

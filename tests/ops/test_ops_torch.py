@@ -5,11 +5,12 @@ import inspect
 import numpy as np
 import pytest
 
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import SGD, Hyper
+from ringtrain.optim.optimizers import SGD
 from tests.ops.cases import forward_and_back
 from tests.updates import apply
 
@@ -225,7 +226,7 @@ def test_rules_of_updates(name, options):
 def test_averaged_weights():
     """Of each update, begun at the first: torch's AveragedModel."""
     parameter = Parameter("weight", (11,), Fill("constant"), "weight")
-    optimizer = SGD(lay_out((("fc.weight", parameter),)), Hyper(momentum=0.9, weight_decay=0.02, ema=0.8))
+    optimizer = SGD(lay_out((("fc.weight", parameter),)), OptimizerConfig(momentum=0.9, weight_decay=0.02, ema=0.8))
     slots = {name: np.zeros(16) for name in optimizer.slots}
     found = []
 

@@ -1,18 +1,21 @@
 """Optimizers against their formulas, written out in NumPy for each parameter."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, UpdateRange, make_optimizer, update_ranges
+from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, UpdateRange, make_optimizer, update_ranges
 from tests.says import says
 from tests.updates import apply
 
+DECAYED = OptimizerConfig(momentum=0.9, weight_decay=0.1)
 ZERO = Fill("constant")
 TABLE = (
     ("a.weight", Parameter("weight", (5, 4), ZERO, "weight", lr=1, decay=1)),
@@ -106,7 +109,7 @@ def measured(name, hyper, cuts=(0, COUNT)):
 @pytest.mark.parametrize("decay_bias_norm", [True, False])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_updates_follow_the_formula(name, decay_bias_norm):
-    hyper = Hyper(0.8, 0.03, decay_bias_norm, beta2=0.95, eps=1e-6)
+    hyper = OptimizerConfig(momentum=0.8, weight_decay=0.03, decay_bias_norm=decay_bias_norm, beta2=0.95, eps=1e-6)
     (w, slots), (w_expected, slots_expected) = measured(name, hyper), expected(name, hyper)
     np.testing.assert_allclose(w, w_expected, rtol=1e-12, atol=1e-15)
     for slot in slots:
@@ -116,7 +119,7 @@ def test_updates_follow_the_formula(name, decay_bias_norm):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_padding_stays_zero(name):
-    w, slots = measured(name, Hyper(0.9, 0.1))
+    w, slots = measured(name, DECAYED)
     for array in (w, *slots.values()):
         assert not array[padding_mask() == 0].any()
 
@@ -125,7 +128,7 @@ def test_padding_stays_zero(name):
 @pytest.mark.parametrize("cuts", [(0, 16, 48, COUNT), (0, 5, 37, 61, 70, COUNT), tuple(range(COUNT + 1))])
 def test_slices_add_up_to_the_whole(name, cuts):
     """Sharded optimizers update any range of elements, also within a parameter."""
-    whole, parts = measured(name, Hyper(0.9, 0.1)), measured(name, Hyper(0.9, 0.1), cuts)
+    whole, parts = measured(name, DECAYED), measured(name, DECAYED, cuts)
     np.testing.assert_array_equal(parts[0], whole[0])
     for slot in whole[1]:
         np.testing.assert_array_equal(parts[1][slot], whole[1][slot])
@@ -133,7 +136,7 @@ def test_slices_add_up_to_the_whole(name, cuts):
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_state_may_begin_where_a_slice_does(name):
-    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, Hyper(0.9, 0.1))
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, DECAYED)
     ends = []
     for first in (0, 40):
         w, slots = gradients(0), {slot: np.zeros(COUNT - first) for slot in optimizer.slots}
@@ -147,7 +150,7 @@ def test_state_may_begin_where_a_slice_does(name):
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_average_moves_towards_the_weights_after_each_update(name):
     """It begins at those of the first update, and has running statistics too."""
-    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, Hyper(0.9, 0.1, ema=0.75))
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, replace(DECAYED, ema=0.75))
     assert optimizer.slots == (*OPTIMIZERS[name].slots, "ema")
     w, average = gradients(0), None
     slots = {slot: np.zeros(COUNT - 16) for slot in optimizer.slots}
@@ -159,24 +162,24 @@ def test_the_average_moves_towards_the_weights_after_each_update(name):
 
 
 def test_neighbours_with_equal_multipliers_are_one_run():
-    assert update_ranges(SPANS, Hyper(weight_decay=0.1)) == (
+    assert update_ranges(SPANS, OptimizerConfig(weight_decay=0.1)) == (
         UpdateRange(0, 32, 1, 0.1, 0),
         UpdateRange(32, 48, 2, 0.05, 0),
         UpdateRange(48, 80, 1, 0.1, 0),
         UpdateRange(80, 96, 0, 0, 0.25),
         UpdateRange(96, COUNT, 0.5, 25, 0),
     )
-    undecayed = update_ranges(SPANS, Hyper(weight_decay=0.1, decay_bias_norm=False))
+    undecayed = update_ranges(SPANS, OptimizerConfig(weight_decay=0.1, decay_bias_norm=False))
     assert [run.decay for run in undecayed] == [0.1, 0, 0, 0, 25]
 
 
 def test_spans_apart_are_not_merged():
-    assert len(update_ranges((SPANS[2], SPANS[3]), Hyper())) == 1
-    assert len(update_ranges((SPANS[0], SPANS[2]), Hyper())) == 2
+    assert len(update_ranges((SPANS[2], SPANS[3]), OptimizerConfig())) == 1
+    assert len(update_ranges((SPANS[0], SPANS[2]), OptimizerConfig())) == 2
 
 
 def test_names():
-    assert isinstance(make_optimizer("adamw", SPANS, Hyper()), AdamW)
+    assert isinstance(make_optimizer("adamw", SPANS, OptimizerConfig()), AdamW)
     hint = "did you mean 'adam'? known: adam, adamw, lamb, lars, nesterov, rmsprop, sgd"
     with pytest.raises(ConfigError, match=says("'adamv'", hint)):
-        make_optimizer("adamv", SPANS, Hyper())
+        make_optimizer("adamv", SPANS, OptimizerConfig())

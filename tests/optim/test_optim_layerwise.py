@@ -1,14 +1,16 @@
 """LARS and LAMB against the algorithms of their papers, written out in NumPy parameter by parameter."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer, make_squares, update_ranges
+from ringtrain.optim.optimizers import OPTIMIZERS, make_optimizer, make_squares, update_ranges
 from tests.updates import apply, update_numbers
 
 ZERO = Fill("constant")
@@ -24,14 +26,15 @@ TABLE = (
 SPANS = lay_out(TABLE)
 COUNT = SPANS[-1].stop
 LRS = [0.1, 0.05, 0.2]
-HYPER = Hyper(0.8, 0.03, beta2=0.95, eps=1e-6, trust_coefficient=0.02)
+LARS = OptimizerConfig(momentum=0.8, weight_decay=0.03, trust_coefficient=0.9)
+HYPER = OptimizerConfig(momentum=0.8, weight_decay=0.03, beta2=0.95, eps=1e-6, trust_coefficient=0.02)
 SLOTS = {"lars": ("velocity",), "lamb": ("mean", "square")}
 
 
 def lars(w, g, state, lr, beta, hyper, adapts, step):
     """You, Gitman & Ginsburg 2017, algorithm 1: "local LR" of equation 6, momentum over global and local rate."""
     local = hyper.trust_coefficient * np.linalg.norm(w) / (np.linalg.norm(g) + beta * np.linalg.norm(w))
-    local = min(local, hyper.trust_limit) if adapts else 1.0
+    local = min(local, hyper.trust_limit or np.inf) if adapts else 1.0
     v = hyper.momentum * state["velocity"] + lr * local * (g + beta * w)
     return w - v, {"velocity": v}
 
@@ -41,7 +44,7 @@ def lamb(w, g, state, lr, decay, hyper, adapts, step):
     b1, b2 = hyper.momentum, hyper.beta2
     m, v = b1 * state["mean"] + (1 - b1) * g, b2 * state["square"] + (1 - b2) * g**2
     r = (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
-    ratio = min(np.linalg.norm(w) / np.linalg.norm(r + decay * w), hyper.trust_limit) if adapts else 1.0
+    ratio = min(np.linalg.norm(w) / np.linalg.norm(r + decay * w), hyper.trust_limit or np.inf) if adapts else 1.0
     return w - lr * ratio * (r + decay * w), {"mean": m, "square": v}
 
 
@@ -127,16 +130,14 @@ def assert_same(found, wanted, rtol=1e-12):
 @pytest.mark.parametrize("decay_bias_norm", [True, False])
 @pytest.mark.parametrize("name", PAPERS)
 def test_updates_are_the_papers(name, decay_bias_norm, limit):
-    hyper = Hyper(0.8, 0.03, decay_bias_norm, beta2=0.95, eps=1e-6, trust_coefficient=0.9, trust_limit=limit)
+    hyper = replace(LARS, decay_bias_norm=decay_bias_norm, beta2=0.95, eps=1e-6, trust_limit=limit)
     assert_same(by_parameter(*measured(name, hyper)), expected(name, hyper))
 
 
 def test_momentum_correction_scales_what_was_gathered_by_the_new_rate_over_the_old():
     """Goyal et al. 2017, equation 10, beside the rate that is within v in LARS. Rates of the table halve, then grow."""
-    corrected, plain = (
-        by_parameter(*measured("lars", Hyper(0.8, 0.03, trust_coefficient=0.9, correction=on))) for on in (True, False)
-    )
-    hyper = Hyper(0.8, 0.03, trust_coefficient=0.9)
+    corrected, plain = (by_parameter(*measured("lars", replace(LARS, momentum_correction=on))) for on in (True, False))
+    hyper = LARS
     for span in (span for span in SPANS if span.parameter.role == "weight"):
         part, p = slice(span.start, span.start + span.count), span.parameter
         w, v = gradients(0)[part], np.zeros(span.count)
@@ -153,7 +154,7 @@ def test_momentum_correction_scales_what_was_gathered_by_the_new_rate_over_the_o
 def test_with_a_constant_rate_momentum_correction_changes_nothing():
     ends = []
     for on in (True, False):
-        optimizer = make_optimizer("lars", SPANS, Hyper(0.8, 0.03, trust_coefficient=0.9, correction=on))
+        optimizer = make_optimizer("lars", SPANS, replace(LARS, momentum_correction=on))
         ops, w, slots = make_ops("reference", "float64"), gradients(0), {"velocity": np.zeros(COUNT)}
         for step in (1, 2, 3):
             apply(optimizer, ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
@@ -164,8 +165,7 @@ def test_with_a_constant_rate_momentum_correction_changes_nothing():
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_limit_matters_here(name):
     """Or the test above would not see it."""
-    hyper = Hyper(0.8, 0.03, trust_coefficient=0.9)
-    free, held = (measured(name, each)[0] for each in (hyper, Hyper(0.8, 0.03, trust_coefficient=0.9, trust_limit=0.5)))
+    free, held = (measured(name, each)[0] for each in (LARS, replace(LARS, trust_limit=0.5)))
     assert np.abs(free - held).max() > 1e-3
 
 
@@ -227,7 +227,7 @@ def test_padding_stays_zero(name):
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_weights_of_zero_can_leave_it_and_no_gradient_divides_nothing(name):
-    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS[:1], Hyper(0.0))
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS[:1], OptimizerConfig(momentum=0.0))
     slots = {slot: ops.zeros((32,)) for slot in optimizer.slots}
     w, g = ops.zeros((32,)), ops.from_host(np.ones(32))
     apply(optimizer, ops, w, g, slots, 0.1, 1, 0, 32)
@@ -239,7 +239,7 @@ def test_weights_of_zero_can_leave_it_and_no_gradient_divides_nothing(name):
 
 def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
     """What it is for: without decay, a layer moves by lr · trust · |w|, whatever the gradient."""
-    hyper = Hyper(0.0, 0.0, trust_coefficient=0.01)
+    hyper = OptimizerConfig(momentum=0.0, weight_decay=0.0, trust_coefficient=0.01)
     ops, optimizer = make_ops("reference", "float64"), make_optimizer("lars", SPANS[:1], hyper)
     moved = []
     for size in (1e-3, 1e3):

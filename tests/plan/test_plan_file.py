@@ -11,7 +11,8 @@ from plan_files import layers_file, sweep_file
 
 from ringtrain.cli.main import ringtrain
 from ringtrain.cli.plan import plan
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.record import make_config
 from ringtrain.plan.plan_file import SoughtRun, find_rates, find_row, missing_note, read_plan
 from tests.cli_calls import call
 from tests.plan_rows import plan_row, plan_text
@@ -28,7 +29,7 @@ def plans(tmp_path):
 
 
 def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
-    return SoughtRun(TrainConfig(**flags), model, ranks, nodes, batch)
+    return SoughtRun(make_config(**flags), model, ranks, nodes, batch)
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,6 +138,6 @@ def test_several_plans_serve_one_scaling(tmp_path, plans):
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_a_plan_takes_for_granted_is_what_training_does():
     defaults = {each.name: each.default for each in plan.params if isinstance(each, click.Option)}
-    config = TrainConfig()
+    config = ExchangeConfig()
     for name in ("overlap", "average_every", "bucket_bytes"):
         assert defaults[name] == getattr(config, name)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib import rc_context
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import make_config
 from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
 from ringtrain.report.end_events import Failed, Ranks
@@ -74,7 +74,7 @@ def kept(tmp_path_factory, run, iteration, epoch, exchanged, ended):
     lost = RanksLost(lost=[3], ranks=2, replaced=0, resumed_at=4, source="memory", seconds=0.5)
     told = [Note(text="a disk is full"), lost, *trained, epoch(), exchanged(), RANKS, ended()]
     folder = written(tmp_path_factory.mktemp("runs") / "whole", start, *told)
-    config = {key: value for key, value in to_table(TrainConfig(batch=96)).items() if value != []}
+    config = {key: value for key, value in to_table(make_config(batch=96)).items() if value != []}
     (folder / "config.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
     write_trace(folder / "trace.json", {0: of_rank(0), 1: of_rank(1)})
     (folder / "metrics.json").write_text(json.dumps(metrics_of("ab", [[5, 1], [0, 7]])))

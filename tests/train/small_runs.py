@@ -89,9 +89,9 @@ def run_of(transport, model_text, ops=None, examples=FEW, **flags):
     model = spec.parse_model(model_text, "small")
     flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": "digits", **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
-    ops = make_ops(ops or config.ops, config.dtype) if isinstance(ops, str | None) else ops
+    ops = make_ops(ops or config.device.ops, config.device.dtype) if isinstance(ops, str | None) else ops
     data = first_of(open_data(config, model, transport), examples)
-    initial = find_initial(transport, config, model)
+    initial = find_initial(transport, config.model, model)
     return assemble(config, model, data, transport, ops, lambda: False, initial=initial), ops
 
 

@@ -229,8 +229,6 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
     ),
     "averaging": averaging("average", {}, devices=({"average_every": 2, "average_from": 2, "clip_norm": 0.5},)),
     "averaging, momentum kept": averaging("keep", {"average_momentum": "keep"}),
-    # Of little use where periods are short: momentum never builds up.
-    "averaging, momentum reset": averaging("reset", {"average_momentum": "reset"}, learns=0.3),
     "averaging, an outer step": averaging(
         "average, outer momentum 0.5, rate 0.7", OUTER, keeps="momentum, outer_momentum, period_begin, step", files=True
     ),
@@ -340,8 +338,8 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         # Of "dropout" and "ghost" two and three ranks divide columns; of "two", the last two of three.
         worlds=(
             World(2, "three", {"fc_ranks": 1, "bucket_bytes": 500}),
-            World(4, "three, ghost", {"fc_ranks": 1, "accumulate": 4, "fc_in_flight": 3, "overlap": "forward"}),
-            World(4, "dropout", {"accumulate": 3, "fc_in_flight": 3, "algorithm": "recursive-doubling"}),
+            World(4, "three, ghost", {"fc_ranks": 1, "accumulate": 4, "overlap": "forward"}),
+            World(4, "dropout", {"accumulate": 3, "algorithm": "recursive-doubling"}),
             World(5, "two", {**THREE_FC, "sync": "sharded", "accumulate": 2, "overlap": "forward"}),
             World(5, "three", {**THREE_FC, "sync": "server", "servers": 2, "overlap": "none"}),
             World(5, "ghost", {"sync": "server", "dedicated": True, "overlap": "forward"}),
@@ -351,11 +349,9 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             World(5, "two", {**THREE_FC, "bucket_bytes": 500}, option="corrected lars"),
             World(5, "dropout", {**THREE_FC, "sync": "server"}, option="micro-batches, clipped"),
         ),
-        # One rank with images: then messages that are learnt from at once come in one order, too.
         devices=(
             {"fc_ranks": 1, "accumulate": 2},
             {"clip_norm": 0.5, "accumulate": 2},
-            {"fc_update": "micro-batch"},
             {"fc_ranks": 1, "sync": "sharded", "overlap": "forward"},
             {"fc_ranks": 1, "sync": "server", "servers": 2, "overlap": "forward"},
         ),

@@ -61,7 +61,7 @@ def task_run(transport, task, labels=None, ops=None, nan_at=None, **flags):
     model = spec.parse_model(text, "task")
     given = {"model": "task", "loss": loss, "batch": BATCH, "lr": 0.1, "check_collectives": False, "dtype": "float64"}
     config = resolve(("flags", {**given, "ops": "reference", "iterations": 6, **flags}))
-    ops = ops or make_ops(config.ops, config.dtype)
+    ops = ops or make_ops(config.device.ops, config.device.dtype)
     return assemble(config, model, data_of(task, labels, nan_at), transport, ops, lambda: False), ops
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import make_config
 from ringtrain.errors import ConfigError
 from ringtrain.nn.losses import LOSSES
 from ringtrain.storage.checkpoint import store
@@ -88,16 +88,16 @@ def test_what_is_best_does_not_change_in_a_run(train):
 
 
 def test_data_without_a_test_part_are_refused():
-    config, data = TrainConfig(early_stop=3), SimpleNamespace(test=None, name="photos")
+    config, data = make_config(early_stop=3), SimpleNamespace(test=None, name="photos")
     with pytest.raises(ConfigError, match=says("--early-stop", 3, "photos")):
         early_stop.check_early_stop(config, data)
 
 
 def test_a_task_without_accuracy_has_its_best_by_loss(monkeypatch):
     monkeypatch.setitem(LOSSES, "values", SimpleNamespace(accuracy=False))
-    assert best_by_of(TrainConfig(loss="values")) == "loss"
+    assert best_by_of(make_config(loss="values")) == "loss"
     with pytest.raises(ConfigError, match=says("--best-by", "--loss", "values")):
-        best_by_of(TrainConfig(loss="values", best_by="accuracy"))
+        best_by_of(make_config(loss="values", best_by="accuracy"))
 
 
 def test_a_run_that_leaves_its_best_checkpoint_behind_counts_anew(train, tmp_path):

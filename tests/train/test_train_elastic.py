@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import TrainConfig, make_config
 from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.screen.words import ranks_lost
@@ -37,7 +37,7 @@ from ringtrain.transport.loopback import Loopback
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
-ELASTIC = TrainConfig(elastic="shrink")
+ELASTIC = make_config(elastic="shrink")
 
 
 def test_who_has_finished_most_is_first_and_then_the_lowest():
@@ -211,19 +211,19 @@ class Here:
 
 
 def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
-    check_elastic(ELASTIC, Here(), only_run=True)
-    check_elastic(TrainConfig(), Here(), only_run=False)
+    check_elastic(ELASTIC.exchange, Here(), only_run=True)
+    check_elastic(TrainConfig().exchange, Here(), only_run=False)
     with pytest.raises(ConfigError, match=says("--elastic")):
-        check_elastic(ELASTIC, Here(), only_run=False)
+        check_elastic(ELASTIC.exchange, Here(), only_run=False)
     frail = Here()
     frail.why_not_fault_tolerant = "they die together"
     with pytest.raises(ConfigError, match=says("--elastic", "shrink", "they die together")):
-        check_elastic(ELASTIC, frail, only_run=True)
+        check_elastic(ELASTIC.exchange, frail, only_run=True)
 
 
 def test_device_memory_is_staged():
-    assert for_devices(replace(ELASTIC, device="cuda")).mpi_cuda == "staged"
-    assert for_devices(ELASTIC).mpi_cuda == "auto"
+    assert for_devices(ELASTIC.changed(device="cuda")).device.mpi_cuda == "staged"
+    assert for_devices(ELASTIC).device.mpi_cuda == "auto"
 
 
 def test_the_flag_is_known_before_ranks_meet(tmp_path):
@@ -246,18 +246,18 @@ def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
 
 
 def test_after_a_death_there_is_no_trace():
-    traced = TrainConfig(trace="trace.json", trace_iterations="3:4")
+    traced = make_config(trace="trace.json")
     assert RecoveryState().adapted(traced) == traced
     assert RecoveryState(lost=(1,)).adapted(traced) == TrainConfig()
 
 
 def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
-    config = TrainConfig(tuning=str(tmp_path / "absent.json"))
+    config = make_config(tuning=str(tmp_path / "absent.json"))
 
     def body(transport):
         with pytest.raises(UsageError):
-            tuning_of(config, transport)
-        return tuning_of(config, transport, after_death=True)
+            tuning_of(config.exchange, transport)
+        return tuning_of(config.exchange, transport, after_death=True)
 
     (found, _) = everywhere(2, body)
     assert found.table is None and "without --tuning from here on" in found.remark

@@ -155,7 +155,7 @@ def test_no_room_for_anything(train, drawn, tmp_path, capsys):
 
 
 def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
-    folder = train(iterations=9, trace="t.json", trace_iterations="2:3")
+    folder = train(iterations=9, trace="t.json")
     assert re.search(says("https", "perfetto"), notes(folder))
     (tmp_path / "t").mkdir()
     real = os.replace
@@ -166,7 +166,7 @@ def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
         real(old, new, **handles)
 
     monkeypatch.setattr(os, "replace", replace)
-    folder = train(out="other", iterations=9, trace="t/u.json", trace_iterations="2:3")
+    folder = train(out="other", iterations=9, trace="t/u.json")
     assert says("t/u.json", "No space left on device").matches(notes(folder))
     assert os.listdir(tmp_path / "t") == ["u.json"] and weights(folder)
 
@@ -304,5 +304,5 @@ def test_a_trace_does_not_follow_a_link(train, tmp_path):
     folder = train(iterations=1)
     (folder.path / "t.json.part").symlink_to(tmp_path / "mine")
     (folder.path / "t.json").symlink_to(tmp_path / "mine")
-    train(iterations=3, trace="t.json", trace_iterations="2:2")
+    train(iterations=8, trace="t.json")
     assert (tmp_path / "mine").read_text() == "mine" and "traceEvents" in (folder.path / "t.json").read_text()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import TrainConfig, make_config
 from ringtrain.data.batches.gather import Gather
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler
@@ -34,7 +34,7 @@ def digits():
 
 
 def batch_of(digits, **how):
-    augment = augment_of(TrainConfig(), replace(load_model("digits"), input=SPEC))
+    augment = augment_of(TrainConfig().data, replace(load_model("digits"), input=SPEC))
     gather = Gather(digits.train, Sampler(digits.train.count, 12), EvenParts(), augment, 3, **how)
     return gather.fill(gather.slot(), 0, 0)
 
@@ -121,7 +121,7 @@ def alone(check):
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(digits, flags, text):
-    config = TrainConfig(**flags)
+    config = make_config(**flags)
     model = replace(load_model("digits"), input=SPEC)
     with pytest.raises(ConfigError, match=text) as refused:
         alone(lambda transport: viewed(digits, config, model, transport))
@@ -130,10 +130,10 @@ def test_what_makes_no_sense_is_refused(digits, flags, text):
 
 def test_a_mean_image_is_of_one_size(digits):
     small = replace(load_model("digits"), input=replace(SPEC, shape=(6, 6, 1), mean="image"))
-    config = TrainConfig(random_resized_crop="0.5:1")
+    config = make_config(random_resized_crop="0.5:1")
     with pytest.raises(ConfigError, match=says("--resize", "'digits'")):
         alone(lambda transport: viewed(digits, config, small, transport))
-    resized = replace(config, resize="6")
+    resized = config.changed(resize="6")
     data = alone(lambda transport: viewed(digits, resized, small, transport))
     assert data.mean_image.shape == data.train.shape == data.test.shape == (6, 6, 1)
-    assert resize_of(resized) == 6 and transform_of(resized, small).crop.height == 6
+    assert resize_of(resized.data) == 6 and transform_of(resized.data, small).crop.height == 6

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_runs import ITERATIONS, PAST_A_TAIL, apart, everywhere, results, run_of, trained
+from small_runs import PAST_A_TAIL, apart, everywhere, results, run_of, trained
 from strategies import NETS
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
@@ -55,28 +55,6 @@ def test_sums_are_the_same_in_every_run(net):
         return checkpoint and {name: weight.tobytes() for name, weight in checkpoint.weights.items()}
 
     assert everywhere(5, run) == everywhere(5, run)
-
-
-# ── updates at every message ──────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("flags", [{}, {"optimizer": "adamw", "lr": 0.002}])
-def test_each_of_one_message_is_exact(flags):
-    assert_is(pipeline(2, fc_update="micro-batch", iterations=20, **flags), serial(iterations=20, **flags))
-
-
-@pytest.mark.parametrize("fc_ranks", [1, 2])
-def test_each_of_several_comes_near(fc_ranks):
-    found = pipeline(3 + fc_ranks - 1, ITERATIONS, fc_ranks, accumulate=2, fc_update="micro-batch")
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert 1e-6 < apart(found, serial(ITERATIONS)[1]) < 0.3
-    assert found[0][0][-1] < 0.7 * found[0][0][0]
-
-
-def test_each_goes_on_as_if_it_had_not_stopped():
-    flags = {"optimizer": "adamw", "lr": 0.002, "accumulate": 3, "fc_update": "micro-batch", "fc_in_flight": 1}
-    whole = pipeline(2, iterations=12, settle_at=(6,), **flags)
-    begun = pipeline(2, iterations=6, **flags)[0][2]
-    parts = pipeline(2, iterations=12, start=6, found=begun, **flags)
-    assert [weights.tobytes() for _, weights, _ in parts] == [weights.tobytes() for _, weights, _ in whole]
 
 
 # ── instructions, messages, tapes ─────────────────────────────────────────────────────────────────────────────────────
@@ -200,12 +178,11 @@ def test_a_rank_that_does_not_come_is_named(fc_ranks):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("fc_update", ["accumulate", "micro-batch"])
-def test_the_message_that_is_named_is_of_the_iteration_that_waits(fc_update):
+def test_the_message_that_is_named_is_of_the_iteration_that_waits():
     """Rank 0 trains for one iteration, and rank 2 waits for its second."""
 
     def body(t):
-        run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_update=fc_update)
+        run, _ = run_of(t, NETS["dropout"], fc="pipeline")
         with run.batches(t, 0, 2) as batches:
             run.worker.iterate(next(batches))
             if t.rank < 2:
@@ -219,10 +196,9 @@ def test_the_message_that_is_named_is_of_the_iteration_that_waits(fc_update):
     assert says("rank 0", message).matches(everywhere(3, body)[2])
 
 
-@pytest.mark.parametrize("fc_update", ["accumulate", "micro-batch"])
-def test_a_rank_in_another_iteration_is_named(fc_update):
+def test_a_rank_in_another_iteration_is_named():
     def body(t):
-        run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_update=fc_update)
+        run, _ = run_of(t, NETS["dropout"], fc="pipeline")
         run.exchange.mail.deadline_s = 1.0  # the last rank gives no answer
         with run.batches(t, 0, 1) as batches, pytest.raises((TransportError, StalledError)) as error:
             run.worker.iterate(replace(next(batches), iteration=4 if t.rank == 0 else 0))

@@ -94,12 +94,6 @@ def test_messages_of_fewer_examples_than_ranks_leave_some_without_a_row(place):
     assert_is(grouped(place, {"fc1": 3, "fc": 4}, 2, "two", **flags), serial("two", **flags))
 
 
-def test_columns_that_update_at_every_message_are_those_of_whole_layers(place):
-    flags = {"accumulate": 2, "fc_update": "micro-batch", "fc_in_flight": 1}
-    divided, whole = (grouped(place, parts, 1, "two", **flags) for parts in ({"fc1": 2, "fc": 3}, {"fc1": 1}))
-    assert_is(divided, whole[0])
-
-
 def test_divided_columns_on_a_device_are_bit_by_bit_those_of_the_host(place):
     flags = {"accumulate": 2, "clip_norm": 0.5, "bucket_bytes": 500, "settle_at": (3,), "sync": "server"}
     host = grouped(place, {"fc1": 2, "fc": 2}, 2, "two", 4, **flags)

@@ -38,8 +38,8 @@ layers = [{ name = "pool", kind = "GlobalAvgPool" }, { name = "fc", kind = "Line
 def planned(name, examples, **flags):
     """(configuration, rate) of a model's recipe on so many examples."""
     config = resolve(recipe_layer(name, spec.load_model(name).recipe), ("flags", flags))
-    sampler = Sampler(examples, config.batch)
-    return config, rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
+    sampler = Sampler(examples, config.run.batch)
+    return config, rate_of(config, iterations_of(config.run, sampler), sampler.iterations_per_epoch)
 
 
 def peak(rate):
@@ -56,7 +56,7 @@ def test_resnet50_warms_up_for_five_epochs_of_any_batch(batch, base, warmup):
     assert (rate.lr, rate.warmup, rate.total) == (pytest.approx(base), warmup, 18 * warmup)
     highest, where = peak(rate)
     assert 0.99 * base < highest <= base and warmup - 20 <= where < warmup  # the cosine has begun to fall by then
-    assert schedule_notes(config, rate) == []
+    assert schedule_notes(config.optimizer, rate) == []
 
 
 def test_the_header_of_resnet50_at_a_batch_of_8192():
@@ -118,7 +118,7 @@ def test_drops_and_warm_up_keep_their_epochs_at_another_batch(name):
 )
 def test_the_words_of_a_schedule(flags, told):
     config = resolve(("flags", flags))
-    assert schedule_words(config, rate_of(config, 230, 23)) == told
+    assert schedule_words(config.optimizer, rate_of(config, 230, 23)) == told
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_an_error_names_the_steps_that_were_given(policy, steps, told):
 def test_what_lies_beyond_the_end_is_noted():
     def notes(total, **flags):
         config = resolve(("flags", flags))
-        return schedule_notes(config, rate_of(config, total, 23))
+        return schedule_notes(config.optimizer, rate_of(config, total, 23))
 
     drops = {"lr_policy": "multistep", "lr_steps": ["1ep", 46, "2.5ep"]}
     assert notes(59, **drops) == []
@@ -168,7 +168,7 @@ def few(accumulate, examples, count, ghosts=""):
     ],
 )
 def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain, told):
-    assert accumulate_notes(resolve(("flags", {"accumulate": accumulate})), examples, grain) == told
+    assert accumulate_notes(resolve(("flags", {"accumulate": accumulate})).run, examples, grain) == told
 
 
 def test_the_micro_batches_of_a_run_are_noted(train, capsys):

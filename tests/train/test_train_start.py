@@ -14,7 +14,7 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere, on_ranks
 
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config.record import FORMER_KEYS, TrainConfig
+from ringtrain.config.record import FORMER_KEYS, make_config
 from ringtrain.config.resolve import parse_run_file
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.slurm.job_end import NUMBERS
@@ -126,7 +126,7 @@ def test_without_a_plan_that_is_asked_for_no_run_begins(train, tmp_path):
 
 
 def test_a_bad_plan_ends_every_rank_and_after_a_death_none(tmp_path):
-    config = TrainConfig(plan=str(tmp_path / "none.json"))
+    config = make_config(plan=str(tmp_path / "none.json"))
     for error in on_ranks(2, lambda transport: find_prediction(transport, config, "net")):
         assert isinstance(error, UsageError) and error.everywhere
     found = on_ranks(2, lambda transport: find_prediction(transport, config, "net", after_death=True))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, on_ranks, run_of
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import TrainConfig, make_config
 from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import HungUp, Interrupted, UsageError
@@ -222,7 +222,7 @@ def test_the_slowest_checkpoint_must_fit_twice():
 )
 def test_how_long_before_the_end_a_run_stops(alone, given, left, before):
     end = find_job_end(
-        alone, TrainConfig(stop_before_s=given), {"RINGTRAIN_JOB_END": str(10_000 + left)}, str, lambda: 1e4
+        alone, make_config(stop_before_s=given).run, {"RINGTRAIN_JOB_END": str(10_000 + left)}, str, lambda: 1e4
     )
     assert (end.end, end.before_s) == (10_000 + left, before)
     assert end.words().startswith("the job ends at 19") and end.words().endswith(
@@ -231,17 +231,19 @@ def test_how_long_before_the_end_a_run_stops(alone, given, left, before):
 
 
 def test_it_can_be_left_off_and_then_nobody_is_asked(alone):
-    assert find_job_end(alone, TrainConfig(stop_before_s=0.0), {"SLURM_JOB_ID": "1"}, None).end is None
+    assert find_job_end(alone, make_config(stop_before_s=0.0).run, {"SLURM_JOB_ID": "1"}, None).end is None
 
 
 def test_one_asked_for_without_an_end_that_is_known_is_said_so(alone):
-    told = find_job_end(alone, TrainConfig(stop_before_s=60.0), {}, str).words()
+    told = find_job_end(alone, make_config(stop_before_s=60.0).run, {}, str).words()
     assert told.startswith("--stop-before-s 60: no end of a job is known here: export RINGTRAIN_JOB_END=")
 
 
 def test_all_ranks_hear_of_an_end_that_is_no_time():
     def look(transport):
-        return find_job_end(transport, TrainConfig(), {"RINGTRAIN_JOB_END": "x"} if transport.rank == 0 else {}, str)
+        return find_job_end(
+            transport, TrainConfig().run, {"RINGTRAIN_JOB_END": "x"} if transport.rank == 0 else {}, str
+        )
 
     assert [type(found) for found in on_ranks(3, look)] == [UsageError] * 3
 
@@ -411,4 +413,4 @@ def test_a_ctrl_c_when_the_run_has_stopped_is_passed_over(train, tmp_path, monke
 def test_the_end_of_one_job_is_not_that_of_the_next(train):
     train(iterations=2, stop_before_s=50.0)
     train(iterations=3)
-    assert resolve(("flags", {"stop_before_s": 1})).stop_before_s == 1.0
+    assert resolve(("flags", {"stop_before_s": 1})).run.stop_before_s == 1.0

@@ -26,7 +26,7 @@ def weights(transport, data, start=0, **flags):
     model = spec.parse_model(DROPOUT_NET, "small")
     flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": data, "iterations": 12, **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
-    ops = make_ops(config.ops, config.dtype)
+    ops = make_ops(config.device.ops, config.device.dtype)
     run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
     seen = []
     with run.batches(transport, start, 12) as batches:

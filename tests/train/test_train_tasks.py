@@ -7,7 +7,7 @@ import pytest
 from small_runs import everywhere, on_ranks
 from task_runs import TASKS, data_of, task_run, train_task
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import make_config
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.train.assembly.recipe import best_by_of
 from tests.fakes.fake_gpu import FakeGpuOps
@@ -146,7 +146,7 @@ def test_an_input_that_is_not_finite_ends_the_run_by_name():
 
 
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():
-    assert [best_by_of(TrainConfig(loss=loss)) for loss in ("ce", "bce", "mse")] == ["accuracy", "accuracy", "loss"]
-    assert best_by_of(TrainConfig(best_by="loss")) == "loss"
+    assert [best_by_of(make_config(loss=loss)) for loss in ("ce", "bce", "mse")] == ["accuracy", "accuracy", "loss"]
+    assert best_by_of(make_config(best_by="loss")) == "loss"
     with pytest.raises(ConfigError, match=says("--best-by", "--loss", "mse")):
-        best_by_of(TrainConfig(loss="mse", best_by="accuracy"))
+        best_by_of(make_config(loss="mse", best_by="accuracy"))

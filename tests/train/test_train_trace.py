@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, everywhere, run_of
 
-from ringtrain.cli.options import flags_of, given
-from ringtrain.config.record import TrainConfig
+from ringtrain.cli.options import given, train_flags
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP, path_of
+from ringtrain.train.run import tracing
 from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
@@ -155,33 +155,21 @@ def config(**flags):
 
 
 def test_windows(tmp_path):
-    assert window_of(config(trace="t.json"), 0) == range(5, 8) and window_of(config(), 100) == range(105, 108)
-    assert window_of(config(trace="t.json", trace_iterations="3:3"), 2) == range(2, 3)
+    assert window_of(config(trace="t.json").run, 0) == range(5, 8) and window_of(config().run, 100) == range(105, 108)
     assert path_of("t.json", tmp_path) == tmp_path / "t.json"
     assert str(path_of("./t.json", tmp_path)) in ("t.json", str(tmp_path / "t.json"))
     assert str(path_of("a/t.json", tmp_path)) == "a/t.json"
 
 
-@pytest.mark.parametrize("text", ["3", "0:2", "5:4", "a:b", "-1:3", "3:", "1:2:3", "1:" + "9" * 5000])
-def test_windows_that_are_none(text):
-    with pytest.raises(ConfigError, match=says("--trace-iterations", f"{text!r}")):
-        window_of(config(trace="t.json", trace_iterations=text), 0)
-
-
-def test_windows_that_cannot_be():
-    with pytest.raises(ConfigError, match=says("--trace-iterations", "3:4", 3, 7)):
-        window_of(config(trace="t.json", trace_iterations="3:4"), 7)
-
-
 @pytest.mark.parametrize("name", [".", "..", "a/.."])
 def test_a_trace_is_a_file(name):
     with pytest.raises(ConfigError, match=says("--trace")):
-        window_of(config(trace=name), 0)
+        window_of(config(trace=name).run, 0)
 
 
 def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
     seen = {}
-    command = click.command()(flags_of(TrainConfig)(lambda **flags: seen.update(given(flags))))
+    command = click.command()(train_flags(lambda **flags: seen.update(given(flags))))
     for arguments in (["--trace", "--batch", "3"], ["--trace", "x/y.json"]):
         done = CliRunner().invoke(command, arguments)
         assert done.exit_code == 0, done.output
@@ -198,10 +186,10 @@ def train(tmp_path, **flags):
 
 
 def test_a_run_leaves_its_trace_and_says_so(tmp_path, capsys):
-    train(tmp_path, iterations=4, trace="trace.json", trace_iterations="2:3")
+    train(tmp_path, iterations=9, trace="trace.json")
     path = tmp_path / "run" / "trace.json"
     names = [name for name, *_ in slices(json.loads(path.read_text()), 0, LOOP)]
-    assert [name for name in names if "iteration" in name] == ["iteration 2", "iteration 3"]
+    assert [name for name in names if "iteration" in name] == ["iteration 6", "iteration 7", "iteration 8"]
     told = "".join(capsys.readouterr().out.split())
     assert "thetraceisin" in told and "openitathttps://ui.perfetto.dev" in told
 
@@ -212,9 +200,10 @@ def test_a_run_that_ends_before_says_so(tmp_path, capsys):
     assert says(6, "traced", "asked").matches(told)
 
 
-def test_a_run_that_fails_leaves_what_was_traced(tmp_path):
+def test_a_run_that_fails_leaves_what_was_traced(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing, "WINDOW", (1, 30))
     with pytest.raises(DivergedError):
-        train(tmp_path, iterations=30, trace="trace.json", trace_iterations="1:30", lr=1e9)
+        train(tmp_path, iterations=30, trace="trace.json", lr=1e9)
     found = json.loads((tmp_path / "run" / "trace.json").read_text())
     assert "backward" in {name for name, *_ in slices(found, 0, LOOP)}
 

@@ -142,7 +142,7 @@ def test_what_is_wrong_with_one_is_said_before_any_is_run(folder, flags, error, 
 def test_good_ones_are_checked_on_data_that_are_read_once(monkeypatch):
     opened = []
     real = room.open_data
-    monkeypatch.setattr(room, "open_data", lambda *given: opened.append(given[0].data) or real(*given))
+    monkeypatch.setattr(room, "open_data", lambda *given: opened.append(given[0].data.data) or real(*given))
     check_variants(connect, [variant("a"), variant("b", sync="sharded"), variant("c", synthetic=True, data=None)])
     assert opened == ["digits", None]
 

@@ -10,6 +10,7 @@ from strategies import NETS, STRATEGIES
 
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.train.options import read_options
+from ringtrain.train.run import tracing
 from ringtrain.train.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from tests.runs import records
@@ -44,7 +45,7 @@ GOING_ON = [
     name for name in COMPARED if any(kind in name for kind in ("averag", "delayed", "gossip", "top-k", "power"))
 ]
 NEVER = {"evaluate_every": 10**6, "checkpoint_every": 10**6}
-OFTEN = {"evaluate_every": 3, "checkpoint_every": 1, "keep": 9, "trace": "t.json", "trace_iterations": "2:4"}
+OFTEN = {"evaluate_every": 3, "checkpoint_every": 1, "keep": 9, "trace": "t.json"}
 ITERATIONS, STOPPED = 6, 3  # neither at the end of a period
 
 
@@ -52,6 +53,7 @@ ITERATIONS, STOPPED = 6, 3  # neither at the end of a period
 def run(tmp_path, monkeypatch):
     """run(name, out, size, flag=value...): the checkpoint at the end of a run of a strategy."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tracing, "WINDOW", (2, 4))
 
     def to_end(name, out, size=None, **flags):
         base, more = COMPARED[name]

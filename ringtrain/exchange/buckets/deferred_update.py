@@ -37,7 +37,7 @@ class BucketUpdater:
         self._whole = whole or update.needs_all
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
-        self.note = _fallback(settings.config.clip_norm, settings.scale) if forward and self._whole else None
+        self.note = _fallback(settings.clip_norm, settings.scale) if forward and self._whole else None
         self._owed: set[int] = set()  # places of buckets that before_read() updates
 
     def finish(self, lr: float) -> None:

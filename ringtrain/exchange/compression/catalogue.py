@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.compression.error_feedback import ErrorFeedback
 from ringtrain.exchange.compression.method import Compressor
@@ -11,7 +11,7 @@ from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
 
-METHODS: dict[str, Callable[[TrainConfig], Compressor]] = {
+METHODS: dict[str, Callable[[ExchangeConfig], Compressor]] = {
     "top-k": lambda config: TopK(config.compress_ratio),
     "powersgd": lambda config: PowerSGD(config.compress_rank),
 }

@@ -98,8 +98,8 @@ class Hybrid(Exchange):
         first, size = trailing(graph.plan, graph.shapes), self._settings.transport.size
         if first is None:
             raise ConfigError(
-                "--fc hybrid divides the fully connected layers at the end of a model, and "
-                f"{self._settings.config.model!r} has none there: leave --fc at data"
+                f"--fc hybrid divides the fully connected layers at the end of a model, and {self._settings.model!r} "
+                "has none there: leave --fc at data"
             )
         units = {node.name: node.layer.units for node in graph.plan[first:] if isinstance(node.layer, Linear)}
         for name, count in units.items():
@@ -119,8 +119,8 @@ class Hybrid(Exchange):
         servers = len(self.facts.roles.servers)
         if servers and not left:
             raise ConfigError(
-                f"--fc hybrid divides all parameters of {self._settings.config.model!r} among ranks, and leaves none "
-                "to servers: give --sync allreduce, or leave --fc at data"
+                f"--fc hybrid divides all parameters of {self._settings.model!r} among ranks, and leaves none to "
+                "servers: give --sync allreduce, or leave --fc at data"
             )
         if servers > left:
             raise ConfigError(
@@ -147,7 +147,7 @@ class Hybrid(Exchange):
         self.ready_points, self.wait_points = self._inner.ready_points, self._inner.wait_points
         self.serving, self.rehearsed = self._inner.serving, [*self._inner.rehearsed, self._columns.update]
         size = self._settings.transport.size
-        cost = self._cost.words(self._settings.config.batch, size, len(self.facts.roles.trainers))
+        cost = self._cost.words(self._settings.batch, size, len(self.facts.roles.trainers))
         note = f"hybrid: columns of {', '.join(self._cost.units)} are divided among {size} ranks: {cost}"
         self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=[note, *self._inner.facts.notes])
 
@@ -169,7 +169,7 @@ class Hybrid(Exchange):
 
     def finish(self, iteration: int, lr: float) -> None:
         """Update the columns during the inner exchange, unless they are clipped by the norm that it finds."""
-        limit = self._settings.config.clip_norm
+        limit = self._settings.clip_norm
         if limit is None:
             self._columns.apply(lr)
             self._inner.finish(iteration, lr)

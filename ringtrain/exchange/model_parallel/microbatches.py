@@ -51,7 +51,7 @@ class MicrobatchLayouts:
     alone. ``roles``: which rank trains on which part of a batch; the others have no examples."""
 
     def __init__(self, settings: ExchangeSettings, roles: Roles):
-        self._settings, self._roles, self._parts = settings, roles, settings.config.accumulate
+        self._settings, self._roles, self._parts = settings, roles, settings.accumulate
         self.collectives = ActivationCollectives(settings)
         self._layouts: dict[tuple[int, tuple[int, ...]], MicrobatchLayout] = {}
         self._slot = 0

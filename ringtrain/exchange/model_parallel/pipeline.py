@@ -7,8 +7,8 @@
         ◄───────────── report, gradient of those ────  ◄───────────
 
 1.  The ranks in front divide the batch among them, and their parts into micro-batches. Each sends the activations of a
-    micro-batch to the first group of fully connected ranks and goes on with the next one, up to a given number of them
-    in flight; when a gradient comes back, it runs backward with the tape of that micro-batch.
+    micro-batch to the first group of fully connected ranks and goes on with the next one, up to ``IN_FLIGHT`` of them
+    at once; when a gradient comes back, it runs backward with the tape of that micro-batch.
 2.  A fully connected rank takes messages as they arrive, forward and backward, each with a tape of its own. The ranks
     of a group divide the columns of their layers, and the examples of a message, as with ``--fc hybrid``.
 3.  The layers in front are exchanged by any ``--sync`` that suits, among the ranks that hold them. Gradients of fully
@@ -18,11 +18,8 @@ Fully connected ranks add the gradients of all messages of an iteration and upda
 of the next one: then an iteration equals one of serial SGD, if it does so with the strategy in front. Messages are
 taken in one order (micro-batch by micro-batch, places in order), and sums are the same in every run.
 
-Approximate are: ``micro-batch``, which updates at every message, in the order of arrival, with the learning rate times
-its share of the batch (a message then goes backward by the weights of that moment, but with ``--precision`` of 16 bits
-by those that its forward pass has rounded); and strategies whose ranks may be in different iterations. Then messages
-are taken in the order of arrival too, and the fully connected ranks update when they have seen as many examples as a
-batch has.
+Approximate are strategies whose ranks may be in different iterations. Then messages are taken in the order of arrival,
+and the fully connected ranks update when they have seen as many examples as a batch has.
 
 A rank has the arena of its part alone: those in front hold the whole network, and evaluate and save it, with fully
 connected weights that are old until :meth:`Pipeline.synchronize`.
@@ -44,7 +41,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.optim.optimizers import Optimizer
 
-ACCUMULATE, MICRO_BATCH = "accumulate", "micro-batch"
+IN_FLIGHT = 2  # micro-batches of one rank in front that are under way at once
 
 
 class MessageServing(Serving):
@@ -73,7 +70,7 @@ class Pipeline(Exchange):
             name=inner.name,
             header=self._header(front, inner.header),
             roles=replace(inner.roles, parts=tuple(range(front, size))),
-            exact=inner.exact and not self.updates_each_message,
+            exact=inner.exact,
             state_is_local=False,
             max_iteration_lag=inner.max_iteration_lag,
             dynamic_batches=inner.dynamic_batches,
@@ -81,18 +78,12 @@ class Pipeline(Exchange):
         )
         self._current = False  # whether the weights of all parts are current on the ranks in front
 
-    @property
-    def updates_each_message(self) -> bool:
-        """Whether the ranks behind update at each message."""
-        return self.settings.config.fc_update == MICRO_BATCH
-
     def _header(self, front: int, inner: str) -> str:
-        config = self.settings.config
-        when = "after as many examples as a batch has" if self.apart else "once an iteration"
-        when = "at each message" if self.updates_each_message else when
-        words = (
-            f"with fc pipeline of {front} + {config.fc_ranks} ranks, {config.fc_in_flight} in flight, updated {when}"
+        when, fc = (
+            "after as many examples as a batch has" if self.apart else "once an iteration",
+            self.settings.config.fc_ranks,
         )
+        words = f"with fc pipeline of {front} + {fc} ranks, {IN_FLIGHT} in flight, updated {when}"
         return f"{inner} {words}".strip()
 
     def prepare(self, graph: Graph) -> Graph:

@@ -13,10 +13,16 @@ from ringtrain.exchange.model_parallel.activation_messages import ActivationChan
 from ringtrain.exchange.model_parallel.hybrid_layers import divided
 from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part
-from ringtrain.exchange.model_parallel.part_update import PartUpdate
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.owned_update import STEP, OwnedArray, check_names, check_sizes
+from ringtrain.exchange.update.owned_update import (
+    STEP,
+    OwnedArray,
+    OwnedUpdate,
+    check_names,
+    check_sizes,
+    everything,
+)
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
@@ -51,23 +57,33 @@ class PipelineBehind(Pipeline):
 
     def _bind(self, arena: Arena, optimizer: Optimizer) -> tuple[list[str], int | None]:
         self._arena = arena
-        self._update = PartUpdate(self._within, arena, optimizer, None if self.apart else self._norm)
+        of_group = SumOverRanks(self._within)
+        self._update = OwnedUpdate(
+            self._within.ops,
+            arena,
+            optimizer,
+            arena.grads,
+            everything(arena),
+            self._within.clip_norm,
+            of_group if self.apart else self._norm,
+            add_norms=of_group.add,
+        )
         self.owned_state = PartState(self._update, self._gather, arena, self.table.spans)
-        self.rehearsed = [self._update.owned]
+        self.rehearsed = [self._update]
         collectives = [self.layouts.collectives] if self.layouts is not None else []
         self.reducers = Reducers({}, messages=[self.mail, *collectives])
-        return [], self._update.owned.nbytes
+        return [], self._update.nbytes
 
     def grad_ready(self, span: Span) -> None:
         """Nothing to do: this gradient does not travel."""
 
-    def learn(self, lr: float, share: float, number: int, messages: int) -> None:
-        """Update by the gradient of message ``number`` of ``messages``: a batch of its own, this share of the whole."""
-        self._update.apply_micro_batch(lr, share, number, messages)
-
     def finish(self, iteration: int, lr: float) -> None:
         super().finish(iteration, lr)
-        self._update.finish(lr, self.updates_each_message or self._left_out)
+        if self._left_out:
+            self._update.count()
+        else:
+            self._update.begin(lr)
+            self._update.apply()
         self._left_out = False
 
     def leave_out_update(self) -> None:
@@ -88,24 +104,24 @@ def _row_share(count: int, part: int, parts: int) -> tuple[int, int]:
 class PartState(State):
     """The state on a rank behind. ``whole``: the spans of the whole network"""
 
-    def __init__(self, update: PartUpdate, gather: PartGather, arena: Arena, whole: Sequence[Span]):
+    def __init__(self, update: OwnedUpdate, gather: PartGather, arena: Arena, whole: Sequence[Span]):
         self._update, self._gather, self._arena, self._whole = update, gather, arena, whole
 
     def state(self) -> dict:
         """Send this rank's part to the ranks in front, and return the step alone. Collective."""
-        for name in sorted(self._update.owned.slots):
-            self._gather.gather(self._update.owned.slots[name], None)
-        return {STEP: self._update.iterations}
+        for name in sorted(self._update.slots):
+            self._gather.gather(self._update.slots[name], None)
+        return {STEP: self._update.step}
 
     def arrays(self) -> list[OwnedArray]:
-        return self._update.owned.arrays(False)
+        return self._update.arrays(False)
 
     def check_names(self, names: Collection[str]) -> None:
-        check_names(names, self._update.owned.slots)
+        check_names(names, self._update.slots)
 
     def restore(self, state: dict) -> None:
         """Raises CheckpointError if the state is of another optimizer or of another arena."""
         self.check_names(state)
         check_sizes(state, self._whole[-1].stop)
         parts = {name: own_part(self._arena, self._whole, flat) for name, flat in state.items() if name != STEP}
-        self._update.restore({STEP: state[STEP], **parts})
+        self._update.take({STEP: state[STEP], **parts})

@@ -43,7 +43,7 @@ class ChangePush(ParameterServer):
         self._every = config.average_every if config.sync == "averaging" else 1
         self._is_worker = transport.rank in roles.trainers
         pieces = everything(arena) if self._is_worker else []
-        update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, config.clip_norm)
+        update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, settings.clip_norm)
         self._add = add = SumOverRanks(settings)
         self._first, self._workers = transport.rank == roles.trainers[0], len(roles.trainers)
         weights = shards.broadcasts(arena.weights, range(transport.size))

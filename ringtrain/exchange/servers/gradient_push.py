@@ -35,7 +35,7 @@ class GradientPush(ParameterServer):
         config, grads = settings.config, arena.grads
         self._pieces, self._overlap = shards.pieces, config.overlap
         owned, total = shards.piece_of(settings.transport.rank), SumOverRanks(settings).square_norm
-        update = OwnedUpdate(self._ops, arena, optimizer, grads, owned, config.clip_norm, total)
+        update = OwnedUpdate(self._ops, arena, optimizer, grads, owned, settings.clip_norm, total)
         forward = self._overlap == FORWARD
         self._gradients = shards.sums(grads, roles.trainers, self._serve)
         self._weights = shards.broadcasts(arena.weights, roles.trainers, self._serve, lowest_first=forward)
@@ -56,12 +56,12 @@ class GradientPush(ParameterServer):
             self.ready_points = self._spans_of(self._gradients.ready_points)
         if forward:
             self.wait_points = self._spans_of(self._weights.ready_points)
-        if not forward or config.clip_norm is None:
+        if not forward or settings.clip_norm is None:
             return update, []
         return update, [
             (
                 "with --overlap forward servers send buckets back when all gradients have arrived: only then is "
-                f"{texts.CLIP_FACTOR(norm=config.clip_norm)} known"
+                f"{texts.CLIP_FACTOR(norm=settings.clip_norm)} known"
             )
         ]
 

@@ -15,7 +15,7 @@ Source: Li et al., Scaling distributed machine learning with the parameter serve
 from abc import abstractmethod
 from dataclasses import replace
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
 from ringtrain.exchange.servers.ownership import format_load, format_servers, roles_of
@@ -37,7 +37,7 @@ class ParameterServer(Exchange):
 
     def __init__(self, settings: ExchangeSettings):
         # Messages of a device leave when they are tested, which no layer does that waits for a sum of statistics.
-        held_back = settings.config.overlap == FORWARD and settings.config.batch_norm == "sync" and settings.ops.records
+        held_back = settings.config.overlap == FORWARD and settings.batch_statistics and settings.ops.records
         if held_back:
             settings = settings.with_options(overlap=BACKWARD)
         config, self._notes = (
@@ -85,7 +85,7 @@ class ParameterServer(Exchange):
         """Return the optimizer's whole state. Collective."""
 
 
-def _header(config: TrainConfig, roles: Roles, staleness: int | None) -> str:
+def _header(config: ExchangeConfig, roles: Roles, staleness: int | None) -> str:
     servers = format_servers(roles, config.dedicated)
     if staleness == 0:
         return f"{servers}, heads of nodes first" if config.server_levels == 2 else servers

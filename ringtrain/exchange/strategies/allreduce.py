@@ -44,7 +44,7 @@ class AllReduce(Exchange):
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        settings, grads, clip_norm = self._settings, arena.grads, self._settings.config.clip_norm
+        settings, grads, clip_norm = self._settings, arena.grads, self._settings.clip_norm
         total = settings.add_external_square_norm
         pieces, scale = everything(arena), settings.scale
         update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, clip_norm, total, scale)

@@ -2,7 +2,7 @@
 
 An iteration of a rank is one of serial SGD on its own part of the batch. The average of weights counts the examples
 that each rank has seen since the last one. ``--average-momentum`` decides about the optimizer's state then:
-each rank keeps its own, all take the mean, or all begin anew. H = 1 with the mean of states is exact where an update is
+each rank keeps its own, or all take the mean. H = 1 with the mean of states is exact where an update is
 linear in gradients and state: the mean of the updates is the update by the mean.
 
 Up to iteration ``--average-from`` every rank makes the same update, as all-reduce does (post-local). With an *outer
@@ -19,7 +19,7 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 
 from dataclasses import replace
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
@@ -53,7 +53,7 @@ class Averaging(Exchange):
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config = self._settings, self._settings.config
-        self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), config.clip_norm)
+        self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), settings.clip_norm)
         self._sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
         self._updates = BucketUpdater(settings, self._update, self._sums)
@@ -70,7 +70,7 @@ class Averaging(Exchange):
         self.reducers = Reducers({"gradients and weights" if config.average_from else "weights": self._sums})
         self.rehearsed = [self._update, self._reduction, *([self._outer] if self._outer else [])]
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
-        linear = optimizer.linear and config.clip_norm is None and self._outer is None
+        linear = optimizer.linear and settings.clip_norm is None and self._outer is None
         travels = config.average_from or config.overlap == BACKWARD
         note = (
             self._updates.note
@@ -139,7 +139,7 @@ class Averaging(Exchange):
         self._averages.show_mean()
 
 
-def _header(config: TrainConfig, outer: bool) -> str:
+def _header(config: ExchangeConfig, outer: bool) -> str:
     every = f"every {config.average_every}" if config.average_every > 1 else "every iteration"
     words = [every, f"momentum: {config.average_momentum}"]
     if config.average_from:

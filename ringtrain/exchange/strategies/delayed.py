@@ -67,7 +67,7 @@ class Delayed(Exchange):
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         self._arena, config = arena, self._settings.config
         self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
-        self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), config.clip_norm)
+        self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), self._settings.clip_norm)
         self._gradients = self._reduction.bind(arena.spans, buffer)
         self._pending = PendingGradient(self._ops, buffer)
         self.owned_state = OwnedState(

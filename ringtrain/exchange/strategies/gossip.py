@@ -51,11 +51,11 @@ class Gossip(Exchange):
             max_iteration_lag=config.gossip_max_lag,
         )
         self._reduction = BucketedAllReduce(settings)
-        self._partners = partners(transport.rank, config.seed, transport.size)
+        self._partners = partners(transport.rank, settings.seed, transport.size)
         self._here = 0  # examples of this iteration, on this rank
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        ops, clip_norm = self._settings.ops, self._settings.config.clip_norm
+        ops, clip_norm = self._settings.ops, self._settings.clip_norm
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
         sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)

@@ -11,7 +11,7 @@ from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.nn.arena import Arena
 
 WEIGHTS, EXAMPLES = "weights", "examples"
-AVERAGE, RESET = "average", "reset"
+AVERAGE = "average"
 
 
 class RankAverages(RankState):
@@ -35,14 +35,11 @@ class RankAverages(RankState):
         self._weights_differ = self.differs = self._size > 1
 
     def average(self, momentum: str) -> None:
-        """Replace the weights by their mean, and treat the optimizer's state as ``--average-momentum`` says: RESET
-        begins it anew, the count of updates included."""
+        """Replace the weights by their mean, and the optimizer's state too if ``--average-momentum`` says so."""
         self._average(self._arena.weights)
-        for slot in self._update.slots.values() if momentum in (AVERAGE, RESET) else ():
-            self._average(slot) if momentum == AVERAGE else self._ops.fill(slot, 0)
-        if momentum == RESET:
-            self._update.step = 0
-        self._weights_differ, self.differs = False, self.differs and momentum not in (AVERAGE, RESET)
+        for slot in self._update.slots.values() if momentum == AVERAGE else ():
+            self._average(slot)
+        self._weights_differ, self.differs = False, self.differs and momentum != AVERAGE
         self.examples = ExampleShare()
 
     def show_mean(self) -> None:

@@ -63,7 +63,7 @@ class Sharded(Exchange):
         owned, ops = halves.owned(transport.rank), self._settings.ops
         total, scale = self._sum_over_ranks.square_norm, self._settings.scale
         add = self._sum_over_ranks.add if self.divides_parameters else None
-        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, config.clip_norm, total, scale, add)
+        self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, self._settings.clip_norm, total, scale, add)
         self._at_once = self._update.needs_all or (optimizer.layerwise and self.divides_parameters)
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)

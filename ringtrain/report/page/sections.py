@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from statistics import median
 
-from ringtrain.config.record import config_fields, default_of
+from ringtrain.config.record import config_fields
 from ringtrain.humanize import format_seconds, plural
 from ringtrain.report.comparison.table import format_figures
 from ringtrain.report.figure import date_of, few
@@ -135,7 +135,7 @@ def configuration(run: ReportedRun) -> Parts:
     """Yield the settings: what is not default, then the rest, folded."""
     if not run.config:
         return
-    defaults = {name: default_of(spec) for name, spec in config_fields().items()}
+    defaults = {name: spec.default for name, spec in config_fields().items()}
     lines = [(key, setting(value), setting(defaults.get(key))) for key, value in sorted(run.config.items())]
     changed = [line for line in lines if line[1] != line[2]]
     usual = [line[:2] for line in lines if line[1] == line[2]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import ModelConfig, TrainConfig
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.mixing import Erasing, Mixing
@@ -39,7 +39,7 @@ from ringtrain.train.assembly.data import check_images, windows_of
 from ringtrain.train.assembly.images import transform_of
 from ringtrain.train.assembly.initial_weights import InitialWeights
 from ringtrain.train.assembly.memory_check import check_room
-from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
+from ringtrain.train.assembly.recipe import augment_of, iterations_of, rate_of
 from ringtrain.train.assembly.replica_check import ReplicaCheck
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.pipeline.front_stage import stage_of
@@ -112,9 +112,9 @@ class Assembly:
     def at_a_time(self) -> int:
         """The most examples that a rank trains on at a time."""
         if self.exchange.facts.shards is not None:
-            return -(-self.config.batch // self.config.shards)
-        own = largest_part(self.config.batch, len(self.roles.trainers), self.grain)
-        return largest_part(own, self.config.accumulate, self.grain)
+            return -(-self.config.run.batch // self.config.exchange.shards)
+        own = largest_part(self.config.run.batch, len(self.roles.trainers), self.grain)
+        return largest_part(own, self.config.run.accumulate, self.grain)
 
     @property
     def evaluation_batch(self) -> int:
@@ -136,7 +136,7 @@ class Assembly:
     def division(self) -> EvenParts | ShardParts:
         """The division of batches among the ranks that read them."""
         _, parts = self.roles.reads(self.transport.rank)
-        return shards_of(self.config.shards, self.exchange) or EvenParts(parts, self.grain)
+        return shards_of(self.config.exchange.shards, self.exchange) or EvenParts(parts, self.grain)
 
     def batches(
         self, transport: Transport, start: int, stop: int, units: Iterable[tuple[int, int]] | None = None
@@ -149,10 +149,10 @@ class Assembly:
             part,
             division=self.division,
             augment=self.augment,
-            transform=transform_of(config, self.model),
-            mixing=Mixing(config.mixup, config.cutmix),
-            erasing=Erasing(config.random_erasing) if config.random_erasing else None,
-            seed=config.seed,
+            transform=transform_of(config.data, self.model),
+            mixing=Mixing(config.data.mixup, config.data.cutmix),
+            erasing=Erasing(config.data.random_erasing) if config.data.random_erasing else None,
+            seed=config.run.seed,
             start_iteration=start,
             stop_iteration=stop,
             units=units,
@@ -173,22 +173,38 @@ def assemble(
 ) -> Assembly:
     """Build all parts of a run, with weights drawn by seed and name. ``stop()``: whether this rank has to stop.
     ``tuning``: the table by which ``--algorithm auto`` chooses. ``initial``: weights in place of drawn ones."""
-    loss = make_loss(config)
-    graph = _checked_graph(config, model, data, loss)
-    grain = batch_norm.grain_of(config.batch_norm, graph, config.reproducible)
-    sampler = Sampler(data.train.count, config.batch, config.seed, windows=windows_of(config.shuffle, data.train))
-    rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
-    guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
-    scale = LossScale(ops, config.loss_scale) if config.precision == "float16" else None
+    loss = make_loss(config.model)
+    graph = _checked_graph(config.model, model, data, loss)
+    grain = batch_norm.grain_of(config.model.batch_norm, graph, config.exchange.reproducible)
+    run, windows = config.run, windows_of(config.data.shuffle, data.train)
+    sampler = Sampler(data.train.count, run.batch, run.seed, windows=windows)
+    rate = rate_of(config, iterations_of(config.run, sampler), sampler.iterations_per_epoch)
+    watched = config.exchange.check_collectives and transport.size > 1
+    guard = Guard(transport, config.exchange.deadline_s) if watched else None
+    scale = LossScale(ops, config.device.loss_scale) if config.device.precision == "float16" else None
     exchange = make_exchange(
-        ExchangeSettings(config, transport, ops, tuning, guard, partial(batch_part, grain=grain), scale=scale)
+        ExchangeSettings(
+            config.exchange,
+            transport,
+            ops,
+            tuning,
+            guard,
+            partial(batch_part, grain=grain),
+            scale=scale,
+            model=config.model.model,
+            batch=run.batch,
+            accumulate=run.accumulate,
+            clip_norm=config.optimizer.clip_norm,
+            seed=run.seed,
+            batch_statistics=batch_norm.is_whole(config.model.batch_norm),
+        )
     )
     check_batch(config, len(exchange.facts.roles.trainers), grain, data.train)
     trained, arena = _bound(config, graph, exchange, transport, ops, initial or InitialWeights())
     if guard is not None:
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
-    own_feed = slowed(feed, config.inject_slowdown, transport.rank, exchange.facts.roles.trainers)
+    own_feed = slowed(feed, config.run.inject_slowdown, transport.rank, exchange.facts.roles.trainers)
     worker = _worker(
         config,
         ops,
@@ -224,17 +240,17 @@ def assemble(
             loss.evaluated(),
             feed,
             transport,
-            config.deadline_s,
+            config.exchange.deadline_s,
             stop,
             exchange.facts.roles.whole(transport.size),
         ),
-        augment=augment_of(config, model),
+        augment=augment_of(config.data, model),
         grain=grain,
         replicas=ReplicaCheck(ops, arena, exchange, transport),
     )
 
 
-def _checked_graph(config: TrainConfig, model: ModelSpec, data: DataSet, loss: Loss) -> Graph:
+def _checked_graph(config: ModelConfig, model: ModelSpec, data: DataSet, loss: Loss) -> Graph:
     """The network, whose input and output fit the data and the loss."""
     graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
     if config.freeze not in (None, ALL_TRAINED):
@@ -265,8 +281,8 @@ def _bound(
     arena = Arena(transport.scratch, trained.parameters(), ops.dtype, exchanged)
     for bound in (graph, trained):
         bound.bind(arena)
-    initial.place(transport, ops, graph, arena, config.seed)
-    exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
+    initial.place(transport, ops, graph, arena, config.run.seed)
+    exchange.bind(arena, make_optimizer(config.optimizer.optimizer, arena.spans, config.optimizer))
     return trained, arena
 
 
@@ -286,35 +302,38 @@ def _worker(
     scale: LossScale | None,
     stop: Callable[[], bool],
 ) -> Worker:
-    shards = shards_of(config.shards, exchange)
-    sizes = {"batch": config.batch, "accumulate": config.accumulate, "grain": grain}
-    stage = stage_of(exchange, ops, feed, loss, labels, rate.at, rank=transport.rank, seed=config.seed, **sizes)
+    shards = shards_of(config.exchange.shards, exchange)
+    run, again = config.run, config.device.recompute
+    sizes = {"batch": run.batch, "accumulate": run.accumulate, "grain": grain}
+    stage = stage_of(
+        exchange, ops, feed, loss, labels, rate.at, rank=transport.rank, seed=run.seed, recompute=again, **sizes
+    )
     no_points = frozenset[str]()
     waits, cuts = (exchange.wait_points, exchange.ready_points) if transport.size > 1 else (no_points, no_points)
-    whole = batch_norm.is_whole(config.batch_norm)
-    reduction = TimedReduction(transport, config.deadline_s) if whole else None
+    whole = batch_norm.is_whole(config.model.batch_norm)
+    reduction = TimedReduction(transport, config.exchange.deadline_s) if whole else None
     ctx = Pass(ops, Workspace(ops), add_over_ranks=reduction, recorded=stage is None, waits=waits)
-    ctx.recompute = config.recompute
-    passes = ModelPasses(graph, arena, feed, loss, ctx, config.seed, cuts, scale, output)
-    partition = BatchPartition(exchange, transport.rank, grain, config.accumulate, shards)
+    ctx.recompute = again
+    passes = ModelPasses(graph, arena, feed, loss, ctx, config.run.seed, cuts, scale, output)
+    partition = BatchPartition(exchange, transport.rank, grain, config.run.accumulate, shards)
     rows = shards.count if shards else 1
     records = ops.records and stage is None and reduction is None
     lone = exchange.lone_update() if records else None
     window = exchange.facts.max_iteration_lag if lone is None else 1
-    losses = LossAllReduce(ops, transport, stop, window, rows, config.deadline_s, scale)
-    return Worker(passes, exchange, transport, partition, losses, rate.at, config.deadline_s, stage, lone)
+    losses = LossAllReduce(ops, transport, stop, window, rows, config.exchange.deadline_s, scale)
+    return Worker(passes, exchange, transport, partition, losses, rate.at, config.exchange.deadline_s, stage, lone)
 
 
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
     """Raise ConfigError unless every rank has a part of the batch."""
-    batch = config.batch
-    if batch > train.count and not config.synthetic:
+    batch = config.run.batch
+    if batch > train.count and not config.data.synthetic:
         raise ConfigError(f"--batch {batch} is more than the {train.count} training examples; use at most that many")
-    if config.reproducible and batch < config.shards:
+    if config.exchange.reproducible and batch < config.exchange.shards:
         raise ConfigError(
-            f"--batch {batch} is smaller than the {config.shards} --shards that --reproducible cuts it into: use a "
-            "larger batch, or fewer shards"
+            f"--batch {batch} is smaller than the {config.exchange.shards} --shards that --reproducible cuts it into: "
+            "use a larger batch, or fewer shards"
         )
     if batch < ranks:
         raise ConfigError(f"--batch {batch} is smaller than the {ranks} ranks it is divided among; use a larger one")

@@ -69,14 +69,14 @@ def describe_batch_norm(setting: str) -> str | None:
 
 def partial_ghosts(config: TrainConfig, graph: Graph) -> str | None:
     """The note that shards do not hold whole ghost batches, or None."""
-    least, most = config.batch // config.shards, -(-config.batch // config.shards)
+    least, most = config.run.batch // config.exchange.shards, -(-config.run.batch // config.exchange.shards)
     uneven = [ghost for ghost in _ghosts(graph) if least % ghost or most % ghost]
-    if not config.reproducible or not uneven:
+    if not config.exchange.reproducible or not uneven:
         return None
     shards = f"{least}" if least == most else f"{least} or {most}"
-    whole, rest = divmod(config.batch, math.lcm(*_ghosts(graph)))
+    whole, rest = divmod(config.run.batch, math.lcm(*_ghosts(graph)))
     advice = (
-        f"No --shards holds whole ones of --batch {config.batch}, which is no multiple of that"
+        f"No --shards holds whole ones of --batch {config.run.batch}, which is no multiple of that"
         if rest
         else f"--shards {whole} would hold whole ones, on as many ranks at most"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import DataConfig, TrainConfig
 from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
@@ -38,17 +38,17 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
 
 
 def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    if config.synthetic:
+    if config.data.synthetic:
         graph = model.graph()
-        form, classes = make_loss(config).labels_of(graph.shapes[graph.output])
+        form, classes = make_loss(config.model).labels_of(graph.shapes[graph.output])
         largest = min(255, (graph.entries or 256) - 1)
-        return synthetic(model.input.shape, classes, config.batch, config.seed, form.shape, largest)
-    if config.data is None and config.model != "digits":
+        return synthetic(model.input.shape, classes, config.run.batch, config.run.seed, form.shape, largest)
+    if config.data.data is None and config.model.model != "digits":
         raise ConfigError(
-            f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), or "
-            "--synthetic"
+            f"model {config.model.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data "
+            "make`), or --synthetic"
         )
-    path, activity = config.data or "digits", transport.activity
+    path, activity = config.data.data or "digits", transport.activity
     has_images = transport.gather_json(path != "digits" and image_files(path))
     if len(set(has_images)) > 1:
         images, others = (peers(np.flatnonzero(np.equal(has_images, has))) for has in (True, False))
@@ -59,27 +59,27 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
             )
         )
     if has_images[0]:
-        if config.test_data is not None and not image_files(config.test_data):
+        if config.data.test_data is not None and not image_files(config.data.test_data):
             raise ConfigError(
-                f"--data {path} has image files, but --test-data {config.test_data} has none: name a folder of images "
-                "or tar shards there"
+                f"--data {path} has image files, but --test-data {config.data.test_data} has none: name a folder of "
+                "images or tar shards there"
             )
         with activity.holds_gil(f"opening images {path}"):
             return open_image_files(path, config, model, transport)
-    limit = _most_in_memory(config, transport)
+    limit = _most_in_memory(config.data, transport)
     node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
     with activity.holds_gil(f"opening data {path}"):
         return open_dataset(
             path,
             node if transport.local_size > 1 else None,
             lambda *_: activity.touch(),
-            test=config.test_data,
+            test=config.data.test_data,
             extents=len(model.input.shape),
             most_bytes=limit,
         )
 
 
-def _most_in_memory(config: TrainConfig, transport: Transport) -> int | None:
+def _most_in_memory(config: DataConfig, transport: Transport) -> int | None:
     """The largest data set, in bytes, that is kept in memory; None: any. The same on all ranks; collective."""
     if config.stream != "auto":
         return 0 if config.stream == "yes" else None

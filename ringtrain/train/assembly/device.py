@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import DeviceConfig, TrainConfig
 from ringtrain.launch.binding import Bound, bind, binding_table
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
@@ -49,35 +49,35 @@ def open_device(
     config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices] | None = None
 ) -> OpenedDevice:
     """Open the device of ``--device``; collective. Raises ConfigError, DeviceError."""
-    together(transport, lambda: check_device(config))
-    if config.device == CPU:
-        return OpenedDevice(together(transport, lambda: _host_ops(config)), transport)
+    together(transport, lambda: check_device(config.device))
+    if config.device.device == CPU:
+        return OpenedDevice(together(transport, lambda: _host_ops(config.device)), transport)
     return _open_cuda(config, transport, cuda or cuda_devices)
 
 
 def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices]) -> OpenedDevice:
     devices = together(transport, cuda)
     index = together(transport, lambda: bind(os.environ, devices.visible(), transport.local_rank))
-    wrap, notes = devices.wrap(transport, config.mpi_cuda, index)
-    chooses = not config.reproducible  # the usual kernels are taken where it does not
-    left_out = together(transport, lambda: devices.left_out(index, config.precision)) if chooses else {}
+    wrap, notes = devices.wrap(transport, config.device.mpi_cuda, index)
+    chooses = not config.exchange.reproducible  # the usual kernels are taken where it does not
+    left_out = together(transport, lambda: devices.left_out(index, config.device.precision)) if chooses else {}
     runtime = together(transport, lambda: devices.runtime(index))
-    how = {"fixed": config.reproducible, "left_out": left_out}
-    ops = together(transport, lambda: devices.ops(runtime, config.dtype, config.precision, **how))
+    how = {"fixed": config.exchange.reproducible, "left_out": left_out}
+    ops = together(transport, lambda: devices.ops(runtime, config.device.dtype, config.device.precision, **how))
     facts = runtime.facts
     own = Bound(transport.rank, transport.node, transport.local_rank, index, facts.name, facts.uuid)
     everyone = [Bound(**told) for told in transport.gather_json(asdict(own))]
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 
 
-def _host_ops(config: TrainConfig) -> Ops:
+def _host_ops(config: DeviceConfig) -> Ops:
     ops = make_ops(config.ops, config.dtype)
     if config.threads is not None:
         ops.threads(config.threads)
     return ops
 
 
-def check_device(config: TrainConfig) -> None:
+def check_device(config: DeviceConfig) -> None:
     """Raise ConfigError for a precision whose package is missing."""
     if config.device == CUDA:
         active_dtype(config.precision, config.dtype)

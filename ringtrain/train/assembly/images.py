@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import DataConfig, DeviceConfig, TrainConfig
 from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
 from ringtrain.data.file.dataset import DataSet
@@ -26,7 +26,7 @@ CLASSES_ALONE = ("resize", "random_resized_crop", "colour_jitter", "mixup", "cut
 
 
 # ── options ─────────────────────────────────────────────────────────────────────────────────────────────────
-def resize_of(config: TrainConfig) -> tuple[int, int] | int | None:
+def resize_of(config: DataConfig) -> tuple[int, int] | int | None:
     """``--resize``: (height, width), the length of the shorter side, or None. Raises ConfigError"""
     if config.resize is None:
         return None
@@ -53,7 +53,7 @@ def _numbers(text: str, separator: str, count: int) -> list[float] | None:
     return numbers if len(numbers) == count and all(np.isfinite(numbers)) else None
 
 
-def transform_of(config: TrainConfig, model: ModelSpec) -> Transform | None:
+def transform_of(config: DataConfig, model: ModelSpec) -> Transform | None:
     """What training does to each image on the host; None: nothing. Raises ConfigError"""
     crop = jitter = None
     if config.random_resized_crop is not None:
@@ -83,25 +83,25 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
             f"--data has images, but model {model.name!r} takes {shapes.format_shape(model.input.shape)}, not height "
             "x width x channels"
         )
-    view, threads = View(_size_of(model), resize_of(config)), threads_of(config, transport)
+    view, threads = View(_size_of(model), resize_of(config.data)), threads_of(config.device, transport)
     channels, divide, touch = model.input.shape[2], _divided(transport), transport.activity.touch
     data = open_images(path, view, channels, threads, divide, touch)
-    if config.test_data is None:
+    if config.data.test_data is None:
         return data
-    test = open_part(config.test_data, view, channels, data.classes, threads, divide, touch)
+    test = open_part(config.data.test_data, view, channels, data.classes, threads, divide, touch)
     return replace(data, test=test, notes=(*data.notes, *test.notes))
 
 
 def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """The data set, with arrays under the view and the transform of the options. Raises ConfigError"""
-    resize, threads = resize_of(config), threads_of(config, transport)
-    asked = [name for name in CLASSES_ALONE if getattr(config, name) is not None]
+    resize, threads = resize_of(config.data), threads_of(config.device, transport)
+    asked = [name for name in CLASSES_ALONE if getattr(config.data, name) is not None]
     if asked and not (data.train.has_classes and len(data.train.shape) == 3):
         option = f"--{asked[0].replace('_', '-')}"
         raise ConfigError(
             f"{option} is for images with one class number each, which {data.name!r} does not have: leave it out"
         )
-    transform = transform_of(config, model)
+    transform = transform_of(config.data, model)
     if resize is not None or transform is not None:
         view = None if resize is None else View(_size_of(model), resize)
 
@@ -133,7 +133,7 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
         )
 
 
-def threads_of(config: TrainConfig, transport: Transport) -> int:
+def threads_of(config: DeviceConfig, transport: Transport) -> int:
     """The threads that decode a rank's images: its cores on a GPU's host, else half of them. Ranks that are not bound
     to cores share those of the node."""
     cores = len(os.sched_getaffinity(0))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import ModelConfig
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
@@ -55,7 +55,7 @@ class InitialWeights:
         return flat
 
 
-def find_initial(transport: Transport, config: TrainConfig, model: ModelSpec) -> InitialWeights:
+def find_initial(transport: Transport, config: ModelConfig, model: ModelSpec) -> InitialWeights:
     """Read the weights of ``--init`` on rank 0. Collective; raises RingtrainError on every rank alike."""
     source = config.init
     if source is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import DataConfig, OptimizerConfig, RunConfig, TrainConfig
 from ringtrain.config.resolve import FLAGS
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.sampler import Sampler
@@ -11,45 +11,46 @@ from ringtrain.humanize import plural
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
-from ringtrain.optim.optimizers import Hyper
 from ringtrain.template import Template
 
 STEPPED = ("step", "multistep")  # policies that read lr_steps
 
 
-def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
+def iterations_of(config: RunConfig, sampler: Sampler) -> int:
     return config.iterations or (config.epochs or 0) * sampler.iterations_per_epoch
 
 
 def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRate:
     """The learning rate of a run of ``iterations``, ``per_epoch`` of them an epoch."""
-    scale = (lambda lr: scaled(lr, config.batch, config.base_batch)) if config.base_batch else float
+    scale = (
+        (lambda lr: scaled(lr, config.run.batch, config.optimizer.base_batch)) if config.optimizer.base_batch else float
+    )
     return LearningRate(
-        lr=scale(config.lr),
-        floor=scale(config.min_lr),
-        policy=config.lr_policy,
-        steps=tuple(iterations_in(step, per_epoch) for step in config.lr_steps),
-        gamma=config.lr_gamma,
-        power=config.lr_power,
-        warmup=iterations_in(config.warmup, per_epoch),
+        lr=scale(config.optimizer.lr),
+        floor=scale(config.optimizer.min_lr),
+        policy=config.optimizer.lr_policy,
+        steps=tuple(iterations_in(step, per_epoch) for step in config.optimizer.lr_steps),
+        gamma=config.optimizer.lr_gamma,
+        power=config.optimizer.lr_power,
+        warmup=iterations_in(config.optimizer.warmup, per_epoch),
         total=iterations,
-        typed=config.lr_steps,
+        typed=config.optimizer.lr_steps,
     )
 
 
 def best_by_of(config: TrainConfig) -> str:
     """The figure of the test part by which scores are compared: the loss where a task has no accuracy. Raises
     ConfigError if such a task is asked for it."""
-    counted = config.loss not in LOSSES or LOSSES[config.loss].accuracy
-    if config.best_by == "accuracy" and not counted:
+    counted = config.model.loss not in LOSSES or LOSSES[config.model.loss].accuracy
+    if config.run.best_by == "accuracy" and not counted:
         raise ConfigError(
-            f"--best-by accuracy needs a loss that counts correct answers; --loss {config.loss} does not: use "
+            f"--best-by accuracy needs a loss that counts correct answers; --loss {config.model.loss} does not: use "
             "--best-by loss"
         )
-    return config.best_by or ("accuracy" if counted else "loss")
+    return config.run.best_by or ("accuracy" if counted else "loss")
 
 
-def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
+def schedule_words(config: OptimizerConfig, rate: LearningRate) -> str:
     """The header's text on the rate: "cosine, warm-up 5 epochs = 785 iterations"."""
     words = [config.lr_policy]
     if config.lr_steps and config.lr_policy in STEPPED:
@@ -71,7 +72,7 @@ def _span(given: int | str, iterations: int) -> str:
     return f"{count} epoch = {counted}" if count == "1" else f"{count} epochs = {counted}"
 
 
-def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
+def schedule_notes(config: OptimizerConfig, rate: LearningRate) -> list[str]:
     """Notes on steps of the schedule that lie beyond the end of the run, or change nothing."""
     length = plural(rate.total, "iteration")
     notes = []
@@ -92,7 +93,7 @@ def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
     return notes
 
 
-def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str]:
+def accumulate_notes(config: RunConfig, examples: int, grain: int) -> list[str]:
     """Notes on ``--accumulate``. ``examples``: the most of a batch on one rank; ``grain``: those that stay together"""
     most = -(-examples // grain)
     if config.accumulate <= most:
@@ -109,10 +110,10 @@ def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[st
     sources = [source for source, values in own if values.get("warmup") is not None]
     if not sources or rate.warmup < rate.total:
         return
-    asked = f"{sources[-1]}: warmup is {config.warmup!r}"
+    asked = f"{sources[-1]}: warmup is {config.optimizer.warmup!r}"
     if sources[-1] == FLAGS:
-        asked = f"--warmup {config.warmup}"
-    given = {"length": length_of(config), "total": rate.total, "lr": rate.lr}
+        asked = f"--warmup {config.optimizer.warmup}"
+    given = {"length": length_of(config.run), "total": rate.total, "lr": rate.lr}
     raise ConfigError(
         Template(
             "{asked}: a warm-up of {warmup} lasts as long as the run or longer, which has {total:,} ({length}): the "
@@ -121,31 +122,14 @@ def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[st
     )
 
 
-def length_of(config: TrainConfig, times: int = 1) -> str:
+def length_of(config: RunConfig, times: int = 1) -> str:
     """The flag that makes a run ``times`` as long as this one."""
     if config.iterations is not None:
         return f"--iterations {times * config.iterations}"
     return f"--epochs {times * (config.epochs or 0)}"
 
 
-def hyper_of(config: TrainConfig) -> Hyper:
-    return Hyper(
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        decay_bias_norm=config.decay_bias_norm,
-        beta2=config.beta2,
-        eps=config.eps,
-        correction=config.momentum_correction,
-        ema=config.ema,
-        **{
-            key: getattr(config, key)
-            for key in ("trust_coefficient", "trust_limit")
-            if getattr(config, key) is not None
-        },
-    )
-
-
-def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | None:
+def augment_of(config: DataConfig, model: ModelSpec) -> Augment | None:
     if len(model.input.shape) != IMAGE_EXTENTS:
         return None
     height, width, _ = model.input.shape

@@ -1,6 +1,7 @@
 """``--reproducible``: checks kernels, and describes them."""
 
-from ringtrain.config.record import FIXED_WHERE_REPRODUCIBLE, TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.record import TrainConfig, options_that
 from ringtrain.errors import ConfigError, everywhere
 from ringtrain.ops.base import Ops
 from ringtrain.train.agree import holders, ranks_by_value
@@ -9,10 +10,11 @@ from ringtrain.transport.base import Transport
 
 def numerics_of(config: TrainConfig) -> dict:
     """The settings that a reproducible run keeps when it resumes."""
-    return {key: getattr(config, key) for key in FIXED_WHERE_REPRODUCIBLE}
+    values = config.values()
+    return {key: values[key] for key in options_that("fixes_bits")}
 
 
-def check_kernels(config: TrainConfig, transport: Transport, ops: Ops) -> None:
+def check_kernels(config: ExchangeConfig, transport: Transport, ops: Ops) -> None:
     """Raise ConfigError, on every rank, if a shard's gradient would depend on its rank. Collective."""
     if not config.reproducible:
         return
@@ -27,14 +29,14 @@ def check_kernels(config: TrainConfig, transport: Transport, ops: Ops) -> None:
         )
 
 
-def describe_numerics(config: TrainConfig, ops: Ops) -> str | None:
+def describe_numerics(config: ExchangeConfig, ops: Ops) -> str | None:
     """The header's line on the bits of a run; None if nothing is fixed."""
     if not config.reproducible:
         return None
     return f"the same weights bit by bit on 1 to {config.shards} ranks: {config.shards} shards, {ops.numerics()}"
 
 
-def moved(config: TrainConfig, ops: Ops, former: str | None) -> str | None:
+def moved(config: ExchangeConfig, ops: Ops, former: str | None) -> str | None:
     """The note that other kernels, the ``former``, computed the checkpoint, or None."""
     if not config.reproducible or not former or former == ops.numerics():
         return None

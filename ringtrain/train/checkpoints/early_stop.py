@@ -1,6 +1,6 @@
 """``--early-stop``: the end of a run whose evaluations no longer get better."""
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import RunConfig, TrainConfig
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
@@ -13,14 +13,14 @@ EARLY_STOP = "early stop"  # the reason in the last record
 def check_early_stop(config: TrainConfig, data: DataSet) -> None:
     """Raise ConfigError if no evaluation can end the run, or evaluations lack the figure of ``--best-by``."""
     best_by_of(config)
-    if config.early_stop is not None and data.test is None:
+    if config.run.early_stop is not None and data.test is None:
         raise ConfigError(
-            f"--early-stop {config.early_stop} compares evaluations, and data {data.name} have no test part: leave it "
-            "out, or make the data with one"
+            f"--early-stop {config.run.early_stop} compares evaluations, and data {data.name} have no test part: "
+            "leave it out, or make the data with one"
         )
 
 
-def is_stale(config: TrainConfig, scalars: dict) -> bool:
+def is_stale(config: RunConfig, scalars: dict) -> bool:
     """Whether the run of a checkpoint with these scalars has ended by this limit."""
     return config.early_stop is not None and scalars.get(SINCE_BEST, 0) >= config.early_stop
 

@@ -47,7 +47,7 @@ def _move(run: Assembly, transport: Transport, rows: np.ndarray, to_root: bool) 
     moves = [(rank, rows[rank]) for rank in range(1, transport.size)] if root else [(0, rows[0])]
     handle = (transport.recvs if root == to_root else transport.sends)(moves, tags.RANK_STATE)
     handle.start()
-    handle.wait(run.config.deadline_s)
+    handle.wait(run.config.exchange.deadline_s)
     handle.free()
 
 

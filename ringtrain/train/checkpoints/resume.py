@@ -7,7 +7,7 @@ from pathlib import Path
 import tomli_w
 
 from ringtrain import parsing
-from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
+from ringtrain.config.record import ModelConfig, TrainConfig, options_that
 from ringtrain.config.resolve import for_continuation, parse_run_file, recipe_layer, resolve
 from ringtrain.data.batches.order import FULL
 from ringtrain.data.content import difference
@@ -76,8 +76,10 @@ def find_origin(transport: Transport, options: RunOptions) -> Origin:
 
     def look() -> dict:
         given = options.checked()
-        with transport.activity.holds_gil(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
-            seen.append(_origin_of(given.resume, given.out, options.checkpoint))
+        with transport.activity.holds_gil(
+            f"reading checkpoint {given.run.resume} of {given.run.out or 'a new run folder'}"
+        ):
+            seen.append(_origin_of(given.run.resume, given.run.out, options.checkpoint))
         return seen[0].as_json()
 
     told = on_root(transport, look)
@@ -89,10 +91,10 @@ def restart_origin(folder: str | None, options: RunOptions) -> Origin:
     folder if it had one. Raises CheckpointError."""
     given = options.checked()
     if folder is None:
-        return _origin_of(given.resume, given.out, options.checkpoint)
-    if checkpoint_in(given.resume) is None or not RunFolder(folder).is_empty():
+        return _origin_of(given.run.resume, given.run.out, options.checkpoint)
+    if checkpoint_in(given.run.resume) is None or not RunFolder(folder).is_empty():
         return _origin_in(RunFolder(folder), options.checkpoint)
-    return replace(_origin_of(given.resume, folder, given.resume), continues=True)
+    return replace(_origin_of(given.run.resume, folder, given.run.resume), continues=True)
 
 
 def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin:
@@ -180,7 +182,7 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
     options.checked()
     config, model = _resolved(origin, options.layers)
     check_options(config)
-    make_loss(config)  # a known one
+    make_loss(config.model)  # a known one
     return config, model
 
 
@@ -194,36 +196,37 @@ def _resolved(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainCon
     kept = (texts.FORMER_RUN(), {"resume": first} if first else {})
     layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, kept]
     chosen = resolve(*layers)
-    if checkpoint_in(chosen.resume) and any(values.get("init") for _, values in own):
+    if checkpoint_in(chosen.run.resume) and any(values.get("init") for _, values in own):
         raise ConfigError(
-            f"--init {chosen.init} begins a run, and --resume {chosen.resume} goes on with one, whose weights it has: "
-            "leave one of them out"
+            f"--init {chosen.model.init} begins a run, and --resume {chosen.run.resume} goes on with one, whose "
+            "weights it has: leave one of them out"
         )
     if origin.place is None:
-        model = _loaded(chosen)
+        model = _loaded(chosen.model)
         return resolve(recipe_layer(model.name, model.recipe), *layers), model
     model = spec.parse_model(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
     if any("model" in values for _, values in own):
-        other = _loaded(chosen)
+        other = _loaded(chosen.model)
         if (model.nodes, model.input) != (other.nodes, other.input):
             raise CheckpointError(
-                f"the checkpoint is of another model than {chosen.model!r}: its {model.name!r} has other layers or "
-                "another input. Leave --model out to go on with the checkpoint's, or start a new run"
+                f"the checkpoint is of another model than {chosen.model.model!r}: its {model.name!r} has other layers "
+                "or another input. Leave --model out to go on with the checkpoint's, or start a new run"
             )
     _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
     return chosen, model
 
 
-def _loaded(config: TrainConfig) -> ModelSpec:
+def _loaded(config: ModelConfig) -> ModelSpec:
     """The model of a run that begins anew."""
     model = spec.load_model(config.model)
     return with_classes(model, config.classes) if config.classes else model
 
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
-    _check_same(texts.FIXED, *({key: getattr(config, key) for key in FIXED_ON_RESUME} for config in (before, now)))
+    values = [config.values() for config in (before, now)]
+    _check_same(texts.FIXED, *({key: own[key] for key in options_that("fixed")} for own in values))
     _check_same(texts.FIXED, *({"best_by": best_by_of(config)} for config in (before, now)))
-    if before.reproducible:
+    if before.exchange.reproducible:
         _check_same(
             Template(
                 "the run that goes on is reproducible, and has {key} = {before!r}, not {now!r}: the bits of its "
@@ -246,7 +249,7 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
         return
     finished, seen = origin.place["iteration"], origin.place["examples_seen"]
     if run.iterations < finished:
-        given = length_of(run.config)
+        given = length_of(run.config.run)
         raise ConfigError(
             f"the run that goes on has finished {finished} iterations, more than the {run.iterations} of {given}: "
             "give the number in all, or an earlier checkpoint"

@@ -53,7 +53,7 @@ class Checkpointing:
         writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
         try:
             with self._activity.during(writing, limited=True):
-                path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+                path = self._folder.save(checkpoint, self._of.config.run.keep, is_best)
         except RingtrainError as error:
             self._unsaved(error, must)
             return False

@@ -80,7 +80,7 @@ def from_root(
 def averaged_weights(run: Assembly) -> Iterator[None]:
     """With ``--ema``: the ranks that hold the whole network have the average in place of the weights meanwhile.
     Collective, after :meth:`Exchange.synchronize`."""
-    if run.config.ema is None:
+    if run.config.optimizer.ema is None:
         yield
         return
     ops, weights, transport = run.ops, run.arena.weights, run.transport

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, Header
-from ringtrain.exchange.model_parallel.pipeline import MessageServing
+from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT, MessageServing
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.nn.losses import LabelForm, Loss
 from ringtrain.ops.base import Ops
@@ -45,7 +45,7 @@ class FcStage(PipelineStage, MessageServing):
         seed: int,
     ):
         self._exchange, self._rate, self._cut = exchange, rate, cut
-        depth, mail = min(exchange.settings.config.fc_in_flight, cut.parts), exchange.mail
+        depth, mail = min(IN_FLIGHT, cut.parts), exchange.mail
         trainers, behind = exchange.facts.roles.trainers, exchange.table.behind
         self.passes = FcPasses(exchange, ops, loss, labels, seed, depth * cut.places)
         places = []
@@ -54,7 +54,7 @@ class FcStage(PipelineStage, MessageServing):
             numbers = range(place * depth, (place + 1) * depth)
             slots = [self.passes.make_slot(place, n, before, behind, cut.capacity) for n in numbers]
             places.append(PlaceMessages(mail.header_from(before[0], place), slots, mail))
-        self._messages = FcMessages(places, not (exchange.updates_each_message or exchange.apart), exchange.group, mail)
+        self._messages = FcMessages(places, not exchange.apart, exchange.group, mail)
         announces = behind and self._messages.leads
         self._ahead = [mail.header_to(behind, place) for place in range(cut.places if announces else 0)]
         self._summed = 0  # messages since the last update
@@ -162,11 +162,7 @@ class FcStage(PipelineStage, MessageServing):
                 self._messages.send_on(header, slot)
                 return
             dy, sums = self.passes.loss_gradient(header, slot, y)
-        accumulate = self._summed > 0 and not self._exchange.updates_each_message
-        self.passes.backward(header, slot, dy, sums, accumulate)
-        if self._exchange.updates_each_message:
-            share, messages = header.count / header.total, len(messages_of(header.total, self._cut))
-            self._exchange.learn(self._rate(header.iteration), share, self._summed, messages)
+        self.passes.backward(header, slot, dy, sums, accumulate=self._summed > 0)
         self._newest = header
         self._summed += 1
         self._examples += header.count

@@ -16,6 +16,7 @@ import numpy as np
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, SUMS, ActivationMessage, GroupRows, Header
+from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT
 from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
 from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
 from ringtrain.nn.base import Pass
@@ -75,8 +76,17 @@ class InFlight:
 class FrontStage(PipelineStage):
     """Runs the iterations of a rank in front. A rank without examples, a dedicated server, sends no message."""
 
-    def __init__(self, exchange: PipelineFront, rank: int, ops: Ops, feed: Feed, cut: BatchCut, labels: LabelForm):
-        self._exchange, self._ops, self._feed = exchange, ops, feed
+    def __init__(
+        self,
+        exchange: PipelineFront,
+        rank: int,
+        ops: Ops,
+        feed: Feed,
+        cut: BatchCut,
+        labels: LabelForm,
+        recompute: bool,
+    ):
+        self._exchange, self._ops, self._feed, self._recompute = exchange, ops, feed, recompute
         self._part, self._mail, self._place = exchange.table.part, exchange.mail, exchange.facts.roles.part(rank)
         self._shape = self._part.shapes[self._part.output]
         self._in_flight: list[InFlight] = []
@@ -84,14 +94,14 @@ class FrontStage(PipelineStage):
         if self._place is not None:
             behind = exchange.table.behind
             self._headers = self._mail.header_to(behind, self._place)
-            depth = min(exchange.settings.config.fc_in_flight, cut.parts)
+            depth = min(IN_FLIGHT, cut.parts)
             self._in_flight = [self._make_slot(behind, self._place, cut.capacity) for _ in range(depth)]
         if exchange.apart:
             exchange.serving.say_goodbye = self._say_goodbye
 
     def _make_slot(self, behind: Sequence[int], place: int, capacity: int) -> InFlight:
         memory = behind, place, GroupRows(), capacity, element_count(self._shape)
-        ctx = Pass(self._ops, Workspace(self._ops), recompute=self._exchange.settings.config.recompute)
+        ctx = Pass(self._ops, Workspace(self._ops), recompute=self._recompute)
         return InFlight(ctx, self._mail.forward(*memory, self._labels), self._mail.back(*memory))
 
     def begin(self, iteration: StageIteration) -> None:
@@ -182,6 +192,7 @@ def stage_of(
     batch: int,
     accumulate: int,
     grain: int,
+    recompute: bool,
 ) -> PipelineStage | None:
     """The stage of rank ``rank`` of the pipeline; None if each rank holds the whole network.
 
@@ -191,6 +202,7 @@ def stage_of(
     batch:      the most examples of an iteration, over all ranks
     accumulate: micro-batches of a rank
     grain:      examples that stay together
+    recompute:  whether activations are computed again in backward
     """
     if not isinstance(exchange, PipelineFront | PipelineBehind):
         return None
@@ -198,6 +210,6 @@ def stage_of(
     capacity = largest_part(largest_part(batch, places, grain), accumulate, grain)
     cut = BatchCut(places, accumulate, grain, capacity)
     if isinstance(exchange, PipelineFront):
-        return FrontStage(exchange, rank, ops, feed, cut, labels)
+        return FrontStage(exchange, rank, ops, feed, cut, labels, recompute)
     exchange.serving = stage = FcStage(exchange, ops, loss, labels, rate, cut, seed)
     return stage

@@ -52,7 +52,7 @@ def faster_algorithm_note(run: Assembly, share: float) -> str | None:
 def _largest_bucket(run: Assembly) -> tuple[int, str]:
     """Return (bytes, algorithm) of the run's largest all-reduce; 0 bytes if no other algorithm could take its place."""
     config, facts = run.config, run.exchange.facts
-    plain = config.sync == "allreduce" and config.wire == config.compress == "none"
+    plain = config.exchange.sync == "allreduce" and config.exchange.wire == config.exchange.compress == "none"
     if not plain or facts.shards is not None or run.ops.records:
         return 0, ""
     largest = max(run.exchange.reducers.traffic().buckets, key=lambda bucket: bucket.nbytes, default=None)
@@ -61,7 +61,7 @@ def _largest_bucket(run: Assembly) -> tuple[int, str]:
 
 def _measure(run: Assembly, buffer: Array, names: list[str]) -> dict[str, float]:
     """Return the seconds of an all-reduce by each algorithm, in turns: the median of the slowest rank's. Collective."""
-    transport, deadline_s, add = run.transport, run.config.deadline_s, FLOAT32.combine("sum")
+    transport, deadline_s, add = run.transport, run.config.exchange.deadline_s, FLOAT32.combine("sum")
     ways = {name: make_allreduce(transport, buffer, name, add, tag=MEASURED + at) for at, name in enumerate(names)}
 
     def measured_round() -> dict[str, float]:

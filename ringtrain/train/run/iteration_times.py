@@ -1,7 +1,6 @@
 """Times iterations of training on random examples, without an exchange of gradients."""
 
 import time
-from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 
@@ -21,12 +20,12 @@ LEAST_RATE = 1e-20  # of learning: so weights stay, and their loss finite
 def without_exchange(config: TrainConfig, graph: Graph, ranks: int, iterations: int) -> TrainConfig:
     """Return the configuration of so many iterations on random examples, in which ranks sum their losses alone, and
     keep their weights. Where a batch has fewer ghost batches than ranks, a rank's part is one."""
-    alone = replace(config, synthetic=True, iterations=iterations, epochs=None)
-    alone = replace(alone, lr=LEAST_RATE, lr_policy="constant", lr_steps=(), min_lr=0.0, base_batch=None, warmup=0)
+    alone = config.changed(synthetic=True, iterations=iterations, epochs=None)
+    alone = alone.changed(lr=LEAST_RATE, lr_policy="constant", lr_steps=(), min_lr=0.0, base_batch=None, warmup=0)
     if ranks > 1:  # one rank exchanges nothing anyway, and a device records its iterations
-        alone = replace(alone, sync="averaging", average_every=NEVER, loss_scale=1.0)
-    if -(-config.batch // grain_of(config.batch_norm, graph, config.reproducible)) < ranks:
-        alone = replace(alone, batch_norm=f"ghost:{config.batch // ranks}")
+        alone = alone.changed(sync="averaging", average_every=NEVER, loss_scale=1.0)
+    if -(-config.run.batch // grain_of(config.model.batch_norm, graph, config.exchange.reproducible)) < ranks:
+        alone = alone.changed(batch_norm=f"ghost:{config.run.batch // ranks}")
     return alone
 
 

@@ -60,7 +60,7 @@ def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
 def advise(need: MemoryNeed, run: Assembly) -> str:
     """The examples that do not fit, those that would, and the options to set."""
     config, ranks = run.config, len(run.roles.trainers)
-    share, fit = largest_part(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
+    share, fit = largest_part(config.run.batch, ranks, run.grain), need.examples // run.grain * run.grain
     total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))
     problem = (
         f"{run.at_a_time} examples at a time do not fit in the {total} of a rank's device: weights, gradients and "
@@ -68,8 +68,8 @@ def advise(need: MemoryNeed, run: Assembly) -> str:
     )
     if not fit:
         return _smaller(problem, run)
-    if config.reproducible:
-        shards, batch = -(-config.batch // fit), fit * config.shards
+    if config.exchange.reproducible:
+        shards, batch = -(-config.run.batch // fit), fit * config.exchange.shards
         return f"{problem}. About {fit} fit: give --shards {shards}, or --batch {batch}{_less(run)}"
     parts, batch = -(-share // fit), fit * ranks
     return (
@@ -80,8 +80,8 @@ def advise(need: MemoryNeed, run: Assembly) -> str:
 
 def _less(run: Assembly) -> str:
     """What makes activations less, of the options that the run could take."""
-    again = run.config.recompute or batch_norm.is_whole(run.config.batch_norm)
-    half = run.config.precision == "float32"
+    again = run.config.device.recompute or batch_norm.is_whole(run.config.model.batch_norm)
+    half = run.config.device.precision == "float32"
     return ("" if again else ", or --recompute, which keeps fewer activations") + (
         ", or --precision bfloat16, whose activations take half" if half else ""
     )

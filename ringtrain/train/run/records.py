@@ -142,7 +142,7 @@ class RunRecords:
         traffic = self._of.exchange.reducers.traffic()
         self._sink.handle(
             Exchanged(
-                overlap=self._of.config.overlap,
+                overlap=self._of.config.exchange.overlap,
                 bytes_sent=traffic.bytes_sent,
                 exposed_s=traffic.exposed_s,
                 buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),

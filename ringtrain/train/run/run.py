@@ -91,7 +91,7 @@ class Run:
     @property
     def _stale(self) -> bool:
         """Whether ``--early-stop`` ends the run."""
-        limit = self._of.config.early_stop
+        limit = self._of.config.run.early_stop
         return limit is not None and self._progress.since_best >= limit
 
     def _end_early(self, stopping: bool) -> None:
@@ -117,7 +117,7 @@ class Run:
     def _meeting(self) -> int:
         """The number of finished iterations at the next meeting of ranks."""
         done, config = self._progress.iteration, self._of.config
-        every = (config.evaluate_every, config.checkpoint_every, config.check_replicas or 0)
+        every = (config.run.evaluate_every, config.run.checkpoint_every, config.exchange.check_replicas or 0)
         periods = filter(None, (self._of.sampler.iterations_per_epoch, *every))
         return min(self._of.iterations, *(done - done % period + period for period in periods))
 
@@ -134,8 +134,8 @@ class Run:
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
-        self._check(comparing=config.check_replicas != 0)
-        evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
+        self._check(comparing=config.exchange.check_replicas != 0)
+        evaluating = last or (self._due(config.run.evaluate_every, epoch_ends) and not stopping)
         score, stopped = self._evaluated() if evaluating else (None, False)
         if epoch_ends:
             self._records.epoch(score, self._digest(settled=score is not None))
@@ -145,7 +145,7 @@ class Run:
         if score is not None:
             self._progress.since_best = 0 if best else self._progress.since_best + 1
         last = last or self._stale
-        if last or stopping or stopped or best or self._due(config.checkpoint_every, epoch_ends):
+        if last or stopping or stopped or best or self._due(config.run.checkpoint_every, epoch_ends):
             self._save(best, must=last or stopping or stopped)
         self._before = self._meets_at = None
         return stopped or (stopping and not last)
@@ -202,7 +202,7 @@ class Run:
 
     def _save(self, best: Score | None, must: bool) -> None:
         """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
-        self._check(comparing=self._of.config.check_replicas != 0)
+        self._check(comparing=self._of.config.exchange.check_replicas != 0)
         value = getattr(best, best_by_of(self._of.config)) if best is not None else None
         if best is not None:
             self._progress.best = value

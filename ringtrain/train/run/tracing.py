@@ -12,12 +12,11 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import RunConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Mark, Ops
-from ringtrain.parsing import whole_number
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write_trace
 from ringtrain.train.step.instructions import Forward, Update
 from ringtrain.train.step.worker import Worker
@@ -27,21 +26,13 @@ IDLE_NS = 3000  # the most between two marks without work between them
 WINDOW = (6, 8)  # iterations of a start, after those in which ranks find their pace
 
 
-def window_of(config: TrainConfig, begun: int) -> range:
+def window_of(config: RunConfig, begun: int) -> range:
     """The iterations to trace, from 0, of a run that begins at iteration ``begun``. Raises ConfigError."""
     if config.trace is not None and Path(config.trace).name in ("", ".."):
         raise ConfigError(
             f"--trace is {config.trace!r}, a folder; it wants a file, a bare name of one in the run folder"
         )
-    text = config.trace_iterations
-    if text is None:
-        return range(begun + WINDOW[0] - 1, begun + WINDOW[1])
-    first, last = map(whole_number, text.partition(":")[::2])
-    if first is None or last is None or not 1 <= first <= last:
-        raise ConfigError(f"--trace-iterations is {text!r}; it wants FIRST:LAST, counted from 1, as in 100:102")
-    if first <= begun:
-        raise ConfigError(f"--trace-iterations {text} begins in iteration {first}, and this run after {begun}")
-    return range(first - 1, last)
+    return range(begun + WINDOW[0] - 1, begun + WINDOW[1])
 
 
 class DeviceTimes:

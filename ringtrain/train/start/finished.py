@@ -25,14 +25,14 @@ def report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:
     if folder is None or not origin.continues or origin.place is None or after_death:
         return False
     iterations = origin.place["iteration"]
-    if iterations != run.iterations and not is_stale(run.config, origin.place["scalars"]):
+    if iterations != run.iterations and not is_stale(run.config.run, origin.place["scalars"]):
         return False
 
     def look() -> bool:
         end = _end_of(folder, iterations)
         if end is None:
             return False
-        screen, longer = terminal(sys.stdout), length_of(run.config, times=2)
+        screen, longer = terminal(sys.stdout), length_of(run.config.run, times=2)
         for line in filter(None, (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None))):
             screen.show_line(line)
         screen.close()

@@ -11,17 +11,19 @@ from importlib import metadata
 from pathlib import Path
 
 from ringtrain import __version__, plugin
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.record import OptimizerConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
+from ringtrain.optim.optimizers import TRUST_COEFFICIENT
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.template import Template
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, hyper_of, schedule_notes, schedule_words
+from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints import rank_arrays
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.transport.base import Transport
@@ -39,27 +41,27 @@ def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: P
         data=run.data.name,
         train_examples=run.data.train.count,
         test_examples=run.data.test.count if run.data.test else 0,
-        strategy=_strategy_words(config, exchange),
+        strategy=_strategy_words(config.exchange, exchange),
         exact=exchange.facts.exact,
         ranks=transport.size,
         nodes=transport.nodes,
         device=run.ops.describe(),
-        dtype=config.dtype,
-        precision=config.precision,
+        dtype=config.device.dtype,
+        precision=config.device.precision,
         batch=run.sampler.batch,
-        optimizer=_optimizer_words(config),
+        optimizer=_optimizer_words(config.optimizer),
         lr=run.rate.lr,
-        schedule=schedule_words(config, run.rate),
-        epochs=None if config.iterations else run.iterations // run.sampler.iterations_per_epoch,
+        schedule=schedule_words(config.optimizer, run.rate),
+        epochs=None if config.run.iterations else run.iterations // run.sampler.iterations_per_epoch,
         iterations=run.iterations,
         iterations_per_epoch=run.sampler.iterations_per_epoch,
         resumed_at=origin.iteration or 0,
-        seed=config.seed,
+        seed=config.run.seed,
         folder=str(folder.path) if folder else None,
-        reproducible=reproducible.describe_numerics(config, run.ops),
+        reproducible=reproducible.describe_numerics(config.exchange, run.ops),
         best=origin.place["best"] if origin.place else None,
         best_by=best_by_of(config),
-        loss=config.loss,
+        loss=config.model.loss,
         metrics=list(run.metrics.names),
         accuracy=run.worker.passes.loss.accuracy,
         plugins=plugin.facts(),
@@ -103,14 +105,15 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     notes += run.data.notes
     notes += rank_arrays.notes(run, transport, origin.place["ranks"] if origin.place else {})
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
-    notes += schedule_notes(run.config, run.rate)
+    notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)
-    own = largest_part(run.config.batch, len(run.roles.trainers), run.grain)
-    notes += accumulate_notes(run.config, own, run.grain)
+    own = largest_part(run.config.run.batch, len(run.roles.trainers), run.grain)
+    notes += accumulate_notes(run.config.run, own, run.grain)
     notes += filter(
-        None, [batch_norm.describe_batch_norm(run.config.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)]
+        None,
+        [batch_norm.describe_batch_norm(run.config.model.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)],
     )
-    if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
+    if transport.local_size > 1 and run.data.held == "private" and not run.config.data.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     if run.data.held == "streamed":
         notes.append(
@@ -134,11 +137,11 @@ def _frozen(run: Assembly) -> list[str]:
         Template(
             "--freeze {patterns}: {frozen} of {total} parameters are not trained, {numbers:,} of {all_numbers:,} "
             "numbers"
-        )(patterns=run.config.freeze, frozen=len(frozen), total=len(parameters), **numbers)
+        )(patterns=run.config.model.freeze, frozen=len(frozen), total=len(parameters), **numbers)
     ]
 
 
-def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
+def _strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
     rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
     facts = exchange.facts
     header = f" {facts.header}" if facts.header else ""
@@ -146,7 +149,7 @@ def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
     return f"{facts.name}{header}{algorithm}"
 
 
-def _optimizer_words(config: TrainConfig) -> str:
+def _optimizer_words(config: OptimizerConfig) -> str:
     corrected = " corrected" if config.momentum_correction else ""
     memory = f"momentum {config.momentum:g}{corrected}"
     if config.optimizer in ("adamw", "adam", "lamb"):
@@ -154,7 +157,7 @@ def _optimizer_words(config: TrainConfig) -> str:
     elif config.optimizer == "rmsprop":
         memory = f"alpha {config.beta2:g}, momentum {config.momentum:g}"
     words = f"{config.optimizer}, {memory}, weight decay {config.weight_decay:g}"
-    words += f", trust {hyper_of(config).trust_coefficient:g}" if config.optimizer == "lars" else ""
+    words += f", trust {config.trust_coefficient or TRUST_COEFFICIENT:g}" if config.optimizer == "lars" else ""
     words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     words += f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else ""
     return words + (f", weights averaged with decay {config.ema:g} for evaluations" if config.ema is not None else "")

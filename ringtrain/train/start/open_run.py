@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ringtrain import __version__, plugin
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.tuning_file import FoundTuning, find_tuning
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import to_table
 from ringtrain.data.file.dataset import DataSet
@@ -61,22 +62,22 @@ def open_run(
     config, model = together(transport, lambda: resolve_run(origin, options))
     config = recovery.adapted(config)
     agree(transport, _facts(config, model))
-    together(transport, lambda: check_elastic(config, transport, only_run))
-    if config.tensorboard:
+    together(transport, lambda: check_elastic(config.exchange, transport, only_run))
+    if config.run.tensorboard:
         on_root(transport, check_tensorboard)
     predicted, unpredicted = find_prediction(transport, config, model.name, bool(recovery.lost))
     end = JobEnd(None, 0.0)
     if stop is not None:
-        stop.other = end = find_job_end(transport, config, os.environ)
+        stop.other = end = find_job_end(transport, config.run, os.environ)
     data = (read or read_data)(config, model, transport)
     together(transport, lambda: check_early_stop(config, data))
     if stop is not None and not recovery.unsaved:
         check_stop(transport, stop, origin.words)
     device = open_device(for_devices(config), bare(transport))  # the run makes a guard of its own
-    reproducible.check_kernels(config, transport, device.ops)
-    tuning = together(transport, lambda: tuning_of(config, transport, bool(recovery.lost)))
+    reproducible.check_kernels(config.exchange, transport, device.ops)
+    tuning = together(transport, lambda: tuning_of(config.exchange, transport, bool(recovery.lost)))
 
-    initial = find_initial(transport, config, model) if origin.place is None else None
+    initial = find_initial(transport, config.model, model) if origin.place is None else None
 
     def own() -> Assembly:
         asked = stop or (lambda: False)
@@ -84,10 +85,10 @@ def open_run(
 
     with transport.activity.during("preparing the run", limited=True):
         run = together(transport, own)
-    transport.activity.deadline_s = config.deadline_s
+    transport.activity.deadline_s = config.exchange.deadline_s
     together(run.transport, lambda: check_warmup(config, run.rate, options.layers))
     together(run.transport, lambda: check_continuation(run, origin))
-    moved = reproducible.moved(config, device.ops, origin.place["numerics"] if origin.place else None)
+    moved = reproducible.moved(config.exchange, device.ops, origin.place["numerics"] if origin.place else None)
     remarks = [
         *device.notes,
         *filter(None, [tuning.remark, unpredicted, moved, end.words(), _initial_words(origin, options, initial)]),
@@ -101,7 +102,7 @@ Prediction = tuple[PredictedSpeed | None, str | None]  # of the plan of ``--plan
 def find_prediction(transport: Transport, config: TrainConfig, model: str, after_death: bool = False) -> Prediction:
     """The prediction of a run in the plan of ``--plan``. Collective: rank 0 reads the file. Raises UsageError for one
     that is no plan, unless ranks have died."""
-    path = config.plan
+    path = config.run.plan
     if path is None:
         return None, None
 
@@ -114,7 +115,7 @@ def find_prediction(transport: Transport, config: TrainConfig, model: str, after
             if not after_death:
                 raise
             return None, f"without --plan from here on: {error}"
-        run = SoughtRun(config, model, transport.size, transport.nodes, config.batch)
+        run = SoughtRun(config, model, transport.size, transport.nodes, config.run.batch)
         row = find_row(plans, run)
         if row is None:
             return None, missing_note(plans, run, "this run", [run.ranks])
@@ -136,7 +137,7 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
 
 def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights | None) -> str | None:
     """The note on ``--init``."""
-    given = options.checked().init
+    given = options.checked().model.init
     if origin.place is not None:
         return (
             f"--init {given} is not used: the run goes on from its checkpoint, and has its weights" if given else None
@@ -144,7 +145,7 @@ def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights 
     return initial.words if initial else None
 
 
-def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> FoundTuning:
+def tuning_of(config: ExchangeConfig, transport: Transport, after_death: bool = False) -> FoundTuning:
     """The measurements by which ``auto`` chooses. Collective. Raises UsageError for a file of other ranks, unless some
     have died."""
     if config.algorithm != AUTO:

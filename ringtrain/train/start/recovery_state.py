@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field, replace
 
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.report.events import RanksLost
@@ -45,7 +46,7 @@ class RecoveryState:
 
     def adapted(self, config: TrainConfig) -> TrainConfig:
         """The configuration for this world: after a death without a trace, whose iterations or ranks are gone."""
-        return replace(config, trace=None, trace_iterations=None) if self.lost else config
+        return config.changed(trace=None) if self.lost else config
 
     def begin(self, training: Run) -> None:
         """Begin training in this world, in place of the state from the last one."""
@@ -80,7 +81,7 @@ class RecoveryState:
         return replace(report, seconds=time.perf_counter() - self.lost_at) if report else None
 
 
-def check_elastic(config: TrainConfig, transport: Transport, only_run: bool) -> None:
+def check_elastic(config: ExchangeConfig, transport: Transport, only_run: bool) -> None:
     """Raise ConfigError if ranks cannot survive a death. ``only_run``: whether this process makes no other run."""
     if config.elastic is None:
         return
@@ -92,6 +93,6 @@ def check_elastic(config: TrainConfig, transport: Transport, only_run: bool) -> 
 
 def for_devices(config: TrainConfig) -> TrainConfig:
     """The same configuration; with ``--elastic`` device memory goes by way of host memory."""
-    if config.elastic is not None and config.device == "cuda":
-        return replace(config, mpi_cuda="staged")
+    if config.exchange.elastic is not None and config.device.device == "cuda":
+        return config.changed(mpi_cuda="staged")
     return config

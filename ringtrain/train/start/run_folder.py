@@ -101,7 +101,7 @@ def make_sinks(
 
     with activity.during(f"opening {folder.log}", limited=True):
         kept: list[Sink] = [TimedSink(JsonLines(folder.log, resumed_at, warn, due), activity, f"writing {folder.log}")]
-        if run.config.tensorboard:
+        if run.config.run.tensorboard:
             scalars = TensorBoard(folder.path, resumed_at or 0, warn)
             kept.append(TimedSink(scalars, activity, f"writing {scalars.path}"))
         if recovery.recoverable is not None and recovery.recoverable.finished:

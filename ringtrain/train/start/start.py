@@ -152,10 +152,10 @@ def _recorded_end(
 
 def _tracing(run: Assembly, folder: RunFolder | None, progress: Progress) -> Tracer | None:
     """The tracer for ``--trace``, or None; collective. Creates the trace's file."""
-    window = together(run.transport, lambda: window_of(run.config, progress.iteration))
-    if run.config.trace is None:
+    window = together(run.transport, lambda: window_of(run.config.run, progress.iteration))
+    if run.config.run.trace is None:
         return None
-    path = path_of(run.config.trace, folder.path) if folder else None
+    path = path_of(run.config.run.trace, folder.path) if folder else None
     on_root(run.transport, lambda: write_trace(path, {}))
     return Tracer(run.worker, run.transport, window, path)
 

@@ -73,9 +73,14 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
 
 
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
-    of_model = (model.text, config.batch, config.seed) if config.synthetic else ()
-    of_images = (config.resize, config.random_resized_crop, config.colour_jitter, model.input.shape)
-    of_data = config.data, config.test_data, config.stream, config.data is None and config.model
+    of_model = (model.text, config.run.batch, config.run.seed) if config.data.synthetic else ()
+    of_images = (config.data.resize, config.data.random_resized_crop, config.data.colour_jitter, model.input.shape)
+    of_data = (
+        config.data.data,
+        config.data.test_data,
+        config.data.stream,
+        config.data.data is None and config.model.model,
+    )
     key = (*of_data, *of_model, *of_images)
     if key not in opened:
         opened[key] = open_data(config, model, transport)

@@ -4,7 +4,7 @@ import datetime
 import time
 from collections.abc import Callable, Mapping
 
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.record import RunConfig
 from ringtrain.errors import Interrupted, everywhere
 from ringtrain.launch.slurm.job_end import Ask, ask_squeue, job_end
 from ringtrain.train.agree import on_root
@@ -74,7 +74,7 @@ class JobEnd:
 
 def find_job_end(
     transport: Transport,
-    config: TrainConfig,
+    config: RunConfig,
     environ: Mapping[str, str],
     ask: Ask = ask_squeue,
     now: Callable[[], float] = time.time,

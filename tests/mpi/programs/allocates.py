@@ -33,9 +33,9 @@ def measure(transport, name: str, way: dict) -> tuple[Count, int]:
     model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": BATCH * transport.size, "iterations": 100, **way}
     config = resolve(("recipe", model.recipe), ("flags", flags))
-    ops = make_ops(config.ops, config.dtype)
+    ops = make_ops(config.device.ops, config.device.dtype)
     run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
-    gather = Gather(run.data.train, run.sampler, run.division, run.augment, config.seed)
+    gather = Gather(run.data.train, run.sampler, run.division, run.augment, config.run.seed)
     slot = gather.slot()
 
     def iterate(iteration: int) -> None:

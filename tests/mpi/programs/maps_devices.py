@@ -12,7 +12,7 @@ import numpy as np
 
 from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.collectives.algorithms.shards import add_up
-from ringtrain.config.record import TrainConfig
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.arena import lay_out
@@ -71,7 +71,7 @@ def sums_of_shards(d):
     table = [(name, Parameter("weight", (count,), Fill("constant"))) for name, count in (("a", 3), ("b", 70_001))]
     spans, shards = lay_out(tuple(table)), 8
     whole = d.t.allocate(spans[-1].stop, "f4")
-    config = TrainConfig(reproducible=True, shards=shards, bucket_bytes=1)
+    config = ExchangeConfig(reproducible=True, shards=shards, bucket_bytes=1)
     summing = ReproducibleAllReduce(ExchangeSettings(config, d.t, d.ops))
     flight = summing.bind(spans, whole)
     assert flight.reductions[0].transport == ("messages" if d.t.size == 1 else "mapped"), summing.notes

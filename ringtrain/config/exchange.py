@@ -1,0 +1,162 @@
+"""The options of an exchange: all that a strategy is told by its user. It knows no training."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from ringtrain.config.option import option
+
+strategy_option = partial(option, section="Strategy")
+placement_option = partial(option, section="Model parallel")
+message_option = partial(option, section="Exchange of gradients")
+overlap_option = partial(option, section="Overlap with computing")
+reliability_option = partial(option, section="Reliability")
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeConfig:
+    """How ranks exchange gradients or weights."""
+
+    sync: str = strategy_option("allreduce", "How ranks stay in step: STRATEGIES.")
+    average_every: int = strategy_option(8, "With averaging: iterations between averages.", low=1)
+    average_momentum: str = strategy_option(
+        "average",
+        "With averaging: the optimizer's state after an average: keep, each rank's own; average, the mean.",
+        choices=("keep", "average"),
+    )
+    average_from: int = strategy_option(
+        0, "With averaging: iterations of all-reduce before it begins (post-local SGD).", low=0
+    )
+    outer_momentum: float = strategy_option(
+        0.0, "With averaging: Nesterov momentum of the step between averages (DiLoCo).", low=0, below=1
+    )
+    outer_lr: float = strategy_option(
+        1.0, "With averaging: step from the last average towards this one, as a factor.", above=0
+    )
+    servers: int = strategy_option(
+        1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1, planned=False
+    )
+    dedicated: bool = strategy_option(
+        False, "With server: servers only serve, and the other ranks train.", planned=False
+    )
+    server_levels: int = strategy_option(
+        1,
+        "With server: levels of the sum; 2: one rank of each node first sums its node's gradients.",
+        low=1,
+        high=2,
+        planned=False,
+    )
+    staleness: int = strategy_option(
+        0,
+        "With server: iterations that a rank may be ahead of the slowest; 0: exact sums over all ranks.",
+        low=0,
+        planned=False,
+    )
+    asynchronous: bool = strategy_option(
+        False,
+        "With server and averaging: idle ranks fetch parts of batches; each result is added as it arrives.",
+        planned=False,
+    )
+    gossip_max_lag: int = strategy_option(
+        8, "With gossip: most iterations between the fastest and the slowest rank.", low=0
+    )
+
+    fc: str = placement_option(
+        "data",
+        "Placement of fully connected layers: data, on every rank; hybrid, columns divided among ranks; pipeline, on "
+        "dedicated ranks.",
+        choices=("data", "hybrid", "pipeline"),
+        planned=False,
+    )
+    fc_ranks: int = placement_option(
+        1, "With --fc pipeline: ranks that hold fully connected layers.", low=1, used_by=("fc", ("pipeline",))
+    )
+
+    algorithm: str = message_option(
+        "auto",
+        "All-reduce: ring; auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
+        "shared memory of a node; or another schedule: tree, double-tree, butterfly, circulant, recursive-doubling, "
+        "star, sliced, hierarchical, hierarchical-leader or hierarchical:INNER:OUTER. With "
+        "--reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
+        short="a",
+    )
+    tuning: str | None = message_option(
+        None,
+        "Tuning file for `auto`, measured on this machine. [RINGTRAIN_TUNING, or ringtrain/tuning.json under ~/.config "
+        "if it exists and fits]",
+        once=True,
+    )
+    segment_bytes: int | None = message_option(
+        None,
+        "Bytes of a message: adding one overlaps receiving the next. [256 KiB within a node, 60,000 between nodes]",
+        low=1,
+    )
+    wire: str = message_option(
+        "none",
+        "Type of gradients in messages, which halves the bytes; sums are float32.",
+        choices=("none", "float16", "bfloat16"),
+        planned=False,
+    )
+    compress: str = message_option(
+        "none",
+        "Compress gradients, with error feedback: top-k, each parameter's largest elements; powersgd, two thin factors "
+        "of each matrix.",
+        choices=("none", "top-k", "powersgd"),
+        planned=False,
+    )
+    compress_ratio: float = message_option(
+        0.01, "With top-k: the share of elements that is sent.", above=0, high=1, used_by=("compress", ("top-k",))
+    )
+    compress_rank: int = message_option(
+        4, "With powersgd: columns of the factors.", low=1, used_by=("compress", ("powersgd",))
+    )
+    compress_from: int = message_option(
+        0,
+        "With --compress: iterations of whole gradients before it begins.",
+        low=0,
+        used_by=("compress", ("top-k", "powersgd")),
+    )
+    reproducible: bool = message_option(
+        False,
+        "Bitwise the same weights at any number of ranks up to --shards: the batch is cut into --shards parts, whose "
+        "gradients are added in one fixed order.",
+        fixed=True,
+        planned=False,
+    )
+    shards: int = message_option(
+        8,
+        "With --reproducible: parts of the batch, divided among ranks; the largest number of ranks.",
+        low=1,
+        high=65536,
+        fixed=True,
+    )
+
+    overlap: str = overlap_option(
+        "backward",
+        "When gradients travel: none, after backward; backward, while it runs; forward, weights wait until forward "
+        "needs them too.",
+        choices=("none", "backward", "forward"),
+    )
+    bucket_bytes: int = overlap_option(
+        4 << 20, "Approximate gradient bytes of a bucket, which are exchanged together.", low=1
+    )
+
+    elastic: str | None = reliability_option(
+        None,
+        "Survive the death of ranks, under `mpirun --with-ft ulfm`: shrink, the others continue (the meaning of a bare "
+        "--elastic); replace, new ranks take the places of the dead.",
+        choices=("shrink", "replace"),
+        bare="shrink",
+        once=True,
+    )
+    check_collectives: bool = reliability_option(
+        True, "Check every collective, and name ranks that differ or are missing."
+    )
+    deadline_s: float = reliability_option(
+        300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0
+    )
+    check_replicas: int | None = reliability_option(
+        None,
+        "Iterations between bitwise checks that all ranks hold the same weights and state, in addition to those at "
+        "each evaluation, checkpoint and epoch's end; 0: only at the start and the end. [no others]",
+        low=0,
+    )
