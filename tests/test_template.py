@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.storage.hdf5 import is_text
-from ringtrain.template import Template, escaped
+from ringtrain.template import Lines, Template, escaped
 
 LATE = Template("rank {rank} is {late_s:.1f} s late (at {place!r})")
 
@@ -53,7 +53,7 @@ def test_texts_of_several_lines_keep_them(template):
 
 
 def test_an_error_keeps_its_lines():
-    error = UsageError("one\ntwo\x1b")
+    error = UsageError(Lines("one\ntwo\x1b"))
     assert Template("{error}")(error=error) == "one\ntwo\\x1b" and Template("{error}")(error=ValueError("\n")) == r"\n"
 
 

@@ -11,7 +11,6 @@ from ringtrain.transport import native_call
 from ringtrain.transport.base import TestedHandle
 from ringtrain.transport.native_call import NativeCall, starts
 from ringtrain.transport.waiting import Patience, peers
-from tests.says import says
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -43,9 +42,13 @@ class ThreadCollective:
         if result is None:
             return
         if result.size != recv.size:
-            ends = {"source": calls[rank].root, "target": rank, "tag": calls[rank].kind}
-            raise TransportError(says("expects", "tag")(sent=result.size, expected=recv.size, **ends))
+            raise TransportError(sizes_differ(calls[rank].root, result.size, rank, recv.size, calls[rank].kind))
         recv[...] = result
+
+
+def sizes_differ(source: int, sent: int, target: int, expected: int, tag) -> str:
+    """Return the message of a rank that expects another size."""
+    return f"rank {source} sends {sent} bytes where rank {target} expects {expected} (tag {tag})"
 
 
 def _of_root(calls: list[NativeCall], rank: int) -> np.ndarray:
@@ -61,8 +64,7 @@ def _exchanged(calls: list[NativeCall], rank: int) -> np.ndarray:
     for source, (call, expected) in enumerate(zip(calls, calls[rank].recv_counts, strict=True)):
         start, stop = list(pairwise(starts(call.send_counts)))[rank]
         if stop - start != expected:
-            ends = {"source": source, "target": rank, "tag": call.kind}
-            raise TransportError(says("expects", "tag")(sent=stop - start, expected=expected, **ends))
+            raise TransportError(sizes_differ(source, stop - start, rank, expected, call.kind))
         parts.append(call.send[start:stop])
     return np.concatenate(parts)
 

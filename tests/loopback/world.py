@@ -32,9 +32,8 @@ from ringtrain.transport.shared_arena import (
 )
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers
-from tests.loopback.native import REDUCE, ThreadCollective, ThreadCollectiveHandle
+from tests.loopback.native import REDUCE, ThreadCollective, ThreadCollectiveHandle, sizes_differ
 from tests.loopback.single_messages import ThreadMail, ThreadSpace
-from tests.says import says
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
 
@@ -161,7 +160,7 @@ class ThreadHandle(TestedHandle):
 
     def awaited(self) -> str:
         late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
-        return says(peers(late), "receive" if self._sending else "send", self._tag)
+        return f"{peers(late)} to {'receive' if self._sending else 'send'} (tag {self._tag})"
 
 
 def _match(key, sends: deque, recvs: deque) -> None:
@@ -169,7 +168,7 @@ def _match(key, sends: deque, recvs: deque) -> None:
     while sends and recvs:
         out, into = sends.popleft(), recvs.popleft()
         if out.data.size != into.data.size:
-            raise TransportError(says(key[0], out.data.size, key[1], into.data.size, key[2]))
+            raise TransportError(sizes_differ(key[0], out.data.size, key[1], into.data.size, key[2]))
         into.data[:] = out.data
         out.done = into.done = True
 
@@ -190,7 +189,9 @@ class ThreadTransport(Transport):
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []
         self.before_closing, self.before_leaving = [], []
-        self.why_not_fault_tolerant = says("--with-ft", "single", "survive")
+        self.why_not_fault_tolerant = (
+            "this is a single process, and no other rank could survive: mpirun --with-ft ulfm"
+        )
         self.activity = Activity()
         self._collectives_begun = self._mails_begun = 0
         self._groups_begun: Counter = Counter()

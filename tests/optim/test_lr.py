@@ -5,7 +5,6 @@ import math
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.optim import texts as texts
 from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in, scaled
 from tests.says import says
 

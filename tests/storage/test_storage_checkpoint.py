@@ -151,11 +151,11 @@ def test_swapped_arrays_are_found(saved, reseal):
         store.load_checkpoint(saved)
 
 
-UNREADABLE, NONE = says("cannot", "read").pattern, says("a.h5")
+NONE = says("a.h5")
 NO_HDF5 = b"not HDF5 at all" * 100
 OTHERS = {
-    "none": (lambda path: path.unlink(), UNREADABLE(reason="No such file or directory")),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), UNREADABLE(reason="Is a directory")),
+    "none": (lambda path: path.unlink(), says("a.h5", "No such file or directory")),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), says("a.h5", "Is a directory")),
     "a text": (lambda path: path.write_bytes(b"hello"), NONE),
     "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(2000)), NONE),
     "bytes": (lambda path: path.write_bytes(b"\xff" * 600), NONE),
@@ -169,7 +169,7 @@ OTHERS = {
     ),
     "no HDF5 under a seal": (
         lambda path: path.write_bytes(seal.make_seal(memoryview(NO_HDF5)) + NO_HDF5),
-        UNREADABLE(),
+        NONE,
     ),
 }
 

@@ -6,6 +6,7 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
+from ringtrain.template import Lines
 from ringtrain.train.agree import agree, on_root, take_turns, together, together_json
 from tests.loopback.world import LoopbackWorld
 
@@ -41,7 +42,7 @@ def test_an_error_of_some_ranks_is_every_ranks():
 
 def test_an_error_of_one_rank_keeps_its_lines():
     def fails():
-        raise UsageError("of another machine:\n  cpu")
+        raise UsageError(Lines("of another machine:\n  cpu"))
 
     assert raised(2, lambda t: on_root(t, fails)) == (UsageError, "rank 0: of another machine:\n  cpu")
 
