@@ -48,7 +48,7 @@ class PipelineBehind(Pipeline):
         group = settings.transport.lasting_group(self.table.ranks)
         assert group is not None, "this rank is among those of its layers"
         self.group = group
-        within = replace(settings, transport=group, guard=None, share=_row_share).with_options(accumulate=1)
+        within = replace(settings, transport=group, guard=None, share=_row_share, accumulate=1)
         if self.group.size > 1:
             self.layouts = MicrobatchLayouts(within, all_train(self.group.size))
             self.part = divided(self.part, 0, self.layouts, None)
