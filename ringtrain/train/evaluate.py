@@ -90,16 +90,16 @@ class Evaluator:
         place, size = self._place, len(self._ranks)
         output = self._graph.shapes[self._graph.output]
         metrics = self._loss.metrics(output, label_form(split), whole, by_class)
-        own = self._rows(split, batch)
-        parts, counts = own.size // 3, np.zeros(metrics.counts, np.int64)
+        totals = self._rows(split, batch)
+        parts, counts = totals.size // 3, np.zeros(metrics.counts, np.int64)
         rows = np.zeros((parts, size, 3 + metrics.sums))
         wrong: list[WrongExample] = []
         stop = StopPoll(self._transport, self._stop_requested, self._deadline_s)
-        self._ops.fill(own, 0)
+        self._ops.fill(totals, 0)
         with evaluation_batches(split, batch, place, size, grain, crop_of(self._graph)) as batches:
             for part in batches:
                 if len(part.labels):
-                    outputs = self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
+                    outputs = self._add(part, totals[3 * part.iteration : 3 * part.iteration + 3])
                     if metrics.sums or metrics.counts:
                         metrics.add(self._ops.to_host(outputs), part.labels, rows[part.iteration, place, 3:], counts)
                     wrong += wrong_examples(self._loss, part, output)[: 1 - len(wrong)]
@@ -108,7 +108,7 @@ class Evaluator:
                     raise EvaluationStopped
         stop.answer()
         if place is not None:
-            rows[:, place, :3] = self._ops.to_host(own).reshape(-1, 3)
+            rows[:, place, :3] = self._ops.to_host(totals).reshape(-1, 3)
         numbers = np.concatenate([rows.reshape(-1), counts.astype(np.float64)])  # whole up to 2^53
         self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
         loss, correct, valid, *sums = in_order(numbers[: rows.size].reshape(-1, rows.shape[2]))

@@ -23,14 +23,13 @@ from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
-from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, take_turns, together
 from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.checkpoints import input_facts
 from ringtrain.train.checkpoints.input_facts import InputFacts, facts_of
-from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
+from ringtrain.train.checkpoints.state import common_facts, from_root, parameter_shapes
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
@@ -55,7 +54,7 @@ class TrainedModel:
     facts: InputFacts
 
     def feed_of(self, split: Split) -> DeviceInput:
-        """Return what brings a split's examples to the device, prepared as those of the training were."""
+        """Return what brings a split's examples to the device, prepared as examples of the training were."""
         return DeviceInput(self.ops, self.model.input, self.facts.data_set("", split))
 
 
@@ -68,53 +67,55 @@ class TrainedOnData(TrainedModel):
     feed: DeviceInput
 
 
-def load(transport: Transport, target: str, best: bool, given: dict, split: str, raw: bool = False) -> TrainedOnData:
-    """Load the model of a checkpoint's file or a run's folder, and one split of the data set in ``given``, or of the
+def load(transport: Transport, target: str, best: bool, options: dict, split: str, raw: bool = False) -> TrainedOnData:
+    """Load the model of a checkpoint's file or a run's folder, and one split of the data set in ``options``, or of the
     run's. ``raw``: the weights of the last update, also of a run with an average of weights. Collective; raises
     RingtrainError on every rank alike."""
-    found, told, config, model = _look_up(transport, target, best, raw, given, split)
+    stored, known, config, model = _look_up(transport, target, best, raw, options, split)
     data = read_data(config, model, transport)
     chosen = together(transport, lambda: split_of(data, split, model))
-    trained = _load(transport, found, told, config, model, raw, data)
+    trained = _load(transport, stored, known, config, model, raw, data)
     parts = {each.name: getattr(trained, each.name) for each in fields(trained)}
     loaded = TrainedOnData(**parts, data=data, split=chosen, feed=trained.feed_of(chosen))
     take_turns(transport, lambda: _rehearse(loaded, chosen, data), compiles=loaded.ops.records)
     return loaded
 
 
-def load_model(transport: Transport, target: str, best: bool, given: dict, raw: bool = False) -> TrainedModel:
+def load_model(transport: Transport, target: str, best: bool, options: dict, raw: bool = False) -> TrainedModel:
     """Load the model of a checkpoint's file or a run's folder, without data: only a checkpoint of an earlier version
     needs the run's. ``raw``: as in :func:`load`. Collective; raises RingtrainError on every rank alike."""
-    found, told, config, model = _look_up(transport, target, best, raw, given)
-    trained = _load(transport, found, told, config, model, raw)
+    stored, known, config, model = _look_up(transport, target, best, raw, options)
+    trained = _load(transport, stored, known, config, model, raw)
     one = ArraySplit(np.zeros((1, *trained.facts.shape), np.uint8), np.full(1, IGNORE, np.int32), "")
     take_turns(transport, lambda: _rehearse(trained, one), compiles=trained.ops.records)
     return trained
 
 
 def _look_up(
-    transport: Transport, target: str, best: bool, raw: bool, given: dict, *more: str
+    transport: Transport, target: str, best: bool, raw: bool, options: dict, *more: str
 ) -> tuple[FoundCheckpoint | None, dict, TrainConfig, ModelSpec]:
     """(the checkpoint, on rank 0; its facts; configuration; model)."""
     asked = {"target": target, "best": best, "raw": raw, "split": more, "plug-ins": plugin.facts()}
-    agree(transport, {**asked, **given})
-    found, told = _find(transport, target, best)
-    config = together(transport, lambda: _configured(told["config"], given))
-    model = together(transport, lambda: spec.parse_model(told["model"], told["model_name"], texts.THE_MODEL()))
-    return found, told, config, model
+    agree(transport, {**asked, **options})
+    stored, known = _find(transport, target, best)
+    config = together(transport, lambda: _configured(known["config"], options))
+    model = together(
+        transport, lambda: spec.parse_model(known["model"], known["model_name"], "the model in the checkpoint")
+    )
+    return stored, known, config, model
 
 
 def _load(
     transport: Transport,
-    found: FoundCheckpoint | None,
-    told: dict,
+    stored: FoundCheckpoint | None,
+    known: dict,
     config: TrainConfig,
     model: ModelSpec,
     raw: bool,
     data: DataSet | None = None,
 ) -> TrainedModel:
     """Load the weights. ``data``: for a checkpoint that does not keep the facts of its training data."""
-    facts = input_facts.spread(transport, told, found.checkpoint if found else None, model.input)
+    facts = input_facts.spread(transport, known, stored.checkpoint if stored else None, model.input)
     if facts is None:
         facts = facts_of(model.input, data or read_data(config, model, transport))
     device = open_device(config, transport)
@@ -126,16 +127,16 @@ def _load(
     graph.bind(arena)
 
     def check() -> None:
-        if found:
-            store.check_parameters(found.checkpoint, parameter_shapes(arena), str(found.path))
+        if stored:
+            store.check_parameters(stored.checkpoint, parameter_shapes(arena), str(stored.path))
 
     together(transport, check)
-    weights, averaged = weights_for_use(found.checkpoint, raw) if found else (None, False)
+    weights, averaged = weights_for_use(stored.checkpoint, raw) if stored else (None, False)
     ops.upload(from_root(transport, arena.spans, weights, ops.dtype), arena.weights)
     return TrainedModel(
-        path=told["path"],
-        skipped=tuple(told["skipped"]),
-        iteration=told["iteration"],
+        path=known["path"],
+        skipped=tuple(known["skipped"]),
+        iteration=known["iteration"],
         averaged=averaged,
         config=config,
         model=model,
@@ -149,25 +150,25 @@ def _load(
 
 def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoint | None, dict]:
     """(the checkpoint, on rank 0; its facts, on all ranks). Collective."""
-    held: list[FoundCheckpoint] = []
+    stored: list[FoundCheckpoint] = []
 
     def look() -> dict:
         with transport.activity.holds_gil(f"reading checkpoint {target}"):
-            held.append(run_folder.find_checkpoint(target, best, ranks=False))
+            stored.append(run_folder.find_checkpoint(target, best, ranks=False))
         return {
-            **place(held[0].checkpoint),
-            "path": str(held[0].path),
-            "skipped": held[0].skipped,
-            **input_facts.form_of(held[0].checkpoint),
+            **common_facts(stored[0].checkpoint),
+            "path": str(stored[0].path),
+            "skipped": stored[0].skipped,
+            **input_facts.form_of(stored[0].checkpoint),
         }
 
-    told = on_root(transport, look)
-    return (held[0] if held else None), told
+    known = on_root(transport, look)
+    return (stored[0] if stored else None), known
 
 
-def _configured(stored: str, given: dict) -> TrainConfig:
-    """``given`` over the configuration in the checkpoint, as TOML."""
-    flags = {**given, "synthetic": False, "test_data": None} if "data" in given else given
+def _configured(stored: str, options: dict) -> TrainConfig:
+    """``options`` over the configuration in the checkpoint, as TOML."""
+    flags = {**options, "synthetic": False, "test_data": None} if "data" in options else options
     if flags.get("device") == "cpu":  # on any device it was trained on
         flags = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **flags}
     before = without_removed(for_continuation(parse_run_file(stored, "checkpoint")))
@@ -207,7 +208,7 @@ def _rehearse(trained: TrainedModel, split: Split, data: DataSet | None = None) 
 def split_of(data: DataSet, name: str, model: ModelSpec) -> Split:
     """The part of a data set whose inputs the model takes. Raises DataError"""
     check_images(model, data)
-    found = dict(data.splits())
-    if name not in found:
-        raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(found)}: choose with --split")
-    return found[name]
+    parts = dict(data.splits())
+    if name not in parts:
+        raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(parts)}: choose with --split")
+    return parts[name]

@@ -3,7 +3,6 @@
 import numpy as np
 
 from ringtrain.data.inputs import is_one, unlabelled
-from ringtrain.train import texts
 from ringtrain.train.assembly.data import check_images
 from ringtrain.train.load import TrainedModel, load_model
 from ringtrain.train.predict import blocks, shape_of
@@ -40,8 +39,8 @@ class Model:
     def _outputs(self, array, layer: str | None) -> np.ndarray:
         array = np.asarray(array)
         shape = shape_of(self._trained, layer)
-        split = unlabelled(array, self._trained.facts.shape, texts.THE_ARRAY())
-        check_images(self.model, self._trained.facts.data_set(texts.THE_ARRAY(), split))
+        split = unlabelled(array, self._trained.facts.shape, "the array")
+        check_images(self.model, self._trained.facts.data_set("the array", split))
         outputs = np.empty((split.count, *shape), self._trained.ops.dtype)
         for start, rows in blocks(self._transport, self._trained, split, self._trained.feed_of(split), layer):
             outputs[start : start + len(rows)] = rows
@@ -51,12 +50,12 @@ class Model:
 def load(run, device: str = "cpu", best: bool = False, threads: int | None = None, raw: bool = False) -> Model:
     """Load a trained model in this process alone.
 
-    run:     the folder of a run, of which the newest checkpoint is taken (``best``: the best), or a checkpoint's file
+    run:     a checkpoint's file, or the folder of a run: its newest checkpoint is taken (``best``: its best)
     device:  cpu or cuda; ``threads``: of its operations, 1 unless given
     raw:     the weights of the last update, also of a run with ``--ema``
 
     Raises: CheckpointError, ConfigError, DeviceError
     """
-    given = {"device": device} | ({"threads": threads} if threads is not None else {})
+    options = {"device": device} | ({"threads": threads} if threads is not None else {})
     transport = Loopback()
-    return Model(transport, load_model(transport, str(run), best, given, raw))
+    return Model(transport, load_model(transport, str(run), best, options, raw))

@@ -55,11 +55,11 @@ def checkpoint_in(resume: str | None) -> str | None:
 
 def _read(run_file: str) -> dict:
     """Read a run file. It may come from another user: its trace must lie in the run folder."""
-    given = read_run_file(run_file)
-    trace = given.get("trace")
+    values = read_run_file(run_file)
+    trace = values.get("trace")
     if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):
         raise ConfigError(
             f"run file {run_file}: trace is {trace!r}; it wants a bare name, of a file of its own in the run folder. "
             "--trace alone may name any file"
         )
-    return given
+    return values

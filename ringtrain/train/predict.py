@@ -72,10 +72,10 @@ def of_data(trained: TrainedOnData) -> list[Source]:
     return [Source(trained.split, trained.feed, lambda example: (name, example), notes=trained.data.notes)]
 
 
-def of_inputs(transport: Transport, trained: TrainedModel, given: Sequence[str], part: str | None) -> list[Source]:
+def of_inputs(transport: Transport, trained: TrainedModel, names: Sequence[str], part: str | None) -> list[Source]:
     """The examples of image files, folders of them, arrays and data sets, in their order. ``part``: of a data set; test
     if it has one, unless given. Collective; raises DataError."""
-    listed, notes = on_root(transport, lambda: inputs.list_inputs(given))
+    listed, notes = on_root(transport, lambda: inputs.list_inputs(names))
     sources = [_source(transport, trained, kind, paths, part) for kind, paths in listed]
     return [replace(sources[0], notes=(*notes, *sources[0].notes)), *sources[1:]]
 
@@ -139,7 +139,7 @@ def write_predictions(
     kind = FEATURES if layer is not None else PROBABILITY if trained.loss.probabilities else VALUES
     count = sum(source.split.count for source in sources)
     form = PredictionForm(kind, count, tuple(shape_of(trained, layer)), trained.facts.classes, named)
-    made: list[PredictionFile] = []
+    files: list[PredictionFile] = []
 
     def make() -> None:
         about = {
@@ -148,27 +148,27 @@ def write_predictions(
             "data": data.name if data is not None else "",
             "layer": layer or "",
         }
-        made.append(open_predictions(out, form, about, force, top, sys.stdout))
+        files.append(open_predictions(out, form, about, force, top, sys.stdout))
 
     def finish() -> float | None:
-        made[0].finish()
-        return made[0].accuracy
+        files[0].finish()
+        return files[0].accuracy
 
     on_root(transport, make)
     bad: list[str] = []
     try:
         for rows in _rows(transport, trained, sources, layer):
             bad += rows.problems.values()
-            on_root(transport, partial(_append, made, rows))
+            on_root(transport, partial(_append, files, rows))
         accuracy = on_root(transport, finish)
     finally:
-        for file in made:
+        for file in files:
             file.discard()
     return Predicted(form.count, accuracy, len(bad), bad[0] if bad else "")
 
 
-def _append(made: Sequence[PredictionFile], rows: PredictionRows) -> None:
-    for file in made:
+def _append(files: Sequence[PredictionFile], rows: PredictionRows) -> None:
+    for file in files:
         file.write(rows)
 
 
@@ -189,8 +189,8 @@ def _rows(
         labels = source.split.labels if source.split.has_classes else None
         for start, values in blocks(transport, trained, source.split, source.feed, layer):
             examples = range(start, start + len(values))
-            found = [[at - start, source.problems.pop(at)] for at in examples if at in source.problems]
-            problems = {at: text for own in transport.gather_json(found) for at, text in own}
+            unread = [[at - start, source.problems.pop(at)] for at in examples if at in source.problems]
+            problems = {at: text for rank_problems in transport.gather_json(unread) for at, text in rank_problems}
             yield PredictionRows(
                 start=before + start,
                 names=[source.name(example) for example in examples],

@@ -11,7 +11,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.initial_weights import find_initial
-from ringtrain.train.checkpoints.state import Progress, capture, place, restore
+from ringtrain.train.checkpoints.state import Progress, capture, common_facts, restore
 from tests.loopback.world import LoopbackWorld
 from tests.tiers import lasting
 
@@ -115,7 +115,7 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
     end); no weights on a rank that holds a part of the network."""
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
     if found is not None:
-        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
+        restore(run, ops, transport, common_facts(found), found if transport.rank == 0 else None)
     outcomes = []
     with run.batches(transport, start, iterations) as batches:
         for batch in batches:

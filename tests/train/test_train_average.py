@@ -10,7 +10,7 @@ from ringtrain.train.checkpoints.state import (
     averaged_weights,
     by_name,
     capture,
-    place,
+    common_facts,
     restore,
 )
 from ringtrain.train.load import load, score_of
@@ -41,7 +41,7 @@ def averages(transport, stop, first=0, found=None, **flags):
     ops = make_ops("reference", "float64")
     run, _ = run_of(transport, BATCH_NORM_NET, ops, **{"iterations": stop, **OPTIMIZER, **flags})
     if found is not None:
-        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
+        restore(run, ops, transport, common_facts(found), found if transport.rank == 0 else None)
     updated = []
     with run.batches(transport, first, stop) as batches:
         for batch in batches:

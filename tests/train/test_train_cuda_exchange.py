@@ -74,7 +74,7 @@ def test_a_trace_has_the_times_of_its_stream(tmp_path):
         with run.batches(end, 0, 3) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
-        tracing.meet()
+        tracing.write_all()
 
     everywhere(2, body)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

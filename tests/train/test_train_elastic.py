@@ -62,9 +62,9 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
         return elastic._origin("run")
 
     ((origin, source),) = everywhere(1, body)
-    assert source == "memory" and origin.found.checkpoint.iteration == 3
+    assert source == "memory" and origin.stored.checkpoint.iteration == 3
     assert Origin(**json.loads(json.dumps(origin.as_json()))) == origin
-    assert (origin.iteration, origin.place["due"], origin.folder, origin.continues) == (3, True, "run", True)
+    assert (origin.iteration, origin.facts["due"], origin.folder, origin.continues) == (3, True, "run", True)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.checkpoints.mkdir(parents=True)
     origin = restart_origin(str(folder.path), read_options(None, {"resume": "auto", "out": str(folder.path)}))
-    assert (origin.place, origin.folder, origin.continues) == (None, str(folder.path), True)
+    assert (origin.facts, origin.folder, origin.continues) == (None, str(folder.path), True)
     assert restart_origin(None, read_options(None, {})).folder is None
 
 

@@ -10,7 +10,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.train.assembly import batch_norm, reproducible
-from ringtrain.train.checkpoints.state import Progress, capture, place, restore
+from ringtrain.train.checkpoints.state import Progress, capture, common_facts, restore
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
@@ -46,7 +46,7 @@ def trained(transport, net, stop, first=0, found=None, scored=False, **flags):
     ops = make_ops("cpu", "float32")
     run, _ = run_of(transport, net, ops, **{"iterations": stop, "reproducible": True, **TAILED, **flags})
     if found is not None:
-        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
+        restore(run, ops, transport, common_facts(found), found if transport.rank == 0 else None)
     outcomes = []
     with run.batches(transport, first, stop) as batches:
         for batch in batches:

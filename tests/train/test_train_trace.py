@@ -38,7 +38,7 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
                 run.worker.iterate(batch)
         run.exchange.synchronize()
         alone = json.loads(path.read_text()) if t.rank == 0 and stop < COUNT else None
-        tracing.meet()
+        tracing.write_all()
         hooks = run.worker.hooks
         assert hooks.perform == run.worker.run and hooks.grad_ready == run.exchange.grad_ready
         return alone

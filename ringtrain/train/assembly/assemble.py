@@ -113,8 +113,8 @@ class Assembly:
         """The most examples that a rank trains on at a time."""
         if self.exchange.facts.shards is not None:
             return -(-self.config.run.batch // self.config.exchange.shards)
-        own = largest_part(self.config.run.batch, len(self.roles.trainers), self.grain)
-        return largest_part(own, self.config.run.accumulate, self.grain)
+        examples = largest_part(self.config.run.batch, len(self.roles.trainers), self.grain)
+        return largest_part(examples, self.config.run.accumulate, self.grain)
 
     @property
     def evaluation_batch(self) -> int:
@@ -281,7 +281,7 @@ def _bound(
     arena = Arena(transport.scratch, trained.parameters(), ops.dtype, exchanged)
     for bound in (graph, trained):
         bound.bind(arena)
-    initial.place(transport, ops, graph, arena, config.run.seed)
+    initial.fill(transport, ops, graph, arena, config.run.seed)
     exchange.bind(arena, make_optimizer(config.optimizer.optimizer, arena.spans, config.optimizer))
     return trained, arena
 

@@ -43,7 +43,7 @@ def _read(text: str) -> tuple[str, int]:
 
 
 def is_whole(setting: str) -> bool:
-    """Whether statistics are those of the whole batch, over all ranks."""
+    """Whether statistics are computed over the whole batch, on all ranks."""
     return _read(setting)[0] == SYNC
 
 

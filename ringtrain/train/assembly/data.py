@@ -83,7 +83,7 @@ def _most_in_memory(config: DataConfig, transport: Transport) -> int | None:
     """The largest data set, in bytes, that is kept in memory; None: any. The same on all ranks; collective."""
     if config.stream != "auto":
         return 0 if config.stream == "yes" else None
-    free = [found for found in transport.gather_json(free_bytes(Path("/"))) if found is not None]
+    free = [nbytes for nbytes in transport.gather_json(free_bytes(Path("/"))) if nbytes is not None]
     return min(free) // 2 if free else None
 
 

@@ -65,8 +65,8 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     how = {"fixed": config.exchange.reproducible, "left_out": left_out}
     ops = together(transport, lambda: devices.ops(runtime, config.device.dtype, config.device.precision, **how))
     facts = runtime.facts
-    own = Bound(transport.rank, transport.node, transport.local_rank, index, facts.name, facts.uuid)
-    everyone = [Bound(**told) for told in transport.gather_json(asdict(own))]
+    bound = Bound(transport.rank, transport.node, transport.local_rank, index, facts.name, facts.uuid)
+    everyone = [Bound(**values) for values in transport.gather_json(asdict(bound))]
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 
 

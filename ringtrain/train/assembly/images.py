@@ -65,13 +65,13 @@ def transform_of(config: DataConfig, model: ModelSpec) -> Transform | None:
             )
         crop = RandomResizedCrop(*_size_of(model), (scale[0], scale[1]))
     if config.colour_jitter is not None:
-        given = _numbers(config.colour_jitter, ",", 4)
-        if given is None or min(given) < 0 or given[3] > 0.5:
+        factors = _numbers(config.colour_jitter, ",", 4)
+        if factors is None or min(factors) < 0 or factors[3] > 0.5:
             raise ConfigError(
                 f"--colour-jitter {config.colour_jitter!r} is no B,C,S,H: brightness, contrast and saturation from 0, "
                 "hue from 0 to 0.5, such as 0.4,0.4,0.4,0.1"
             )
-        jitter = ColourJitter(*given)
+        jitter = ColourJitter(*factors)
     return Transform(crop, jitter) if crop or jitter else None
 
 
@@ -120,9 +120,9 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
         return
     train = data.train
     if transform.jitter is not None and (train.dtype != np.uint8 or train.shape[2] != 3):
-        given = shapes.format_shape(train.shape)
+        shape = shapes.format_shape(train.shape)
         raise ConfigError(
-            f"--colour-jitter changes RGB images of 8 bits; those of {data.name!r} are {train.dtype} {given}: leave "
+            f"--colour-jitter changes RGB images of 8 bits; those of {data.name!r} are {train.dtype} {shape}: leave "
             "it out"
         )
     if model.input.mean == "image" and transform.size(train.shape) != train.shape[:2]:
@@ -135,33 +135,35 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
 
 def threads_of(config: DeviceConfig, transport: Transport) -> int:
     """The threads that decode a rank's images: its cores on a GPU's host, else half of them. Ranks that are not bound
-    to cores share those of the node."""
+    to cores share the cores of the node."""
     cores = len(os.sched_getaffinity(0))
-    own = cores if cores < (os.cpu_count() or 1) else cores // transport.local_size
-    return max(1, min(MOST_THREADS, own if config.device == "cuda" else own // 2))
+    share = cores if cores < (os.cpu_count() or 1) else cores // transport.local_size
+    return max(1, min(MOST_THREADS, share if config.device == "cuda" else share // 2))
 
 
 def _divided(transport: Transport) -> Divide:
     def divide(count: int, work: Callable[[int], Tables]) -> list[Tables]:
         """Each rank does every size-th piece of work; results travel by broadcasts of bytes."""
         turns = [range(rank, count, transport.size) for rank in range(transport.size)]
-        own = together(transport, lambda: [work(number) for number in turns[transport.rank]])
+        rank_tables = together(transport, lambda: [work(number) for number in turns[transport.rank]])
         forms = transport.gather_json(
-            [{name: [array.dtype.str, list(array.shape)] for name, array in table.items()} for table in own]
+            [{name: [array.dtype.str, list(array.shape)] for name, array in table.items()} for table in rank_tables]
         )
-        found: list[Tables] = [{} for _ in range(count)]
+        tables: list[Tables] = [{} for _ in range(count)]
         for rank, form in enumerate(forms):
-            mine = own
+            piece_tables = rank_tables
             if rank != transport.rank:
-                mine = [{name: np.empty(shape, dtype) for name, (dtype, shape) in each.items()} for each in form]
-            arrays = [array for table in mine for array in table.values() if array.size]
+                piece_tables = [
+                    {name: np.empty(shape, dtype) for name, (dtype, shape) in each.items()} for each in form
+                ]
+            arrays = [array for table in piece_tables for array in table.values() if array.size]
             if arrays:
                 flat = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
                 transport.broadcast(flat, rank)
                 _fill(arrays, flat)
-            for number, table in zip(turns[rank], mine, strict=True):
-                found[number] = table
-        return found
+            for number, table in zip(turns[rank], piece_tables, strict=True):
+                tables[number] = table
+        return tables
 
     return divide
 

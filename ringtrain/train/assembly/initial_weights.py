@@ -1,4 +1,4 @@
-"""The weights of a run that begins anew: drawn by seed and name, or those of ``--init``."""
+"""The weights of a run that begins anew: drawn by seed and name, or read from ``--init``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class InitialWeights:
     weights: Mapping[str, np.ndarray] | None = None
     words: str = ""
 
-    def place(self, transport: Transport, ops: Ops, graph: Graph, arena: Arena, seed: int) -> None:
+    def fill(self, transport: Transport, ops: Ops, graph: Graph, arena: Arena, seed: int) -> None:
         """Fill this rank's arena. Collective, unless all are drawn. ``graph``: of whole layers"""
         if not self.words:
             initialise(arena, ops, seed)
@@ -35,12 +35,12 @@ class InitialWeights:
         for flat in (arena.weights, arena.grads):
             ops.fill(flat, 0)
         spans = lay_out(graph.parameters())
-        places = {span.name: span for span in spans}
+        spans_by_name = {span.name: span for span in spans}
         values = self._flat(spans, seed, ops.dtype)
         transport.broadcast(values)
         for span in arena.spans:
-            place = places[span.name]
-            whole = values[place.start : place.start + place.count].reshape(place.shape)
+            whole_span = spans_by_name[span.name]
+            whole = values[whole_span.start : whole_span.start + whole_span.count].reshape(whole_span.shape)
             ops.upload(np.ascontiguousarray(span.parameter.own(whole)), arena.weight(span))
 
     def _flat(self, spans: Sequence[Span], seed: int, dtype: DTypeLike) -> np.ndarray:
@@ -49,8 +49,8 @@ class InitialWeights:
         if self.weights is None:
             return flat
         for span in spans:
-            given = self.weights.get(span.name)
-            values = initial(span.parameter, span.name, seed, dtype) if given is None else given
+            stored = self.weights.get(span.name)
+            values = initial(span.parameter, span.name, seed, dtype) if stored is None else stored
             flat[span.start : span.start + span.count] = values.reshape(-1)
         return flat
 
@@ -60,13 +60,13 @@ def find_initial(transport: Transport, config: ModelConfig, model: ModelSpec) ->
     source = config.init
     if source is None:
         return InitialWeights()
-    found: list[Mapping[str, np.ndarray]] = []
+    weights: list[Mapping[str, np.ndarray]] = []
 
     def read() -> str:
         with transport.activity.holds_gil(f"reading weights {source}"):
             matched = read_weights(source, model.graph())
-        found.append(matched.weights)
+        weights.append(matched.weights)
         return f"weights of {source}: {matched.words()}"
 
     words = on_root(transport, read)
-    return InitialWeights(found[0] if found else None, words)
+    return InitialWeights(weights[0] if weights else None, words)

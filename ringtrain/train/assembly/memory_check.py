@@ -10,7 +10,6 @@ from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Parameter
 from ringtrain.nn.shapes import format_shape
 from ringtrain.ops.base import Ops
-from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 
@@ -25,16 +24,13 @@ def check_room(
     spans = lay_out(table)
     each = sum(span.count for span in spans) * ops.dtype.itemsize * (2 if trained else 1)
     device = ops.memory()
-    ranks, there = (1, device[1]) if device is not None else (transport.local_size, whole_bytes(root))
-    if there is None or each * ranks <= there:
+    ranks, available = (1, device[1]) if device is not None else (transport.local_size, whole_bytes(root))
+    if available is None or each * ranks <= available:
         return
     largest = max(spans, key=lambda span: span.count)
     what = "weights and gradients" if trained else "weights"
-    of = "of its device's memory" if device is not None else f"of memory on its host, for {plural(ranks, 'rank')}"
-    sizes = {"each": format_bytes(each), "there": format_bytes(there)}
+    memory = "its device's memory" if device is not None else f"memory on its host, for {plural(ranks, 'rank')}"
     raise ModelError(
-        Template(
-            "the network's {what} take {each} on each rank, and there are {there} {of}: most is {largest}, {shape}; "
-            "make that smaller, or take another model"
-        )(what=what, of=of, largest=largest.name, shape=format_shape(largest.shape), **sizes)
+        f"the network's {what} take {format_bytes(each)} on each rank, and there are {format_bytes(available)} of "
+        f"{memory}: most is {largest.name}, {format_shape(largest.shape)}; make that smaller, or take another model"
     )

@@ -11,7 +11,6 @@ from ringtrain.humanize import plural
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
-from ringtrain.template import Template
 
 STEPPED = ("step", "multistep")  # policies that read lr_steps
 
@@ -55,8 +54,7 @@ def schedule_words(config: OptimizerConfig, rate: LearningRate) -> str:
     words = [config.lr_policy]
     if config.lr_steps and config.lr_policy in STEPPED:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
-        text = Template("{policy} every {steps}") if config.lr_policy == "step" else Template("{policy} at {steps}")
-        words = [text(policy=config.lr_policy, steps=steps)]
+        words = [f"{config.lr_policy} {'every' if config.lr_policy == 'step' else 'at'} {steps}"]
     if rate.floor:
         words.append(f"at least {rate.floor:g}")
     if config.warmup:
@@ -64,11 +62,11 @@ def schedule_words(config: OptimizerConfig, rate: LearningRate) -> str:
     return ", ".join(words)
 
 
-def _span(given: int | str, iterations: int) -> str:
+def _span(span: int | str, iterations: int) -> str:
     counted = plural(iterations, "iteration")
-    if isinstance(given, int):
+    if isinstance(span, int):
         return counted
-    count = given.removesuffix("ep")
+    count = span.removesuffix("ep")
     return f"{count} epoch = {counted}" if count == "1" else f"{count} epochs = {counted}"
 
 
@@ -99,26 +97,24 @@ def accumulate_notes(config: RunConfig, examples: int, grain: int) -> list[str]:
     if config.accumulate <= most:
         return []
     ghosts = f" in ghost batches of {grain}" if grain > 1 else ""
-    own, count = plural(examples, "example"), plural(most, "micro-batch", "micro-batches")
-    return [f"--accumulate {config.accumulate}: a rank has {own} of a batch{ghosts}, which make {count} and no more"]
+    share, count = plural(examples, "example"), plural(most, "micro-batch", "micro-batches")
+    return [f"--accumulate {config.accumulate}: a rank has {share} of a batch{ghosts}, which make {count} and no more"]
 
 
-def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
-    """Raise ConfigError if flags or run file (``own``, as :attr:`ringtrain.train.options.RunOptions.layers`) give a
+def check_warmup(config: TrainConfig, rate: LearningRate, layers: Sequence[tuple[str, dict]]) -> None:
+    """Raise ConfigError if flags or run file (``layers``, as :attr:`ringtrain.train.options.RunOptions.layers`) give a
     warm-up that lasts as long as the run. If a model's recipe does, a shorter run is a trial, and
     :func:`schedule_notes` has a note."""
-    sources = [source for source, values in own if values.get("warmup") is not None]
+    sources = [source for source, values in layers if values.get("warmup") is not None]
     if not sources or rate.warmup < rate.total:
         return
     asked = f"{sources[-1]}: warmup is {config.optimizer.warmup!r}"
     if sources[-1] == FLAGS:
         asked = f"--warmup {config.optimizer.warmup}"
-    given = {"length": length_of(config.run), "total": rate.total, "lr": rate.lr}
     raise ConfigError(
-        Template(
-            "{asked}: a warm-up of {warmup} lasts as long as the run or longer, which has {total:,} ({length}): the "
-            "rate would not come to {lr:g}. Give a shorter warm-up, or a longer run"
-        )(asked=asked, warmup=plural(rate.warmup, "iteration"), **given)
+        f"{asked}: a warm-up of {plural(rate.warmup, 'iteration')} lasts as long as the run or longer, which has "
+        f"{rate.total:,} ({length_of(config.run)}): the rate would not come to {rate.lr:g}. Give a shorter warm-up, or "
+        "a longer run"
     )
 
 

@@ -2,7 +2,7 @@
 checkpoint, and by ``--check-replicas``.
 
 Each rank hashes its weights, span by span, and the part of the optimizer's state that all ranks keep. One short hash of
-these travels. If it differs, the hashes of spans travel, then those of ever smaller blocks of the first span that
+these travels. If it differs, the hashes of spans travel, then hashes of ever smaller blocks of the first span that
 differs, down to its first and last differing element. The value of most ranks counts as right.
 """
 
@@ -19,8 +19,6 @@ from ringtrain.exchange.update.owned_update import OwnedArray
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
-from ringtrain.template import Template
-from ringtrain.train import texts
 from ringtrain.train.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import placed
@@ -59,11 +57,11 @@ class ReplicaCheck:
         nonfinite = ((each.name, _first_nonfinite(self._ops, self._arena.spans, each)) for each in kept)
         problem = next(((name, span) for name, span in nonfinite if span is not None), None)  # of this rank
         whole = hashlib.sha256("".join(digests).encode()).hexdigest() if self._compares else None
-        own = [whole, problem, gradient, socket.gethostname()]
-        wholes, problems, gradients, hosts = zip(*self._transport.gather_json(own), strict=True)
+        report = [whole, problem, gradient, socket.gethostname()]
+        wholes, problems, gradients, hosts = zip(*self._transport.gather_json(report), strict=True)
         if any(problems):
             raise everywhere(DivergedError(_describe_nonfinite(when, problems, gradients, hosts)))
-        compared = [found for found in wholes if found is not None]
+        compared = [digest for digest in wholes if digest is not None]
         if len(set(compared)) > 1:
             text = self._describe_difference(when, alike, digests, compared, hosts) if self._compares else ""
             raise everywhere(ReplicaError(self._transport.gather_json(text)[0]))
@@ -79,21 +77,19 @@ class ReplicaCheck:
     ) -> str:
         alike_ranks = self._alike
         assert alike_ranks is not None, "this rank has a whole network"
-        place = _first_differing(alike_ranks.gather_json(digests))
-        kept, span = alike[place // len(self._arena.spans)], self._arena.spans[place % len(self._arena.spans)]
-        own = self._ops.to_host(kept.array[span.start : span.start + span.count])
-        first = _narrow(alike_ranks, own)
-        last = own.size - 1 - _narrow(alike_ranks, own[::-1])
-        return texts.DIFFERING(
-            when=when,
-            who=_describe_ranks(wholes, hosts),
-            what=kept.name if kept.name == WEIGHTS else texts.OF_THE_OPTIMIZER(name=kept.name),
-            span=span.name,
-            first=first,
-            last=last,
-            count=own.size,
-            index=[int(at) for at in np.unravel_index(first, span.shape)],
-            values=holders(_groups(alike_ranks.gather_json(repr(own[first].item())))),
+        index = _first_differing(alike_ranks.gather_json(digests))
+        kept, span = alike[index // len(self._arena.spans)], self._arena.spans[index % len(self._arena.spans)]
+        values = self._ops.to_host(kept.array[span.start : span.start + span.count])
+        first = _narrow(alike_ranks, values)
+        last = values.size - 1 - _narrow(alike_ranks, values[::-1])
+        what = kept.name if kept.name == WEIGHTS else f"the optimizer's {kept.name}"
+        element = [int(at) for at in np.unravel_index(first, span.shape)]
+        by_value = holders(_groups(alike_ranks.gather_json(repr(values[first].item()))))
+        return (
+            f"replicas differ {when}: {_describe_ranks(wholes, hosts)}. The first difference is in {what} of "
+            f"{span.name!r}, elements {first} to {last} of {values.size}; at {element} there is {by_value}. Every rank "
+            "made the same updates, so memory, the network or a processor of another kind is at fault: check that "
+            "node. This state is not saved; go on from an earlier checkpoint with --resume"
         )
 
 
@@ -102,7 +98,7 @@ def _digest(content: np.ndarray) -> str:
 
 
 def _first_nonfinite(ops: Ops, spans: Sequence[Span], kept: OwnedArray) -> str | None:
-    """The name of the first span of which an element is not finite."""
+    """The name of the first span with an element that is not finite."""
     if not kept.array.size or not ops.nonfinite(kept.array):
         return None
     at = 0
@@ -117,45 +113,41 @@ def _first_nonfinite(ops: Ops, spans: Sequence[Span], kept: OwnedArray) -> str |
 
 def _first_differing(everyone: Sequence[Sequence[str]]) -> int:
     """The first place at which lists of digests are not all the same."""
-    return next(place for place, row in enumerate(zip(*everyone, strict=True)) if len(set(row)) > 1)
+    return next(index for index, row in enumerate(zip(*everyone, strict=True)) if len(set(row)) > 1)
 
 
-def _narrow(transport: Transport, own: np.ndarray) -> int:
+def _narrow(transport: Transport, values: np.ndarray) -> int:
     """The first element that differs between ranks; collective."""
-    start, stop = 0, own.size
+    start, stop = 0, values.size
     while stop - start > 1:
         edges = np.linspace(start, stop, min(FAN, stop - start) + 1).astype(int).tolist()
-        digests = [_digest(own[a:b]) for a, b in pairwise(edges)]
-        place = _first_differing(transport.gather_json(digests))
-        start, stop = edges[place], edges[place + 1]
+        digests = [_digest(values[a:b]) for a, b in pairwise(edges)]
+        block = _first_differing(transport.gather_json(digests))
+        start, stop = edges[block], edges[block + 1]
     return start
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _groups(values: Sequence[str]) -> dict[str, list[int]]:
-    """Ranks by value: the largest group first; of equal ones, that of the lowest rank."""
+    """Ranks by value: the largest group first; of equal ones, the group of the lowest rank."""
     return dict(sorted(ranks_by_value(values).items(), key=lambda each: (-len(each[1]), each[1][0])))
 
 
 def _describe_ranks(wholes: Sequence[str], hosts: Sequence[str]) -> str:
     most, *others = _groups(wholes).values()
     wrong = sorted(rank for group in others for rank in group)
-    have = (
-        Template("{wrong} has other bits than {most}")
-        if len(wrong) == 1
-        else Template("{wrong} have other bits than {most}")
-    )
-    differing = have(wrong=placed(wrong, hosts), most=placed(most, hosts))
+    have = "has" if len(wrong) == 1 else "have"
+    differing = f"{placed(wrong, hosts)} {have} other bits than {placed(most, hosts)}"
     if len(most) == len(others[0]):
         return f"{differing}; two groups are equally large, so ringtrain cannot tell which of them is right"
-    return f"{differing}, which agrees" if len(most) == 1 else f"{differing}, which agree"
+    return f"{differing}, which {'agrees' if len(most) == 1 else 'agree'}"
 
 
 def _describe_nonfinite(when: str, problems: Sequence, gradients: Sequence[str | None], hosts: Sequence[str]) -> str:
     ranks = [rank for rank, problem in enumerate(problems) if problem]
     what, span = problems[ranks[0]]
     named = "weights are" if what == WEIGHTS else f"the optimizer's {what} is"
-    gradient = next((found for found in gradients if found), None)
+    gradient = next(filter(None, gradients), None)
     cause = f"; the last gradient is not finite either, {gradient!r} first" if gradient else ""
     return (
         f"{named} not finite, {span!r} first {when}, on {placed(ranks, hosts)}{cause}; this state is not saved. Lower "

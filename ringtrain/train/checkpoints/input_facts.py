@@ -47,16 +47,16 @@ class InputFacts:
             return self.mean_image
         if len(shape) != self.mean_image.ndim:  # a sequence, with or without the extent of 1 of its channels
             return self.mean_image.reshape(shape)
-        made = np.zeros(shape, np.float32)
-        places = [_overlap(*each) for each in zip(self.mean_image.shape, shape, self.crop, strict=True)]
-        made[tuple(into for _, into in places)] = self.mean_image[tuple(out for out, _ in places)]
-        return made
+        image = np.zeros(shape, np.float32)
+        slices = [_overlap(*each) for each in zip(self.mean_image.shape, shape, self.crop, strict=True)]
+        image[tuple(into for _, into in slices)] = self.mean_image[tuple(out for out, _ in slices)]
+        return image
 
 
-def _overlap(held: int, wanted: int, crop: int) -> tuple[slice, slice]:
+def _overlap(extent: int, wanted: int, crop: int) -> tuple[slice, slice]:
     """(elements of the held extent, their places in the wanted one)"""
-    shift = (wanted - crop) // 2 - (held - crop) // 2
-    start, stop = max(0, -shift), min(held, wanted - shift)
+    shift = (wanted - crop) // 2 - (extent - crop) // 2
+    start, stop = max(0, -shift), min(extent, wanted - shift)
     return slice(start, stop), slice(start + shift, stop + shift)
 
 
@@ -73,7 +73,7 @@ def inputs_of(spec: InputSpec, data: DataSet) -> dict[str, np.ndarray]:
 
 def facts_of(spec: InputSpec, data: DataSet) -> InputFacts:
     """The facts of an opened data set."""
-    return _made(spec, data.classes, inputs_of(spec, data))
+    return _checked_facts(spec, data.classes, inputs_of(spec, data))
 
 
 def form_of(checkpoint: Checkpoint) -> dict:
@@ -83,7 +83,7 @@ def form_of(checkpoint: Checkpoint) -> dict:
 
 
 def spread(transport: Transport, form: dict, checkpoint: Checkpoint | None, spec: InputSpec) -> InputFacts | None:
-    """Broadcast the facts in rank 0's checkpoint, of which all ranks have the :func:`form_of`. None if an earlier
+    """Broadcast the facts in rank 0's checkpoint; all ranks know their :func:`form_of`. None if an earlier
     version wrote it, which has none. Collective; raises CheckpointError for facts that do not fit the network's input.
     """
     if not form["inputs"]:
@@ -94,7 +94,7 @@ def spread(transport: Transport, form: dict, checkpoint: Checkpoint | None, spec
         transport.broadcast(array)
         arrays[name] = array
     try:
-        return _made(spec, tuple(form["classes"]), arrays)
+        return _checked_facts(spec, tuple(form["classes"]), arrays)
     except (KeyError, ValueError, TypeError, OverflowError):
         raise everywhere(
             CheckpointError(
@@ -104,7 +104,7 @@ def spread(transport: Transport, form: dict, checkpoint: Checkpoint | None, spec
         ) from None
 
 
-def _made(spec: InputSpec, classes: tuple[str, ...], arrays: dict[str, np.ndarray]) -> InputFacts:
+def _checked_facts(spec: InputSpec, classes: tuple[str, ...], arrays: dict[str, np.ndarray]) -> InputFacts:
     """Raises KeyError for an array that is missing, ValueError for one of another shape."""
     shape = tuple(int(extent) for extent in arrays["shape"])
     mean_image = arrays["mean_image"] if spec.mean == "image" else None

@@ -21,53 +21,53 @@ from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint, RunFolder
-from ringtrain.template import Template
-from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import best_by_of, length_of
 from ringtrain.train.assembly.reproducible import numerics_of
-from ringtrain.train.checkpoints.state import SUMS, parameter_shapes, place
+from ringtrain.train.checkpoints.state import SUMS, common_facts, parameter_shapes
 from ringtrain.train.options import AUTO, RunOptions, checkpoint_in
 from ringtrain.transport.base import Transport
+
+FORMER_RUN = "the run that goes on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The start of a run.
 
-    place:     the facts of the checkpoint for every rank; None for a run that begins anew
+    facts:     the :func:`common_facts` of the checkpoint; None for a run that begins anew
     folder:    of the run; None: a new one, with a name of its own
     continues: whether the folder's run goes on, so that the folder may exist
     config:    the configuration of the run that goes on, as TOML, with its first ``resume``; None for a new run
-    found:     the checkpoint itself, on rank 0
+    stored:    the checkpoint itself, on rank 0
     """
 
-    place: dict | None = None
+    facts: dict | None = None
     folder: str | None = None
     continues: bool = False
     config: str | None = None
-    found: FoundCheckpoint | None = field(default=None, compare=False)
+    stored: FoundCheckpoint | None = field(default=None, compare=False)
 
     @property
     def iteration(self) -> int | None:
-        return self.place["iteration"] if self.place else None
+        return self.facts["iteration"] if self.facts else None
 
     @property
     def due(self) -> bool:
         """Whether evaluation and checkpoint of its iteration are still to be made."""
-        return self.place is not None and self.place.get("due", False)
+        return self.facts is not None and self.facts.get("due", False)
 
     @property
     def words(self) -> str:
         """The state of a run that stops before its first iteration."""
-        if self.place is None:
+        if self.facts is None:
             return "there is no checkpoint of it yet"
         return f"its checkpoint of iteration {self.iteration} is as it was"
 
     def as_json(self) -> dict:
         """The origin without the checkpoint, for other ranks: JSON-able."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "stored"}
 
 
 def find_origin(transport: Transport, options: RunOptions) -> Origin:
@@ -75,26 +75,26 @@ def find_origin(transport: Transport, options: RunOptions) -> Origin:
     seen: list[Origin] = []
 
     def look() -> dict:
-        given = options.checked()
+        config = options.checked()
         with transport.activity.holds_gil(
-            f"reading checkpoint {given.run.resume} of {given.run.out or 'a new run folder'}"
+            f"reading checkpoint {config.run.resume} of {config.run.out or 'a new run folder'}"
         ):
-            seen.append(_origin_of(given.run.resume, given.run.out, options.checkpoint))
+            seen.append(_origin_of(config.run.resume, config.run.out, options.checkpoint))
         return seen[0].as_json()
 
-    told = on_root(transport, look)
-    return seen[0] if seen else Origin(**told)
+    values = on_root(transport, look)
+    return seen[0] if seen else Origin(**values)
 
 
 def restart_origin(folder: str | None, options: RunOptions) -> Origin:
     """The origin of a run whose state died with its ranks: its newest good checkpoint, or its first start, in its
     folder if it had one. Raises CheckpointError."""
-    given = options.checked()
+    config = options.checked()
     if folder is None:
-        return _origin_of(given.run.resume, given.run.out, options.checkpoint)
-    if checkpoint_in(given.run.resume) is None or not RunFolder(folder).is_empty():
+        return _origin_of(config.run.resume, config.run.out, options.checkpoint)
+    if checkpoint_in(config.run.resume) is None or not RunFolder(folder).is_empty():
         return _origin_in(RunFolder(folder), options.checkpoint)
-    return replace(_origin_of(given.run.resume, folder, given.run.resume), continues=True)
+    return replace(_origin_of(config.run.resume, folder, config.run.resume), continues=True)
 
 
 def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin:
@@ -106,14 +106,14 @@ def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin
             raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
         RunFolder(out).check_idle()
         return _origin_in(RunFolder(out), named)
-    own = run_folder.run_folder_of(Path(resume)) if Path(resume).is_dir() else None
-    folder = out or (str(own) if own else None)
+    parent = run_folder.run_folder_of(Path(resume)) if Path(resume).is_dir() else None
+    folder = out or (str(parent) if parent else None)
     if folder is not None:
         RunFolder(folder).check_idle()
         if _began_at(RunFolder(folder), resume):
             return _first_origin(RunFolder(folder), resume)
-    found = run_folder.find_checkpoint(resume)
-    return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
+    stored = run_folder.find_checkpoint(resume)
+    return _continued(stored, folder, folder is not None and _lies_in(stored.path, folder))
 
 
 def _origin_in(folder: RunFolder, named: str | None) -> Origin:
@@ -132,12 +132,12 @@ def _first_origin(folder: RunFolder, named: str | None) -> Origin:
     if source is None or _lies_in(source, folder.path):
         return Origin(folder=str(folder.path), continues=True, config=config)
     try:
-        found = run_folder.find_checkpoint(source)
+        stored = run_folder.find_checkpoint(source)
     except CheckpointError as error:
         raise CheckpointError(f"{folder.path} has no checkpoint yet, and is to begin at {source}: {error}") from None
-    origin = _continued(found, str(folder.path), True)
+    origin = _continued(stored, str(folder.path), True)
     if before is None or Path(before) != Path(source):
-        config = tomli_w.dumps({**parse_run_file(found.checkpoint.config, texts.FORMER_RUN()), "resume": source})
+        config = tomli_w.dumps({**parse_run_file(stored.checkpoint.config, FORMER_RUN), "resume": source})
     return replace(origin, config=config)
 
 
@@ -167,9 +167,9 @@ def config_of(folder: RunFolder) -> tuple[str | None, str]:
     return text, ""
 
 
-def _continued(found: FoundCheckpoint, folder: str | None, continues: bool) -> Origin:
-    known, config = place(found.checkpoint), found.checkpoint.config
-    return Origin(place=known, folder=folder, continues=continues, config=config, found=found)
+def _continued(stored: FoundCheckpoint, folder: str | None, continues: bool) -> Origin:
+    facts, config = common_facts(stored.checkpoint), stored.checkpoint.config
+    return Origin(facts=facts, folder=folder, continues=continues, config=config, stored=stored)
 
 
 def _lies_in(path: str | Path, folder: str | Path) -> bool:
@@ -186,33 +186,33 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
     return config, model
 
 
-def _resolved(origin: Origin, own: Sequence[tuple[str, dict]]) -> tuple[TrainConfig, ModelSpec]:
-    before = parse_run_file(origin.config, texts.FORMER_RUN()) if origin.config else {}
-    if origin.place is not None:
-        before.setdefault("shuffle", FULL)  # that of versions without --shuffle, whose checkpoints do not name it
-    given = {key: value for _, values in own for key, value in values.items()}
+def _resolved(origin: Origin, option_layers: Sequence[tuple[str, dict]]) -> tuple[TrainConfig, ModelSpec]:
+    before = parse_run_file(origin.config, FORMER_RUN) if origin.config else {}
+    if origin.facts is not None:
+        before.setdefault("shuffle", FULL)  # the order of versions without --shuffle, whose checkpoints do not name it
+    chosen_options = {key: value for _, values in option_layers for key, value in values.items()}
     # The configuration keeps the checkpoint of the first start: until there is another, the next start looks for it.
     first = checkpoint_in(before.get("resume")) if origin.continues else None
-    kept = (texts.FORMER_RUN(), {"resume": first} if first else {})
-    layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, kept]
+    kept = (FORMER_RUN, {"resume": first} if first else {})
+    layers = [(FORMER_RUN, without_former(for_continuation(before), chosen_options)), *option_layers, kept]
     chosen = resolve(*layers)
-    if checkpoint_in(chosen.run.resume) and any(values.get("init") for _, values in own):
+    if checkpoint_in(chosen.run.resume) and any(values.get("init") for _, values in option_layers):
         raise ConfigError(
             f"--init {chosen.model.init} begins a run, and --resume {chosen.run.resume} goes on with one, whose "
             "weights it has: leave one of them out"
         )
-    if origin.place is None:
+    if origin.facts is None:
         model = _loaded(chosen.model)
         return resolve(recipe_layer(model.name, model.recipe), *layers), model
-    model = spec.parse_model(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
-    if any("model" in values for _, values in own):
+    model = spec.parse_model(origin.facts["model"], origin.facts["model_name"], "the model in the checkpoint")
+    if any("model" in values for _, values in option_layers):
         other = _loaded(chosen.model)
         if (model.nodes, model.input) != (other.nodes, other.input):
             raise CheckpointError(
                 f"the checkpoint is of another model than {chosen.model.model!r}: its {model.name!r} has other layers "
                 "or another input. Leave --model out to go on with the checkpoint's, or start a new run"
             )
-    _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
+    _check_fixed(resolve((FORMER_RUN, before)), chosen)
     return chosen, model
 
 
@@ -223,50 +223,45 @@ def _loaded(config: ModelConfig) -> ModelSpec:
 
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
-    values = [config.values() for config in (before, now)]
-    _check_same(texts.FIXED, *({key: own[key] for key in options_that("fixed")} for own in values))
-    _check_same(texts.FIXED, *({"best_by": best_by_of(config)} for config in (before, now)))
+    fixed = [{key: config.values()[key] for key in options_that("fixed")} for config in (before, now)]
+    why = "its examples, its optimizer's state or its best checkpoint depend"
+    _check_same("", why, *fixed)
+    _check_same("", why, *({"best_by": best_by_of(config)} for config in (before, now)))
     if before.exchange.reproducible:
-        _check_same(
-            Template(
-                "the run that goes on is reproducible, and has {key} = {before!r}, not {now!r}: the bits of its "
-                "products depend on that, so leave it out; to change it, start a new run"
-            ),
-            numerics_of(before),
-            numerics_of(now),
-        )
+        numerics = numerics_of(before), numerics_of(now)
+        _check_same(" is reproducible, and", "the bits of its products depend", *numerics)
 
 
-def _check_same(text: Template, before: Mapping, now: Mapping) -> None:
+def _check_same(kind: str, why: str, before: Mapping, now: Mapping) -> None:
     for key in before:
         if before[key] != now[key]:
-            raise ConfigError(text(key=key, before=before[key], now=now[key]))
+            raise ConfigError(
+                f"{FORMER_RUN}{kind} has {key} = {before[key]!r}, not {now[key]!r}: {why} on that, so leave it out; to "
+                "change it, start a new run"
+            )
 
 
 def check_continuation(run: Assembly, origin: Origin) -> None:
     """Raise ConfigError or CheckpointError if the checkpoint does not go on with this length, data or network."""
-    if origin.place is None:
+    if origin.facts is None:
         return
-    finished, seen = origin.place["iteration"], origin.place["examples_seen"]
+    finished, seen = origin.facts["iteration"], origin.facts["examples_seen"]
     if run.iterations < finished:
-        given = length_of(run.config.run)
+        length = length_of(run.config.run)
         raise ConfigError(
-            f"the run that goes on has finished {finished} iterations, more than the {run.iterations} of {given}: "
+            f"the run that goes on has finished {finished} iterations, more than the {run.iterations} of {length}: "
             "give the number in all, or an earlier checkpoint"
         )
-    run.exchange.owned_state.check_names(origin.place["slots"])
-    other = difference(origin.place["data_checksum"], run.data.checksum)
+    run.exchange.owned_state.check_names(origin.facts["slots"])
+    other = difference(origin.facts["data_checksum"], run.data.checksum)
     if other:
-        names = {"before": origin.place["data_name"], "now": run.data.name}
         raise CheckpointError(
-            Template(
-                "the checkpoint was trained on other data: {before!r}, and here is {now!r}: {difference}; give that "
-                "--data"
-            )(difference=other, **names)
+            f"the checkpoint was trained on other data: {origin.facts['data_name']!r}, and here is {run.data.name!r}: "
+            f"{other}; give that --data"
         )
-    if origin.found:
-        store.check_parameters(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
-        store.check_resumable(origin.found.checkpoint, SUMS, str(origin.found.path))
+    if origin.stored:
+        store.check_parameters(origin.stored.checkpoint, parameter_shapes(run.arena), str(origin.stored.path))
+        store.check_resumable(origin.stored.checkpoint, SUMS, str(origin.stored.path))
     if run.sampler.iteration_at(seen) != finished:
         raise CheckpointError(
             f"the checkpoint says iteration {finished:,}, but {seen:,} examples seen, which is another iteration with "

@@ -36,8 +36,8 @@ class Checkpointing:
     """Saves the checkpoints of a run; rank 0 alone has a folder. ``at``: finished iterations at the last call of
     :meth:`save`, or -1."""
 
-    def __init__(self, of: Assembly, progress: Progress, sink: Sink, folder: RunFolder | None, end: JobEnd):
-        self._of, self._activity, self._progress = of, of.transport.activity, progress
+    def __init__(self, run: Assembly, progress: Progress, sink: Sink, folder: RunFolder | None, end: JobEnd):
+        self._run, self._activity, self._progress = run, run.transport.activity, progress
         self._sink, self._folder, self._job_end = sink, folder, end
         self.at = -1
         self._unsaved_in_a_row = 0
@@ -47,13 +47,13 @@ class Checkpointing:
         later checkpoint can make up for this one. Collective."""
         began = time.perf_counter()
         self.at = self._progress.iteration
-        checkpoint = capture(self._of, self._of.ops, self._of.transport, self._progress)
+        checkpoint = capture(self._run, self._run.ops, self._run.transport, self._progress)
         if checkpoint is None or self._folder is None:
             return True
         writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
         try:
             with self._activity.during(writing, limited=True):
-                path = self._folder.save(checkpoint, self._of.config.run.keep, is_best)
+                path = self._folder.save(checkpoint, self._run.config.run.keep, is_best)
         except RingtrainError as error:
             self._unsaved(error, must)
             return False
@@ -89,4 +89,4 @@ class Checkpointing:
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
         """The state at ``progress``. Not collective."""
-        return checkpoint_of(self._of, self._of.ops, progress, self._of.exchange.owned_state.state())
+        return checkpoint_of(self._run, self._run.ops, progress, self._run.exchange.owned_state.state())

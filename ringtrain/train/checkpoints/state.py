@@ -141,7 +141,7 @@ def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> C
     )
 
 
-def place(checkpoint: Checkpoint) -> dict:
+def common_facts(checkpoint: Checkpoint) -> dict:
     """The facts of a checkpoint for every rank: JSON-able."""
     names = ("iteration", "examples_seen", "best", "config", "model", "model_name", "data_name", "data_checksum")
     return {name: getattr(checkpoint, name) for name in (*names, "numerics")} | {
@@ -151,8 +151,8 @@ def place(checkpoint: Checkpoint) -> dict:
     }
 
 
-def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
-    """Restore rank 0's checkpoint on every rank; ``found``: its :func:`place`, on all. Collective."""
+def restore(run: Assembly, ops: Ops, transport: Transport, facts: dict, checkpoint: Checkpoint | None) -> Progress:
+    """Restore rank 0's checkpoint on every rank; ``facts``: its :func:`common_facts`, on all. Collective."""
 
     whole = lay_out(run.graph.parameters())
 
@@ -161,15 +161,15 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
 
     weights = spread(checkpoint.weights if checkpoint else None)
     ops.upload(run.exchange.own_part(weights), run.arena.weights)
-    slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in found["slots"]}
-    run.exchange.owned_state.restore({"step": int(found["scalars"]["step"]), **slots})
-    rank_arrays.restore(run, transport, found["ranks"], checkpoint)
+    slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in facts["slots"]}
+    run.exchange.owned_state.restore({"step": int(facts["scalars"]["step"]), **slots})
+    rank_arrays.restore(run, transport, facts["ranks"], checkpoint)
     if run.scale is not None:
-        run.scale.restore(found["scalars"])
-    sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
+        run.scale.restore(facts["scalars"])
+    sums = {key: facts["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
     return Progress(
-        iteration=run.sampler.iteration_at(found["examples_seen"]),
-        best=found["best"],
-        since_best=int(found["scalars"].get(SINCE_BEST, 0)) if found["best"] is not None else 0,
+        iteration=run.sampler.iteration_at(facts["examples_seen"]),
+        best=facts["best"],
+        since_best=int(facts["scalars"].get(SINCE_BEST, 0)) if facts["best"] is not None else 0,
         epoch_sums=sums,
     )

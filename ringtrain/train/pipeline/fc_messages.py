@@ -50,12 +50,12 @@ class StageMessage:
 
 def messages_of(total: int, cut: BatchCut) -> list[StageMessage]:
     """All messages of an iteration of ``total`` examples, in the order in which they are handled."""
-    found = []
+    messages = []
     for place in range(cut.places):
         start, stop = batch_part(total, place, cut.places, cut.grain)
         parts = micro_batches(stop - start, cut.parts, cut.grain)
-        found += [StageMessage(micro, place, b - a) for micro, (a, b) in enumerate(parts)]
-    return sorted(found, key=lambda message: (message.micro, message.place))
+        messages += [StageMessage(micro, place, b - a) for micro, (a, b) in enumerate(parts)]
+    return sorted(messages, key=lambda message: (message.micro, message.place))
 
 
 @dataclass(slots=True)
@@ -141,13 +141,13 @@ class ChosenByFirst:
 
     def __init__(self, group: Transport, deadline_s: float):
         self.leads, self.first, self._deadline_s = group.rank == 0, group.world_ranks[0], deadline_s
-        self._told, self._listening = np.zeros(2, np.int64), False
-        moves = [(other, self._told) for other in (range(1, group.size) if self.leads else [0])]
+        self._choice, self._listening = np.zeros(2, np.int64), False
+        moves = [(other, self._choice) for other in (range(1, group.size) if self.leads else [0])]
         self._handle = (group.sends if self.leads else group.recvs)(moves, tags.CHOICE)
 
     def tell(self, choice: Choice) -> None:
         self._handle.wait(self._deadline_s)
-        self._told[:] = choice
+        self._choice[:] = choice
         self._handle.start()
 
     def heard(self) -> Choice | None:
@@ -158,13 +158,13 @@ class ChosenByFirst:
         if not self._handle.test():
             return None
         self._listening = False
-        return Kind(self._told[0]), int(self._told[1])
+        return Kind(self._choice[0]), int(self._choice[1])
 
 
 class FcMessages:
     """The messages of all places.
 
-    places:  those of each place
+    places:  the messages of each place
     ordered: whether messages are taken in one order, micro-batch by micro-batch, and not as they come
     """
 
@@ -192,16 +192,16 @@ class FcMessages:
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────
     def wait(self, meanwhile: Callable[[], None] = lambda: None) -> Choice:
         """Return the next choice when it can be run; call ``meanwhile`` often."""
-        found: list[Choice] = []
+        choices: list[Choice] = []
 
         def chosen() -> bool:
             meanwhile()
             choice = self.test()
-            found.extend([choice] if choice else [])
-            return bool(found)
+            choices.extend([choice] if choice else [])
+            return bool(choices)
 
         self._mail.wait_until(chosen, self._describe_awaited)
-        return found[0]
+        return choices[0]
 
     def test(self) -> Choice | None:
         """Return what to run next, and tell the others of the group; None if nothing has come."""

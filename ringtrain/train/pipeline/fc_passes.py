@@ -92,13 +92,13 @@ class FcPasses:
 
     def forward(self, header: Header, slot: MessageSlot) -> Array:
         """Return the output for this rank's rows of the message."""
-        held = slot.activations
-        assert held.examples is not None, "a message forward"
+        message = slot.activations
+        assert message.examples is not None, "a message forward"
         slot.ctx = self._tape(header)
-        slot.ctx.examples = held.examples[: self._rows.count(header.count)]
+        slot.ctx.examples = message.examples[: self._rows.count(header.count)]
         if self._layouts is not None:
             self._layouts.iterate(header.count, slot.number)
-        y, slot.tapes = self._part.forward(slot.ctx, held.array(header.count, self._in))
+        y, slot.tapes = self._part.forward(slot.ctx, message.array(header.count, self._in))
         return y
 
     def send_on(self, header: Header, slot: MessageSlot, y: Array, announce: Callable[[Header], None]) -> None:

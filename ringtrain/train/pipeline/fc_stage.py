@@ -58,7 +58,9 @@ class FcStage(PipelineStage, MessageServing):
         announces = behind and self._messages.leads
         self._ahead = [mail.header_to(behind, place) for place in range(cut.places if announces else 0)]
         self._summed = 0  # messages since the last update
-        self._examples = self._target = 0  # since the last meeting: that have passed, and those of begun iterations
+        self._examples = self._target = (
+            0  # since the last meeting: examples that have passed, and examples of begun iterations
+        )
         self._serving = False  # whether messages may come, until goodbyes
         self._drained = False  # whether all places have said goodbye, and no meeting has followed
 

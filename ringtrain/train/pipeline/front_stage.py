@@ -110,8 +110,8 @@ class FrontStage(PipelineStage):
             slot.ctx.key = iteration.ctx.key
 
     def instructions(self, micro_batches: int) -> tuple:
-        found = front_instructions(micro_batches, len(self._in_flight))
-        return without_others(found) if self._exchange.facts.dynamic_batches else found
+        work = front_instructions(micro_batches, len(self._in_flight))
+        return without_others(work) if self._exchange.facts.dynamic_batches else work
 
     def run(self, instruction: object) -> None:
         match instruction:
@@ -121,7 +121,7 @@ class FrontStage(PipelineStage):
                 self._recv(micro, self._slot(micro), last)
 
     def rehearse(self) -> None:
-        """Do nothing: the whole network's kernels are those of its parts."""
+        """Do nothing: the parts have the same kernels as the whole network."""
 
     def _slot(self, micro: int) -> InFlight:
         return self._in_flight[micro % len(self._in_flight)]

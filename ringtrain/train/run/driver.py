@@ -38,10 +38,10 @@ class IterationDriver(ABC):
 class Synchronous(IterationDriver):
     """Every rank has its part of each iteration."""
 
-    def __init__(self, of: Assembly, transport: Transport, first: int, account: Account, tick: Tick):
+    def __init__(self, run: Assembly, transport: Transport, first: int, account: Account, tick: Tick):
         super().__init__(account, tick)
-        self._worker, self._guard, self._exchange = of.worker, of.guard, of.exchange
-        self._first, self._batches = first, of.batches(transport, first, of.iterations)
+        self._worker, self._guard, self._exchange = run.worker, run.guard, run.exchange
+        self._first, self._batches = first, run.batches(transport, first, run.iterations)
 
     def train(self, first: int, stop: int) -> bool:
         stopping = False
@@ -73,22 +73,22 @@ class WorkQueueDriver(IterationDriver):
     """Every trainer takes the next free part, and waits for no other. Rank 0 accounts for finished iterations at once,
     the others at the meeting."""
 
-    def __init__(self, of: Assembly, transport: Transport, account: Account, tick: Tick):
+    def __init__(self, run: Assembly, transport: Transport, account: Account, tick: Tick):
         super().__init__(account, tick)
-        self._of, self._transport = of, transport
-        self._queue = WorkQueue(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
+        self._run, self._transport = run, transport
+        self._queue = WorkQueue(transport, len(run.roles.trainers), run.sampler.iterations_per_epoch)
 
     def train(self, first: int, stop: int) -> bool:
         self._queue.open(first, stop)
         self._looked_at = time.perf_counter()
         diverged = None
-        if self._transport.rank in self._of.roles.trainers:
+        if self._transport.rank in self._run.roles.trainers:
             diverged = self._until_divergence(first, stop)
         else:
-            self._of.exchange.serving.serve(self._account_now_and_then)
-        self._of.exchange.synchronize()
+            self._run.exchange.serving.serve(self._account_now_and_then)
+        self._run.exchange.synchronize()
         # All ranks have finished when this returns.
-        everyone = self._transport.gather_json((self._of.stop_requested(), diverged))
+        everyone = self._transport.gather_json((self._run.stop_requested(), diverged))
         self._account_finished()
         for _, text in everyone:
             if text is not None:
@@ -108,13 +108,13 @@ class WorkQueueDriver(IterationDriver):
     def _take_parts(self, first: int, stop: int) -> None:
         """Train on one part while the next is gathered."""
         units: queue.SimpleQueue = queue.SimpleQueue()
-        tickets = self._queue.tickets(self._of.stop_requested)
-        with self._of.batches(self._transport, first, stop, units=iter(units.get, None)) as batches:
+        tickets = self._queue.tickets(self._run.stop_requested)
+        with self._run.batches(self._transport, first, stop, units=iter(units.get, None)) as batches:
             try:
                 units.put(next(tickets, None))
                 for batch in batches:
                     units.put(next(tickets, None))
-                    outcome = self._of.worker.iterate(batch, batches.peek)
+                    outcome = self._run.worker.iterate(batch, batches.peek)
                     assert outcome is not None, "a rank that waits for no other has its outcome at once"
                     self._queue.report(outcome)
                     self._account_now_and_then()
@@ -136,15 +136,15 @@ class WorkQueueDriver(IterationDriver):
             self._account(outcome)
 
     def _examples_of(self, iteration: int) -> int:
-        _, start, stop = self._of.sampler.place(iteration)
+        _, start, stop = self._run.sampler.place(iteration)
         return stop - start
 
     def close(self) -> None:
         """Nothing is open between two meetings."""
 
 
-def make_driver(of: Assembly, transport: Transport, first: int, account: Account, tick: Tick) -> IterationDriver:
+def make_driver(run: Assembly, transport: Transport, first: int, account: Account, tick: Tick) -> IterationDriver:
     """Make the driver of a run that begins at iteration ``first``."""
-    if of.exchange.facts.dynamic_batches:
-        return WorkQueueDriver(of, transport, account, tick)
-    return Synchronous(of, transport, first, account, tick)
+    if run.exchange.facts.dynamic_batches:
+        return WorkQueueDriver(run, transport, account, tick)
+    return Synchronous(run, transport, first, account, tick)

@@ -23,20 +23,21 @@ WORTH = 1.25  # times as fast
 
 
 def faster_algorithm_note(run: Assembly, share: float) -> str | None:
-    """A note if another all-reduce takes less time than that of the run's largest bucket; else None, as where it cannot
-    be measured: the run is done, however that ends. Collective. ``share``: of the training, that the exchange blocked.
+    """A note if another all-reduce takes less time than the all-reduce of the run's largest bucket; else None, as where
+    it cannot be measured: the run is done, however that ends. Collective. ``share``: of the training, that the exchange
+    blocked.
     """
     transport, (nbytes, algorithm) = run.transport, _largest_bucket(run)
     if not nbytes:
         return None
     nbytes = min(nbytes, MOST_BYTES)
     buffer = transport.allocate(nbytes // FLOAT32.itemsize, FLOAT32.storage)
-    here = find_candidates(transport, buffer, FLOAT32.name)
-    if algorithm not in here.candidates:
+    choices = find_candidates(transport, buffer, FLOAT32.name)
+    if algorithm not in choices.candidates:
         return None
-    names = dict.fromkeys([algorithm, NATIVE, *usual_order(nbytes, here.layout)])
+    names = dict.fromkeys([algorithm, NATIVE, *usual_order(nbytes, choices.layout)])
     try:
-        seconds = _measure(run, buffer, [name for name in names if name in here.candidates])
+        seconds = _measure(run, buffer, [name for name in names if name in choices.candidates])
     except (StalledError, TransportError):
         return None
     fastest = min(seconds, key=lambda name: seconds[name])
@@ -62,14 +63,16 @@ def _largest_bucket(run: Assembly) -> tuple[int, str]:
 def _measure(run: Assembly, buffer: Array, names: list[str]) -> dict[str, float]:
     """Return the seconds of an all-reduce by each algorithm, in turns: the median of the slowest rank's. Collective."""
     transport, deadline_s, add = run.transport, run.config.exchange.deadline_s, FLOAT32.combine("sum")
-    ways = {name: make_allreduce(transport, buffer, name, add, tag=MEASURED + at) for at, name in enumerate(names)}
+    reductions = {
+        name: make_allreduce(transport, buffer, name, add, tag=MEASURED + at) for at, name in enumerate(names)
+    }
 
     def measured_round() -> dict[str, float]:
         seconds = {}
-        for name, way in ways.items():
+        for name, reduction in reductions.items():
             transport.barrier()
             began = time.perf_counter()
-            way.run(deadline_s)
+            reduction.run(deadline_s)
             seconds[name] = time.perf_counter() - began
         every = transport.gather_json(seconds)
         return {name: max(ranks[name] for ranks in every) for name in names}

@@ -42,5 +42,5 @@ def iteration_times(run: Assembly) -> list[float]:
             ended.append(time.perf_counter())
         run.worker.drain()
         ended[-1] = time.perf_counter()  # a device tells of a loss one iteration later
-    own = [after - before for before, after in pairwise(ended)]
-    return np.mean(run.transport.gather_json(own), axis=0).tolist()
+    seconds = [after - before for before, after in pairwise(ended)]
+    return np.mean(run.transport.gather_json(seconds), axis=0).tolist()

@@ -14,26 +14,26 @@ class RankStatistics:
     for its examples, before these. The caller adds them."""
 
     def __init__(self, run: Assembly):
-        self._of, self._transport = run, run.transport
+        self._run, self._transport = run, run.transport
         self.training_s = self.waited_s = 0.0
 
     def sent(self) -> int | None:
         """The bytes that all ranks have sent by the exchange; None if they are not counted. Collective."""
-        return sum(self._transport.gather_json(self._of.exchange.reducers.traffic().bytes_sent)) or self._no_bytes
+        return sum(self._transport.gather_json(self._run.exchange.reducers.traffic().bytes_sent)) or self._no_bytes
 
     def ranks(self) -> Ranks:
         """The statistics of all ranks; collective."""
         every = self._transport.gather_json(self._own())
-        by_rank = {name: [own[name] for own in every] for name in every[0]}
+        by_rank = {name: [values[name] for values in every] for name in every[0]}
         if not any(by_rank["bytes_sent"]):
             by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._no_bytes] * len(every)
-        lag = self._of.exchange.serving.lag()
+        lag = self._run.exchange.serving.lag()
         return Ranks(**by_rank, lag={"clock": lag.clocks, "version": lag.versions} if lag else None)
 
     @property
     def exposed_s(self) -> float:
         """The seconds that this rank has waited for communication."""
-        return self._of.exchange.reducers.exposed_s + self._of.worker.in_layers_s
+        return self._run.exchange.reducers.exposed_s + self._run.worker.in_layers_s
 
     @property
     def _no_bytes(self) -> int | None:
@@ -42,11 +42,11 @@ class RankStatistics:
         return 0 if self._transport.size == 1 else None
 
     def _own(self) -> dict:
-        traffic, arena = self._of.exchange.reducers.traffic(), self._of.arena
+        traffic, arena = self._run.exchange.reducers.traffic(), self._run.arena
         nbytes = arena.count * arena.weights.dtype.itemsize
         return {
-            "images": self._of.worker.images,
-            "updates": self._of.worker.updates,
+            "images": self._run.worker.images,
+            "updates": self._run.worker.updates,
             "training_s": self.training_s,
             "waited_s": self.waited_s,
             "exposed_s": self.exposed_s,
@@ -55,7 +55,7 @@ class RankStatistics:
             "between_bytes": self._transport.links.between_bytes,
             "weights_bytes": nbytes,
             "gradient_bytes": nbytes,
-            "state_bytes": self._of.exchange.facts.state_bytes,
+            "state_bytes": self._run.exchange.facts.state_bytes,
             "peak_bytes": peak_bytes(),
         }
 

@@ -27,7 +27,7 @@ class RunRecords:
     """
 
     def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
-        self._of, self._progress, self._sink, self._started = run, progress, sink, started
+        self._run, self._progress, self._sink, self._started = run, progress, sink, started
         self._rates, self._statistics = Rates(), RankStatistics(run)
         self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
@@ -47,10 +47,10 @@ class RunRecords:
         self._finish(
             Iteration(
                 iteration=outcome.iteration + 1,
-                epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
+                epoch=self._run.sampler.epoch_of(outcome.iteration) + 1,
                 loss=per(outcome.loss_sum, outcome.valid),
                 accuracy=per(outcome.correct, outcome.valid) if self._counts else None,
-                lr=self._of.rate.at(outcome.iteration),
+                lr=self._run.rate.at(outcome.iteration),
                 examples=outcome.examples,
                 images_per_s=self._rates.recent(),
                 seconds=self._now(),
@@ -60,7 +60,7 @@ class RunRecords:
         self._exposed_s = self._statistics.exposed_s
 
     def _note_skipped(self, iteration: int) -> None:
-        scale = self._of.scale
+        scale = self._run.scale
         if scale is None or scale.skipped == self._skipped:
             return
         self._skipped = scale.skipped
@@ -103,8 +103,8 @@ class RunRecords:
         exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
         ended = Ended(
             iterations=self._progress.iteration,
-            epochs=self._of.sampler.epoch_of(self._progress.iteration),
-            ranks=self._of.transport.size,
+            epochs=self._run.sampler.epoch_of(self._progress.iteration),
+            ranks=self._run.transport.size,
             **_test_fields(score),
             images_per_s=self._rates.overall(),
             weights_sha256=weights_sha256,
@@ -135,14 +135,14 @@ class RunRecords:
         """
         exposed_s, training_s = min(zip(ranks.exposed_s, ranks.training_s, strict=True))
         share = exposed_s / (training_s or 1.0)
-        if share >= WORTH_SHARE and exposed_s >= WORTH_S and (note := faster_algorithm_note(self._of, share)):
+        if share >= WORTH_SHARE and exposed_s >= WORTH_S and (note := faster_algorithm_note(self._run, share)):
             self.note(note)
 
     def _exchanged(self) -> None:
-        traffic = self._of.exchange.reducers.traffic()
+        traffic = self._run.exchange.reducers.traffic()
         self._sink.handle(
             Exchanged(
-                overlap=self._of.config.exchange.overlap,
+                overlap=self._run.config.exchange.overlap,
                 bytes_sent=traffic.bytes_sent,
                 exposed_s=traffic.exposed_s,
                 buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),
@@ -157,7 +157,7 @@ class RunRecords:
     def _where(self) -> dict:
         """The last finished iteration and its epoch, and the time stamp."""
         iteration = self._progress.iteration
-        return {"iteration": iteration, "epoch": self._of.sampler.epoch_of(iteration - 1) + 1, "seconds": self._now()}
+        return {"iteration": iteration, "epoch": self._run.sampler.epoch_of(iteration - 1) + 1, "seconds": self._now()}
 
     def _now(self) -> float:
         return time.perf_counter() - self._started

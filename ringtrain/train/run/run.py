@@ -42,12 +42,12 @@ class Run:
         tracing: Tracer | None = None,
         due: bool = False,
     ):
-        self._of, self._transport, self._progress, self._folder = assembly, assembly.transport, progress, folder
+        self._run, self._transport, self._progress, self._folder = assembly, assembly.transport, progress, folder
         self._stop = stop
         self._tracing = tracing  # until its file is written
         self._due_at_once = due
         self._before: Progress | None = None  # the progress at the start of the meeting under way
-        self._meets_at: int | None = None  # finished iterations at the next meeting, until it has been held
+        self._syncs_at: int | None = None  # finished iterations at the next meeting, until it is over
         self._score: Score | None = None  # the last one
         self._checked = (-1, False)  # finished iterations at the last check; whether it compared ranks
         self._records = RunRecords(assembly, progress, sink, started)
@@ -58,15 +58,15 @@ class Run:
         try:
             self._begin()
             begun, tick = self._progress.iteration, self._records.tick
-            with closing(make_driver(self._of, self._transport, begun, self._account, tick)) as driver:
-                while self._progress.iteration < self._of.iterations and not self._stale:
-                    self._meets_at = self._meeting()
-                    stopping = driver.train(self._progress.iteration, self._meets_at)
+            with closing(make_driver(self._run, self._transport, begun, self._account, tick)) as driver:
+                while self._progress.iteration < self._run.iterations and not self._stale:
+                    self._syncs_at = self._next_sync()
+                    stopping = driver.train(self._progress.iteration, self._syncs_at)
                     self._write_trace(stopping)
                     self._end_early(self._after(stopping))
             self._finish()
         except StalledError as error:  # in a wait outside collectives: the guard knows the others' work
-            raise error if self._of.guard is None else self._of.guard.with_rank_states(error) from error
+            raise error if self._run.guard is None else self._run.guard.with_rank_states(error) from error
         finally:
             if self._tracing is not None:
                 self._tracing.end()
@@ -82,8 +82,8 @@ class Run:
             score, stopping = self._evaluated()
             self._save(self._best(score), must=True)
             self._end_early(stopping)
-        if self._stale and self._progress.iteration < self._of.iterations:
-            self._records.note(early_stop_note(self._of.config, self._progress))
+        if self._stale and self._progress.iteration < self._run.iterations:
+            self._records.note(early_stop_note(self._run.config, self._progress))
             self._end(EARLY_STOP)
         else:
             self._end("done")
@@ -91,7 +91,7 @@ class Run:
     @property
     def _stale(self) -> bool:
         """Whether ``--early-stop`` ends the run."""
-        limit = self._of.config.run.early_stop
+        limit = self._run.config.run.early_stop
         return limit is not None and self._progress.since_best >= limit
 
     def _end_early(self, stopping: bool) -> None:
@@ -110,16 +110,16 @@ class Run:
     def _write_trace(self, stopping: bool) -> None:
         """Write the trace after its last iteration, or the run's."""
         done, tracing = self._progress.iteration, self._tracing
-        if tracing is not None and (stopping or done >= min(tracing.window.stop, self._of.iterations)):
+        if tracing is not None and (stopping or done >= min(tracing.window.stop, self._run.iterations)):
             self._tracing = None
-            self._records.note(tracing.meet())
+            self._records.note(tracing.write_all())
 
-    def _meeting(self) -> int:
+    def _next_sync(self) -> int:
         """The number of finished iterations at the next meeting of ranks."""
-        done, config = self._progress.iteration, self._of.config
+        done, config = self._progress.iteration, self._run.config
         every = (config.run.evaluate_every, config.run.checkpoint_every, config.exchange.check_replicas or 0)
-        periods = filter(None, (self._of.sampler.iterations_per_epoch, *every))
-        return min(self._of.iterations, *(done - done % period + period for period in periods))
+        periods = filter(None, (self._run.sampler.iterations_per_epoch, *every))
+        return min(self._run.iterations, *(done - done % period + period for period in periods))
 
     def _account(self, outcome: IterationLoss) -> None:
         self._progress.iteration = outcome.iteration + 1
@@ -131,9 +131,9 @@ class Run:
         """Evaluate, record and save as due; whether to end early. A run that stops has little time: it only saves, and
         does not finish an evaluation."""
         self._before = replace(self._progress)
-        done, config = self._progress.iteration, self._of.config
-        epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
-        last = done == self._of.iterations
+        done, config = self._progress.iteration, self._run.config
+        epoch_ends = done % self._run.sampler.iterations_per_epoch == 0
+        last = done == self._run.iterations
         self._check(comparing=config.exchange.check_replicas != 0)
         evaluating = last or (self._due(config.run.evaluate_every, epoch_ends) and not stopping)
         score, stopped = self._evaluated() if evaluating else (None, False)
@@ -147,15 +147,15 @@ class Run:
         last = last or self._stale
         if last or stopping or stopped or best or self._due(config.run.checkpoint_every, epoch_ends):
             self._save(best, must=last or stopping or stopped)
-        self._before = self._meets_at = None
+        self._before = self._syncs_at = None
         return stopped or (stopping and not last)
 
     def recoverable(self) -> RecoverableState | None:
         """This rank's state after the last finished iteration; None if the strategy has no whole state on a rank."""
-        if not self._of.exchange.facts.survives_rank_loss:
+        if not self._run.exchange.facts.survives_rank_loss:
             return None
         progress = self._before or self._progress
-        due = self._before is not None or progress.iteration == self._meets_at  # a death may come between the two
+        due = self._before is not None or progress.iteration == self._syncs_at  # a death may come between the two
         capture = partial(self._saving.capture_alone, progress)
         finished = self._records.finished[: 1 if due else None]
         return RecoverableState(progress.iteration, due, capture, finished)
@@ -165,7 +165,7 @@ class Run:
 
     def _best(self, score: Score | None) -> Score | None:
         """The score if it is the best one."""
-        before, by = self._progress.best, best_by_of(self._of.config)
+        before, by = self._progress.best, best_by_of(self._run.config)
         return score if score is not None and is_better(by, getattr(score, by), before) else None
 
     def _evaluated(self) -> tuple[Score | None, bool]:
@@ -176,12 +176,12 @@ class Run:
             return None, True
 
     def _evaluate(self) -> Score | None:
-        if self._of.data.test is None:
+        if self._run.data.test is None:
             return None
-        self._of.exchange.synchronize()
-        with averaged_weights(self._of), self._transport.activity.during("evaluating"):
-            self._score = self._of.evaluator.score(
-                self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
+        self._run.exchange.synchronize()
+        with averaged_weights(self._run), self._transport.activity.during("evaluating"):
+            self._score = self._run.evaluator.score(
+                self._run.data.test, self._run.evaluation_batch, self._run.evaluation_grain
             )
         if self._score and not math.isfinite(self._score.loss):
             what, done = f"the test loss is {self._score.loss:g}", self._progress.iteration
@@ -195,15 +195,15 @@ class Run:
 
     def _digest(self, settled: bool) -> str | None:
         """The hash of the weights, on rank 0; None if ranks' weights differ."""
-        if not settled and not self._of.exchange.facts.exact:
+        if not settled and not self._run.exchange.facts.exact:
             return None
-        self._of.exchange.synchronize()
-        return self._of.arena.hash(self._of.ops) if self._transport.rank == 0 else None
+        self._run.exchange.synchronize()
+        return self._run.arena.hash(self._run.ops) if self._transport.rank == 0 else None
 
     def _save(self, best: Score | None, must: bool) -> None:
         """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
-        self._check(comparing=self._of.config.exchange.check_replicas != 0)
-        value = getattr(best, best_by_of(self._of.config)) if best is not None else None
+        self._check(comparing=self._run.config.exchange.check_replicas != 0)
+        value = getattr(best, best_by_of(self._run.config)) if best is not None else None
         if best is not None:
             self._progress.best = value
         saved = self._saving.save(best is not None, must)
@@ -213,15 +213,15 @@ class Run:
     def _check(self, comparing: bool = True) -> None:
         """Check that all state is finite, as an update may overflow although its loss did not, and the same on all
         ranks. Collective."""
-        done, replicas = self._progress.iteration, self._of.replicas
+        done, replicas = self._progress.iteration, self._run.replicas
         if self._checked >= (done, comparing):
             return
         gradient = replicas.gradient_problem()
-        self._of.exchange.synchronize()
+        self._run.exchange.synchronize()
         replicas.check(f"after iteration {done}", gradient, comparing)
         self._checked = (done, comparing)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
         self._check()
-        self._records.ended(reason, self._score, self._of.arena.hash(self._of.ops))
+        self._records.ended(reason, self._score, self._run.arena.hash(self._run.ops))

@@ -57,9 +57,9 @@ class DeviceTimes:
         self._ops.synchronize()
         moments = [self._zero + round(1e9 * mark.seconds_since(self._mark_zero)) for mark, *_ in self._marks]
         spans = zip(pairwise(moments), self._marks[1:], strict=True)
-        found = [TracedLayers(verb, layer, layer, *times) for times, (_, verb, layer) in spans if verb]
+        works = [TracedLayers(verb, layer, layer, *times) for times, (_, verb, layer) in spans if verb]
         self._marks = []
-        return joined(found)
+        return joined(works)
 
 
 class Tracer:
@@ -109,7 +109,7 @@ class Tracer:
             with suppress(OSError):  # :meth:`meet` reports it, unless the run ends by an error of more weight
                 write_trace(self._path, {self._transport.rank: self._slices})
 
-    def meet(self) -> str:
+    def write_all(self) -> str:
         """Write the slices of all ranks on rank 0; a note on the file. Collective."""
         self.end()
         every = self._transport.gather_json([each.as_json() for each in self._slices])
@@ -173,16 +173,16 @@ class Tracer:
             self._slices.append(Slice(track, name, start - self._zero, stop - self._zero, about or {}))
 
     # ── the exchange ──────────────────────────────────────────────────────────────────────────────────────────
-    def _add_bucket(self, name: str, reducer: Reducer, verb: str, place: int, start_s: float, stop_s: float) -> None:
+    def _add_bucket(self, name: str, reducer: Reducer, verb: str, index: int, start_s: float, stop_s: float) -> None:
         """Add a bucket's time under way, or the worker's work or wait for it."""
-        bucket, reduction = reducer.buckets[place], reducer.reductions[place]
+        bucket, reduction = reducer.buckets[index], reducer.reductions[index]
         times = round(1e9 * start_s), round(1e9 * stop_s)
         if verb != "land":
-            self._add(LOOP, f"{verb} {name} {place}", *times)
+            self._add(LOOP, f"{verb} {name} {index}", *times)
             return
         about = {"bytes": bucket.nbytes, "algorithm": reduction.algorithm, "sent": reduction.bytes_sent}
         about |= {"first": bucket.spans[0].name, "last": bucket.spans[-1].name}
-        self._add(f"{name} {place}", f"{name} {place}", *times, about)
+        self._add(f"{name} {index}", f"{name} {index}", *times, about)
 
 
 @dataclass(slots=True)
@@ -201,11 +201,11 @@ class TracedLayers:
         return " ".join(filter(None, (self.verb, " to ".join(layers))))
 
 
-def joined(found: Sequence[TracedLayers]) -> list[TracedLayers]:
+def joined(works: Sequence[TracedLayers]) -> list[TracedLayers]:
     """Join the layers that a device computes at once. One of them has all the time: in forward the last, since marks
     come before the work; in backward the first, since they come after."""
     kept: list[TracedLayers] = []
-    for work in found:
+    for work in works:
         if kept and _at_once(kept[-1], work):
             kept[-1].last, kept[-1].stop = work.last, work.stop
         else:

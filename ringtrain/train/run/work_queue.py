@@ -56,10 +56,12 @@ class WorkQueue:
     def finished(self, examples_of: Callable[[int], int]) -> list[IterationLoss]:
         """The iterations that have finished since the last call, in order. ``examples_of(iteration)``: their number."""
         rows = self._counters.read()[1:].reshape(-1, ROW)[: self._count]
-        found = []
+        outcomes = []
         while self._returned < self._count and rows[self._returned, ROW - 1] == self._parts:
             loss, correct, valid, _ = rows[self._returned]
             iteration = self._first + self._returned
-            found.append(IterationLoss(iteration, examples_of(iteration), float(loss), int(correct), int(valid), False))
+            outcomes.append(
+                IterationLoss(iteration, examples_of(iteration), float(loss), int(correct), int(valid), False)
+            )
             self._returned += 1
-        return found
+        return outcomes

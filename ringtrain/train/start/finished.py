@@ -22,10 +22,10 @@ def report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:
     A run that has saved its last checkpoint but not ended goes on, and so does one that has lost a rank.
     """
     folder, transport = origin.folder, run.transport
-    if folder is None or not origin.continues or origin.place is None or after_death:
+    if folder is None or not origin.continues or origin.facts is None or after_death:
         return False
-    iterations = origin.place["iteration"]
-    if iterations != run.iterations and not is_stale(run.config.run, origin.place["scalars"]):
+    iterations = origin.facts["iteration"]
+    if iterations != run.iterations and not is_stale(run.config.run, origin.facts["scalars"]):
         return False
 
     def look() -> bool:

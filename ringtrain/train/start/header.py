@@ -20,7 +20,6 @@ from ringtrain.nn.shapes import element_count
 from ringtrain.optim.optimizers import TRUST_COEFFICIENT
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.template import Template
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, schedule_notes, schedule_words
@@ -59,7 +58,7 @@ def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: P
         seed=config.run.seed,
         folder=str(folder.path) if folder else None,
         reproducible=reproducible.describe_numerics(config.exchange, run.ops),
-        best=origin.place["best"] if origin.place else None,
+        best=origin.facts["best"] if origin.facts else None,
         best_by=best_by_of(config),
         loss=config.model.loss,
         metrics=list(run.metrics.names),
@@ -100,15 +99,15 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
 def notes(run: Assembly, origin: Origin) -> list[str]:
     """Notes for the user on this run."""
     transport = run.transport
-    skipped = origin.found.skipped if origin.found else ()
+    skipped = origin.stored.skipped if origin.stored else ()
     notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]
     notes += run.data.notes
-    notes += rank_arrays.notes(run, transport, origin.place["ranks"] if origin.place else {})
+    notes += rank_arrays.notes(run, transport, origin.facts["ranks"] if origin.facts else {})
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)
-    own = largest_part(run.config.run.batch, len(run.roles.trainers), run.grain)
-    notes += accumulate_notes(run.config.run, own, run.grain)
+    share = largest_part(run.config.run.batch, len(run.roles.trainers), run.grain)
+    notes += accumulate_notes(run.config.run, share, run.grain)
     notes += filter(
         None,
         [batch_norm.describe_batch_norm(run.config.model.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)],
@@ -129,15 +128,10 @@ def _frozen(run: Assembly) -> list[str]:
     frozen = [parameter for parameter in parameters if parameter.frozen]
     if not frozen:
         return []
-    numbers = {
-        "numbers": sum(element_count(parameter.shape) for parameter in frozen),
-        "all_numbers": sum(element_count(parameter.shape) for parameter in parameters),
-    }
+    numbers, all_numbers = (sum(element_count(each.shape) for each in some) for some in (frozen, parameters))
     return [
-        Template(
-            "--freeze {patterns}: {frozen} of {total} parameters are not trained, {numbers:,} of {all_numbers:,} "
-            "numbers"
-        )(patterns=run.config.model.freeze, frozen=len(frozen), total=len(parameters), **numbers)
+        f"--freeze {run.config.model.freeze}: {len(frozen)} of {len(parameters)} parameters are not trained, "
+        f"{numbers:,} of {all_numbers:,} numbers"
     ]
 
 

@@ -77,18 +77,18 @@ def open_run(
     reproducible.check_kernels(config.exchange, transport, device.ops)
     tuning = together(transport, lambda: tuning_of(config.exchange, transport, bool(recovery.lost)))
 
-    initial = find_initial(transport, config.model, model) if origin.place is None else None
+    initial = find_initial(transport, config.model, model) if origin.facts is None else None
 
-    def own() -> Assembly:
+    def build() -> Assembly:
         asked = stop or (lambda: False)
         return assemble(config, model, data, device.transport, device.ops, asked, tuning.table, initial)
 
     with transport.activity.during("preparing the run", limited=True):
-        run = together(transport, own)
+        run = together(transport, build)
     transport.activity.deadline_s = config.exchange.deadline_s
     together(run.transport, lambda: check_warmup(config, run.rate, options.layers))
     together(run.transport, lambda: check_continuation(run, origin))
-    moved = reproducible.moved(config.exchange, device.ops, origin.place["numerics"] if origin.place else None)
+    moved = reproducible.moved(config.exchange, device.ops, origin.facts["numerics"] if origin.facts else None)
     remarks = [
         *device.notes,
         *filter(None, [tuning.remark, unpredicted, moved, end.words(), _initial_words(origin, options, initial)]),
@@ -137,10 +137,10 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
 
 def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights | None) -> str | None:
     """The note on ``--init``."""
-    given = options.checked().model.init
-    if origin.place is not None:
+    source = options.checked().model.init
+    if origin.facts is not None:
         return (
-            f"--init {given} is not used: the run goes on from its checkpoint, and has its weights" if given else None
+            f"--init {source} is not used: the run goes on from its checkpoint, and has its weights" if source else None
         )
     return initial.words if initial else None
 

@@ -17,7 +17,7 @@ from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
 from ringtrain.train.agree import on_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, restart_origin
-from ringtrain.train.checkpoints.state import place
+from ringtrain.train.checkpoints.state import common_facts
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
 from ringtrain.train.start.start import run_training
@@ -106,9 +106,9 @@ class ElasticRun:
         state, transport = self._state, self._world.transport
         if state.outcome is not None:
             self._take_over(state.folder, state.outcome.progress.iteration)
-        held: list[Origin] = []
-        known = on_root(transport, lambda: self._decide(held))
-        state.origin = held[0] if held else Origin(**known["origin"])
+        origins: list[Origin] = []
+        known = on_root(transport, lambda: self._decide(origins))
+        state.origin = origins[0] if origins else Origin(**known["origin"])
         state.folder, state.lost, state.reported = known["origin"]["folder"], tuple(known["lost"]), known["reported"]
         state.ranks_lost = RanksLost(**known["ranks_lost"])
         self._take_over(state.folder, state.ranks_lost.resumed_at)
@@ -122,14 +122,14 @@ class ElasticRun:
             state.outcome = OutcomeWriter(Path(folder), writes, state.iterations, transport.size, state.lost)
             state.outcome.progress.iteration = iteration
 
-    def _decide(self, held: list[Origin]) -> dict:
+    def _decide(self, origins: list[Origin]) -> dict:
         """Find the origin on rank 0; JSON-able. The folder may come from any survivor: a death may have come when only
         some ranks knew it."""
         survived, state = self._world.survived, self._state
         facts: Sequence[dict] = survived.facts if survived is not None else ()
         folder = next((each["folder"] for each in facts if each["folder"]), None)
         origin, source = self._origin(folder)
-        held.append(origin)
+        origins.append(origin)
         ranks_lost = RanksLost(
             lost=list(state.lost[state.reported :]),
             ranks=self._world.transport.size,
@@ -146,8 +146,8 @@ class ElasticRun:
         recoverable = self._state.recoverable
         if recoverable is None:
             origin = restart_origin(folder, self._options)
-            return origin, ANEW if origin.place is None else CHECKPOINT
+            return origin, ANEW if origin.facts is None else CHECKPOINT
         checkpoint = recoverable.capture()
-        known = {**place(checkpoint), "due": recoverable.due}
-        found = FoundCheckpoint(Path("the memory of a survivor"), checkpoint)
-        return Origin(place=known, folder=folder, continues=True, config=checkpoint.config, found=found), MEMORY
+        facts = {**common_facts(checkpoint), "due": recoverable.due}
+        stored = FoundCheckpoint(Path("the memory of a survivor"), checkpoint)
+        return Origin(facts=facts, folder=folder, continues=True, config=checkpoint.config, stored=stored), MEMORY

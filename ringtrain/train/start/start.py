@@ -87,8 +87,8 @@ def run_session(
             stack.callback(run.guard.close)
         remarks = list(opened.remarks)
         outcome, folder, best = make_folder(run, origin, recovery, remarks, stack)
-        if origin.place is not None:
-            origin = replace(origin, place={**origin.place, "best": best})
+        if origin.facts is not None:
+            origin = replace(origin, facts={**origin.facts, "best": best})
         sink = stack.enter_context(_recorded_end(run, folder, stop, outcome, recovery, (origin.iteration, origin.due)))
         sink.handle(header(run, origin, folder, opened.predicted))
         for text in (*remarks, *notes(run, origin)):
@@ -174,8 +174,10 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
 def _equal_weights(run: Assembly, origin: Origin) -> Progress:
     """Broadcast rank 0's weights, new or of the checkpoint, and compare the hashes of all ranks."""
     progress = Progress()
-    if origin.place is not None:
-        progress = restore(run, run.ops, run.transport, origin.place, origin.found.checkpoint if origin.found else None)
+    if origin.facts is not None:
+        progress = restore(
+            run, run.ops, run.transport, origin.facts, origin.stored.checkpoint if origin.stored else None
+        )
     elif not run.roles.parts:  # parts of the network are equal as they are drawn
         broadcast_array(run.transport, run.ops, run.arena.weights)
     run.replicas.check("at the start")

@@ -15,7 +15,7 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.template import Template
+from ringtrain.template import Lines
 from ringtrain.train.agree import together
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.options import read_options
@@ -52,24 +52,24 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
     shared = connect()  # for the data
     opened: dict[tuple, DataSet] = {}
     for variant in variants:
-        own = connect()
+        transport = connect()
         try:
-            _check(own, shared, variant, opened)
+            _check(transport, shared, variant, opened)
         except RingtrainError as error:
             if error.everywhere:
                 raise everywhere(type(error)(f"variant {variant.name!r}: {error}")) from error
             raise
-        own.close()
+        transport.close()
     opened.clear()
     shared.close()
 
 
-def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
+def _check(transport: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
     def read(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
         return together(transport, lambda: _data(config, model, shared, opened))
 
     options = read_options(variant.run_file, variant.flags)
-    open_run(own, options, None, RecoveryState(), False, read).run.close()
+    open_run(transport, options, None, RecoveryState(), False, read).run.close()
 
 
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
@@ -110,12 +110,12 @@ def run_variants(
             if any(transport.gather_json(stop())):
                 break
             begun(variant)
-            own = connect()
-            error = _trained(own, variant, stop)
+            variant_transport = connect()
+            error = _trained(variant_transport, variant, stop)
             if error is None:
-                own.close()
+                variant_transport.close()
             else:
-                kept.append((own, error))
+                kept.append((variant_transport, error))
             ran.append(VariantResult(variant, None if error is None else str(error)))
             gc.collect()
             ended(ran)
@@ -133,9 +133,6 @@ def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> Ringtrai
     except RingtrainError as error:
         if error.everywhere:
             return error
-        raise type(error)(
-            Template("{error}\nThis ended variant {name!r}, and those after it are not run")(
-                error=error, name=variant.name
-            )
-        ) from error
+        ended = f"This ended variant {variant.name!r}, and those after it are not run"
+        raise type(error)(Lines(f"{error}\n{ended}")) from error
     return None

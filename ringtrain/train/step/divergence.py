@@ -4,7 +4,6 @@ from functools import partial
 
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
-from ringtrain.train import texts
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
 from ringtrain.train.step.partition import RankBatch
 from ringtrain.train.step.passes import ModelPasses
@@ -36,31 +35,31 @@ class Divergence:
         for pending in self._losses.pending():
             wait_for(partial(self._poll, pending), self._deadline_s, lambda: "ranks that are behind")
         raise_wrong_examples(self._transport, self._passes.wrong_examples(batch.batch))
-        everyone = self._transport.gather_json(self._place(batch))
-        places = [(*place, rank) for rank, place in enumerate(everyone) if place is not None]
-        _, where, rank = min(places, default=(None, None, None))
+        everyone = self._transport.gather_json(self._first_nonfinite(batch))
+        layers = [(*layer, rank) for rank, layer in enumerate(everyone) if layer is not None]
+        _, where, rank = min(layers, default=(None, None, None))
         raise everywhere(self._error(outcome, where, rank))
 
     def raise_here(self, outcome: IterationLoss, batch: RankBatch) -> None:
         """End this rank alone; the error names its own first such layer."""
         for wrong in self._passes.wrong_examples(batch.batch):
             raise example_error(wrong)
-        place = self._place(batch)
-        raise self._error(outcome, place[1] if place else None, self._transport.rank)
+        layer = self._first_nonfinite(batch)
+        raise self._error(outcome, layer[1] if layer else None, self._transport.rank)
 
-    def _place(self, batch: RankBatch) -> tuple[int, tuple[str, str]] | None:
+    def _first_nonfinite(self, batch: RankBatch) -> tuple[int, tuple[str, str]] | None:
         """(place in the plan, (layer, cause)) of the first such layer; None if all values of this rank are finite."""
-        place = self._passes.first_nonfinite(batch.batch, batch.micro)
-        if place is None:
+        index = self._passes.first_nonfinite(batch.batch, batch.micro)
+        if index is None:
             return None
-        node = self._passes.graph.plan[place]
-        return place, (node.name, node.layer.nonfinite_cause())
+        node = self._passes.graph.plan[index]
+        return index, (node.name, node.layer.nonfinite_cause())
 
-    def _error(self, outcome: IterationLoss, found: tuple[str, str] | None, rank: int | None) -> DivergedError:
+    def _error(self, outcome: IterationLoss, layer: tuple[str, str] | None, rank: int | None) -> DivergedError:
         where = "every layer's output is finite, so the loss itself overflowed"
-        if found is not None:
-            layer, cause = found
-            where = texts.FIRST_LAYER(layer=layer, rank=rank, cause=texts.ITS_CAUSE(cause=cause) if cause else "")
+        if layer is not None:
+            name, cause = layer
+            where = f"the first layer with a non-finite value is {name!r} (on rank {rank}){cause and f', {cause}'}"
         return DivergedError(
             f"the loss is {outcome.loss_sum:g} at iteration {outcome.iteration + 1}: {where}. Lower --lr, add "
             "--warmup or --clip-norm, and go on from an earlier checkpoint with --resume"

@@ -71,16 +71,16 @@ class DeviceInput:
         labels = batch.partner.labels[start:stop]
         return space("batch.partner.labels", labels.shape, labels.dtype)
 
-    def _prepared(self, space: Workspace, raw: dict[str, Array], of: str = "") -> Array:
+    def _prepared(self, space: Workspace, raw: dict[str, Array], prefix: str = "") -> Array:
         """The network's input of raw arrays, or of the partner's."""
-        images = raw[f"{of}images"]
+        images = raw[f"{prefix}images"]
         mean = self._mean(tuple(images.shape[1:]))
-        x = space(f"{of}input", (images.shape[0], *self._shape))
-        placed = (raw[f"{of}{name}"] for name in ("top", "left", "flip"))
+        x = space(f"{prefix}input", (images.shape[0], *self._shape))
+        placed = (raw[f"{prefix}{name}"] for name in ("top", "left", "flip"))
         images, prepared = self._as_images(images), self._as_images(x)
         self._ops.prepare_images(images, prepared, mean.reshape(images.shape[1:]), self._scale, *placed)
-        if f"{of}erase" in raw:
-            self._ops.paste_boxes(x, None, raw[f"{of}erase"])
+        if f"{prefix}erase" in raw:
+            self._ops.paste_boxes(x, None, raw[f"{prefix}erase"])
         return x
 
     def _mean(self, shape: Shape) -> Array:
@@ -125,7 +125,7 @@ class DeviceInput:
 
 
 def mean_of(spec: InputSpec, data: DataSet, shape: Shape) -> np.ndarray:
-    """The mean to subtract from inputs of this shape. Shapes: → those of one input"""
+    """The mean to subtract from inputs of this shape. Shapes: → one input"""
     if spec.mean == "image":
         return data.mean_image
     if spec.mean == "channel":
@@ -134,7 +134,7 @@ def mean_of(spec: InputSpec, data: DataSet, shape: Shape) -> np.ndarray:
 
 
 def scale_of(spec: InputSpec, data: DataSet) -> np.ndarray:
-    """The factor of each channel; that of a constant channel ignores its deviation. Shapes: → [C]"""
+    """The factor of each channel; the factor of a constant channel ignores its deviation. Shapes: → [C]"""
     std = data.std if spec.std == "channel" else np.ones(len(data.std))
     return spec.scale / np.where(std > 0, std, 1.0)
 

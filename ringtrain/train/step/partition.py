@@ -45,7 +45,7 @@ def blank_batch(batch: Batch, count: int) -> Batch:
 
 def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> list[Cut]:
     """A rank's ``count`` examples cut into at most ``most`` micro-batches of whole grains; ``empty``: into exactly as
-    many, of which some may have no examples."""
+    many, some of them perhaps without examples."""
     cuts = [batch_part(count, micro, most, grain) for micro in range(most)]
     return [(start, stop) for start, stop in cuts if stop > start or empty]
 
@@ -88,9 +88,9 @@ class BatchPartition:
     def _cuts(self, total: int) -> dict[int, list[Cut]]:
         """The micro-batches of each trainer in a batch of ``total``; also those without examples, if their passes are
         made."""
-        found, empty = {}, self._exchange.facts.within_passes
+        cuts, empty = {}, self._exchange.facts.within_passes
         for part, rank in enumerate(self._roles.trainers):
             start, stop = batch_part(total, part, len(self._roles.trainers), self._grain)
             micros = micro_batches(stop - start, self._accumulate, self._grain, empty)
-            found[rank] = [(start + a, start + b) for a, b in micros]
-        return found
+            cuts[rank] = [(start + a, start + b) for a, b in micros]
+        return cuts

@@ -61,7 +61,7 @@ class ModelPasses:
     seed:        of the run's random numbers
     cuts:        names of spans after which the backward pass with final gradients is cut
     scale:       the factor of the loss, which its gradient is multiplied by; None: 1
-    output:      the shape of the network's output, of which ``graph`` may be a part
+    output:      the shape of the output of the whole network; ``graph`` may be a part of it
     denominator: the divisor of the loss
     """
 
@@ -114,14 +114,14 @@ class ModelPasses:
         if current.partner_labels is None:
             return self._gradient(logits, labels, current.sums)
         ops, space = self.ctx.ops, self.ctx.space
-        own, dx = space("mix.totals", (6,), "float64"), space("mix.dx", logits.shape)
-        ops.fill(own, 0)
-        ops.copy(self._gradient(logits, labels, own[:3]), dx)
-        others = self._gradient(logits, current.partner_labels, own[3:])
+        totals, dx = space("mix.totals", (6,), "float64"), space("mix.dx", logits.shape)
+        ops.fill(totals, 0)
+        ops.copy(self._gradient(logits, labels, totals[:3]), dx)
+        others = self._gradient(logits, current.partner_labels, totals[3:])
         ops.scale(dx, current.share)
         ops.scale(others, 1 - current.share)
         ops.add(dx, others, dx)
-        ops.mix_totals(own[:3], own[3:], current.sums, current.share)
+        ops.mix_totals(totals[:3], totals[3:], current.sums, current.share)
         return dx
 
     def _gradient(self, logits: Array, labels: Array, totals: Array) -> Array:
@@ -144,14 +144,14 @@ class ModelPasses:
 
     def first_nonfinite(self, batch: Batch, micro: list[tuple[int, int]]) -> int | None:
         """The place in ``graph.plan`` of the first layer that gives a non-finite value for these micro-batches."""
-        order, found = [node.name for node in self.graph.plan], list[str | None]()
+        order, layers = [node.name for node in self.graph.plan], list[str | None]()
         ctx = replace(self.ctx, recompute=False)  # all outputs are looked at
         for start, stop in micro:
             self.load(batch, start, stop)
             ctx.examples = self.ctx.examples
             _, tapes = self.graph.forward(ctx, self.micro_batch.x)
-            found.append(self.graph.first_nonfinite(ctx, tapes))
-        return min((order.index(name) for name in found if name), default=None)
+            layers.append(self.graph.first_nonfinite(ctx, tapes))
+        return min((order.index(name) for name in layers if name), default=None)
 
     def wrong_examples(self, batch: Batch) -> list[WrongExample]:
         """The first example of this rank's part that makes the loss NaN, or none."""

@@ -25,8 +25,8 @@ ALIGNMENT = 16
 
 
 def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The host arrays of a batch that a device needs, by name: those of RAW; "erase" where there are such boxes; and
-    those of its partner, behind "partner.". Labels that are values are of type ``dtype``."""
+    """The host arrays of a batch that a device needs, by name: the arrays of RAW; "erase" where there are such boxes;
+    and the arrays of its partner, behind "partner.". Labels that are values are of type ``dtype``."""
     names = (*RAW, "erase") if batch.erase.any() else RAW
     arrays = {name: getattr(batch, name) for name in names}
     if batch.labels.dtype.kind == "f":
@@ -40,13 +40,13 @@ class Pack:
     """Small arrays one behind the other in pinned memory, and their copies on the device."""
 
     def __init__(self, ops: Ops, hosts: Mapping[str, np.ndarray]):
-        places, end = dict[str, tuple[int, int]](), 0
+        spans, end = dict[str, tuple[int, int]](), 0
         for name, host in hosts.items():
-            places[name] = end, end + host.nbytes
+            spans[name] = end, end + host.nbytes
             end += -(-host.nbytes // ALIGNMENT) * ALIGNMENT
         self._host, self._device = ops.pinned((end,), np.uint8), ops.empty((end,), np.uint8)
         self.arrays, self._views = dict[str, Array](), dict[str, np.ndarray]()
-        for name, (start, stop) in places.items():
+        for name, (start, stop) in spans.items():
             shape, dtype = hosts[name].shape, hosts[name].dtype
             self.arrays[name] = ops.typed(self._device[start:stop], dtype).reshape(shape)
             self._views[name] = self._host[start:stop].view(dtype).reshape(shape)
@@ -96,14 +96,14 @@ class Prefetcher:
     def _upload(self, slot: PrefetchSlot, hosts: Mapping[str, np.ndarray]) -> None:
         small = {name: host for name, host in hosts.items() if "images" not in name and host.nbytes <= PACKED_BYTES}
         large = {name: host for name, host in hosts.items() if name not in small}
-        held, layout = slot.space.nbytes, tuple((name, host.shape) for name, host in hosts.items())
+        nbytes, layout = slot.space.nbytes, tuple((name, host.shape) for name, host in hosts.items())
         arrays = {name: slot.space(name, host.shape, host.dtype) for name, host in large.items()}
         pack = slot.packs.get(layout)
         if pack is None:
             pack = slot.packs[layout] = Pack(self._ops, small)
-            held = -1
-        if slot.space.nbytes != held:
-            self._ops.synchronize()  # new memory may be that of a freed array with work on it still to be done
+            nbytes = -1
+        if slot.space.nbytes != nbytes:
+            self._ops.synchronize()  # new memory may have belonged to a freed array with work on it still to be done
         for name, host in large.items():
             self._beside.upload(host, arrays[name])
         pack.upload(small, self._beside)
@@ -112,18 +112,18 @@ class Prefetcher:
     def wait(self, batch: Batch) -> Hashable:
         """Let further operations wait for the upload of a batch. Returns a key of the memory that it is in."""
         self.bring(batch)
-        slot = self._of(batch)
+        slot = self._slot(batch)
         self._ops.after(slot.uploaded)
         return slot.layout
 
     def arrays(self, batch: Batch, start: int, stop: int) -> dict[str, Array]:
         """Examples ``start:stop`` of a batch that was waited for, named as by :func:`raw_arrays`. Call :meth:`release`
         after the reads."""
-        return {name: array[start:stop] for name, array in self._of(batch).arrays.items()}
+        return {name: array[start:stop] for name, array in self._slot(batch).arrays.items()}
 
     def release(self, batch: Batch) -> None:
         """Mark the end of the reads of this batch that were issued by now."""
-        self._of(batch).read = self._ops.mark()
+        self._slot(batch).read = self._ops.mark()
 
     def arrive(self, batch: Batch) -> None:
         """Wait for the upload of a batch, if there is one."""
@@ -131,5 +131,5 @@ class Prefetcher:
             if slot.batch is batch:
                 slot.uploaded.wait()
 
-    def _of(self, batch: Batch) -> PrefetchSlot:
+    def _slot(self, batch: Batch) -> PrefetchSlot:
         return next(slot for slot in self._slots if slot.batch is batch)

@@ -106,9 +106,9 @@ class Worker:
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
         """Run one iteration on this rank's part of the global batch. Returns its loss summed over ranks; if ranks may
-        be k iterations apart (``facts.max_iteration_lag``), that of the iteration k before, or None if there is none;
-        on a device without other ranks, that of the iteration before; with dynamic batches, the loss of this part
-        alone. ``following()``: the next batch, whose upload to the device may start; or None."""
+        be k iterations apart (``facts.max_iteration_lag``), the loss of the iteration k before, or None if there is
+        none; on a device without other ranks, the loss of the iteration before; with dynamic batches, the loss of this
+        part alone. ``following()``: the next batch, whose upload to the device may start; or None."""
         self.activity.iteration = batch.iteration + 1
         self.hooks.before_iteration(batch.iteration)
         batch = self._partition.own(batch)
@@ -216,14 +216,14 @@ class Worker:
                 iteration = self._batch.batch.iteration
                 self.exchange.finish(iteration, self.rate(iteration))
             case _:
-                assert self._stage is not None, "all other instructions are those of a stage"
+                assert self._stage is not None, "a stage has all other instructions"
                 self._stage.run(instruction)
 
     def _replay(self) -> None:
         batch, ctx, feed = self._batch.batch, self.passes.ctx, self.passes.feed
         assert isinstance(feed, DeviceInput), "a slow rank replays nothing"
-        held = feed.hold(batch)
-        key = held, tuple(self._batch.micro), ctx.total, self.passes.denominator, ctx.space, ctx.space.replaced
+        memory = feed.hold(batch)
+        key = memory, tuple(self._batch.micro), ctx.total, self.passes.denominator, ctx.space, ctx.space.replaced
         self.ops.segment((self, *key), self._whole)
         feed.release(batch)
 
@@ -256,7 +256,7 @@ class Worker:
         return self.passes.forward(self.hooks.before_read)
 
     def _backward(self, micro: int, last: bool) -> Iterator[Span]:
-        """Run backward: the gradient of a shard replaces the last one in the arena; those of micro-batches add up."""
+        """Run backward: a shard's gradient replaces the last one in the arena; gradients of micro-batches add up."""
         return self.passes.backward(micro > 0 and not self._partition.shards, last)
 
     def _prefetch(self) -> None:
@@ -268,8 +268,8 @@ class Worker:
         """Wait for the oldest loss in flight. Raises DivergedError on every rank if it is not finite."""
         outcome = self._losses.next_outcome()
         if not math.isfinite(outcome.loss_sum):
-            own = (each for each in self._recent if each.batch.iteration == outcome.iteration)
-            self._divergence.raise_everywhere(outcome, next(own, self._batch))
+            batches = (each for each in self._recent if each.batch.iteration == outcome.iteration)
+            self._divergence.raise_everywhere(outcome, next(batches, self._batch))
         return outcome
 
     def _own_outcome(self) -> IterationLoss:

@@ -9,7 +9,6 @@ from ringtrain.data.batches.batches import Batch
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.nn.base import Shape
 from ringtrain.nn.losses import Loss
-from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 WrongExample = tuple[int, str]  # (example, what is wrong with it, for people)
@@ -17,48 +16,43 @@ WrongExample = tuple[int, str]  # (example, what is wrong with it, for people)
 
 def wrong_examples(loss: Loss, batch: Batch, output: Shape) -> list[WrongExample]:
     """The first such example of a rank's part of a batch, or none."""
-    found: list[WrongExample] = []
+    wrong: list[WrongExample] = []
     for part in filter(None, (batch, batch.partner)):
         if len(part.labels):
-            found += _first(
+            wrong += _first(
                 part.examples,
                 part.labels,
                 loss.unusable(part.labels, output),
-                Template(
-                    "the label of example {example:,} is {value}, for which --loss {loss} is not defined: no network "
-                    "can learn it; correct the data set, or leave the example out"
+                lambda example, value: (
+                    f"the label of example {example:,} is {value}, for which --loss {loss.name} is not defined"
                 ),
-                loss,
             )
             if part.images.size and part.images.dtype.kind == "f":
-                found += _first(
+                wrong += _first(
                     part.examples,
                     part.images,
                     ~np.isfinite(part.images),
-                    Template(
-                        "the input of example {example:,} has the value {value}: no network can learn it; correct "
-                        "the data set, or leave the example out"
-                    ),
-                    loss,
+                    lambda example, value: f"the input of example {example:,} has the value {value}",
                 )
-    return sorted(found)[:1]
+    return sorted(wrong)[:1]
 
 
-def _first(examples, values, wrong, text, loss: Loss) -> list[WrongExample]:
+def _first(examples, values, wrong, describe) -> list[WrongExample]:
     wrong = wrong.reshape(len(values), -1)
     rows = np.flatnonzero(wrong.any(axis=1))
     if not rows.size:
         return []
     row = int(rows[examples[rows].argmin()])
     value = values[row].reshape(-1)[wrong[row].argmax()]
-    return [(int(examples[row]), text(example=examples[row], value=value, loss=loss.name))]
+    advice = "no network can learn it; correct the data set, or leave the example out"
+    return [(int(examples[row]), f"{describe(examples[row], value)}: {advice}")]
 
 
-def raise_wrong_examples(transport: Transport, own: Sequence[WrongExample]) -> None:
+def raise_wrong_examples(transport: Transport, examples: Sequence[WrongExample]) -> None:
     """Raise DivergedError on every rank if one has such an example; it names the first one of all. Collective."""
-    found = [tuple(each) for each in transport.gather_json(own[0] if own else None) if each is not None]
-    if found:
-        raise everywhere(example_error(min(found)))
+    wrong = [tuple(each) for each in transport.gather_json(examples[0] if examples else None) if each is not None]
+    if wrong:
+        raise everywhere(example_error(min(wrong)))
 
 
 def example_error(wrong: WrongExample) -> DivergedError:

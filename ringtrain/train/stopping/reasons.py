@@ -80,10 +80,10 @@ def find_job_end(
     now: Callable[[], float] = time.time,
 ) -> JobEnd:
     """The end of rank 0's job, with ``--stop-before-s``. Collective. Raises UsageError as ``job_end``."""
-    given = config.stop_before_s
-    if given == 0:
+    before_s = config.stop_before_s
+    if before_s == 0:
         return JobEnd(None, 0)
     end = on_root(transport, lambda: job_end(environ, ask, now()))
-    if given is None and end is not None:
-        given = min(BEFORE_S, SHARE * max(0.0, end - now()))
-    return JobEnd(end, given or 0.0, now)
+    if before_s is None and end is not None:
+        before_s = min(BEFORE_S, SHARE * max(0.0, end - now()))
+    return JobEnd(end, before_s or 0.0, now)
