@@ -173,8 +173,7 @@ def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain,
 
 def test_the_micro_batches_of_a_run_are_noted(train, capsys):
     train(out="run", iterations=1, batch=30, accumulate=40)
-    note = says(few(40, "30 examples", "30 micro-batches"))
-    assert note in capsys.readouterr().out
+    assert few(40, "30 examples", "30 micro-batches").matches(capsys.readouterr().out)
 
 
 # ── what is refused, and going on ─────────────────────────────────────────────────────────────────────────────────────
