@@ -1,9 +1,10 @@
 import pytest
-from small_runs import DROPOUT_NET
+from small_runs import DIGITS, DROPOUT_NET
 
 from ringtrain.report import plots
 from ringtrain.train.start import start
 from ringtrain.transport.loopback import Loopback
+from tests.fakes.turns import OneAtATime
 
 DRAW = "ringtrain.train.start.start.draw_curves"
 
@@ -14,13 +15,30 @@ def alone():
 
 
 @pytest.fixture
-def train(alone, tmp_path, monkeypatch):
-    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
+def folder(tmp_path, monkeypatch):
+    """An empty folder, in which the process is, with the small net of DIGITS."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    return tmp_path
 
-    def run(run_file=None, **flags):
-        start.start(alone, run_file, {"model": "net.toml", "data": "digits", "ops": "reference", **flags})
+
+@pytest.fixture
+def train(alone, folder):
+    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
+
+    def run(run_file=None, stop=None, **flags):
+        start.start(alone, run_file, {**DIGITS, **flags}, stop)
+
+    return run
+
+
+@pytest.fixture
+def in_turns(monkeypatch):
+    """As ``everywhere``, of ranks that are apart: a seed decides who is ahead of whom."""
+
+    def run(size, function, seed=0):
+        with monkeypatch.context() as patched:
+            return OneAtATime(size, patched, seed).run(function)
 
     return run
 

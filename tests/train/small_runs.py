@@ -12,8 +12,14 @@ from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.checkpoints.state import Progress, capture, common_facts, restore
+from ringtrain.train.run.driver import make_driver
+from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.transports import DeviceTransport
 from tests.loopback.world import LoopbackWorld
+from tests.says import says
 from tests.tiers import lasting
+
+LOWER_THE_RATE = says("--lr", "--warmup", "--clip-norm", "--resume")  # the advice of DivergedError
 
 # A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.
 DROPOUT_NET = """
@@ -78,6 +84,7 @@ LAYERWISE = {
 }  # fmt: skip
 
 
+DIGITS = {"model": "net.toml", "data": "digits", "ops": "reference"}  # flags of a run in a folder
 FEW = 297  # examples: with batches of 30, the tenth and the twentieth are tails of 27
 ITERATIONS = lasting(22, 50)  # over both
 OVER_RANKS = lasting(22, 100)
@@ -100,41 +107,91 @@ def first_of(data, examples):
     return replace(data, train=train)
 
 
+def iterate(run, transport, start, stop, after=lambda batch: None):
+    """Run iterations ``start`` up to ``stop``, and ``after(batch)`` after each; the outcomes that iterations return."""
+    outcomes = []
+    with run.batches(transport, start, stop) as batches:
+        for batch in batches:
+            outcomes.append(run.worker.iterate(batch, batches.peek))
+            after(batch)
+    return list(filter(None, outcomes))
+
+
+def fake_gpu(transport, device=True, **options):
+    """(transport, operations) of a device that is not there; without ``device``, of the host."""
+    ops = FakeGpuOps(**options) if device else None
+    return (DeviceTransport(transport, ops) if device else transport), ops
+
+
+def means(outcomes):
+    """The loss of each iteration."""
+    return [outcome.loss_sum / outcome.valid for outcome in outcomes]
+
+
 def losses(transport, model_text, iterations, start=0, ops=None, **flags):
     """(loss of each iteration, weights as bytes-hash, host weights) of the first ``iterations`` iterations."""
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
-    with run.batches(transport, start, iterations) as batches:
-        outcomes = [run.worker.iterate(batch, batches.peek) for batch in batches]
-        outcomes += run.worker.drain()
-    found = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
-    return found, run.arena.hash(ops), ops.to_host(run.arena.weights)
+    outcomes = iterate(run, transport, start, iterations) + run.worker.drain()
+    return means(outcomes), run.arena.hash(ops), ops.to_host(run.arena.weights)
 
 
-def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
-    """Train from iteration ``start``, of the checkpoint ``found``. Returns (losses, host weights, the checkpoint at the
-    end); no weights on a rank that holds a part of the network."""
-    run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
-    if found is not None:
-        restore(run, ops, transport, common_facts(found), found if transport.rank == 0 else None)
-    outcomes = []
-    with run.batches(transport, start, iterations) as batches:
-        for batch in batches:
-            outcomes.append(run.worker.iterate(batch, batches.peek))
-            if batch.iteration + 1 in settle_at:
-                run.exchange.serving.drain_peers()
-                outcomes += run.worker.drain()
-                capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+def begun(transport, model_text, ops=None, checkpoint=None, **flags):
+    """As :func:`run_of`, of a run that goes on from a checkpoint, if there is one."""
+    run, ops = run_of(transport, model_text, ops, **flags)
+    if checkpoint is not None:
+        restore(run, ops, transport, common_facts(checkpoint), checkpoint if transport.rank == 0 else None)
+    return run, ops
+
+
+def trained(transport, model_text, iterations, start=0, checkpoint=None, settle_at=(), ops=None, **flags):
+    """Train from iteration ``start`` of a checkpoint. Returns (losses, host weights, the checkpoint at the end); no
+    weights on a rank that holds a part of the network."""
+    run, ops = begun(transport, model_text, ops, checkpoint, iterations=iterations, **flags)
+    settled = []
+
+    def settle(batch):
+        if batch.iteration + 1 in settle_at:
+            run.exchange.serving.drain_peers()
+            settled.extend(run.worker.drain())
+            capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+
+    outcomes = iterate(run, transport, start, iterations, settle)
     run.exchange.serving.drain_peers()
-    outcomes += run.worker.drain()
-    losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
-    checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
+    outcomes += settled + run.worker.drain()
+    outcomes.sort(key=lambda outcome: outcome.iteration)
+    state = capture(run, ops, transport, Progress(iteration=iterations))
     weights = None if transport.rank in run.roles.parts else ops.to_host(run.arena.weights)
-    return losses, weights, checkpoint
+    return means(outcomes), weights, state
 
 
-def apart(found, expected):
+def paced(transport, model_text, iterations, **flags):
+    """Losses, weights and lag of ranks that go at the pace of the strategy, with two meetings."""
+    run, ops = run_of(transport, model_text, examples=None, iterations=iterations, **flags)
+    outcomes = []
+    pace = make_driver(run, transport, 0, outcomes.append, lambda *_: None)
+    for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
+        assert not pace.train(first, stop)
+    pace.close()
+    run.exchange.synchronize()
+    weights = None if transport.rank in run.roles.parts else ops.to_host(run.arena.weights)
+    return means(outcomes), weights, run.exchange.serving.lag()
+
+
+def apart(ranks, expected):
     """How far the weights of all ranks are from the expected ones, by the largest of those."""
-    return max(np.max(np.abs(weights - expected)) for _, weights, _ in found) / np.max(np.abs(expected))
+    return max(np.max(np.abs(weights - expected)) for _, weights, _ in ranks) / np.max(np.abs(expected))
+
+
+def assert_equal(ranks, expected):
+    """All ranks have the weights of the expected run at the end, and its losses on the way, up to rounding."""
+    assert same_weights(ranks)
+    assert apart(ranks, expected[1]) <= 1e-12
+    for losses, *_ in ranks:
+        np.testing.assert_allclose(losses, expected[0][-len(losses) :], rtol=1e-11)
+
+
+def same_weights(ranks):
+    return len({weights.tobytes() for _, weights, *_ in ranks}) == 1
 
 
 def everywhere(size, function, **options):
@@ -144,14 +201,14 @@ def everywhere(size, function, **options):
 
 def on_ranks(size, work):
     """``work(transport)`` on each rank of a loopback world; what each returned, or the error it raised."""
-    world, found = LoopbackWorld(size), [None] * size
+    world, outcomes = LoopbackWorld(size), [None] * size
 
     def rank(number):
         transport = world.transport(number)
         try:
-            found[number] = work(transport)
+            outcomes[number] = work(transport)
         except Exception as error:
-            found[number] = error
+            outcomes[number] = error
         finally:
             transport.abandon()
 
@@ -160,17 +217,18 @@ def on_ranks(size, work):
         thread.start()
     for thread in threads:
         thread.join(120)
-    return found
+    return outcomes
 
 
 _results: dict = {}
 
 
-def results(size, net, iterations, nodes=1, found=None, **flags):
+def results(size, net, iterations, nodes=1, checkpoint=None, **flags):
     """What :func:`trained` returns on each rank, of a world of hosts, that holds the whole network. Each run is made
     once in a session."""
-    key = (size, net, iterations, str(nodes), id(found), *sorted((name, str(value)) for name, value in flags.items()))
-    if key not in _results:  # with `found`, whose id is then no other's
-        ranks = everywhere(size, lambda t: trained(t, net, iterations, found=found, **flags), nodes=nodes)
-        _results[key] = found, [each for each in ranks if each[1] is not None]
+    options = sorted((name, str(value)) for name, value in flags.items())
+    key = (size, net, iterations, str(nodes), id(checkpoint), *options)
+    if key not in _results:  # with the checkpoint, whose id is then no other's
+        ranks = everywhere(size, lambda t: trained(t, net, iterations, checkpoint=checkpoint, **flags), nodes=nodes)
+        _results[key] = checkpoint, [each for each in ranks if each[1] is not None]
     return _results[key][1]

@@ -117,7 +117,7 @@ class Strategy:
     devices   flags besides, with which it trains on devices
     files     whether a run in a folder is stopped and goes on
     stops     whether all ranks are asked to stop when one is told
-    told      the rank that is told to stop
+    victim    the rank that is told to stop
     """
 
     flags: dict
@@ -137,21 +137,21 @@ class Strategy:
     devices: tuple[dict, ...] = ({},)
     files: bool = True
     stops: bool = True
-    told: int = 2
+    victim: int = 2
 
 
 def averaging(says, flags, **more):
     """Averaging now and then."""
-    given = {"sync": "averaging", "average_every": 4, **flags}
+    options = {"sync": "averaging", "average_every": 4, **flags}
     says = f"averaging every 4, momentum: {says} (ring)"
     more = {"learns": 0.15, "devices": ({"average_every": 2},), "files": False, "stops": False, **more}
-    return Strategy(given, says, exact=False, like=None, **more)
+    return Strategy(options, says, exact=False, like=None, **more)
 
 
 def compressed(says, flags, **more):
     """Factors and elements go on alike under any optimizer: one is asked."""
-    given = {"exact": False, "like": None, "learns": 1 / 3, "cannot": ("adamw", "rmsprop"), "stops": False, **more}
-    return Strategy(flags, f"{says}, error feedback (ring)", **given)
+    options = {"exact": False, "like": None, "learns": 1 / 3, "cannot": ("adamw", "rmsprop"), "stops": False, **more}
+    return Strategy(flags, f"{says}, error feedback (ring)", **options)
 
 
 def apart(says, flags, **more):
@@ -295,7 +295,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             {"servers": 2, "clip_norm": 0.5, "server_levels": 2},
         ),
     ),
-    "dedicated server": apart(None, {**SERVER, "dedicated": True}, told=0),  # which serves
+    "dedicated server": apart(None, {**SERVER, "dedicated": True}, victim=0),  # which serves
     "stale server": apart("server on rank 0, staleness 2", {**SERVER, "staleness": 2}),
     "asynchronous server": apart("server on rank 0, asynchronous", {**SERVER, "asynchronous": True}),
     "asynchronous averaging": apart(
@@ -358,7 +358,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
     ),
     "pipeline, stale server": apart(None, {**SERVER, "fc": "pipeline", "staleness": 2}),
     # Who takes no parts of batches waits for the next meeting.
-    "pipeline, asynchronous server": apart(None, {**SERVER, "fc": "pipeline", "asynchronous": True}, told=1),
+    "pipeline, asynchronous server": apart(None, {**SERVER, "fc": "pipeline", "asynchronous": True}, victim=1),
     "whole-batch norm": Strategy(
         {"batch_norm": "sync"},
         None,

@@ -1,6 +1,7 @@
 """Small runs of each loss: a net, and a data set of random numbers with labels of its shape."""
 
 import numpy as np
+from small_runs import iterate, means
 
 from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import DataSet
@@ -41,8 +42,8 @@ TASKS = {
 
 
 def data_of(task, labels=None, nan_at=None) -> DataSet:
-    model, _, own = TASKS[task]
-    labels = own if labels is None else labels
+    model, _, default = TASKS[task]
+    labels = default if labels is None else labels
     shape = spec.parse_model(model, "task").input.shape
     images = np.random.default_rng(9).integers(0, 256, (COUNT, *shape)).astype(np.uint8)
     inputs = images
@@ -59,8 +60,8 @@ def task_run(transport, task, labels=None, ops=None, nan_at=None, **flags):
     """The assembly of a task's run, and its operations: those of its flags unless given."""
     text, loss, _ = TASKS[task]
     model = spec.parse_model(text, "task")
-    given = {"model": "task", "loss": loss, "batch": BATCH, "lr": 0.1, "check_collectives": False, "dtype": "float64"}
-    config = resolve(("flags", {**given, "ops": "reference", "iterations": 6, **flags}))
+    options = {"model": "task", "loss": loss, "batch": BATCH, "lr": 0.1, "check_collectives": False, "dtype": "float64"}
+    config = resolve(("flags", {**options, "ops": "reference", "iterations": 6, **flags}))
     ops = ops or make_ops(config.device.ops, config.device.dtype)
     return assemble(config, model, data_of(task, labels, nan_at), transport, ops, lambda: False), ops
 
@@ -68,11 +69,8 @@ def task_run(transport, task, labels=None, ops=None, nan_at=None, **flags):
 def train_task(transport, task, iterations=6, **flags):
     """(loss of each iteration, host weights) after ``iterations``."""
     run, ops = task_run(transport, task, **flags)
-    found = []
-    with run.batches(transport, 0, iterations) as batches:
-        for batch in batches:
-            found.append(run.worker.iterate(batch, batches.peek))
+    outcomes = iterate(run, transport, 0, iterations)
     run.exchange.serving.drain_peers()
-    found += run.worker.drain()
+    outcomes += run.worker.drain()
     run.exchange.synchronize()
-    return [each.loss_sum / each.valid for each in found if each], ops.to_host(run.arena.weights)
+    return means(outcomes), ops.to_host(run.arena.weights)

@@ -3,18 +3,24 @@ kernels that train by default."""
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, LAYERWISE, NETS, OVER_RANKS, PAST_A_TAIL, apart, results
+from small_runs import (
+    BATCH_NORM_NET,
+    DROPOUT_NET,
+    LAYERWISE,
+    NETS,
+    OVER_RANKS,
+    PAST_A_TAIL,
+    apart,
+    results,
+    same_weights,
+)
 
 from tests.tiers import lasting
 
 
-def relative(found, expected):
-    found, expected = np.asarray(found), np.asarray(expected)
-    return np.max(np.abs(found - expected) / np.abs(expected))
-
-
-def same_weights(ranks):
-    return len({weights.tobytes() for _, weights, _ in ranks}) == 1
+def relative(values, expected):
+    values, expected = np.asarray(values), np.asarray(expected)
+    return np.max(np.abs(values - expected) / np.abs(expected))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -83,6 +89,6 @@ def test_losses_and_weights_are_those_of_one_rank(net):
 
 @pytest.mark.parametrize("way", EXACT)
 def test_exact_strategies_are_one_rank(way):
-    flags, given = EXACT[way]
-    found = compiled(3, DROPOUT_NET, PAST_A_TAIL, **given, **flags)
-    assert apart(found, compiled(1, DROPOUT_NET, PAST_A_TAIL, **given)[0][1]) <= 1e-12
+    flags, common = EXACT[way]
+    ranks = compiled(3, DROPOUT_NET, PAST_A_TAIL, **common, **flags)
+    assert apart(ranks, compiled(1, DROPOUT_NET, PAST_A_TAIL, **common)[0][1]) <= 1e-12

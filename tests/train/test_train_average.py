@@ -2,17 +2,9 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, everywhere, run_of
+from small_runs import BATCH_NORM_NET, begun, everywhere, iterate, run_of, same_weights
 
-from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.checkpoints.state import (
-    Progress,
-    averaged_weights,
-    by_name,
-    capture,
-    common_facts,
-    restore,
-)
+from ringtrain.train.checkpoints.state import Progress, averaged_weights, by_name, capture
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
@@ -36,19 +28,17 @@ WORLDS = {
 }
 
 
-def averages(transport, stop, first=0, found=None, **flags):
+def averages(transport, stop, first=0, checkpoint=None, **flags):
     """(the weights after each update, those that evaluations have, the checkpoint) of iterations up to ``stop``."""
-    ops = make_ops("reference", "float64")
-    run, _ = run_of(transport, BATCH_NORM_NET, ops, **{"iterations": stop, **OPTIMIZER, **flags})
-    if found is not None:
-        restore(run, ops, transport, common_facts(found), found if transport.rank == 0 else None)
+    run, ops = begun(transport, BATCH_NORM_NET, None, checkpoint, **{"iterations": stop, **OPTIMIZER, **flags})
     updated = []
-    with run.batches(transport, first, stop) as batches:
-        for batch in batches:
-            run.worker.iterate(batch, batches.peek)
-            run.exchange.serving.drain_peers()
-            run.exchange.synchronize()
-            updated.append(run.arena.weights.copy())
+
+    def update(batch):
+        run.exchange.serving.drain_peers()
+        run.exchange.synchronize()
+        updated.append(run.arena.weights.copy())
+
+    iterate(run, transport, first, stop, update)
     before = run.arena.weights.copy()
     with averaged_weights(run):
         evaluated = run.arena.weights.copy()
@@ -66,34 +56,28 @@ def test_it_is_the_average_of_the_weights_after_each_update(name):
         average = DECAY * average + (1 - DECAY) * weights
     np.testing.assert_allclose(evaluated, average, rtol=1e-12, atol=1e-15)
     assert np.abs(evaluated - updated[-1]).max() > 1e-4
-    for _, own, _ in ranks if name != "pipeline" else ranks[:1]:
-        assert own.tobytes() == evaluated.tobytes()
+    assert same_weights(ranks if name != "pipeline" else ranks[:1])
     kept, averaged = weights_for_use(checkpoint)
     raw, not_averaged = weights_for_use(checkpoint, raw=True)
     assert averaged and not not_averaged
     run = everywhere(1, lambda t: run_of(t, BATCH_NORM_NET, dtype="float64")[0])[0]
-    for name, array in by_name(run.arena, evaluated).items():
-        assert kept[name].tobytes() == array.tobytes()
-    for name, array in by_name(run.arena, updated[-1]).items():
-        assert raw[name].tobytes() == array.tobytes()
+    for arrays, flat in ((kept, evaluated), (raw, updated[-1])):
+        for name, array in by_name(run.arena, flat).items():
+            assert arrays[name].tobytes() == array.tobytes()
 
 
 def test_a_run_goes_on_with_it_under_another_strategy_at_another_number_of_ranks():
     whole = averages(Loopback(), ITERATIONS)[1]
-    found = everywhere(3, lambda t: averages(t, 2, sync="sharded"))[0][2]
-    found = everywhere(2, lambda t: averages(t, 4, 2, found, sync="server"))[0][2]
-    for _, evaluated, _ in everywhere(4, lambda t: averages(t, ITERATIONS, 4, found)):
+    second = everywhere(3, lambda t: averages(t, 2, sync="sharded"))[0][2]
+    fourth = everywhere(2, lambda t: averages(t, 4, 2, second, sync="server"))[0][2]
+    for _, evaluated, _ in everywhere(4, lambda t: averages(t, ITERATIONS, 4, fourth)):
         np.testing.assert_allclose(evaluated, whole, rtol=1e-9, atol=1e-12)
 
 
 def test_there_is_none_before_the_first_update():
     _, evaluated, checkpoint = averages(Loopback(), 1, sync="delayed", clip_norm=None)
     assert weights_for_use(checkpoint)[1] is False
-    assert evaluated.tobytes() == make_first().tobytes()
-
-
-def make_first():
-    return run_of(Loopback(), BATCH_NORM_NET, dtype="float64")[0].arena.weights
+    assert evaluated.tobytes() == run_of(Loopback(), BATCH_NORM_NET, dtype="float64")[0].arena.weights.tobytes()
 
 
 def test_evaluations_have_it_unless_told_otherwise(tmp_path, monkeypatch):

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhere, results, run_of, trained
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhere, iterate, results, run_of, trained
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
@@ -45,18 +44,15 @@ def test_a_loss_that_overflows_names_the_layer_on_every_rank():
     assert everywhere(3, body) == [True] * 3
 
 
-@pytest.mark.parametrize("found", [("fc", "conv1"), ("conv1", "fc"), (None, "conv1")])
-def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(found):
+@pytest.mark.parametrize("nonfinite", [("fc", "conv1"), ("conv1", "fc"), (None, "conv1")])
+def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(nonfinite):
     def body(t):
         run, ops = run_of(t, DROPOUT_NET, accumulate=2)
         ops.fill(run.arena.weights, np.nan)
-        layers = iter(found)
+        layers = iter(nonfinite)
         run.worker.passes.graph.first_nonfinite = lambda ctx, tapes: next(layers)
-        with (
-            run.batches(t, 0, 1) as batches,
-            pytest.raises(DivergedError, match=says("'conv1'")),
-        ):
-            run.worker.iterate(next(batches))
+        with pytest.raises(DivergedError, match=says("'conv1'")):
+            iterate(run, t, 0, 1)
             run.worker.drain()
 
     everywhere(1, body)
@@ -66,27 +62,23 @@ def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(fou
 def test_ghosts_of_a_size_of_their_own():
     want = serial(20, BATCH_NORM_NET.replace("ghost = 8", "ghost = 5"))
     for size in (1, 3):
-        found = everywhere(size, lambda t: trained(t, BATCH_NORM_NET, 20, dtype="float64", batch_norm="ghost:5"))
-        assert apart(found, want) <= 1e-12
+        ranks = everywhere(size, lambda t: trained(t, BATCH_NORM_NET, 20, dtype="float64", batch_norm="ghost:5"))
+        assert apart(ranks, want) <= 1e-12
 
 
 def test_too_few_ghosts_for_the_ranks():
-    told = says("--batch", "--batch-norm", 30, 2, 16, 3, 33)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=says("--batch", "--batch-norm", 30, 2, 16, 3, 33)):
         everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))
 
 
 # ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("told", "words"), [("sync", says("normalisation", "summed")), ("ghost:16", says(16, "normalisation", "ghost"))]
+    ("setting", "words"), [("sync", says("normalisation", "summed")), ("ghost:16", says(16, "normalisation", "ghost"))]
 )
-def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, told, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
-    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "algorithm": "ring", "iterations": 1}
-    alone = Loopback()
-    start(alone, None, {**flags, "out": "run", "batch_norm": told})
-    texts = [note["text"] for note in records(tmp_path / "run", "note")]
+def test_the_log_says_what_is_not_as_in_the_model_file(train, folder, setting, words):
+    (folder / "net.toml").write_text(BATCH_NORM_NET)
+    train(out="run", algorithm="ring", iterations=1, batch_norm=setting)
+    texts = [note["text"] for note in records(folder / "run", "note")]
     assert [text for text in texts if "batch norm" in text] == [words]
 
 

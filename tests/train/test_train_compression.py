@@ -28,8 +28,8 @@ def test_the_residual_is_of_what_was_left_out(method):
 
 @pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}, {"optimizer": "lamb", "lr": 0.01}])
 def test_all_elements_are_all_reduce(flags):
-    found = compressed(3, 20, bucket_bytes=2000, compress="top-k", compress_ratio=1.0, **flags)
-    assert apart(found, serial(20, **flags)[1]) <= 1e-12
+    ranks = compressed(3, 20, bucket_bytes=2000, compress="top-k", compress_ratio=1.0, **flags)
+    assert apart(ranks, serial(20, **flags)[1]) <= 1e-12
 
 
 def test_factors_of_full_rank_are_all_reduce():
@@ -47,16 +47,16 @@ def test_gradients_go_whole_up_to_then():
 def test_largest_elements_go_on_at_another_number_of_ranks():
     """Where nothing is left out later, all that was left out before has been learnt from."""
     begun = compressed(3, 10, **TOP_K)[0][2]
-    want = compressed(1, start=10, found=begun, iterations=20, **{**TOP_K, "compress_ratio": 1.0})
+    want = compressed(1, start=10, checkpoint=begun, iterations=20, **{**TOP_K, "compress_ratio": 1.0})
     for size in (2, 4):
-        found = compressed(size, start=10, found=begun, iterations=20, **{**TOP_K, "compress_ratio": 1.0})
-        assert apart(found, want[0][1]) <= 1e-12
+        ranks = compressed(size, start=10, checkpoint=begun, iterations=20, **{**TOP_K, "compress_ratio": 1.0})
+        assert apart(ranks, want[0][1]) <= 1e-12
     begun = deepcopy(begun)
     begun.optimizer["residual"] = {name: 0 * x for name, x in begun.optimizer["residual"].items()}
-    assert apart(compressed(2, start=10, found=begun, iterations=20, **TOP_K), want[0][1]) > 1e-4
+    assert apart(compressed(2, start=10, checkpoint=begun, iterations=20, **TOP_K), want[0][1]) > 1e-4
 
 
 def test_a_run_of_whole_gradients_goes_on_compressed():
     begun = serial(5)[2]
-    found = compressed(2, start=5, found=begun, iterations=10, compress="top-k", compress_ratio=1.0)
-    assert apart(found, serial(10)[1]) <= 1e-12
+    ranks = compressed(2, start=5, checkpoint=begun, iterations=10, compress="top-k", compress_ratio=1.0)
+    assert apart(ranks, serial(10)[1]) <= 1e-12

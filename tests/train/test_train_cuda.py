@@ -44,25 +44,25 @@ RESPONSE = DROPOUT_NET  # local response in place of batch normalisation
 def on_cuda(transport, model_text, iterations, precision="float32", **flags):
     ops = cuda_ops("float32", precision)
     transport = DeviceTransport(transport, ops.runtime, STAGED)
-    given = {"device": "cuda", "precision": precision, **flags}
-    return losses(transport, model_text, iterations, ops=ops, **given), ops.describe()
+    options = {"device": "cuda", "precision": precision, **flags}
+    return losses(transport, model_text, iterations, ops=ops, **options), ops.describe()
 
 
 @pytest.mark.parametrize("model_text", [MLP, CONVOLUTION], ids=["mlp", "convolution"])
 def test_the_loss_is_that_of_the_host(model_text):
     ((host, _, weights),) = everywhere(1, lambda t: losses(t, model_text, 20))
-    (((device, _, own), words),) = everywhere(1, lambda t: on_cuda(t, model_text, 20))
+    (((device, _, device_weights), words),) = everywhere(1, lambda t: on_cuda(t, model_text, 20))
     assert device == pytest.approx(host, abs=1e-4)
-    assert own == pytest.approx(weights, abs=1e-4)
+    assert device_weights == pytest.approx(weights, abs=1e-4)
     assert "segments recorded" in words and "run anew" not in words
 
 
 def test_two_ranks_agree_and_learn_what_the_host_learns():
     flags = {"optimizer": "nesterov", "accumulate": 2, "bucket_bytes": 1, "overlap": "forward"}
     host = everywhere(2, lambda t: losses(t, RESPONSE, 6, **flags))[0][0]
-    found = everywhere(2, lambda t: on_cuda(t, RESPONSE, 6, **flags))
-    assert found[0][0][0] == found[1][0][0]
-    assert found[0][0][0] == pytest.approx(host, abs=1e-4)
+    ranks = everywhere(2, lambda t: on_cuda(t, RESPONSE, 6, **flags))
+    assert ranks[0][0][0] == ranks[1][0][0]
+    assert ranks[0][0][0] == pytest.approx(host, abs=1e-4)
 
 
 @pytest.mark.parametrize(("precision", "near"), [("bfloat16", 0.05), ("float16", 0.01)])

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, everywhere, run_of, trained
+from small_runs import BATCH_NORM_NET, everywhere, iterate, run_of, trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE
@@ -59,9 +59,9 @@ def test_a_reproducible_run_has_the_same_bits_at_any_number_of_ranks(hasty):
     ((losses, weights), chosen) = everywhere(1, body)[0]
     assert chosen and all(not seconds and name not in ("cuBLAS", "cuDNN") for name, seconds in chosen)
     for size in (2, 3):
-        for (own, held), _ in everywhere(size, body):
-            assert own == losses
-            np.testing.assert_array_equal(held, weights)
+        for (rank_losses, rank_weights), _ in everywhere(size, body):
+            assert rank_losses == losses
+            np.testing.assert_array_equal(rank_weights, weights)
 
 
 def test_a_trace_has_the_times_of_its_stream(tmp_path):
@@ -71,9 +71,7 @@ def test_a_trace_has_the_times_of_its_stream(tmp_path):
         path = tmp_path / "trace.json" if transport.rank == 0 else None
         tracing = Tracer(run.worker, end, range(1, 3), path)
         tracing.align()
-        with run.batches(end, 0, 3) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, end, 0, 3)
         tracing.write_all()
 
     everywhere(2, body)

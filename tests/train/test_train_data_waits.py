@@ -5,7 +5,7 @@ from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import DIGITS, everywhere
 
 from ringtrain.train.run import driver
 from ringtrain.train.start.start import start
@@ -17,7 +17,7 @@ ITERATIONS, BATCH = 12, 30
 
 
 @pytest.fixture
-def waited(monkeypatch, tmp_path):
+def waited(monkeypatch, folder):
     """waited(waits): the records of the end, by kind, of a run whose iterations take a second on each rank, and whose
     ranks wait for ``waits[rank]`` seconds before each."""
 
@@ -35,31 +35,29 @@ def waited(monkeypatch, tmp_path):
             local.rank = transport.rank
             start(transport, None, dict(flags), StopFlag())
 
-        (tmp_path / "net.toml").write_text(DROPOUT_NET)
-        flags = {"model": str(tmp_path / "net.toml"), "data": "digits", "ops": "reference", "algorithm": "ring"}
-        flags |= {"iterations": ITERATIONS, "batch": BATCH, "out": str(tmp_path / "run")}
+        flags = {**DIGITS, "algorithm": "ring", "iterations": ITERATIONS, "batch": BATCH, "out": "run"}
         monkeypatch.setattr(driver, "time", SimpleNamespace(perf_counter=clock))
         everywhere(len(waits), trained)
-        return {kind: records(tmp_path / "run", kind) for kind in ("ranks", "note", "end")}
+        return {kind: records(folder / "run", kind) for kind in ("ranks", "note", "end")}
 
     return run
 
 
-def notes(found):
-    return [note["text"] for note in found["note"] if "waited" in note["text"]]
+def notes(events):
+    return [note["text"] for note in events["note"] if "waited" in note["text"]]
 
 
 def test_the_rank_that_waits_longest_is_noted(waited):
-    found = waited(0.125, 1.0)
-    assert notes(found) == [says(1, f"{11 / 23:.0%}")]
+    events = waited(0.125, 1.0)
+    assert notes(events) == [says(1, f"{11 / 23:.0%}")]
     # The loader starts with the first iteration, whose wait does not count.
-    assert found["ranks"][0]["waited_s"] == [11 * 0.125, 11.0]
-    assert found["ranks"][0]["training_s"] == [12.0, 12.0]
-    assert found["end"][0]["images_per_s"] == pytest.approx(BATCH / 1.125)
+    assert events["ranks"][0]["waited_s"] == [11 * 0.125, 11.0]
+    assert events["ranks"][0]["training_s"] == [12.0, 12.0]
+    assert events["end"][0]["images_per_s"] == pytest.approx(BATCH / 1.125)
 
 
 @pytest.mark.parametrize("waits", [(0.0, 0.0), (0.03125, 0.0), (0.25, 0.375)])
 def test_short_waits_are_recorded_and_not_noted(waited, waits):
     """They are below a twentieth of the time, or below five seconds."""
-    found = waited(*waits)
-    assert notes(found) == [] and found["ranks"][0]["waited_s"] == [11 * wait for wait in waits]
+    events = waited(*waits)
+    assert notes(events) == [] and events["ranks"][0]["waited_s"] == [11 * wait for wait in waits]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of, trained
+from small_runs import BATCH_NORM_NET, NETS, everywhere, fake_gpu, iterate, losses, run_of, trained
 
 from ringtrain.exchange.update.loss_scale import NAMES
 from ringtrain.ops.update import FACTOR
@@ -18,52 +18,47 @@ from tests.tiers import daily, thorough
 
 def on_device(transport, model_text, iterations, early=False, **flags):
     ops = FakeGpuOps(HostRuntime(early), flags.get("dtype", "float32"))
-    found = losses(DeviceTransport(transport, ops), model_text, iterations, ops=ops, **flags)
+    device_losses = losses(DeviceTransport(transport, ops), model_text, iterations, ops=ops, **flags)
     assert ops.replays > 0
-    return found
+    return device_losses
 
 
-@pytest.mark.parametrize("model_text", [DROPOUT_NET, BATCH_NORM_NET], ids=["dropout", "batch norm"])
-@pytest.mark.parametrize(("size", "early"), [(1, False), (2, True)])
-def test_training_is_that_of_the_host_bit_by_bit(size, early, model_text):
-    host = everywhere(size, lambda t: losses(t, model_text, 12))
-    device = everywhere(size, lambda t: on_device(t, model_text, 12, early))
-    assert [found[:2] for found in device] == [found[:2] for found in host]
+TRAINED = [
+    {"optimizer": "adamw"},
+    {"optimizer": "adam", "ema": 0.9},
+    {"optimizer": "rmsprop", "eps": 1e-6, "ema": 0.9},
+    {"optimizer": "nesterov", "clip_norm": 0.5},
+    {"optimizer": "lars", "trust_coefficient": 0.1},
+    {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},
+    {"accumulate": 3},
+    {"bucket_bytes": 1},
+    {"wire": "bfloat16"},
+]
+FROZEN = [{"freeze": "conv1,norm1"}, {"freeze": "norm1,fc.bias"}]
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("net", "size", "early", "iterations", "flags"),
     [
-        {"optimizer": "adamw"},
-        {"optimizer": "adam", "ema": 0.9},
-        {"optimizer": "rmsprop", "eps": 1e-6, "ema": 0.9},
-        {"optimizer": "nesterov", "clip_norm": 0.5},
-        {"optimizer": "lars", "trust_coefficient": 0.1},
-        {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},
-        {"accumulate": 3},
-        {"bucket_bytes": 1},
-        {"wire": "bfloat16"},
+        *((net, size, early, 12, {}) for net in NETS for size, early in ((1, False), (2, True))),
+        *(("dropout", 2, False, 6, flags) for flags in TRAINED),
+        *(("ghost", 2, False, 6, flags) for flags in FROZEN),
     ],
     ids=str,
 )
-def test_optimizers_clipping_and_accumulation(flags):
-    host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 6, **flags))
-    device = everywhere(2, lambda t: on_device(t, DROPOUT_NET, 6, **flags))
-    assert [found[:2] for found in device] == [found[:2] for found in host]
-
-
-@pytest.mark.parametrize("freeze", ["conv1,norm1", "norm1,fc.bias"])
-def test_frozen_layers(freeze):
-    host = everywhere(2, lambda t: losses(t, BATCH_NORM_NET, 6, freeze=freeze))
-    device = everywhere(2, lambda t: on_device(t, BATCH_NORM_NET, 6, freeze=freeze))
-    assert [found[:2] for found in device] == [found[:2] for found in host]
+def test_training_is_that_of_the_host_bit_by_bit(net, size, early, iterations, flags):
+    host = everywhere(size, lambda t: losses(t, NETS[net], iterations, **flags))
+    device = everywhere(size, lambda t: on_device(t, NETS[net], iterations, early, **flags))
+    assert [rank[:2] for rank in device] == [rank[:2] for rank in host]
 
 
 def of_precision(transport, precision, iterations=20, **flags):
     ops = FakeGpuOps(precision=precision)
-    given = {"device": "cuda", "precision": precision, **flags}
-    found, weights, checkpoint = trained(DeviceTransport(transport, ops), BATCH_NORM_NET, iterations, ops=ops, **given)
-    return found, weights, checkpoint
+    options = {"device": "cuda", "precision": precision, **flags}
+    values, weights, checkpoint = trained(
+        DeviceTransport(transport, ops), BATCH_NORM_NET, iterations, ops=ops, **options
+    )
+    return values, weights, checkpoint
 
 
 @pytest.mark.parametrize(
@@ -87,8 +82,8 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
     @np.errstate(all="ignore")
     def body(t):
         ops = FakeGpuOps(precision="float16")
-        given = {"device": "cuda", "precision": "float16", "iterations": 14, **flags}
-        run, _ = run_of(DeviceTransport(t, ops), BATCH_NORM_NET, ops, **given)
+        options = {"device": "cuda", "precision": "float16", "iterations": 14, **flags}
+        run, _ = run_of(DeviceTransport(t, ops), BATCH_NORM_NET, ops, **options)
         run.scale.restore(dict.fromkeys(NAMES, 0) | {NAMES[FACTOR]: 2.0**24})
         scales, hashes = [], []
         with run.batches(t, 0, 14) as batches:
@@ -102,9 +97,9 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
         step = run.exchange.owned_state.state()["step"]
         return scales, hashes, step
 
-    found = everywhere(2, body)
-    scales, hashes, step = found[0]
-    assert found[1] == found[0]
+    every = everywhere(2, body)
+    scales, hashes, step = every[0]
+    assert every[1] == every[0]
     assert scales[0] == (2.0**23, 1)  # left out, and halved
     skipped = scales[-1][1]
     assert 1 <= skipped < 14 and step == 14 - skipped
@@ -114,10 +109,10 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
 
 
 def test_the_factor_goes_on_from_a_checkpoint():
-    def body(t, found=None, start=0):
+    def body(t, checkpoint=None, start=0):
         ops = FakeGpuOps(precision="float16")
-        given = {"device": "cuda", "precision": "float16", "examples": None}
-        return trained(DeviceTransport(t, ops), BATCH_NORM_NET, start + 3, start, found, ops=ops, **given)[2]
+        options = {"device": "cuda", "precision": "float16", "examples": None}
+        return trained(DeviceTransport(t, ops), BATCH_NORM_NET, start + 3, start, checkpoint, ops=ops, **options)[2]
 
     first = everywhere(1, body)[0]
     assert (first.scalars["loss_scale"], first.scalars["loss_scale_good"]) == (65536, 3)
@@ -133,8 +128,8 @@ def test_of_weights_that_are_updated_as_forward_reads_them_none_is_rounded_befor
 
     def body(t, overlap):
         ops = cuda_ops(precision="bfloat16")
-        given = {"precision": "bfloat16", "batch_norm": "sync", "overlap": overlap, "bucket_bytes": 1}
-        return losses(DeviceTransport(t, ops), BATCH_NORM_NET, 3, ops=ops, **given)[0]
+        options = {"precision": "bfloat16", "batch_norm": "sync", "overlap": overlap, "bucket_bytes": 1}
+        return losses(DeviceTransport(t, ops), BATCH_NORM_NET, 3, ops=ops, **options)[0]
 
     assert everywhere(1, lambda t: body(t, "forward")) == everywhere(1, lambda t: body(t, "backward"))
 
@@ -143,17 +138,16 @@ def test_an_epoch_with_its_tail_and_an_evaluation_between():
     """297 examples in batches of 100: arrays grow at the evaluation, and a tail is recorded by itself."""
 
     def body(transport, device):
-        ops = FakeGpuOps() if device else None
-        transport = DeviceTransport(transport, ops) if device else transport
+        transport, ops = fake_gpu(transport, device)
         run, ops = run_of(transport, BATCH_NORM_NET, ops, batch=100, iterations=11)
-        found = []
-        with run.batches(transport, 0, 11) as batches:
-            for batch in batches:
-                outcome = run.worker.iterate(batch, batches.peek)
-                found.append((outcome.loss_sum, outcome.examples))
-                if batch.iteration in (1, 6):
-                    found.append(run.evaluator.score(run.data.test, 520))
-        return found, run.arena.hash(ops)
+        scores = []
+
+        def score(batch):
+            if batch.iteration in (1, 6):
+                scores.append(run.evaluator.score(run.data.test, 520))
+
+        outcomes = iterate(run, transport, 0, 11, score)
+        return [(each.loss_sum, each.examples) for each in outcomes], scores, run.arena.hash(ops)
 
     host, device = (everywhere(2, lambda t, d=d: body(t, d)) for d in (False, True))
     assert host == device
@@ -161,8 +155,7 @@ def test_an_epoch_with_its_tail_and_an_evaluation_between():
 
 def test_evaluation():
     def scored(transport, device: bool):
-        ops = FakeGpuOps() if device else None
-        transport = DeviceTransport(transport, ops) if device else transport
+        transport, ops = fake_gpu(transport, device)
         run, _ = run_of(transport, BATCH_NORM_NET, ops)
         return run.evaluator.score(run.data.test, 100)
 
@@ -196,8 +189,8 @@ def gives_the_bits_of_hosts(size, flags, mapped=False, nodes=1):
 
     def body(transport, ops):
         end = DeviceTransport(transport, ops, mapped) if ops else transport
-        found, weights, _ = trained(end, BATCH_NORM_NET, 4, ops=ops, settle_at=(3,), **flags)
-        return found, weights.tobytes()
+        values, weights, _ = trained(end, BATCH_NORM_NET, 4, ops=ops, settle_at=(3,), **flags)
+        return values, weights.tobytes()
 
     def run(make_ops):
         return everywhere(size, lambda t: body(t, make_ops()), nodes=nodes)

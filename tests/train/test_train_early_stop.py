@@ -6,11 +6,9 @@ import pytest
 
 from ringtrain.config.record import make_config
 from ringtrain.errors import ConfigError
-from ringtrain.nn.losses import LOSSES
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.outcome import read_outcome
 from ringtrain.train import evaluate
-from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.checkpoints import early_stop
 from ringtrain.train.evaluate import Score
 from ringtrain.train.start.start import start
@@ -31,9 +29,9 @@ def train(tmp_path, monkeypatch):
     def score(evaluator, *_):
         return Score(*scores.pop(0), 360)
 
-    def run(given=SCORES, ranks=1, **flags):
+    def run(evaluations=SCORES, ranks=1, **flags):
         """Its evaluations have these scores, one after another."""
-        scores[:] = given
+        scores[:] = evaluations
         monkeypatch.setattr(evaluate.Evaluator, "score", score)
         flags = {"model": "net.toml", "data": "digits", "out": "run", "epochs": len(SCORES), **flags}
         start(Loopback(), None, flags)
@@ -91,13 +89,6 @@ def test_data_without_a_test_part_are_refused():
     config, data = make_config(early_stop=3), SimpleNamespace(test=None, name="photos")
     with pytest.raises(ConfigError, match=says("--early-stop", 3, "photos")):
         early_stop.check_early_stop(config, data)
-
-
-def test_a_task_without_accuracy_has_its_best_by_loss(monkeypatch):
-    monkeypatch.setitem(LOSSES, "values", SimpleNamespace(accuracy=False))
-    assert best_by_of(make_config(loss="values")) == "loss"
-    with pytest.raises(ConfigError, match=says("--best-by", "--loss", "values")):
-        best_by_of(make_config(loss="values", best_by="accuracy"))
 
 
 def test_a_run_that_leaves_its_best_checkpoint_behind_counts_anew(train, tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
+from small_runs import DIGITS, DROPOUT_NET, everywhere, iterate, on_ranks, run_of
 
 from ringtrain.config.record import TrainConfig, make_config
 from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
@@ -68,11 +68,9 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
 
 
 @pytest.fixture
-def begun(tmp_path, monkeypatch):
+def begun(folder):
     """Flags of a run that has finished three iterations of nine."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
-    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto"}
+    flags = {**DIGITS, "out": "run", "resume": "auto"}
     start(Loopback(), None, {**flags, "iterations": 3}, StopFlag())
     return {**flags, "iterations": 9}
 
@@ -88,12 +86,12 @@ def recovered(flags, checkpoint):
 
 def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_disk(begun, tmp_path):
     """Of a state in memory alone there is no checkpoint to go on from later."""
-    held = RunFolder("run").latest().checkpoint
+    stored = RunFolder("run").latest().checkpoint
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         with pytest.raises(Interrupted, match="^" + says("--out", "--resume", "by SIGUSR1", 4, "run")):
-            run_training(Loopback(), read_options(None, begun), stop, recovered(begun, held))
+            run_training(Loopback(), read_options(None, begun), stop, recovered(begun, stored))
     assert RunFolder("run").latest().checkpoint.iteration == 4
 
 
@@ -132,9 +130,9 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
         elastic.train()
 
     assert [type(error) for error in on_ranks(2, body)] == [CheckpointError] * 2
-    found = outcome.read_outcome(folder.path)
-    assert (found.outcome, found.exit_code, found.iteration, found.ranks, found.lost) == ("usage", 2, 5, 2, (0,))
-    assert "no checkpoint of" in found.text
+    end = outcome.read_outcome(folder.path)
+    assert (end.outcome, end.exit_code, end.iteration, end.ranks, end.lost) == ("usage", 2, 5, 2, (0,))
+    assert "no checkpoint of" in end.text
 
 
 def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
@@ -160,9 +158,7 @@ class Lost:
 
 def trained(transport, **flags):
     run, ops = run_of(transport, DROPOUT_NET, iterations=3, **flags)
-    with run.batches(transport, 0, 3) as batches:
-        for batch in batches:
-            run.worker.iterate(batch, batches.peek)
+    iterate(run, transport, 0, 3)
     return run, ops
 
 
@@ -259,8 +255,8 @@ def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
             tuning_of(config.exchange, transport)
         return tuning_of(config.exchange, transport, after_death=True)
 
-    (found, _) = everywhere(2, body)
-    assert found.table is None and "without --tuning from here on" in found.remark
+    (tuning, _) = everywhere(2, body)
+    assert tuning.table is None and "without --tuning from here on" in tuning.remark
 
 
 def test_a_death_is_reported_once_with_the_time_that_recovery_took():

@@ -8,7 +8,7 @@ import shutil
 import tomllib
 
 import pytest
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import DIGITS, DROPOUT_NET, everywhere
 
 from ringtrain.cli.world import tell_skipped
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
@@ -24,23 +24,20 @@ from tests.says import says
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
-    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+def train(train, folder):
+    """As elsewhere; returns the run's folder."""
 
-    def run(run_file=None, **flags):
-        given = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto", **flags}
-        start(Loopback(), run_file, given)
-        return RunFolder(tmp_path / given["out"])
+    def run(run_file=None, out="run", **flags):
+        train(run_file, **{"out": out, "resume": "auto", **flags})
+        return RunFolder(folder / out)
 
     return run
 
 
 def records(folder, kind):
     lines = (folder.path / "log.jsonl").read_bytes().splitlines()
-    found = [json.loads(line) for line in lines if line.startswith(b'{"event": "')]
-    return [record for record in found if record["event"] == kind]
+    events = [json.loads(line) for line in lines if line.startswith(b'{"event": "')]
+    return [record for record in events if record["event"] == kind]
 
 
 def notes(folder):
@@ -71,8 +68,8 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_a_run(train, monkeypatch, 
     folder = train(iterations=12, checkpoint_every=2, evaluate_every=100)
     assert tried == [4, 6, 10]
     assert [record["iteration"] for record in records(folder, "checkpoint")] == [2, 8, 12]
-    told = says("6", "1 checkpoint")
-    assert re.search(told, notes(folder)) and re.search(told, capsys.readouterr().out)
+    note = says("6", "1 checkpoint")
+    assert note.matches([notes(folder)]) and note.matches(capsys.readouterr().out)
 
 
 def test_three_in_a_row_end_it_and_it_goes_on_when_there_is_room(train, monkeypatch):
@@ -106,8 +103,8 @@ def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, lin
     real, accuracies = files.Folder.link, {}
 
     def score(evaluator, *_):
-        told = accuracies.setdefault(evaluator, iter([0.3, 0.9, 0.5, 0.4]))  # of each rank's own
-        return Score(1.0, next(told), 10)
+        answers = accuracies.setdefault(evaluator, iter([0.3, 0.9, 0.5, 0.4]))  # of each rank's own
+        return Score(1.0, next(answers), 10)
 
     def link(folder, old, new):
         if new.name.endswith("4.h5"):
@@ -120,8 +117,7 @@ def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, lin
         full(monkeypatch, {4})
 
     monkeypatch.setattr(Evaluator, "score", score)
-    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run"}
-    flags |= {"iterations": 8, "evaluate_every": 2, "checkpoint_every": 100}
+    flags = {**DIGITS, "out": "run", "iterations": 8, "evaluate_every": 2, "checkpoint_every": 100}
     everywhere(2, lambda transport: start(transport, None, flags, StopFlag()))
     best = store.load_checkpoint(RunFolder(tmp_path / "run").best)
     assert (best.iteration, best.best) == ((4, 0.9) if linking else (6, 0.5))
@@ -146,9 +142,9 @@ def test_no_room_for_anything(train, drawn, tmp_path, capsys):
             train(iterations=60, checkpoint_every=100, evaluate_every=100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    told = capsys.readouterr().out
-    assert "log.jsonl: could not be written" in told and "could not be written: no room" in told
-    assert says("note", "curves").matches(told) and not (tmp_path / "run" / "curves.png").exists()
+    output = capsys.readouterr().out
+    assert "log.jsonl: could not be written" in output and "could not be written: no room" in output
+    assert says("note", "curves").matches(output) and not (tmp_path / "run" / "curves.png").exists()
     assert (tmp_path / "run" / "log.jsonl").read_bytes().endswith(b"}\n")
     train(iterations=3)
     assert len(records(RunFolder(tmp_path / "run"), "iteration")) == 3
@@ -190,21 +186,20 @@ DAMAGED = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def finished(tmp_path_factory):
     """A run's folder, and the weights that it comes to when it goes on by an iteration."""
-    place = tmp_path_factory.mktemp("made")
-    (place / "net.toml").write_text(DROPOUT_NET)
-    given = {"model": str(place / "net.toml"), "data": "digits", "ops": "reference", "evaluate_every": 3}
+    path = tmp_path_factory.mktemp("finished")
+    (path / "net.toml").write_text(DROPOUT_NET)
+    flags = {**DIGITS, "model": str(path / "net.toml"), "evaluate_every": 3, "checkpoint_every": 3}
     for out, iterations in (("run", 6), ("whole", 7)):
-        given |= {"out": str(place / out), "iterations": iterations, "checkpoint_every": 3}
-        start(Loopback(), None, given)
-    return place / "run", weights(RunFolder(place / "whole"))
+        start(Loopback(), None, {**flags, "out": str(path / out), "iterations": iterations})
+    return path / "run", weights(RunFolder(path / "whole"))
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_path, what):
-    held, wanted = made
-    folder = RunFolder(shutil.copytree(held, tmp_path / "run"))
+def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, finished, tmp_path, what):
+    run, wanted = finished
+    folder = RunFolder(shutil.copytree(run, tmp_path / "run"))
     name, damage = DAMAGED[what]
     damage(folder.path / name)
     train(iterations=7)
@@ -235,9 +230,9 @@ def test_a_config_of_something_else_is_put_aside_where_there_is_no_checkpoint(tr
 
 
 @pytest.mark.parametrize("text", SOMEBODYS)
-def test_a_config_of_something_else_is_put_aside_where_there_are_checkpoints(train, made, tmp_path, text):
-    held, wanted = made
-    folder = RunFolder(shutil.copytree(held, tmp_path / "run"))
+def test_a_config_of_something_else_is_put_aside_where_there_are_checkpoints(train, finished, tmp_path, text):
+    run, wanted = finished
+    folder = RunFolder(shutil.copytree(run, tmp_path / "run"))
     folder.config.write_bytes(text)
     train(iterations=7)
     assert weights(folder) == wanted
@@ -261,8 +256,8 @@ def test_a_second_run_in_a_folder_is_refused(train, tmp_path):
 
 def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
     folder = train(iterations=2)
-    held = store.load_checkpoint(folder.best)
-    fields = {name: getattr(held, name) for name in store.Checkpoint.__slots__}
+    stored = store.load_checkpoint(folder.best)
+    fields = {name: getattr(stored, name) for name in store.Checkpoint.__slots__}
     for changed, message in (
         ({"scalars": {}}, says("step")),
         ({"optimizer": {"momentum": {}}}, says("'momentum'")),
@@ -283,8 +278,8 @@ def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
     trained = load(Loopback(), str(folder.path), False, {}, "test")
     assert trained.iteration == 3
     tell_skipped(trained.skipped)
-    told = capsys.readouterr().err
-    assert "ringtrain: passed over: checkpoint" in told and "00000006.h5 is damaged" in told
+    output = capsys.readouterr().err
+    assert "ringtrain: passed over: checkpoint" in output and "00000006.h5 is damaged" in output
 
 
 # ── what a file may name ──────────────────────────────────────────────────────────────────────────────────────────────

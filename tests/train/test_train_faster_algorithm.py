@@ -6,7 +6,7 @@ from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import everywhere
 
 from ringtrain.errors import StalledError
 from ringtrain.train.run import faster_algorithm, records
@@ -19,7 +19,7 @@ MEASURED = ("mapped", "mpi", "stream", "sliced", "ring")  # after the run's own,
 
 
 @pytest.fixture
-def ended(monkeypatch, tmp_path):
+def ended(monkeypatch, folder):
     """ended(seconds, **flags): the notes of a run of two ranks that measures all-reduces at its end, and how many it
     measures. ``seconds``: of those that take other than 2 s, by name.
     """
@@ -27,8 +27,8 @@ def ended(monkeypatch, tmp_path):
     def run(seconds, worth_s=0.0, rounds=5, first_s=0.05, failing=False, **flags):
         local, counts = threading.local(), []
         algorithm = flags.get("algorithm", "auto")
-        own = "mapped" if algorithm == "auto" else algorithm
-        names = list(dict.fromkeys([own, *MEASURED]))
+        chosen = "mapped" if algorithm == "auto" else algorithm
+        names = list(dict.fromkeys([chosen, *MEASURED]))
 
         def clock():
             """Called before each all-reduce and after it. The first round does not count."""
@@ -43,16 +43,14 @@ def ended(monkeypatch, tmp_path):
             counts.append(1)
             return local.now
 
-        (tmp_path / "net.toml").write_text(DROPOUT_NET)
-        own_flags = {"model": str(tmp_path / "net.toml"), "data": "digits", "batch": 30}
-        own_flags |= {"iterations": 4, "out": str(tmp_path / "run"), **flags}
+        options = {"model": "net.toml", "data": "digits", "batch": 30, "iterations": 4, "out": "run", **flags}
         monkeypatch.setattr(faster_algorithm, "time", SimpleNamespace(perf_counter=clock))
         monkeypatch.setattr(records, "WORTH_S", worth_s)
         monkeypatch.setattr(records, "WORTH_SHARE", 0.0)
-        everywhere(2, lambda transport: start(transport, None, dict(own_flags), StopFlag()))
-        found = records_of(tmp_path / "run", "note")
+        everywhere(2, lambda transport: start(transport, None, dict(options), StopFlag()))
+        entries = records_of(folder / "run", "note")
         measured = len(counts) // (2 * 2 * (1 + rounds))
-        return [note["text"] for note in found if "--algorithm" in note["text"]], measured
+        return [note["text"] for note in entries if "--algorithm" in note["text"]], measured
 
     return run
 

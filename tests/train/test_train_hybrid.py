@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, PAST_A_TAIL, apart, everywhere, results, run_of
+from small_runs import DROPOUT_NET, PAST_A_TAIL, apart, everywhere, iterate, results, run_of
 from strategies import DEDICATED, FLAT, MASTER, NETS, OPTIONS, SERVER, TWO
 
 from ringtrain.errors import ConfigError, DivergedError
@@ -18,11 +18,8 @@ def test_a_loss_that_is_not_finite_is_explained(inner):
         run, ops = run_of(transport, TWO, iterations=2, fc="hybrid", accumulate=2, **INNER[inner])
         span = next(span for span in run.arena.spans if span.name == "fc1.bias")
         ops.upload(np.full(span.shape, np.nan, ops.dtype), run.arena.weight(span))
-        with (
-            run.batches(transport, 0, 1) as batches,
-            pytest.raises(DivergedError, match=says("'fc1'")),
-        ):
-            run.worker.iterate(next(batches))
+        with pytest.raises(DivergedError, match=says("'fc1'")):
+            iterate(run, transport, 0, 1)
 
     everywhere(3, body)
 
@@ -40,11 +37,11 @@ STAGES = (({**DEDICATED, "overlap": "forward"}, 4), (MASTER, 3), (SERVER, 2), ({
 
 @pytest.mark.parametrize("option", daily(OPTIONS, "nesterov, clipped", "clipped lamb"))
 def test_a_run_goes_on_beside_other_exchanges_at_other_numbers_of_ranks(option):
-    flags, found, start = {"dtype": "float64", **OPTIONS[option]}, None, 0
+    flags, checkpoint, start = {"dtype": "float64", **OPTIONS[option]}, None, 0
     for inner, ranks in STAGES:
         stop = start + PAST_A_TAIL // len(STAGES)
-        ended = results(ranks, TWO, stop, start=start, found=found, fc="hybrid", **inner, **flags)
-        found, start = ended[0][2], stop
+        ended = results(ranks, TWO, stop, start=start, checkpoint=checkpoint, fc="hybrid", **inner, **flags)
+        checkpoint, start = ended[0][2], stop
     assert apart(ended, results(1, TWO, start, **flags)[0][1]) <= 1e-12
 
 
@@ -57,9 +54,7 @@ def test_what_is_sent_is_the_formula(size):
 
     def sent(transport, **flags):
         run, _ = run_of(transport, net, batch=32, synthetic=True, data=None, augment=False, **flags)
-        with run.batches(transport, 0, 3) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, transport, 0, 3)
         before = run.exchange.reducers.traffic().bytes_sent
         run.exchange.synchronize()
         assert run.exchange.reducers.traffic().bytes_sent == before
@@ -117,12 +112,7 @@ CONVOLUTIONAL = DROPOUT_NET.replace(
     [
         (CONVOLUTIONAL, 1, {}, "layers at the end of a model, and 'small' has none there: leave --fc at data"),
         (DROPOUT_NET, 11, {}, "'fc' has 10, fewer than the 11 ranks: use at most 10, or leave --fc at data"),
-        (
-            TWO,
-            4,
-            {**SERVER, "servers": 3},
-            says("--servers", "--fc", 3, 2),
-        ),
+        (TWO, 4, {**SERVER, "servers": 3}, says("--servers", "--fc", 3, 2)),
         (NETS["all fc"], 2, SERVER, says("--fc", "--sync", "'small'")),
     ],
 )

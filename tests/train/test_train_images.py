@@ -55,16 +55,16 @@ DEVICES = {"cpu": lambda: make_ops("cpu"), "reference": lambda: make_ops("refere
 def test_a_mixed_batch_is_each_example_and_its_partner(digits, device, mix):
     batch = replace(batch_of(digits, mixing=Mixing(1.0), erasing=Erasing(0.7)), mix=mix)
     plain = make_ops("reference")
-    own, labels, _ = loaded(plain, digits, replace(batch, mix=None, partner=None))
+    first, labels, _ = loaded(plain, digits, replace(batch, mix=None, partner=None))
     other, others, _ = loaded(plain, digits, batch.partner)
-    wanted = mix.share * own + (1 - mix.share) * other
+    wanted = mix.share * first + (1 - mix.share) * other
     if mix.box is not None:
-        wanted = own.copy()
+        wanted = first.copy()
         wanted[:, 2:4] = other[:, 2:4]
     for cut in (slice(0, 12), slice(5, 9)):
-        x, given, partners = loaded(DEVICES[device](), digits, batch, cut.start, cut.stop)
+        x, cut_labels, partners = loaded(DEVICES[device](), digits, batch, cut.start, cut.stop)
         assert np.allclose(x, wanted[cut], atol=1e-5)
-        assert (given == labels[cut]).all() and (partners == others[cut]).all()
+        assert (cut_labels == labels[cut]).all() and (partners == others[cut]).all()
 
 
 def test_erased_boxes_are_the_mean(digits):
@@ -84,15 +84,15 @@ def test_erased_boxes_are_the_mean(digits):
 def test_the_loss_is_that_of_both_labels_by_their_shares(share, smoothing):
     random = np.random.default_rng(0)
     logits = random.standard_normal((6, 5))
-    own, others = np.array([0, 1, -1, 3, 4, 2], np.int32), np.array([1, 1, 2, -1, 0, 2], np.int32)
+    first, others = np.array([0, 1, -1, 3, 4, 2], np.int32), np.array([1, 1, 2, -1, 0, 2], np.int32)
     ops = make_ops("cpu", "float64")
     passes = ModelPasses(None, None, None, SoftmaxCrossEntropy(smoothing), Pass(ops, Workspace(ops)), 0, output=(5,))
     passes.denominator = 5.0
     sums = np.array([1.0, 2.0, 3.0])
-    passes.micro_batch = MicroBatch(logits, own, sums, share, others)
-    gradient = passes.loss_gradient(logits, own)
+    passes.micro_batch = MicroBatch(logits, first, sums, share, others)
+    gradient = passes.loss_gradient(logits, first)
     each = []
-    for labels in (own, others):
+    for labels in (first, others):
         dx, totals = np.empty((6, 5)), np.zeros(3)
         softmax_cross_entropy(logits, labels, dx, totals, 1 / 5, smoothing, -1)
         each.append((dx, totals))
@@ -114,9 +114,9 @@ def alone(check):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        *(({"resize": given}, says("--resize", f"{given!r}")) for given in NO_SIZES),
-        *(({"random_resized_crop": given}, says("--random-resized-crop", f"{given!r}")) for given in NO_SCALES),
-        *(({"colour_jitter": given}, says("--colour-jitter", f"{given!r}")) for given in NO_JITTER),
+        *(({"resize": value}, says("--resize", f"{value!r}")) for value in NO_SIZES),
+        *(({"random_resized_crop": value}, says("--random-resized-crop", f"{value!r}")) for value in NO_SCALES),
+        *(({"colour_jitter": value}, says("--colour-jitter", f"{value!r}")) for value in NO_JITTER),
         ({"colour_jitter": "1,1,1,0"}, says("--colour-jitter", "'digits'", "8x8x1")),
     ],
 )  # fmt: skip

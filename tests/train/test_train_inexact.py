@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, ITERATIONS, LAYERWISE, NETS, apart, everywhere, results, run_of
+from small_runs import DROPOUT_NET, ITERATIONS, LAYERWISE, NETS, apart, everywhere, iterate, results, run_of
 
 
 def averaging(size, iterations=ITERATIONS, **flags):
@@ -19,18 +19,18 @@ def test_layerwise_optimizers_are_each_ranks_own():
     assert apart(averaging(1, **flags), serial(**LAYERWISE["lars"])) <= 1e-12
     whole = averaging(3, iterations=20, settle_at=(10,), **flags)
     begun = averaging(3, iterations=10, **flags)[0][2]
-    found = averaging(3, start=10, found=begun, iterations=20, **flags)
-    assert {w.tobytes() for _, w, _ in found} == {w.tobytes() for _, w, _ in whole}
+    ranks = averaging(3, start=10, checkpoint=begun, iterations=20, **flags)
+    assert {w.tobytes() for _, w, _ in ranks} == {w.tobytes() for _, w, _ in whole}
     assert apart(whole, serial(iterations=20, **LAYERWISE["lars"])) > 1e-4
 
 
 def test_post_local_is_all_reduce_up_to_then():
     flags = {"average_every": 4, "average_from": 12}
-    found = averaging(3, **flags)
+    ranks = averaging(3, **flags)
     assert apart(averaging(3, iterations=12, **flags), serial(iterations=12)) <= 1e-12
     begun = results(2, DROPOUT_NET, 12, dtype="float64")[0][2]
-    assert apart(averaging(3, start=12, found=begun, **flags), found[0][1]) <= 1e-12
-    assert apart(found, serial()) > 1e-3
+    assert apart(averaging(3, start=12, checkpoint=begun, **flags), ranks[0][1]) <= 1e-12
+    assert apart(ranks, serial()) > 1e-3
 
 
 def test_delayed_is_not_serial_and_learns_as_much():
@@ -52,14 +52,12 @@ def test_how_far_gossiping_ranks_may_be_apart_changes_no_bit(size):
 def test_gossiping_ranks_differ_until_a_rank_looks():
     def body(t):
         run, ops = run_of(t, DROPOUT_NET, iterations=3, sync="gossip", dtype="float64")
-        with run.batches(t, 0, 3) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, t, 0, 3)
         before = ops.to_host(run.arena.weights)
         run.exchange.synchronize()
         return before, ops.to_host(run.arena.weights)
 
-    found = everywhere(3, body)
-    assert len({before.tobytes() for before, _ in found}) == 3
-    assert len({after.tobytes() for _, after in found}) == 1
-    np.testing.assert_allclose(found[0][1], np.mean([before for before, _ in found], axis=0), rtol=1e-12, atol=1e-15)
+    ranks = everywhere(3, body)
+    assert len({before.tobytes() for before, _ in ranks}) == 3
+    assert len({after.tobytes() for _, after in ranks}) == 1
+    np.testing.assert_allclose(ranks[0][1], np.mean([before for before, _ in ranks], axis=0), rtol=1e-12, atol=1e-15)

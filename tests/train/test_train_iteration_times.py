@@ -26,16 +26,16 @@ def training(transport, iterations, ops=None, net=DROPOUT_NET, **flags):
     return assemble(config, model, open_data(config, model, transport), transport, ops, stop=lambda: False)
 
 
-def timed(transport, iterations, ops=None, **given):
+def timed(transport, iterations, ops=None, **flags):
     """(times, whether weights have moved, bytes sent, iterations of this rank)"""
-    run = training(transport, iterations, ops, **given)
+    run = training(transport, iterations, ops, **flags)
     ops = run.ops
     before = ops.to_host(run.arena.weights).copy()
-    found = iteration_times(run)
+    times = iteration_times(run)
     sent = run.exchange.reducers.traffic().bytes_sent
     run.exchange.reducers.close()
     moved = np.abs(ops.to_host(run.arena.weights) - before).max() > 1e-15
-    return found, moved, sent, run.worker.updates
+    return times, moved, sent, run.worker.updates
 
 
 def test_every_iteration_is_timed_to_its_end(monkeypatch):

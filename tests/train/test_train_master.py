@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of, trained
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere, iterate, run_of, trained
 
 
 def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
@@ -23,10 +23,10 @@ def test_rank_0_alone_reads_and_keeps_a_state():
         return counts, [o.loss_sum for o in outcomes], sorted(run.exchange.owned_state.state())
 
     want = serial(iterations=2)[0]
-    found = everywhere(3, body)
-    assert [counts for counts, *_ in found] == [(30, 30), (0, 0), (0, 0)]
-    assert [names for *_, names in found] == [["momentum", "step"], ["step"], ["step"]]
-    np.testing.assert_allclose(np.array(found[2][1]) / 30, want, rtol=1e-4)
+    ranks = everywhere(3, body)
+    assert [counts for counts, *_ in ranks] == [(30, 30), (0, 0), (0, 0)]
+    assert [names for *_, names in ranks] == [["momentum", "step"], ["step"], ["step"]]
+    np.testing.assert_allclose(np.array(ranks[2][1]) / 30, want, rtol=1e-4)
 
 
 def test_bytes_by_rank_are_those_of_the_formula():
@@ -35,15 +35,13 @@ def test_bytes_by_rank_are_those_of_the_formula():
 
     def body(t):
         run, _ = run_of(t, DROPOUT_NET, sync="master", iterations=iterations, dtype="float64")
-        with run.batches(t, 0, iterations) as batches:
-            for b in batches:
-                run.worker.iterate(b)
+        iterate(run, t, 0, iterations)
         traffic = run.exchange.reducers.traffic()
         return traffic.bytes_sent, traffic.bytes_received, traffic.exposed_s, 8 * run.arena.count
 
-    found = everywhere(size, body)
-    n, heads = found[0][3], batch // size * 10 * 8
+    ranks = everywhere(size, body)
+    n, heads = ranks[0][3], batch // size * 10 * 8
     images = batch // size * (64 + 8 + 3 * 4 + 1)  # with label, crop and the number of the example
-    assert found[0][:2] == (2 * iterations * (n + images + heads), 2 * iterations * (n + heads))
-    assert {rank[:2] for rank in found[1:]} == {(iterations * (n + heads), iterations * (n + images + heads))}
-    assert all(exposed > 0 for _, _, exposed, _ in found)
+    assert ranks[0][:2] == (2 * iterations * (n + images + heads), 2 * iterations * (n + heads))
+    assert {rank[:2] for rank in ranks[1:]} == {(iterations * (n + heads), iterations * (n + images + heads))}
+    assert all(exposed > 0 for _, _, exposed, _ in ranks)

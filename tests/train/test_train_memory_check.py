@@ -33,9 +33,7 @@ def checked(root, size, wide, trained=True, ops=None):
 def test_all_ranks_of_a_host_share_what_it_has(tmp_path):
     put(tmp_path, {"proc/meminfo": "MemTotal: 64 kB\n"})
     checked(tmp_path, 1, 96)  # 64 x 96, 96, 96 x 10 and 16 numbers, twice
-    of = says("2 ranks")
-    told = says("weights", "gradients", "56.33 KiB", "64 KiB", of)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=says("weights", "gradients", "56.33 KiB", "64 KiB", "2 ranks")):
         checked(tmp_path, 2, 96)
     checked(tmp_path, 2, 96, trained=False)
 
@@ -46,9 +44,7 @@ def test_where_nothing_tells_of_memory_all_fits(tmp_path):
 
 def test_the_message_names_what_is_large(tmp_path):
     put(tmp_path, {"proc/meminfo": "MemTotal: 1048576 kB\n"})
-    of = says("1 rank")
-    told = says("1 GiB", of, "fc1.weight", "64x10000000")
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=says("1 GiB", "1 rank", "fc1.weight", "64x10000000")):
         checked(tmp_path, 1, 10_000_000)
 
 

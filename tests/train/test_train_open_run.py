@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, iterate, losses, run_of
 
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import DeviceError, DeviceFullError
@@ -61,9 +61,9 @@ def opened(size, visible, **flags):
 
 def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = opened(3, 2, mpi_cuda="staged")
-    assert [asked for _, asked in found] == [[0], [1], [0]]
-    device = found[1][0]
+    ranks = opened(3, 2, mpi_cuda="staged")
+    assert [asked for _, asked in ranks] == [[0], [1], [0]]
+    device = ranks[1][0]
     assert device.transport == ("wrapped", "GPU-1")
     assert device.notes == (
         "rank 0: node 0, local rank 0, device 0, H200, GPU-0",
@@ -103,9 +103,7 @@ def rehearsed(t, capacity, net=DROPOUT_NET, **flags):
 def test_a_rehearsal_is_of_full_size():
     run, ops = everywhere(1, lambda t: rehearsed(t, 1 << 40, batch=200))[0]
     used = ops.runtime.used
-    with run.batches(run.transport, 0, 2) as batches:
-        for batch in batches:
-            run.worker.iterate(batch, batches.peek)
+    iterate(run, run.transport, 0, 2)
     ops.synchronize()
     assert used <= ops.runtime.used <= used + (2 << 16)  # no more than the second place of raw batches
 
@@ -113,13 +111,10 @@ def test_a_rehearsal_is_of_full_size():
 def test_what_would_fit_is_said_on_every_rank_and_it_does_fit():
     with pytest.raises(DeviceFullError) as error:
         everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400))
-    told = str(error.value)
-    assert re.match(says(700, "2 MiB"), told)
-    fit = int(told.split("About ")[1].split(" fit")[0])
-    assert re.search(
-        says("--accumulate", "--batch", fit, -(-700 // fit), 2 * fit, LESS),
-        told,
-    )
+    text = str(error.value)
+    assert re.match(says(700, "2 MiB"), text)
+    fit = int(text.split("About ")[1].split(" fit")[0])
+    assert re.search(says("--accumulate", "--batch", fit, -(-700 // fit), 2 * fit, LESS), text)
     assert 100 < fit < 700
     everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400, accumulate=-(-700 // fit)))
     everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=2 * fit))
@@ -171,12 +166,12 @@ def test_what_is_opened_trains(monkeypatch):
         way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap, lambda *_: {})
         flags = {"device": "cuda", "mpi_cuda": "staged"}
         device = open_device(config_of(**flags), t, lambda: way)
-        found, _, _ = losses(device.transport, DROPOUT_NET, 3, ops=device.ops, **flags)
-        return found, device.notes, device.transport.describe()
+        device_losses, _, _ = losses(device.transport, DROPOUT_NET, 3, ops=device.ops, **flags)
+        return device_losses, device.notes, device.transport.describe()
 
     host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 3))[0][0]
-    found, notes, transport = everywhere(2, body)[0]
-    assert found == pytest.approx(host, abs=1e-4)
+    device_losses, notes, transport = everywhere(2, body)[0]
+    assert device_losses == pytest.approx(host, abs=1e-4)
     assert notes[0].startswith("rank 0: node 0, local rank 0, device 0, host, host-")
     assert notes[1].startswith("rank 1: node 0, local rank 1, device 1, host, host-")
     assert "staged" in notes[2] and "device memory" in transport

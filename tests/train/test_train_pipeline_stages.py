@@ -1,7 +1,7 @@
 """What a run says that it is doing, where it waits for a file system."""
 
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DIGITS, DROPOUT_NET, everywhere, iterate, run_of
 
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import Sink
@@ -64,9 +64,7 @@ def test_layers_and_iterations_are_said_as_they_pass():
             need(span)
 
         run.worker.hooks.before_read = noted
-        with run.batches(t, 0, 2) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, t, 0, 2)
         return seen, t.activity.words()
 
     seen, last = body(Loopback())
@@ -74,7 +72,7 @@ def test_layers_and_iterations_are_said_as_they_pass():
     assert last == "between two iterations"
 
 
-def test_a_run_has_its_files_opened_and_written_under_its_deadline(tmp_path, monkeypatch):
+def test_a_run_has_its_files_opened_and_written_under_its_deadline(folder, monkeypatch):
     transport, entered = Loopback(), []
     during = transport.activity.during
     monkeypatch.setattr(
@@ -82,13 +80,11 @@ def test_a_run_has_its_files_opened_and_written_under_its_deadline(tmp_path, mon
         "during",
         lambda text, limited=False: (entered.append((text, limited)), during(text, limited))[1],
     )
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
-    given = {"model": str(tmp_path / "net.toml"), "data": "digits", "ops": "reference", "deadline_s": 40.0}
-    start(transport, None, {**given, "out": str(tmp_path / "o"), "iterations": 1})
+    start(transport, None, {**DIGITS, "deadline_s": 40.0, "out": "o", "iterations": 1})
     assert transport.activity.deadline_s == 40.0
     for what in ("making run folder {}", "opening {}/log.jsonl", "writing {}/log.jsonl", "preparing the run"):
-        assert (what.format(tmp_path / "o"), True) in entered
-    assert (f"writing checkpoint {tmp_path}/o/checkpoints/iteration-00000001.h5", True) in entered
+        assert (what.format("o"), True) in entered
+    assert ("writing checkpoint o/checkpoints/iteration-00000001.h5", True) in entered
     assert ("evaluating", False) in entered and ("preparing the first iteration", False) in entered
 
 

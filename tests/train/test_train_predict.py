@@ -106,7 +106,7 @@ def test_a_checkpoint_of_an_earlier_version_wants_its_data(run, alone, digits):
 
 def test_facts_that_do_not_fit_the_network_are_refused(run, alone):
     (path,) = Path("run/checkpoints").glob("iteration-*.h5")
-    held = store.load_checkpoint(path)
+    stored = store.load_checkpoint(path)
     for wrong in (
         {"shape": np.int64([8, 8, 3])},
         {"mean_image": np.zeros((4, 4, 1))},
@@ -114,7 +114,7 @@ def test_facts_that_do_not_fit_the_network_are_refused(run, alone):
         {"shape": np.float64(np.inf)},
         {"view": np.int64([3])},
     ):
-        store.save_checkpoint(Path("wrong.h5"), replace(held, inputs={**held.inputs, **wrong}))
+        store.save_checkpoint(Path("wrong.h5"), replace(stored, inputs={**stored.inputs, **wrong}))
         with pytest.raises(CheckpointError, match=says("wrong.h5")):
             load_model(alone, "wrong.h5", False, {})
 
@@ -136,19 +136,19 @@ def test_many_files_give_the_same_lines_on_any_number_of_ranks(run, alone, digit
     write_photos(digits.images)
     np.savez("more.npz", x=digits.images[:20, ..., 0], y=digits.labels[:20])
     inputs = ("photos", "more.npz", "photos/0.png")
-    found = predict(alone, run, *inputs)
-    assert (found.examples, found.bad) == (61 + 20 + 1, 1) and "sub/bad.png" in found.first
+    values = predict(alone, run, *inputs)
+    assert (values.examples, values.bad) == (61 + 20 + 1, 1) and "sub/bad.png" in values.first
     for predicted in on_ranks(3, lambda transport: predict(transport, run, *inputs, out="p3.jsonl")):
         assert predicted.bad == 1
     assert Path("p.jsonl").read_bytes() == Path("p3.jsonl").read_bytes()
-    held = lines("p.jsonl")
-    names = [line["input"] for line in held[:61]]
+    stored = lines("p.jsonl")
+    names = [line["input"] for line in stored[:61]]
     assert names == sorted(names, key=lambda name: name.split("/")) and "photos/sub/1.jpg" in names
-    (bad,) = [line for line in held if "error" in line]
-    assert bad == {"input": "photos/sub/bad.png", "error": found.first} and "0x" not in found.first
-    assert [line["example"] for line in held[61:81]] == list(range(20))
-    assert [line["label"] for line in held[61:81]] == digits.labels[:20].tolist()
-    assert held[-1] | {"top": 0} == {"input": "photos/0.png", "top": 0}
+    (bad,) = [line for line in stored if "error" in line]
+    assert bad == {"input": "photos/sub/bad.png", "error": values.first} and "0x" not in values.first
+    assert [line["example"] for line in stored[61:81]] == list(range(20))
+    assert [line["label"] for line in stored[61:81]] == digits.labels[:20].tolist()
+    assert stored[-1] | {"top": 0} == {"input": "photos/0.png", "top": 0}
 
 
 def test_a_file_of_the_size_of_the_training_images_is_taken_as_it_is(run, alone, digits):
@@ -206,7 +206,7 @@ def test_the_largest_square_at_the_centre_is_seen(height, width):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("source", "message"),
     [
         ("cat.jpg", says("cat.jpg")),
         ("none.npy", says("none.npy")),
@@ -222,7 +222,7 @@ def test_the_largest_square_at_the_centre_is_seen(height, width):
         ("else", says("else")),
     ],
 )
-def test_inputs_that_are_refused_before_anything_is_written(run, alone, given, message):
+def test_inputs_that_are_refused_before_anything_is_written(run, alone, source, message):
     os.mkdir("empty")
     arrays = {
         "colour": np.zeros((2, 8, 8, 3), np.uint8), "small": np.zeros((2, 5, 8, 1), np.uint8),
@@ -234,7 +234,7 @@ def test_inputs_that_are_refused_before_anything_is_written(run, alone, given, m
     Path("damaged.npz").write_bytes(b"PK\x03\x04 and no more")
     np.savez("named.npz", first=arrays["no"], second=arrays["no"])
     with pytest.raises(DataError, match=message) as error:
-        predict(alone, run, given)
+        predict(alone, run, source)
     assert error.value.everywhere and error.value.exit_code == 2
     assert not list(Path().glob("*p.jsonl*"))
 
@@ -260,20 +260,20 @@ def test_formats_hold_the_same_predictions(run, alone, digits):
     np.save("a.npy", digits.images[:3])
     for out in ("p.jsonl", "p.csv", "p.h5"):
         predict(alone, run, "photos", "a.npy", out=out, top=99 if out == "p.jsonl" else None)
-    held = lines("p.jsonl")
+    rows = lines("p.jsonl")
     with h5py.File("p.h5") as file:
         names = [name.decode() for name in file["input"]]
         classes, probabilities, examples = file["class"][:], file["probability"][:], file["example"][:]
         assert file["label"][:].tolist() == [-1] * 8
-    assert names == [line["input"] for line in held] and examples.tolist() == [0] * 6 + [1, 2]
-    for line, most, row in zip(held, classes, probabilities, strict=True):
+    assert names == [line["input"] for line in rows] and examples.tolist() == [0] * 6 + [1, 2]
+    for line, most, row in zip(rows, classes, probabilities, strict=True):
         if "error" in line:
             assert most == -1 and np.isnan(row).all()
             continue
         assert len(line["top"]) == 10 and line["top"][0]["class"] == most
-        told = {each["class"]: np.float32(each["probability"]) for each in line["top"]}
-        assert [told[k] for k in range(10)] == row.tolist()
-        assert list(told) == np.argsort(-row, kind="stable").tolist()
+        by_class = {each["class"]: np.float32(each["probability"]) for each in line["top"]}
+        assert [by_class[k] for k in range(10)] == row.tolist()
+        assert list(by_class) == np.argsort(-row, kind="stable").tolist()
     csv = Path("p.csv").read_text().splitlines()
     assert csv[0] == "input,example,label,class,name," + ",".join(f"p{k}" for k in range(10)) + ",error"
     assert csv[5].startswith("photos/sub/bad.png,,-1,,,,") and "photos/sub/bad.png" in csv[5].split(",,")[-1]
@@ -346,14 +346,16 @@ def test_a_program_predicts_as_the_command_does(run, alone, digits):
     model = ringtrain.load(run)
     assert model.classes == NAMES and model.model.input.shape == (8, 8, 1)
     with h5py.File("p.h5") as file, h5py.File("f.h5") as features:
-        held, shown = file["probability"][:], features["features"][:]
-    assert np.array_equal(model.predict(digits.images[:200]), held)
+        probabilities, shown = file["probability"][:], features["features"][:]
+    assert np.array_equal(model.predict(digits.images[:200]), probabilities)
     assert np.array_equal(model.features(digits.images[:200], "relu1"), shown)
     assert model.predict(digits.images[:1]).shape == model.predict(digits.images[:1, ..., 0]).shape == (1, 10)
     assert model.predict(digits.images[0]).shape == model.predict(digits.images[0, ..., 0]).shape == (10,)
-    assert np.allclose(model.predict(digits.images[0]), held[0], atol=1e-6)
+    assert np.allclose(model.predict(digits.images[0]), probabilities[0], atol=1e-6)
     whole = model.predict(digits.images[:4].astype(np.int16))
-    assert np.allclose(whole, held[:4], atol=1e-6) and np.allclose(model.predict(list(digits.images[:4])), whole)
+    assert np.allclose(whole, probabilities[:4], atol=1e-6) and np.allclose(
+        model.predict(list(digits.images[:4])), whole
+    )
 
 
 @pytest.mark.parametrize("mean", ["image", "channel"])
@@ -436,6 +438,6 @@ def test_a_reader_that_goes_away_ends_all_ranks_in_silence(run, digits, monkeypa
 def test_ranks_without_a_part_of_a_small_input_agree(run, digits):
     np.save("a.npy", digits.images[:1])
     predict(Loopback(), run, "a.npy")
-    for found in on_ranks(3, lambda transport: predict(transport, run, "a.npy", out="p3.jsonl")):
-        assert found.examples == 1
+    for rank in on_ranks(3, lambda transport: predict(transport, run, "a.npy", out="p3.jsonl")):
+        assert rank.examples == 1
     assert lines("p.jsonl") == lines("p3.jsonl") and len(lines("p.jsonl")) == 1

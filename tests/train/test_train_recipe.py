@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET
+from small_runs import DIGITS, DROPOUT_NET
 
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.data.batches.sampler import Sampler
@@ -102,7 +102,7 @@ def test_drops_and_warm_up_keep_their_epochs_at_another_batch(name):
 
 # ── what is said ──────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({}, "constant"),
         ({"warmup": 400}, "constant, warm-up 400 iterations"),
@@ -116,13 +116,13 @@ def test_drops_and_warm_up_keep_their_epochs_at_another_batch(name):
         ),
     ],
 )
-def test_the_words_of_a_schedule(flags, told):
+def test_the_words_of_a_schedule(flags, message):
     config = resolve(("flags", flags))
-    assert schedule_words(config.optimizer, rate_of(config, 230, 23)) == told
+    assert schedule_words(config.optimizer, rate_of(config, 230, 23)) == message
 
 
 @pytest.mark.parametrize(
-    ("policy", "steps", "told"),
+    ("policy", "steps", "message"),
     [
         ("multistep", ["0.01ep", "0.02ep"], says(["0.01ep", "0.02ep"], "fall", "equal")),
         ("multistep", ["1ep", 5], says(["1ep", 5], "fall", "equal")),
@@ -130,11 +130,11 @@ def test_the_words_of_a_schedule(flags, told):
         ("step", ["1ep", "2ep"], says(["1ep", "2ep"])),
     ],
 )
-def test_an_error_names_the_steps_that_were_given(policy, steps, told):
+def test_an_error_names_the_steps_that_were_given(policy, steps, message):
     config = resolve(("flags", {"lr_policy": policy, "lr_steps": steps}))
     with pytest.raises(ConfigError) as error:
         rate_of(config, 230, 23)
-    assert told == str(error.value)
+    assert message == str(error.value)
 
 
 def test_what_lies_beyond_the_end_is_noted():
@@ -159,7 +159,7 @@ def few(accumulate, examples, count, ghosts=""):
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "examples", "grain", "told"),
+    ("accumulate", "examples", "grain", "message"),
     [
         (64, 64, 1, []),
         (100, 64, 1, [few(100, "64 examples", "64 micro-batches")]),
@@ -167,8 +167,8 @@ def few(accumulate, examples, count, ghosts=""):
         (2, 1, 1, [few(2, "1 example", "1 micro-batch")]),
     ],
 )
-def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain, told):
-    assert accumulate_notes(resolve(("flags", {"accumulate": accumulate})).run, examples, grain) == told
+def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain, message):
+    assert accumulate_notes(resolve(("flags", {"accumulate": accumulate})).run, examples, grain) == message
 
 
 def test_the_micro_batches_of_a_run_are_noted(train, capsys):
@@ -184,36 +184,24 @@ def train(train):
 
 
 def rates(folder):
-    found = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [record["lr"] for record in found if record["event"] == "iteration"]
+    events = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [record["lr"] for record in events if record["event"] == "iteration"]
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
-        (
-            {"warmup": 100000, "epochs": 1},
-            says("--warmup 100000", "100,000 iterations"),
-        ),
-        (
-            {"warmup": "2ep", "epochs": 2},
-            says("--warmup 2ep", "10", "--epochs 2", "0.05"),
-        ),
-        (
-            {"warmup": 4, "iterations": 4},
-            says("--warmup 4", "4", "--iterations 4"),
-        ),
-        (
-            {"run_file": "run.toml", "epochs": 2},
-            says("run file run.toml: warmup is '2ep'", "10 iterations"),
-        ),
+        ({"warmup": 100000, "epochs": 1}, says("--warmup 100000", "100,000 iterations")),
+        ({"warmup": "2ep", "epochs": 2}, says("--warmup 2ep", "10", "--epochs 2", "0.05")),
+        ({"warmup": 4, "iterations": 4}, says("--warmup 4", "4", "--iterations 4")),
+        ({"run_file": "run.toml", "epochs": 2}, says("run file run.toml: warmup is '2ep'", "10 iterations")),
     ],
 )
-def test_a_warm_up_as_long_as_the_run_is_refused(train, tmp_path, flags, told):
+def test_a_warm_up_as_long_as_the_run_is_refused(train, tmp_path, flags, message):
     (tmp_path / "run.toml").write_text('warmup = "2ep"\n')
     with pytest.raises(ConfigError) as error:
         train(out="run", **flags)
-    assert re.search(told, str(error.value)) and error.value.exit_code == 2 and error.value.everywhere
+    assert re.search(message, str(error.value)) and error.value.exit_code == 2 and error.value.everywhere
     assert not (tmp_path / "run").exists()
 
 
@@ -221,8 +209,7 @@ def test_a_comparison_refuses_it_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     world = LoopbackWorld(1)
     flags = {"model": "digits", "ops": "reference", "warmup": "3ep", "epochs": 2}
-    told = says("'a'", "--warmup 3ep", "69 iterations")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=says("'a'", "--warmup 3ep", "69 iterations")):
         check_variants(lambda: world.transport(0), [Variant("a", None, flags)])
 
 
@@ -238,7 +225,7 @@ def test_a_run_goes_on_in_its_warm_up_on_other_ranks(train, tmp_path):
     flags = {"lr_policy": "multistep", "lr_steps": ["2ep", 12], "warmup": "1.5ep", "lr": 0.8, "epochs": 3}
     train(out="whole", **flags)
     train(out="parts", resume="auto", **{**flags, "epochs": None, "iterations": 9})
-    again = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "parts", "resume": "auto", "epochs": 3}
+    again = {**DIGITS, "out": "parts", "resume": "auto", "epochs": 3}
     LoopbackWorld(2).run(lambda transport: start(transport, None, again, StopFlag()))
     whole = rates(tmp_path / "whole")
     assert whole == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.8, 0.8, 0.08, 0.08, *[0.008] * 3])

@@ -1,19 +1,17 @@
 """``--reproducible``: bit by bit the same weights, optimizer, losses and scores at any number of ranks."""
 
 import hashlib
+from functools import partial
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, begun, everywhere, iterate, run_of
 
 from ringtrain.errors import ConfigError
-from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.train.assembly import batch_norm, reproducible
-from ringtrain.train.checkpoints.state import Progress, capture, common_facts, restore
+from ringtrain.train.checkpoints.state import Progress, capture
 from ringtrain.train.load import load, score_of
-from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
 from tests.tiers import daily, thorough
@@ -41,25 +39,19 @@ def bits(checkpoint) -> str:
     return digest.hexdigest()
 
 
-def trained(transport, net, stop, first=0, found=None, scored=False, **flags):
+def trained(transport, net, stop, first=0, checkpoint=None, scored=False, **flags):
     """(losses, score, hash of the weights here, rank 0's checkpoint) of iterations ``first`` up to ``stop``."""
-    ops = make_ops("cpu", "float32")
-    run, _ = run_of(transport, net, ops, **{"iterations": stop, "reproducible": True, **TAILED, **flags})
-    if found is not None:
-        restore(run, ops, transport, common_facts(found), found if transport.rank == 0 else None)
-    outcomes = []
-    with run.batches(transport, first, stop) as batches:
-        for batch in batches:
-            outcomes.append(run.worker.iterate(batch, batches.peek))
+    run, ops = begun(transport, net, "cpu", checkpoint, **{"iterations": stop, "reproducible": True, **TAILED, **flags})
+    outcomes = iterate(run, transport, first, stop)
     run.exchange.synchronize()
     score = run.evaluator.score(run.data.test, run.evaluation_batch, run.evaluation_grain) if scored else None
     losses = [(outcome.loss_sum, outcome.correct, outcome.valid) for outcome in outcomes]
     return losses, score, run.arena.hash(ops), capture(run, ops, transport, Progress(iteration=stop))
 
 
-def found_at(size, *given, **flags):
+def bits_at(size, *options, **flags):
     """What all ranks agree on: (losses, score, bits of the state)."""
-    ranks = everywhere(size, lambda t: trained(t, *given, **flags))
+    ranks = everywhere(size, lambda t: trained(t, *options, **flags))
     assert len({digest for _, _, digest, _ in ranks}) == 1
     assert all(each[:2] == ranks[0][:2] for each in ranks)
     return *ranks[0][:2], bits(ranks[0][3])
@@ -68,26 +60,26 @@ def found_at(size, *given, **flags):
 @pytest.mark.parametrize("case", daily(CASES, "ghost", "lamb", "adam"))
 def test_the_same_bits_at_any_number_of_ranks(case):
     net, flags = CASES[case]
-    one = found_at(1, net, ITERATIONS, scored=True, **flags)
+    one = bits_at(1, net, ITERATIONS, scored=True, **flags)
     for size in (2, 3, 8):
-        assert found_at(size, net, ITERATIONS, scored=True, **flags) == one
+        assert bits_at(size, net, ITERATIONS, scored=True, **flags) == one
 
 
 @pytest.mark.parametrize("size", [5, 7, *thorough(4, 6)])
 def test_at_the_other_numbers_too(size):
-    assert found_at(size, BATCH_NORM_NET, 3) == found_at(1, BATCH_NORM_NET, 3)
+    assert bits_at(size, BATCH_NORM_NET, 3) == bits_at(1, BATCH_NORM_NET, 3)
 
 
 def test_without_it_bits_hang_on_the_number_of_ranks():
     """Or there was nothing to do: losses and weights differ, if by little."""
-    one, three = (found_at(size, DROPOUT_NET, ITERATIONS, reproducible=False, scored=True) for size in (1, 3))
+    one, three = (bits_at(size, DROPOUT_NET, ITERATIONS, reproducible=False, scored=True) for size in (1, 3))
     assert one[0] != three[0] and one[2] != three[2]
     assert np.allclose([loss for loss, _, _ in one[0]], [loss for loss, _, _ in three[0]], rtol=1e-4)
 
 
 @pytest.mark.parametrize("flags", [{"shards": 4}, {"seed": 1}])
 def test_the_number_of_shards_and_the_seed_are_part_of_the_run(flags):
-    assert found_at(2, DROPOUT_NET, 3, **flags)[2] != found_at(2, DROPOUT_NET, 3)[2]
+    assert bits_at(2, DROPOUT_NET, 3, **flags)[2] != bits_at(2, DROPOUT_NET, 3)[2]
 
 
 @pytest.mark.parametrize(
@@ -95,30 +87,30 @@ def test_the_number_of_shards_and_the_seed_are_part_of_the_run(flags):
     [{"bucket_bytes": 64}, {"bucket_bytes": 1000, "overlap": "forward"}, {"algorithm": "canonical", "overlap": "none"}],
 )
 def test_how_gradients_travel_does_not_count(flags):
-    wanted = found_at(1, BATCH_NORM_NET, 4)
-    assert found_at(3, BATCH_NORM_NET, 4, **flags) == found_at(2, BATCH_NORM_NET, 4, **flags) == wanted
+    wanted = bits_at(1, BATCH_NORM_NET, 4)
+    assert bits_at(3, BATCH_NORM_NET, 4, **flags) == bits_at(2, BATCH_NORM_NET, 4, **flags) == wanted
 
 
 @pytest.mark.parametrize(("sizes", "flags"), [((4, 2, 1), {}), ((1, 3, 8), {"ema": 0.8})])
 def test_stopped_within_an_epoch_and_gone_on_with_at_other_numbers(sizes, flags):
-    found, first = None, 0
+    state, first = None, 0
     for size, stop in zip(sizes, (2, 5, 7), strict=True):
-        ranks = everywhere(size, lambda t, f=found, a=first, b=stop: trained(t, BATCH_NORM_NET, b, a, f, **flags))
-        found, first = ranks[0][3], stop
-    assert bits(found) == found_at(1, BATCH_NORM_NET, 7, **flags)[2]
+        ranks = everywhere(size, lambda t, s=state, a=first, b=stop: trained(t, BATCH_NORM_NET, b, a, s, **flags))
+        state, first = ranks[0][3], stop
+    assert bits(state) == bits_at(1, BATCH_NORM_NET, 7, **flags)[2]
 
 
 def test_more_shards_than_examples_in_most_of_them_and_more_ranks():
-    assert found_at(9, DROPOUT_NET, 2, shards=11) == found_at(1, DROPOUT_NET, 2, shards=11)
+    assert bits_at(9, DROPOUT_NET, 2, shards=11) == bits_at(1, DROPOUT_NET, 2, shards=11)
 
 
 # ── batch normalisation ───────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_shard_that_is_smaller_than_a_ghost_batch_is_one():
     """32 examples in 4 shards of 8: the ghost batches of 8 that the model asks for, and one of 1000 cut to that."""
     flags = {"shards": 4, "batch": 32}
-    wanted = found_at(2, BATCH_NORM_NET, 3, **flags)
-    assert found_at(2, BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000"), 3, **flags) == wanted
-    assert found_at(2, BATCH_NORM_NET.replace("ghost = 8", "ghost = 4"), 3, **flags) != wanted
+    wanted = bits_at(2, BATCH_NORM_NET, 3, **flags)
+    assert bits_at(2, BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000"), 3, **flags) == wanted
+    assert bits_at(2, BATCH_NORM_NET.replace("ghost = 8", "ghost = 4"), 3, **flags) != wanted
 
 
 def test_running_statistics_move_once_an_iteration():
@@ -126,8 +118,7 @@ def test_running_statistics_move_once_an_iteration():
 
     def means(t, **flags):
         run, ops = run_of(t, BATCH_NORM_NET, dtype="float64", iterations=1, **flags)
-        with run.batches(t, 0, 1) as batches:
-            run.worker.iterate(next(batches))
+        iterate(run, t, 0, 1)
         run.exchange.synchronize()
         span = next(span for span in run.arena.spans if span.name == "norm1.mean")
         return ops.to_host(run.arena.weight(span))
@@ -151,16 +142,10 @@ def test_ghost_batches_that_end_with_a_shard_are_told_of():
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
-def train(tmp_path, monkeypatch):
+def train(train, folder):
     """train(flag=value...): a reproducible run of a small net on one rank, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
-
-    def run(**flags):
-        given = {"model": "net.toml", "data": "digits", "reproducible": True, "batch": 360, **flags}
-        start(Loopback(), None, given)
-
-    return run
+    (folder / "net.toml").write_text(BATCH_NORM_NET)
+    return partial(train, reproducible=True, batch=360, ops="cpu")
 
 
 def test_what_is_fixed_is_in_the_header_and_each_epoch_has_its_hash(train, tmp_path, capsys):

@@ -3,28 +3,23 @@
 import tomllib
 
 import pytest
-from small_runs import DROPOUT_NET
 
 from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.checkpoints.resume import restart_origin
 from ringtrain.train.options import read_options
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
-    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder; (the iteration that it
-    began after, its iterations in all, its weights' hash)."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+def train(alone, folder):
+    """train(flag=value...): (the iteration that a run began after, its iterations in all, its weights' hash)."""
 
     def run(run_file=None, out="run", **flags):
-        start(Loopback(), run_file, {"data": "digits", "ops": "reference", "out": out, **flags})
-        begun, end = (records(tmp_path / out, kind)[-1] for kind in ("start", "end"))
+        start(alone, run_file, {"data": "digits", "ops": "reference", "out": out, **flags})
+        begun, end = (records(folder / out, kind)[-1] for kind in ("start", "end"))
         return begun["resumed_at"], end["iterations"], end["weights_sha256"]
 
     return run

@@ -42,27 +42,38 @@ def test_the_header_says_the_options_too(train, tmp_path, capsys, flags, strateg
     assert f"{strategy}, {said}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_sharded_says_what_memory_it_takes(train, tmp_path):
-    train(out="run", iterations=1, sync="sharded")
-    assert records(tmp_path / "run", "note")[0]["text"].startswith("sharded by ring: a rank keeps ")
+@pytest.mark.parametrize(
+    ("flags", "note"),
+    [
+        ({"sync": "sharded"}, "sharded by ring: a rank keeps "),
+        ({"overlap": "forward", "clip_norm": 1.0}, "--overlap forward is backward here: the factor of"),
+        (
+            {"sync": "master", "algorithm": "auto"},
+            "rank 0 reads all batches, computes the loss and keeps the optimizer's ",
+        ),
+    ],
+)
+def test_a_strategy_says_what_it_does(train, tmp_path, flags, note):
+    train(out="run", iterations=1, **flags)
+    assert records(tmp_path / "run", "note")[0]["text"].startswith(note)
 
 
 def test_what_each_bucket_costs_is_in_the_log(train, tmp_path, capsys):
     train(out="run", iterations=4, overlap="forward", bucket_bytes=1)
-    (found,) = records(tmp_path / "run", "exchange")
-    assert (found["overlap"], found["iteration"]) == ("forward", 4)
-    assert [bucket["spans"] for bucket in found["buckets"]] == ["fc.bias", "fc.weight", "conv1.bias", "conv1.weight"]
-    assert sum(bucket["nbytes"] for bucket in found["buckets"]) == 4 * (96 * 10 + 16 + 64 + 16)
-    assert all(bucket["total_s"] >= bucket["exposed_s"] > 0 for bucket in found["buckets"])
+    (exchange,) = records(tmp_path / "run", "exchange")
+    assert (exchange["overlap"], exchange["iteration"]) == ("forward", 4)
+    assert [bucket["spans"] for bucket in exchange["buckets"]] == ["fc.bias", "fc.weight", "conv1.bias", "conv1.weight"]
+    assert sum(bucket["nbytes"] for bucket in exchange["buckets"]) == 4 * (96 * 10 + 16 + 64 + 16)
+    assert all(bucket["total_s"] >= bucket["exposed_s"] > 0 for bucket in exchange["buckets"])
     assert "communication" not in capsys.readouterr().out  # of one rank
 
 
 def test_each_iteration_tells_its_wait_for_communication(train, tmp_path):
     train(out="run", iterations=4)
-    waits = [found["exposed_s"] for found in records(tmp_path / "run", "iteration")]
-    (found,) = records(tmp_path / "run", "exchange")
+    waits = [entry["exposed_s"] for entry in records(tmp_path / "run", "iteration")]
+    (entries,) = records(tmp_path / "run", "exchange")
     assert len(waits) == 4 and min(waits) > 0
-    assert sum(waits) == pytest.approx(found["exposed_s"])
+    assert sum(waits) == pytest.approx(entries["exposed_s"])
 
 
 def test_a_run_goes_on_with_another_overlap(train, tmp_path):
@@ -71,17 +82,6 @@ def test_a_run_goes_on_with_another_overlap(train, tmp_path):
     train(out="changed", iterations=10, overlap="backward", resume="auto")
     ends = [records(tmp_path / out, "end")[-1] for out in ("whole", "changed")]
     assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
-
-
-def test_forward_with_clipping_is_told(train, tmp_path):
-    train(out="run", iterations=1, overlap="forward", clip_norm=1.0)
-    assert records(tmp_path / "run", "note")[0]["text"].startswith("--overlap forward is backward here: the factor of")
-
-
-def test_a_master_says_what_it_does(train, tmp_path):
-    train(out="run", iterations=1, sync="master", algorithm="auto")
-    (told,) = [record["text"] for record in records(tmp_path / "run", "note") if "rank 0" in record["text"]]
-    assert told.startswith("rank 0 reads all batches, computes the loss and keeps the optimizer's ")
 
 
 def test_factors_that_compress_nothing_are_refused(train, tmp_path):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,33 +26,19 @@ from tests.says import says
 
 
 @pytest.fixture
-def train(alone, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
-
-    def run(stop=None, **flags):
-        flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto", **flags}
-        start.start(alone, None, flags, stop)
-
-    return run
+def train(train):
+    return partial(train, out="run", resume="auto")
 
 
 # ── the flag ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_first_signal_is_noted_and_the_second_changes_nothing(heard):
+def test_the_first_signal_is_noted_and_an_end_follows_sigterm_alone(heard):
     with watching() as stop:
         assert not stop() and stop.why() is None
         os.kill(os.getpid(), signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert stop() and stop.why() == "by SIGUSR1"
-
-
-def test_an_end_follows_sigterm_and_not_sigusr1(heard):
-    with watching() as stop:
-        os.kill(os.getpid(), signal.SIGUSR1)
         assert not stop.ending
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.ending and stop.why() == "by SIGUSR1"
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop() and stop.ending and stop.why() == "by SIGUSR1"
 
 
 class Gone(BaseException):
@@ -61,14 +48,14 @@ class Gone(BaseException):
 @pytest.fixture
 def ends(monkeypatch, heard):
     """The exit codes that this process would have ended with."""
-    found = []
+    codes = []
 
     def end(code):
-        found.append(code)
+        codes.append(code)
         raise Gone
 
     monkeypatch.setattr(signals.os, "_exit", end)
-    return found
+    return codes
 
 
 def ended(program):
@@ -79,52 +66,52 @@ def ended(program):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_second_ctrl_c_ends_the_process_when_the_outcome_is_written(ends):
+@pytest.mark.parametrize(
+    ("numbers", "error", "code"), [([signal.SIGINT] * 2, KeyboardInterrupt, 130), ([signal.SIGHUP], HungUp, 129)]
+)
+def test_the_process_ends_when_the_outcome_is_written(ends, numbers, error, code):
     with pytest.raises(Gone), watching() as stop:
-        told = []
-        stop.before_end, stop.end_all = lambda error: told.append(type(error)), told.append
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-    assert ends == [130] and told == [KeyboardInterrupt, 130]
+        calls = []
+        stop.before_end, stop.end_all = lambda error: calls.append(type(error)), calls.append
+        for number in numbers:
+            os.kill(os.getpid(), number)
+    assert ends == [code] and calls == [error, code]
 
 
-def test_a_third_ctrl_c_does_not_keep_the_outcome_from_being_written():
-    write = "def write(error):\n again(); print('written')"
-    program = f"{write}\nwith watching() as stop:\n stop.before_end = write\n again(); again(); print('went on')"
-    assert ended(program) == (130, "written\n")
+HANG_UP = "os.kill(os.getpid(), signal.SIGHUP)"
+WATCHING = "with watching(last=True) as stop:\n"
+ENDINGS = {
+    "a third Ctrl-C does not keep the outcome from being written": (
+        "def write(error):\n again(); print('written')\n"
+        f"{WATCHING} stop.before_end = write\n again(); again(); print('went on')",
+        (130, "written\n"),
+    ),
+    # As callbacks of weak references pass over them, and __del__: with a traceback, and the run went on.
+    "a second Ctrl-C is no exception, which could be passed over": (
+        f"class Dying:\n def __del__(self): again()\n{WATCHING} again(); Dying(); print('went on')",
+        (130, ""),
+    ),
+    "an error in the second Ctrl-C does not keep it from ending": (
+        f"{WATCHING} stop.before_end = lambda error: 1 / 0\n again(); again(); print('went on')",
+        (130, ""),
+    ),
+    # There is a checkpoint, and the status says so: until the very end of the process.
+    "Ctrl-C when the run has stopped": (
+        f"{WATCHING} again(); stop.stopped(); again()\nagain(); sys.exit(75)",
+        (75, ""),
+    ),
+    "SIGHUP when the run has stopped": (f"{WATCHING} stop.stopped(); {HANG_UP}\n{HANG_UP}; sys.exit(75)", (75, "")),
+    "SIGHUP under nohup": (f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{WATCHING} {HANG_UP}\n{HANG_UP}", (0, "")),
+    "SIGHUP to another program": (
+        f"from ringtrain.transport.world import connect; connect(); {HANG_UP}",
+        (-signal.SIGHUP, ""),
+    ),
+}
 
 
-def test_a_second_ctrl_c_is_not_swallowed_by_what_passes_over_exceptions():
-    """As callbacks of weak references do, and __del__: with a traceback, and the run went on."""
-    program = "class Dying:\n def __del__(self): again()\nwith watching():\n again(); Dying(); print('went on')"
-    assert ended(program) == (130, "")
-
-
-def test_what_goes_wrong_in_the_second_ctrl_c_does_not_keep_it_from_ending():
-    program = "with watching() as stop:\n stop.before_end = lambda error: 1 / 0\n again(); again(); print('went on')"
-    assert ended(program) == (130, "")
-
-
-def test_ctrl_c_changes_nothing_when_the_run_has_stopped():
-    """There is a checkpoint, and the status says so: until the very end of the process."""
-    program = "with watching(last=True) as stop:\n again(); stop.stopped(); again()\nagain(); sys.exit(75)"
-    assert ended(program) == (75, "")
-
-
-def test_the_end_of_the_terminal_ends_the_process_when_the_outcome_is_written(ends):
-    with pytest.raises(Gone), watching() as stop:
-        told = []
-        stop.before_end, stop.end_all = lambda error: told.append(type(error)), told.append
-        os.kill(os.getpid(), signal.SIGHUP)
-    assert ends == [129] and told == [HungUp, 129]
-
-
-def test_the_end_of_the_terminal_is_ignored_under_nohup_and_when_the_run_has_stopped():
-    hang_up = "os.kill(os.getpid(), signal.SIGHUP)"
-    ignored = f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\nwith watching(last=True):\n {hang_up}\n{hang_up}"
-    assert ended(ignored) == (0, "")
-    stopped = f"with watching(last=True) as stop:\n stop.stopped(); {hang_up}\n{hang_up}; sys.exit(75)"
-    assert ended(stopped) == (75, "")
+@pytest.mark.parametrize(("program", "end"), ENDINGS.values(), ids=ENDINGS)
+def test_what_ends_a_process_and_what_does_not(program, end):
+    assert ended(program) == end
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -142,11 +129,6 @@ def test_a_run_without_a_launcher_ends_with_its_terminal(tmp_path, ignored):
     outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
     assert (run.returncode, outcome["exit_code"]) == ((0, 0) if ignored else (129, 129))
     assert outcome["text"] == ("" if ignored else says("SIGHUP", "terminal"))
-
-
-def test_other_programs_end_with_their_terminal_too():
-    program = "from ringtrain.transport.world import connect; connect(); os.kill(os.getpid(), signal.SIGHUP)"
-    assert ended(program) == (-signal.SIGHUP, "")
 
 
 def test_the_next_run_of_the_same_process_is_stopped_as_the_first(heard):
@@ -185,8 +167,8 @@ def test_a_request_that_comes_when_all_is_over_does_not_kill(heard):
 
 
 def test_another_reason_is_kept_once_it_has_held():
-    stop, told = StopFlag(), iter([None, "since it rains"])
-    stop.other = lambda: next(told)
+    stop, answers = StopFlag(), iter([None, "since it rains"])
+    stop.other = lambda: next(answers)
     assert not stop()
     assert stop() and stop() and stop.why() == "since it rains"
 
@@ -198,31 +180,28 @@ def test_a_signal_that_is_meant_for_the_tests_is_not_taken_by_a_run():
 
 
 # ── the end of a job ──────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_job_end_is_a_reason_when_less_is_left_than_is_wanted():
-    now = [0.0]
-    end = JobEnd(1000.0, 120.0, lambda: now[0])
-    now[0] = 880.0
-    assert end() is None
-    now[0] = 881.0
-    assert end() == "119 s before the end of the job"
+@pytest.mark.parametrize(
+    ("now", "slowest_s", "text"),
+    [
+        (880.0, 0.0, None),
+        (881.0, 0.0, "119 s before the end of the job"),
+        (700.0, 149.0, None),  # the slowest checkpoint must fit twice
+        (700.0, 151.0, "300 s before the end of the job"),
+    ],
+)
+def test_a_job_end_is_a_reason_when_less_is_left_than_is_wanted(now, slowest_s, text):
+    end = JobEnd(1000.0, 120.0, lambda: now)
+    end.slowest_s = slowest_s
+    assert end() == text
     assert JobEnd(None, 120.0)() is None and JobEnd(None, 0).words() is None
 
 
-def test_the_slowest_checkpoint_must_fit_twice():
-    end = JobEnd(1000.0, 120.0, lambda: 700.0)
-    assert end() is None
-    end.slowest_s = 149.0
-    assert end() is None
-    end.slowest_s = 151.0
-    assert end() == "300 s before the end of the job"
-
-
 @pytest.mark.parametrize(
-    ("given", "left", "before"), [(None, 7200, 120.0), (None, 600, 60.0), (30.0, 600, 30.0), (None, -5, 0.0)]
+    ("value", "left", "before"), [(None, 7200, 120.0), (None, 600, 60.0), (30.0, 600, 30.0), (None, -5, 0.0)]
 )
-def test_how_long_before_the_end_a_run_stops(alone, given, left, before):
+def test_how_long_before_the_end_a_run_stops(alone, value, left, before):
     end = find_job_end(
-        alone, make_config(stop_before_s=given).run, {"RINGTRAIN_JOB_END": str(10_000 + left)}, str, lambda: 1e4
+        alone, make_config(stop_before_s=value).run, {"RINGTRAIN_JOB_END": str(10_000 + left)}, str, lambda: 1e4
     )
     assert (end.end, end.before_s) == (10_000 + left, before)
     assert end.words().startswith("the job ends at 19") and end.words().endswith(
@@ -235,8 +214,8 @@ def test_it_can_be_left_off_and_then_nobody_is_asked(alone):
 
 
 def test_one_asked_for_without_an_end_that_is_known_is_said_so(alone):
-    told = find_job_end(alone, make_config(stop_before_s=60.0).run, {}, str).words()
-    assert told.startswith("--stop-before-s 60: no end of a job is known here: export RINGTRAIN_JOB_END=")
+    note = find_job_end(alone, make_config(stop_before_s=60.0).run, {}, str).words()
+    assert note.startswith("--stop-before-s 60: no end of a job is known here: export RINGTRAIN_JOB_END=")
 
 
 def test_all_ranks_hear_of_an_end_that_is_no_time():
@@ -245,7 +224,7 @@ def test_all_ranks_hear_of_an_end_that_is_no_time():
             transport, TrainConfig().run, {"RINGTRAIN_JOB_END": "x"} if transport.rank == 0 else {}, str
         )
 
-    assert [type(found) for found in on_ranks(3, look)] == [UsageError] * 3
+    assert [type(each) for each in on_ranks(3, look)] == [UsageError] * 3
 
 
 def test_a_run_stops_before_the_end_of_its_job(train, tmp_path, monkeypatch):
@@ -266,7 +245,7 @@ def test_a_run_stops_before_the_end_of_its_job(train, tmp_path, monkeypatch):
 
 # ── before the first iteration ────────────────────────────────────────────────────────────────────────────────────────
 def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
-    def opened(*given):
+    def opened(*args):
         os.kill(os.getpid(), signal.SIGUSR1)
         return open_dataset("digits")
 
@@ -279,13 +258,13 @@ def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
 def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch):
     train(iterations=2)
 
-    def compiled(*given):
+    def compiled(*args):
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(start, "_prepare", compiled)
     state = says(2, "checkpoint", "was")
-    told = "^" + says("by SIGTERM", state)
-    with pytest.raises(Interrupted, match=told):
+    message = "^" + says("by SIGTERM", state)
+    with pytest.raises(Interrupted, match=message):
         train(iterations=5)
     outcome = json.loads((tmp_path / "run/outcome.json").read_text())
     assert (outcome["outcome"], outcome["exit_code"], outcome["iteration"]) == ("interrupted", 75, 2)
@@ -295,7 +274,7 @@ def test_a_signal_that_came_before_all_of_it(train, tmp_path):
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         with pytest.raises(Interrupted, match=says("by SIGUSR1")):
-            train(stop, iterations=5)
+            train(stop=stop, iterations=5)
         os.kill(os.getpid(), signal.SIGUSR1)  # it is still noted, and kills nobody
 
 
@@ -305,12 +284,12 @@ def test_one_rank_that_is_told_ends_all_and_is_named():
         stop.other = lambda: "by SIGUSR1" if transport.rank == 2 else None
         check_stop(transport, stop, "there is no checkpoint of it yet")
 
-    found = on_ranks(3, told)
-    assert {str(error) for error in found} == {
+    errors = on_ranks(3, told)
+    assert {str(error) for error in errors} == {
         "stopped by SIGUSR1 to rank 2 before the first iteration; there is no checkpoint of it yet: start it again by "
         "the same command"
     }
-    assert all(error.everywhere for error in found)
+    assert all(error.everywhere for error in errors)
 
 
 def test_what_all_are_told_names_none():
@@ -328,8 +307,8 @@ def test_a_question_is_answered_when_the_next_is_put():
     """Rank 1 is told to stop before its third question."""
 
     def ask(transport):
-        told = iter([False, False] + [True] * 9)
-        asked = StopPoll(transport, (lambda: next(told)) if transport.rank == 1 else lambda: False, 30)
+        answers = iter([False, False] + [True] * 9)
+        asked = StopPoll(transport, (lambda: next(answers)) if transport.rank == 1 else lambda: False, 30)
         return [asked() for _ in range(4)] + [asked.answer(), asked.answer()]
 
     assert on_ranks(3, ask) == [[False, False, False, True, True, False]] * 3
@@ -338,9 +317,9 @@ def test_a_question_is_answered_when_the_next_is_put():
 def test_an_evaluation_is_broken_off_by_all_ranks(monkeypatch):
     def score(transport):
         run, _ = run_of(transport, DROPOUT_NET)
-        seen, told = [], iter([False, False] + [True] * 99)
+        seen, answers = [], iter([False, False] + [True] * 99)
         evaluator = run.evaluator
-        monkeypatch.setattr(evaluator, "_stop_requested", lambda: transport.rank == 1 and next(told))
+        monkeypatch.setattr(evaluator, "_stop_requested", lambda: transport.rank == 1 and next(answers))
         monkeypatch.setattr(evaluator, "_add", lambda part, totals: seen.append(part))
         with pytest.raises(EvaluationStopped):
             evaluator.score(run.data.test, 16)
@@ -365,7 +344,7 @@ def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_wei
     signalled = []
     monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 16)
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
-    monkeypatch.setattr(start, "rehearse", lambda *given: None)
+    monkeypatch.setattr(start, "rehearse", lambda *args: None)
     monkeypatch.setattr("ringtrain.train.assembly.assemble.EVALUATION_BATCH", 16)
     with pytest.raises(Interrupted, match="^" + says("--out", "--resume", "by SIGUSR1", 4, "run")):
         train(iterations=iterations, evaluate_every=4)
@@ -382,7 +361,7 @@ def test_a_second_ctrl_c_in_an_evaluation_is_the_outcome(train, tmp_path, monkey
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
-    monkeypatch.setattr(start, "rehearse", lambda *given: None)
+    monkeypatch.setattr(start, "rehearse", lambda *args: None)
     with pytest.raises(Gone):
         train(iterations=8, evaluate_every=4)
     outcome = json.loads((tmp_path / "run/outcome.json").read_text())
@@ -401,7 +380,7 @@ def test_a_ctrl_c_when_the_run_has_stopped_is_passed_over(train, tmp_path, monke
 
     monkeypatch.setattr(StopFlag, "stopped", once_more)
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
-    monkeypatch.setattr(start, "rehearse", lambda *given: None)
+    monkeypatch.setattr(start, "rehearse", lambda *args: None)
     monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 360)
     monkeypatch.setattr("ringtrain.train.assembly.assemble.EVALUATION_BATCH", 360)
     with pytest.raises(Interrupted, match=r"after iteration \d; a checkpoint is in run"):

@@ -2,7 +2,18 @@
 
 import numpy as np
 import pytest
-from small_runs import PAST_A_TAIL, apart, everywhere, results, run_of, trained
+from small_runs import (
+    DIGITS,
+    PAST_A_TAIL,
+    apart,
+    assert_equal,
+    everywhere,
+    iterate,
+    results,
+    run_of,
+    same_weights,
+    trained,
+)
 from strategies import DEDICATED, MASTER, NETS, OPTIONS, STRATEGIES, by_default
 
 from ringtrain.errors import CheckpointError, Interrupted
@@ -35,14 +46,6 @@ def alone(row, net, iterations=PAST_A_TAIL, **flags):
     return results(1, NETS[row.alone or net], iterations, dtype="float64", **{**row.like, **flags})[0]
 
 
-def assert_equal(found, expected):
-    """On every rank: its losses, and the weights at the end."""
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert apart(found, expected[1]) <= 1e-12
-    for losses, *_ in found:
-        np.testing.assert_allclose(losses, expected[0][-len(losses) :], rtol=1e-11)
-
-
 def test_a_new_strategy_of_the_catalogue_is_under_contract_without_a_row_of_its_own():
     exact, other = (by_default("new", catalogue.STRATEGIES[name]) for name in ("master", "gossip"))
     assert set(catalogue.STRATEGIES) <= set(STRATEGIES)
@@ -67,8 +70,8 @@ def test_a_new_strategy_of_the_catalogue_is_under_contract_without_a_row_of_its_
 def test_weights_and_losses_are_those_of_one_rank(name, world):
     """With tails, uneven parts, and somebody who looks on the way."""
     row, option = LIKE[name], OPTIONS.get(world.option, {})
-    found = at(row, world.ranks, world.net, nodes=world.nodes, settle_at=(1, 7, 8), **world.flags, **option)
-    assert_equal(found, alone(row, world.net, **option))
+    every = at(row, world.ranks, world.net, nodes=world.nodes, settle_at=(1, 7, 8), **world.flags, **option)
+    assert_equal(every, alone(row, world.net, **option))
 
 
 @pytest.mark.parametrize(
@@ -94,20 +97,18 @@ def test_ranks_without_examples_change_nothing(name):
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_ranks_without_examples_take_part(name):
-    found = at(LEARNING[name], 4, "dropout", batch=5, start=58, iterations=61, lr=0.01)
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1 and np.isfinite(found[0][1]).all()
+    ranks = at(LEARNING[name], 4, "dropout", batch=5, start=58, iterations=61, lr=0.01)
+    assert same_weights(ranks) and np.isfinite(ranks[0][1]).all()
 
 
 @pytest.mark.parametrize("name", ["hybrid", "pipeline"])
 def test_the_evaluator_sees_all_weights(name):
     def score(transport, flags):
         run, _ = run_of(transport, NETS[STRATEGIES[name].nets[0]], iterations=3, dtype="float64", **flags)
-        with run.batches(transport, 0, 3) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, transport, 0, 3)
         run.exchange.synchronize()
-        found = run.evaluator.score(run.data.test, 100)
-        return found.accuracy, found.examples, pytest.approx(found.loss, rel=1e-10)
+        scored = run.evaluator.score(run.data.test, 100)
+        return scored.accuracy, scored.examples, pytest.approx(scored.loss, rel=1e-10)
 
     assert everywhere(4, lambda t: score(t, STRATEGIES[name].flags)) == everywhere(1, lambda t: score(t, {})) * 4
 
@@ -143,10 +144,10 @@ def test_it_learns_and_is_not_serial(name):
     """Down to a share of the first loss; serial training gets to 0.1."""
     row = LEARNING[name]
     flags = {"lr": 0.02, "augment": False, "iterations": 80}
-    found = at(row, 3, "ghost", **flags)
-    assert len({weights.tobytes() for _, weights, _ in found}) == 1
-    assert np.mean(found[0][0][-10:]) < row.learns * found[0][0][0]
-    assert apart(found, results(1, NETS["ghost"], dtype="float64", **flags)[0][1]) > 1e-3
+    ranks = at(row, 3, "ghost", **flags)
+    assert same_weights(ranks)
+    assert np.mean(ranks[0][0][-10:]) < row.learns * ranks[0][0][0]
+    assert apart(ranks, results(1, NETS["ghost"], dtype="float64", **flags)[0][1]) > 1e-3
 
 
 @pytest.mark.parametrize("name", LEARNING)
@@ -164,7 +165,7 @@ def test_it_goes_on_at_other_numbers_of_ranks(name):
     for ranks, option in zip((row.usual - 1, row.least), asked, strict=True):
         flags = OPTIONS.get(option, {})
         checkpoint = at(row, row.usual, net, BEGUN, **flags)[0][2]
-        assert_equal(at(row, ranks, net, start=BEGUN, found=checkpoint, **flags), alone(row, net, **flags))
+        assert_equal(at(row, ranks, net, start=BEGUN, checkpoint=checkpoint, **flags), alone(row, net, **flags))
 
 
 @pytest.mark.parametrize(
@@ -182,10 +183,10 @@ def test_it_goes_on_as_the_run_that_wrote_the_checkpoint(name, option):
     row, flags = LOCKSTEP[name], OPTIONS.get(option, {})
     whole = at(row, 3, "ghost", settle_at=(BEGUN,), **flags)
     checkpoint = at(row, 3, "ghost", BEGUN, **flags)[0][2]
-    found = at(row, 3, "ghost", start=BEGUN, found=checkpoint, **flags)
-    assert [weights.tobytes() for _, weights, _ in found] == [weights.tobytes() for _, weights, _ in whole]
-    assert found[0][0] == whole[0][0][BEGUN:]
-    other = at(row, 2, "ghost", start=BEGUN, found=checkpoint, **flags)
+    every = at(row, 3, "ghost", start=BEGUN, checkpoint=checkpoint, **flags)
+    assert [weights.tobytes() for _, weights, _ in every] == [weights.tobytes() for _, weights, _ in whole]
+    assert every[0][0] == whole[0][0][BEGUN:]
+    other = at(row, 2, "ghost", start=BEGUN, checkpoint=checkpoint, **flags)
     assert other[0][0][-1] == pytest.approx(whole[0][0][-1], rel=row.near)
 
 
@@ -194,12 +195,12 @@ def test_a_run_of_all_reduce_goes_on_under_it_and_back(name):
     row, net = LOCKSTEP[name], LOCKSTEP[name].nets[0]
     last = PAST_A_TAIL - 2
     begun = results(2, NETS[net], BEGUN, dtype="float64")[0][2]
-    middle = at(row, 4, net, last, start=BEGUN, found=begun)[0][2]
-    found = results(3, NETS[net], PAST_A_TAIL, start=last, found=middle, dtype="float64")
+    middle = at(row, 4, net, last, start=BEGUN, checkpoint=begun)[0][2]
+    ranks = results(3, NETS[net], PAST_A_TAIL, start=last, checkpoint=middle, dtype="float64")
     if name in LIKE:
-        assert_equal(found, alone(row, net))
+        assert_equal(ranks, alone(row, net))
     else:
-        assert len(found[0][0]) == 2 and found[0][0][-1] < found[0][0][0] + 1  # goes on from what was learnt
+        assert len(ranks[0][0]) == 2 and ranks[0][0][-1] < ranks[0][0][0] + 1  # goes on from what was learnt
 
 
 # ── on devices ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,13 +214,13 @@ def test_on_a_device_it_is_bit_by_bit_as_on_the_host(name, flags):
     row = LOCKSTEP[name]
     # On a device `auto` takes another algorithm, and so another order of additions.
     algorithm = {} if row.flags.get("sync") in ("master", "server") else {"algorithm": "ring"}
-    given = {"bucket_bytes": 500, "segment_bytes": 1024, "settle_at": (3,), **row.flags, **algorithm, **flags}
+    options = {"bucket_bytes": 500, "segment_bytes": 1024, "settle_at": (3,), **row.flags, **algorithm, **flags}
     ranks, nodes, net = (4, 2, row.nets[1]) if "server_levels" in flags else (3, 1, row.nets[1])
-    host = results(ranks, NETS[net], 4, nodes, **given)
+    host = results(ranks, NETS[net], 4, nodes, **options)
 
     def on_device(transport, early):
         ops = FakeGpuOps(HostRuntime(early))
-        return *trained(DeviceTransport(transport, ops), NETS[net], 4, ops=ops, **given)[:2], ops.replays
+        return *trained(DeviceTransport(transport, ops), NETS[net], 4, ops=ops, **options)[:2], ops.replays
 
     for early in (False, True):
         every = everywhere(ranks, lambda t, e=early: on_device(t, e), nodes=nodes)
@@ -270,7 +271,7 @@ def test_all_reduce_refuses_a_state_that_is_not_its_own(train, tmp_path, name):
 def stopped(monkeypatch, victim, **flags):
     """The errors of three ranks, of which ``victim`` is told to stop when it has asked itself often."""
 
-    def end_of(transport, *given):
+    def end_of(transport, *args):
         asked = iter(range(10**9))
         return JobEnd(15.0 if transport.rank == victim else None, 1.0, lambda: float(next(asked)))
 
@@ -287,21 +288,14 @@ def stopped(monkeypatch, victim, **flags):
 
 @pytest.mark.timing
 @pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.stops])
-def test_all_ranks_stop_with_a_checkpoint_that_is_good(monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
+def test_all_ranks_stop_with_a_checkpoint_that_is_good(monkeypatch, folder, name):
     row = STRATEGIES[name]
-    (tmp_path / "net.toml").write_text(NETS[row.nets[0]])
-    given = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run"}
-    rarely = {
-        "check_collectives": False,
-        "deadline_s": 60.0,
-        "iterations": 400,
-        "evaluate_every": 10**6,
-        "checkpoint_every": 10**6,
-    }
-    found = stopped(monkeypatch, row.told, **given, **rarely, **row.flags)
-    assert [type(error) for error in found] == [Interrupted] * 3, found
-    assert "s before the end of the job after iteration" in str(found[0])
-    end = records(tmp_path / "run")[-1]
+    (folder / "net.toml").write_text(NETS[row.nets[0]])
+    flags = {**DIGITS, "out": "run", "check_collectives": False, "deadline_s": 60.0, "iterations": 400}
+    flags |= {"evaluate_every": 10**6, "checkpoint_every": 10**6, **row.flags}
+    errors = stopped(monkeypatch, row.victim, **flags)
+    assert [type(error) for error in errors] == [Interrupted] * 3, errors
+    assert "s before the end of the job after iteration" in str(errors[0])
+    end = records(folder / "run")[-1]
     assert end["reason"] == "interrupted" and 1 <= end["iterations"] < 400
-    assert (tmp_path / f"run/checkpoints/iteration-{end['iterations']:08}.h5").exists()
+    assert (folder / f"run/checkpoints/iteration-{end['iterations']:08}.h5").exists()

@@ -10,7 +10,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.world import connect
-from tests.train.small_runs import DROPOUT_NET
+from tests.train.small_runs import DROPOUT_NET, iterate
 
 
 @pytest.fixture
@@ -29,17 +29,14 @@ def weights(transport, data, start=0, **flags):
     ops = make_ops(config.device.ops, config.device.dtype)
     run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
     seen = []
-    with run.batches(transport, start, 12) as batches:
-        for batch in batches:
-            seen.append(batch.examples.copy())
-            run.worker.iterate(batch, batches.peek)
+    iterate(run, transport, start, 12, lambda batch: seen.append(batch.examples.copy()))
     return run.data.held, run.arena.hash(ops), np.concatenate(seen).tolist()
 
 
 @pytest.mark.parametrize("shuffle", ["full", "blocks", None])
 def test_streamed_and_in_memory_have_the_same_bits(files, shuffle):
     transport = connect()
-    streamed, held = (weights(transport, files, stream=how, shuffle=shuffle) for how in ("yes", "no"))
-    assert streamed[0] == "streamed" and held[0] == "private" and streamed[1:] == held[1:]
+    streamed, in_memory = (weights(transport, files, stream=how, shuffle=shuffle) for how in ("yes", "no"))
+    assert streamed[0] == "streamed" and in_memory[0] == "private" and streamed[1:] == in_memory[1:]
     # The second half needs nothing of the first.
     assert weights(transport, files, 7, stream="yes", shuffle=shuffle)[2] == streamed[2][7 * 30 :]

@@ -23,9 +23,9 @@ def serial(task, **flags):
     return everywhere(1, lambda t: train_task(t, task, **flags))[0]
 
 
-def is_as_serial(found, task, tolerance=1e-12):
+def is_as_serial(ranks, task, tolerance=1e-12):
     losses, weights = serial(task)
-    for own_losses, own_weights in found:
+    for own_losses, own_weights in ranks:
         np.testing.assert_allclose(own_losses, losses, rtol=tolerance)
         np.testing.assert_allclose(own_weights, weights, rtol=0, atol=tolerance * np.abs(weights).max())
 
@@ -70,8 +70,11 @@ def test_a_device_trains_and_scores_as_the_host(task):
         ops = FakeGpuOps(HostRuntime(True), "float64")
         return on(DeviceTransport(transport, ops), ops)
 
-    ((losses, weights), wanted), ((found, device_weights), score) = everywhere(1, on)[0], everywhere(1, on_device)[0]
-    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    ((losses, weights), wanted), ((device_losses, device_weights), score) = (
+        everywhere(1, on)[0],
+        everywhere(1, on_device)[0],
+    )
+    np.testing.assert_allclose(device_losses, losses, rtol=1e-12)
     np.testing.assert_allclose(device_weights, weights, rtol=0, atol=1e-12 * np.abs(weights).max())
     assert score.metrics == pytest.approx(wanted.metrics, rel=1e-12) and score.accuracy == wanted.accuracy
 
@@ -85,13 +88,13 @@ def score(transport, task, labels=None, **flags):
 @pytest.mark.parametrize("task", TASKS)
 def test_metrics_are_the_same_at_any_number_of_ranks(task):
     (one,), *others = [everywhere(n, lambda t: score(t, task)) for n in (1, 2, 3)]
-    for found in (each for ranks in others for each in ranks):
+    for rank in (each for ranks in others for each in ranks):
         if one.classes is not None:
             for name in ("labelled", "predicted", "hits"):
-                np.testing.assert_array_equal(getattr(found.classes, name), getattr(one.classes, name))
-            assert found.metrics == one.metrics and found.accuracy == one.accuracy
-        assert found.metrics == pytest.approx(one.metrics, rel=1e-13) and found.loss == pytest.approx(one.loss, 1e-13)
-        assert found.examples == one.examples
+                np.testing.assert_array_equal(getattr(rank.classes, name), getattr(one.classes, name))
+            assert rank.metrics == one.metrics and rank.accuracy == one.accuracy
+        assert rank.metrics == pytest.approx(one.metrics, rel=1e-13) and rank.loss == pytest.approx(one.loss, 1e-13)
+        assert rank.examples == one.examples
 
 
 def test_metrics_of_a_grain_have_the_same_bits():
@@ -105,10 +108,10 @@ def test_metrics_of_a_grain_have_the_same_bits():
 
 def test_metrics_of_values_are_those_of_the_outputs():
     run, _ = everywhere(1, lambda t: task_run(t, "mse of fields"))[0]
-    found = run.evaluator.score(run.data.train, 12)
+    scored = run.evaluator.score(run.data.train, 12)
     labels = run.data.train.labels.astype(np.float64)
-    assert found.accuracy is None and found.metrics["rmse"] ** 2 == pytest.approx(found.loss, rel=1e-12)
-    assert found.metrics["r2"] == pytest.approx(1 - found.loss / labels.var(), rel=1e-9)
+    assert scored.accuracy is None and scored.metrics["rmse"] ** 2 == pytest.approx(scored.loss, rel=1e-12)
+    assert scored.metrics["r2"] == pytest.approx(1 - scored.loss / labels.var(), rel=1e-9)
 
 
 # ── examples that no network can learn ────────────────────────────────────────────────────────────────────────
@@ -129,20 +132,20 @@ BAD = {
 @pytest.mark.parametrize("task, value, shown", BAD.values(), ids=BAD)
 def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown):
     labels = spoiled(task, value, 23)
-    told = says("--loss", "23", shown, TASKS[task][1])
+    message = says("--loss", "23", shown, TASKS[task][1])
     for work in (lambda t: train_task(t, task, labels=labels), lambda t: score(t, task, labels)):
         errors = on_ranks(2, work)
-        assert [str(error) for error in errors] == [told, told]
+        assert [str(error) for error in errors] == [message, message]
         assert all(isinstance(error, DivergedError) and error.everywhere for error in errors)
 
 
 def test_an_input_that_is_not_finite_ends_the_run_by_name():
-    told = says("23", "nan")
+    message = says("23", "nan")
     for work in (train_task, score):
         errors = on_ranks(2, lambda t, work=work: work(t, "ce", nan_at=23))
-        assert [str(error) for error in errors] == [told, told]
+        assert [str(error) for error in errors] == [message, message]
     errors = on_ranks(2, lambda t: train_task(t, "ce", nan_at=23, mixup=0.4))
-    assert [str(error) for error in errors] == [told, told]
+    assert [str(error) for error in errors] == [message, message]
 
 
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():

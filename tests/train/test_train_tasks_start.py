@@ -109,8 +109,8 @@ def test_all_metrics_are_written_to_a_file(run_task, report, tmp_path, name):
     said, score = report(output=tmp_path / name)
     assert said[-1] == says(tmp_path / name)
     if name == "m.json":
-        found = json.loads((tmp_path / name).read_text())
-        assert found["confusion"] == score.classes.confusion.tolist() and len(found["classes"]) == 4
+        values = json.loads((tmp_path / name).read_text())
+        assert values["confusion"] == score.classes.confusion.tolist() and len(values["classes"]) == 4
     else:
         rows = list(csv.DictReader((tmp_path / name).read_text().splitlines()))
         assert [int(row["as b"]) for row in rows] == score.classes.confusion[:, 1].tolist()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import everywhere
+from small_runs import everywhere, iterate, means
 from task_runs import TASKS, task_run
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
@@ -44,15 +44,11 @@ def test_twenty_steps_are_those_of_pytorch(task):
     def train(transport):
         run, ops = task_run(transport, task, iterations=STEPS, lr=RATE, momentum=MOMENTUM)
         start = {span.name: ops.to_host(run.arena.weight(span)).copy() for span in run.arena.spans}
-        losses, examples = [], []
-        with run.batches(transport, 0, STEPS) as batches:
-            for batch in batches:
-                examples.append(batch.examples.copy())
-                outcome = run.worker.iterate(batch)
-                losses.append(outcome.loss_sum / outcome.valid)
+        examples = []
+        losses = means(iterate(run, transport, 0, STEPS, lambda batch: examples.append(batch.examples.copy())))
         return run, start, examples, losses, {s.name: ops.to_host(run.arena.weight(s)) for s in run.arena.spans}
 
-    run, start, examples, losses, found = everywhere(1, train)[0]
+    run, start, examples, losses, after = everywhere(1, train)[0]
     weights = {name: tensor(array).requires_grad_() for name, array in start.items()}
     optimizer = torch.optim.SGD(weights.values(), RATE, MOMENTUM)
     split, data = run.data.train, run.data
@@ -63,5 +59,5 @@ def test_twenty_steps_are_those_of_pytorch(task):
         loss.backward()
         optimizer.step()
         assert losses[step] == pytest.approx(float(loss.detach()), rel=1e-10)
-    for name, array in found.items():
+    for name, array in after.items():
         np.testing.assert_allclose(array, weights[name].detach().numpy(), rtol=0, atol=1e-10, err_msg=name)

@@ -2,11 +2,12 @@
 
 import itertools
 import json
+from functools import partial
 
 import click
 import pytest
 from click.testing import CliRunner
-from small_runs import BATCH_NORM_NET, everywhere, run_of
+from small_runs import BATCH_NORM_NET, everywhere, fake_gpu, iterate, run_of
 
 from ringtrain.cli.options import given, train_flags
 from ringtrain.config.resolve import resolve
@@ -14,10 +15,6 @@ from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP, path_of
 from ringtrain.train.run import tracing
 from ringtrain.train.run.tracing import Tracer, window_of
-from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import Loopback
-from tests.fakes.fake_gpu import FakeGpuOps
-from tests.fakes.transports import DeviceTransport
 from tests.says import says
 
 COUNT = 5
@@ -28,14 +25,11 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
     path = tmp_path / "trace.json"
 
     def body(t):
-        ops = FakeGpuOps() if device else None
-        end = DeviceTransport(t, ops) if device else t
+        end, ops = fake_gpu(t, device)
         run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=COUNT, bucket_bytes=500, **flags)
         tracing = Tracer(run.worker, end, range(first, stop), path if t.rank == 0 else None)
         tracing.align()
-        with run.batches(end, 0, COUNT) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, end, 0, COUNT)
         run.exchange.synchronize()
         alone = json.loads(path.read_text()) if t.rank == 0 and stop < COUNT else None
         tracing.write_all()
@@ -57,26 +51,26 @@ def slices(document, rank=0, track=None):
     ]
 
 
-def of(found, name):
-    return [(start, stop) for other, start, stop in found if other == name]
+def named(slices, name):
+    return [(start, stop) for other, start, stop in slices if other == name]
 
 
 def test_buckets_travel_while_backward_runs(tmp_path):
     document, _ = traced(tmp_path, algorithm="ring")
     for rank in (0, 1):
         loop = slices(document, rank, LOOP)
-        (backward, _), (update, _) = of(loop, "backward"), of(loop, "update")
+        (backward, _), (update, _) = named(loop, "backward"), named(loop, "update")
         assert [name for name, *_ in loop if name.startswith("iteration")] == ["iteration 3", "iteration 4"]
-        starts = [of(slices(document, rank), f"gradients {place}")[0][0] for place in range(2)]
+        starts = [named(slices(document, rank), f"gradients {place}")[0][0] for place in range(2)]
         assert backward[0] < starts[0] < starts[1] < backward[1] < update[0]
-        (conv1, _), (fc, _) = of(loop, "backward conv1"), of(loop, "backward fc")
+        (conv1, _), (fc, _) = named(loop, "backward conv1"), named(loop, "backward fc")
         assert fc[1] < starts[0] < conv1[0] < starts[-1]  # fc's left before conv1 was computed
 
 
 def test_without_overlap_they_travel_in_the_update(tmp_path):
     document, _ = traced(tmp_path, algorithm="ring", overlap="none")
-    (update, _) = of(slices(document, 0, LOOP), "update")
-    started = of(slices(document), "gradients 0")[0][0]
+    (update, _) = named(slices(document, 0, LOOP), "update")
+    started = named(slices(document), "gradients 0")[0][0]
     assert update[0] < started < update[1]
 
 
@@ -96,19 +90,19 @@ def test_on_a_track_times_nest(tmp_path, flags, device):
     tracks = {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "X"}
     assert tracks
     for pid, tid in tracks:
-        found = [e for e in document["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, tid)]
-        assert all(e["dur"] > 0 for e in found)
-        for a, b in itertools.combinations([(e["ts"], e["ts"] + e["dur"]) for e in found], 2):
+        events = [e for e in document["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, tid)]
+        assert all(e["dur"] > 0 for e in events)
+        for a, b in itertools.combinations([(e["ts"], e["ts"] + e["dur"]) for e in events], 2):
             apart, within = a[1] <= b[0] + 0.01, b[1] <= a[1] + 0.01
             assert apart or within, (a, b)  # events are in the order of their starts
 
 
 def test_a_device_has_times_of_its_own(tmp_path):
     document, _ = traced(tmp_path, device=True)
-    found = slices(document, 1, DEVICE)
-    names = {name for name, *_ in found}
+    values = slices(document, 1, DEVICE)
+    names = {name for name, *_ in values}
     assert {"load", "forward conv1 to fc", "backward fc", "backward norm1 to conv1", "update"} <= names
-    in_order = [of(found, name)[0] for name in ("forward conv1 to fc", "backward fc", "backward norm1 to conv1")]
+    in_order = [named(values, name)[0] for name in ("forward conv1 to fc", "backward fc", "backward norm1 to conv1")]
     for before, after in itertools.pairwise(in_order):
         assert before[1] <= after[0] + 0.01  # an end is a sum of two rounded numbers of microseconds
     assert DEVICE not in {e["args"].get("name") for e in traced(tmp_path)[0]["traceEvents"]}
@@ -134,14 +128,11 @@ def test_other_ways_to_train_are_traced_as_far_as_they_are_seen(tmp_path, flags)
 @pytest.mark.parametrize("alone", [False, True], ids=["ranks of hosts", "a device alone, which replays the others"])
 def test_a_traced_run_learns_the_same(alone):
     def body(t, window):
-        ops = FakeGpuOps() if alone else None
-        t = DeviceTransport(t, ops) if alone else t
+        t, ops = fake_gpu(t, alone)
         run, ops = run_of(t, BATCH_NORM_NET, ops, iterations=COUNT, overlap="forward")
         tracing = Tracer(run.worker, t, range(*window), None)
         tracing.align()
-        with run.batches(t, 0, COUNT) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
+        iterate(run, t, 0, COUNT)
         run.exchange.synchronize()
         return run.arena.hash(ops)
 
@@ -173,41 +164,39 @@ def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
     for arguments in (["--trace", "--batch", "3"], ["--trace", "x/y.json"]):
         done = CliRunner().invoke(command, arguments)
         assert done.exit_code == 0, done.output
-        found = seen["trace"]
-        assert found == ("trace.json" if "--batch" in arguments else "x/y.json")
+        values = seen["trace"]
+        assert values == ("trace.json" if "--batch" in arguments else "x/y.json")
 
 
 # ── a run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def train(tmp_path, **flags):
-    alone = Loopback()
-    given = {"model": str(tmp_path / "net.toml"), "data": "digits", "ops": "reference", "out": str(tmp_path / "run")}
-    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
-    start(alone, None, {**given, **flags})
+@pytest.fixture
+def train(train, folder):
+    (folder / "net.toml").write_text(BATCH_NORM_NET)
+    return partial(train, out="run")
 
 
-def test_a_run_leaves_its_trace_and_says_so(tmp_path, capsys):
-    train(tmp_path, iterations=9, trace="trace.json")
+def test_a_run_leaves_its_trace_and_says_so(train, tmp_path, capsys):
+    train(iterations=9, trace="trace.json")
     path = tmp_path / "run" / "trace.json"
     names = [name for name, *_ in slices(json.loads(path.read_text()), 0, LOOP)]
     assert [name for name in names if "iteration" in name] == ["iteration 6", "iteration 7", "iteration 8"]
-    told = "".join(capsys.readouterr().out.split())
-    assert "thetraceisin" in told and "openitathttps://ui.perfetto.dev" in told
+    output = "".join(capsys.readouterr().out.split())
+    assert "thetraceisin" in output and "openitathttps://ui.perfetto.dev" in output
 
 
-def test_a_run_that_ends_before_says_so(tmp_path, capsys):
-    train(tmp_path, iterations=2, trace="trace.json")
-    told = " ".join(capsys.readouterr().out.split())
-    assert says(6, "traced", "asked").matches(told)
+def test_a_run_that_ends_before_says_so(train, capsys):
+    train(iterations=2, trace="trace.json")
+    assert says(6, "traced", "asked").matches(capsys.readouterr().out)
 
 
-def test_a_run_that_fails_leaves_what_was_traced(tmp_path, monkeypatch):
+def test_a_run_that_fails_leaves_what_was_traced(train, tmp_path, monkeypatch):
     monkeypatch.setattr(tracing, "WINDOW", (1, 30))
     with pytest.raises(DivergedError):
-        train(tmp_path, iterations=30, trace="trace.json", lr=1e9)
-    found = json.loads((tmp_path / "run" / "trace.json").read_text())
-    assert "backward" in {name for name, *_ in slices(found, 0, LOOP)}
+        train(iterations=30, trace="trace.json", lr=1e9)
+    values = json.loads((tmp_path / "run" / "trace.json").read_text())
+    assert "backward" in {name for name, *_ in slices(values, 0, LOOP)}
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path):
+def test_a_file_that_cannot_be_written_is_told_before_the_run(train, tmp_path):
     with pytest.raises(UsageError, match=r"nowhere/trace\.json\.part: No such file or directory"):
-        train(tmp_path, iterations=2, trace=str(tmp_path / "nowhere" / "trace.json"))
+        train(iterations=2, trace=str(tmp_path / "nowhere" / "trace.json"))

@@ -1,12 +1,12 @@
 """Several trainings in one process, one after another: nothing of one is left in the next."""
 
-import json
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
-from small_runs import DROPOUT_NET
+from small_runs import DIGITS
 
 from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError, UsageError
 from ringtrain.train.options import read_options
@@ -15,37 +15,23 @@ from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants, run_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
+from tests import runs
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
-
-def connect():
-    return Loopback()
-
-
-def never(told):
-    pass
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def variant(name, **flags):
-    given = {"model": "net.toml", "data": "digits", "ops": "reference", "iterations": 4, "out": name, **flags}
-    return Variant(name, None, given)
+    return Variant(name, None, {**DIGITS, "iterations": 4, "out": name, **flags})
 
 
-def run(*variants, begun=never, ended=never):
-    return run_variants(connect(), connect, variants, begun, ended)
+def run(*variants, begun=id, ended=id):
+    return run_variants(Loopback(), Loopback, variants, begun, ended)
 
 
 def records(name, kind):
-    with open(f"{name}/log.jsonl") as log:
-        return [record for record in map(json.loads, log) if record["event"] == kind]
+    return runs.records(Path(name), kind)
 
 
 def digest(name):
@@ -54,12 +40,12 @@ def digest(name):
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_each_variant_is_as_if_it_were_alone():
-    told = []
+    calls = []
     ran = run(
-        variant("a"), variant("b", seed=3, dtype="float64"), variant("c"), ended=lambda ran: told.append(len(ran))
+        variant("a"), variant("b", seed=3, dtype="float64"), variant("c"), ended=lambda ran: calls.append(len(ran))
     )
-    assert [each.problem for each in ran] == [None] * 3 and told == [1, 2, 3]
-    start(connect(), None, variant("alone").flags)
+    assert [each.problem for each in ran] == [None] * 3 and calls == [1, 2, 3]
+    start(Loopback(), None, variant("alone").flags)
     assert digest("a") == digest("c") == digest("alone") != digest("b")
 
 
@@ -95,12 +81,12 @@ def test_a_signal_between_two_ends_all():
 
 
 def test_an_error_of_one_rank_alone_is_not_lived_through(monkeypatch):
-    def broken(*given):
+    def broken(*args):
         raise TransportError("the cable is out")
 
     monkeypatch.setattr(room, "run_training", broken)
-    told = says("the cable is out", "'a'")
-    with pytest.raises(TransportError, match=f"^{told}$"):
+    message = says("the cable is out", "'a'")
+    with pytest.raises(TransportError, match=f"^{message}$"):
         run(variant("a"), variant("b"))
 
 
@@ -119,12 +105,12 @@ def test_ranks_are_recorded():
 
 # ── before anything is run ────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("flags", "error", "told"),
+    ("flags", "error", "message"),
     [
         (
             {"average_every": 3},
             ConfigError,
-            "variant 'bad': " + says("--average-every 3", "--sync averaging", "--sync allreduce", "used", "uses"),
+            says("variant 'bad'", "--average-every 3", "--sync averaging", "--sync allreduce", "used", "uses"),
         ),
         ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
         ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
@@ -132,29 +118,31 @@ def test_ranks_are_recorded():
         ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),
     ],
 )
-def test_what_is_wrong_with_one_is_said_before_any_is_run(folder, flags, error, told):
+def test_what_is_wrong_with_one_is_said_before_any_is_run(folder, flags, error, message):
     with pytest.raises(error) as raised:
-        check_variants(connect, [variant("a"), variant("bad", **flags)])
-    assert str(raised.value).startswith(told) and raised.value.everywhere
+        check_variants(Loopback, [variant("a"), variant("bad", **flags)])
+    assert says(message).matches(str(raised.value)) and raised.value.everywhere
     assert [path.name for path in folder.iterdir()] == ["net.toml"]
 
 
 def test_good_ones_are_checked_on_data_that_are_read_once(monkeypatch):
     opened = []
     real = room.open_data
-    monkeypatch.setattr(room, "open_data", lambda *given: opened.append(given[0].data.data) or real(*given))
-    check_variants(connect, [variant("a"), variant("b", sync="sharded"), variant("c", synthetic=True, data=None)])
+    monkeypatch.setattr(room, "open_data", lambda *args: opened.append(args[0].data.data) or real(*args))
+    check_variants(Loopback, [variant("a"), variant("b", sync="sharded"), variant("c", synthetic=True, data=None)])
     assert opened == ["digits", None]
 
 
 @pytest.mark.parametrize("flags", [{"sync": "server", "dedicated": True}, {"sync": "averaging", "average_every": 2}])
 def test_ranks_that_are_apart_end_together_where_one_diverges(flags):
-    given = variant("hot", lr=1e30, batch=60, iterations=40, asynchronous=True, check_collectives=False, **flags).flags
+    options = variant(
+        "hot", lr=1e30, batch=60, iterations=40, asynchronous=True, check_collectives=False, **flags
+    ).flags
 
     def end(transport):
-        with pytest.raises(DivergedError, match="the loss is") as told:
-            room.run_training(transport, read_options(None, given), StopFlag())
-        return told.value.everywhere, str(told.value)
+        with pytest.raises(DivergedError, match="the loss is") as error:
+            room.run_training(transport, read_options(None, options), StopFlag())
+        return error.value.everywhere, str(error.value)
 
     (first, *others) = LoopbackWorld(3).run(end)
     assert first[0] and all(other == first for other in others)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import everywhere
+from small_runs import DIGITS, everywhere
 from strategies import NETS, STRATEGIES
 
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
@@ -50,19 +50,17 @@ ITERATIONS, STOPPED = 6, 3  # neither at the end of a period
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(folder, monkeypatch):
     """run(name, out, size, flag=value...): the checkpoint at the end of a run of a strategy."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tracing, "WINDOW", (2, 4))
 
     def to_end(name, out, size=None, **flags):
         base, more = COMPARED[name]
         row = STRATEGIES[base]
-        (tmp_path / "net.toml").write_text(NETS[row.nets[0]])
-        given = {"model": "net.toml", "data": "digits", "ops": "reference", "check_collectives": False, "batch": 45}
-        given |= {"algorithm": "ring", "out": out, "iterations": ITERATIONS, "resume": "auto"}
-        given |= {**row.flags, **more, **NEVER, **flags}
-        everywhere(size or row.usual, lambda t: start.run_training(t, read_options(None, given), StopFlag()))
+        (folder / "net.toml").write_text(NETS[row.nets[0]])
+        options = {**DIGITS, "check_collectives": False, "batch": 45, "algorithm": "ring", "iterations": ITERATIONS}
+        options |= {"out": out, "resume": "auto", **row.flags, **more, **NEVER, **flags}
+        everywhere(size or row.usual, lambda t: start.run_training(t, read_options(None, options), StopFlag()))
         return find_checkpoint(out).checkpoint
 
     return to_end
@@ -70,8 +68,8 @@ def run(tmp_path, monkeypatch):
 
 def bits(checkpoint):
     """The name of each array of weights and state, with its bits, and the number of updates."""
-    found = {"weights": checkpoint.weights, **checkpoint.optimizer, "ranks": checkpoint.ranks}
-    arrays = {(kind, name): array.tobytes() for kind, each in found.items() for name, array in each.items()}
+    kinds = {"weights": checkpoint.weights, **checkpoint.optimizer, "ranks": checkpoint.ranks}
+    arrays = {(kind, name): array.tobytes() for kind, each in kinds.items() for name, array in each.items()}
     return arrays | {"step": checkpoint.scalars["step"]}
 
 
@@ -120,9 +118,9 @@ def test_the_mean_is_what_a_checkpoint_has_for_all(run):
 )
 def test_under_another_strategy_each_rank_goes_on_with_its_own_or_all_begin_alike(run, name, flags):
     run("averaging, momentum kept", "run", iterations=STOPPED)
-    found = run(name, "run", **flags)  # ranks that sum gradients are compared at the end
+    checkpoint = run(name, "run", **flags)  # ranks that sum gradients are compared at the end
     assert len(notes_of("run")) == (name == "allreduce")
-    assert bool(found.ranks) == (name != "allreduce" and not flags)
+    assert bool(checkpoint.ranks) == (name != "allreduce" and not flags)
 
 
 def test_a_period_that_another_average_every_ends_makes_its_outer_step(run):
@@ -133,6 +131,6 @@ def test_a_period_that_another_average_every_ends_makes_its_outer_step(run):
 
 def test_gossip_after_averaging_counts_all_ranks_alike(run):
     run("averaging, momentum kept", "run", size=2, iterations=STOPPED)
-    found = run("gossip", "run", size=2)
-    first = next(iter(found.weights.values())).reshape(-1)
-    np.testing.assert_allclose(first, found.ranks["weights"].mean(0)[: first.size], rtol=1e-6)
+    checkpoint = run("gossip", "run", size=2)
+    first = next(iter(checkpoint.weights.values())).reshape(-1)
+    np.testing.assert_allclose(first, checkpoint.ranks["weights"].mean(0)[: first.size], rtol=1e-6)

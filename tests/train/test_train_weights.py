@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from click.testing import CliRunner
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of, trained
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, iterate, run_of, trained
 
 from ringtrain.cli.main import ringtrain
 from ringtrain.data.content import Content, Part
@@ -54,8 +54,8 @@ def few(tmp_path):
     digits = open_dataset("digits")
 
     def part(split):
-        of = split.labels < 3
-        return Part(split.images[of], split.labels[of])
+        chosen = split.labels < 3
+        return Part(split.images[chosen], split.labels[chosen])
 
     path = tmp_path / "few.h5"
     write_dataset(path, Content("few", part(digits.train), part(digits.test), ("0", "1", "2"), "digits", "CC BY 4.0"))
@@ -66,9 +66,9 @@ def few(tmp_path):
 def weights(tmp_path):
     """A safetensors file of random weights, and these by name."""
     graph = spec.parse_model(TWO_FC, "net").graph()
-    held = random_weights(graph, seed=21)
-    write_tensors(tmp_path / "w.safetensors", to_torch(graph, held), {})
-    return str(tmp_path / "w.safetensors"), held
+    stored = random_weights(graph, seed=21)
+    write_tensors(tmp_path / "w.safetensors", to_torch(graph, stored), {})
+    return str(tmp_path / "w.safetensors"), stored
 
 
 def notes(folder):
@@ -85,8 +85,8 @@ def test_fine_tuning_to_three_classes_from_a_file(train, few, tmp_path, alone):
     export("first", tmp_path / "w.safetensors", best=False, force=False)
     train(out="fine", init="w.safetensors", classes=3, data=few, iterations=30, freeze="conv1", batch=20)
     words = "2 of 4 matched; new: fc.weight (96x3, there 10x96), fc.bias (3, there 10)"
-    told = says("w.safetensors", words.replace("96x3, there 10x96", "3x96, there 10x96"))
-    assert told in notes(tmp_path / "fine")
+    message = says("w.safetensors", words.replace("96x3, there 10x96", "3x96, there 10x96"))
+    assert message in notes(tmp_path / "fine")
     frozen = says("--freeze", "conv1", 2, 4, "60", "351")
     assert frozen in notes(tmp_path / "fine")
     losses = [record["loss"] for record in records(tmp_path / "fine", "iteration")]
@@ -132,7 +132,7 @@ def test_weights_that_are_not_there(train, tmp_path, source, error):
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=named)
 def test_every_strategy_begins_with_the_weights(weights, strategy):
     """And leaves frozen ones as they are, bit by bit, where two ranks average equal numbers."""
-    path, held = weights
+    path, stored = weights
     flags = {"init": path, "freeze": "conv1,fc1.bias", "weight_decay": 0.01, "batch": 32, "lr": 0.01, **strategy}
 
     def begin(transport):
@@ -143,22 +143,20 @@ def test_every_strategy_begins_with_the_weights(weights, strategy):
 
     for flat, spans in everywhere(2, begin):
         for span in spans if flat is not None else ():
-            assert np.array_equal(flat[span.start : span.start + span.count].reshape(span.shape), held[span.name])
-    found = everywhere(2, lambda transport: trained(transport, TWO_FC, 3, **flags))
-    after = found[0][2].weights
+            assert np.array_equal(flat[span.start : span.start + span.count].reshape(span.shape), stored[span.name])
+    ranks = everywhere(2, lambda transport: trained(transport, TWO_FC, 3, **flags))
+    after = ranks[0][2].weights
     for name in ("conv1.weight", "conv1.bias", "fc1.bias"):
-        assert np.array_equal(after[name], held[name]), name
+        assert np.array_equal(after[name], stored[name]), name
     for name in ("fc1.weight", "fc.weight", "fc.bias"):
-        assert not np.array_equal(after[name], held[name]) and np.isfinite(after[name]).all(), name
+        assert not np.array_equal(after[name], stored[name]) and np.isfinite(after[name]).all(), name
 
 
 def test_frozen_layers_before_all_others_are_not_exchanged():
     def sent(**flags):
         def work(transport):
             run, _ = run_of(transport, TWO_FC, algorithm="ring", **flags)
-            with run.batches(transport, 0, 2) as batches:
-                for batch in batches:
-                    run.worker.iterate(batch, batches.peek)
+            iterate(run, transport, 0, 2)
             count = sum(span.count for span in run.arena.spans if span.parameter.frozen)
             return run.exchange.reducers.traffic().bytes_sent, count
 
@@ -175,9 +173,7 @@ def test_a_frozen_normalisation_keeps_its_averages_and_goes_by_them(alone):
         run, ops = run_of(alone, BATCH_NORM_NET, freeze=freeze, clip_norm=0.1)
         for span in run.arena.spans:
             ops.upload(before.weights[span.name], run.arena.weight(span))
-        with run.batches(alone, 0, 4) as batches:
-            for batch in batches:
-                run.worker.iterate(batch, batches.peek)
+        iterate(run, alone, 0, 4)
         seen[freeze] = {span.name: ops.to_host(run.arena.weight(span)).copy() for span in run.arena.spans}
     for name, values in before.weights.items():
         assert np.array_equal(seen["conv1,norm1"][name], values) == (not name.startswith("fc")), name
@@ -202,13 +198,7 @@ def test_gradients_through_a_frozen_normalisation_are_those_of_an_affine_map(alo
     assert all(not grad.any() for grad in grads.values())
 
 
-@pytest.mark.parametrize(
-    "freeze, text",
-    [
-        ("conv1,cnv*", says("--freeze", "cnv*")),
-        ("*", says("--freeze", "*")),
-    ],
-)
+@pytest.mark.parametrize("freeze, text", [("conv1,cnv*", says("--freeze", "cnv*")), ("*", says("--freeze", "*"))])
 def test_patterns_that_freeze_nothing_or_all(alone, freeze, text):
     with pytest.raises(ModelError, match=text):
         run_of(alone, DROPOUT_NET, freeze=freeze)

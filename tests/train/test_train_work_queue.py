@@ -41,15 +41,15 @@ def hand_out(size, parts, stop_requested=lambda rank: never, slow=None):
 @pytest.mark.parametrize(("size", "parts"), [(1, 1), (2, 2), (3, 2), (4, 3)])
 def test_every_part_is_handed_out_once_and_told_of_in_order(size, parts):
     results = hand_out(size, parts)
-    units = sorted(unit for own, _ in results for unit in own)
+    units = sorted(unit for taken, _ in results for unit in taken)
     assert units == [(iteration, part) for iteration in range(FIRST, STOP) for part in range(parts)]
-    for _, found in results:
-        assert [each.iteration for each in found] == list(range(FIRST, STOP))
+    for _, outcomes in results:
+        assert [each.iteration for each in outcomes] == list(range(FIRST, STOP))
         total = sum(range(parts))
-        assert {(each.loss_sum, each.correct, each.valid) for each in found} == {
+        assert {(each.loss_sum, each.correct, each.valid) for each in outcomes} == {
             (0.5 * parts + total, total, 3 * parts)
         }
-        assert [each.examples for each in found] == [100 + iteration for iteration in range(FIRST, STOP)]
+        assert [each.examples for each in outcomes] == [100 + iteration for iteration in range(FIRST, STOP)]
 
 
 def test_a_slow_rank_has_fewer_parts():
@@ -72,10 +72,10 @@ def test_who_is_told_to_stop_finishes_the_iteration_that_was_begun():
 
     for _ in range(20):
         results = hand_out(3, 3, told)
-        units = sorted(unit for own, _ in results for unit in own)
+        units = sorted(unit for taken, _ in results for unit in taken)
         last = units[-1][0]
         assert units == [(iteration, part) for iteration in range(FIRST, last + 1) for part in range(3)]
-        assert all(len(found) == last + 1 - FIRST for _, found in results)
+        assert all(len(outcomes) == last + 1 - FIRST for _, outcomes in results)
 
 
 def test_told_of_once_and_open_again():
