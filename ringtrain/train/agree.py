@@ -31,6 +31,20 @@ def on_root(transport: Transport, action: Callable[[], Any]) -> Any:
     return together_json(transport, action if transport.rank == 0 else lambda: None)[0]
 
 
+def keep_on_root(transport: Transport, action: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Call ``action()`` on rank 0 alone: (its first value there, None elsewhere; its second, JSON-able, everywhere), or
+    its error on every rank."""
+    value = None
+
+    def act() -> Any:
+        nonlocal value
+        value, facts = action()
+        return facts
+
+    facts = on_root(transport, act)
+    return value, facts
+
+
 def together_json(transport: Transport, action: Callable[[], Any]) -> list:
     """Call ``action()`` on every rank; the JSON-able values of all, or the error of the lowest rank that has one."""
     answers = transport.gather_json(_attempt(action))

@@ -23,7 +23,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
-from ringtrain.train.agree import agree, on_root, take_turns, together
+from ringtrain.train.agree import agree, keep_on_root, take_turns, together
 from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
@@ -150,20 +150,14 @@ def _load(
 
 def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoint | None, dict]:
     """(the checkpoint, on rank 0; its facts, on all ranks). Collective."""
-    stored: list[FoundCheckpoint] = []
 
-    def look() -> dict:
+    def look() -> tuple[FoundCheckpoint, dict]:
         with transport.activity.holds_gil(f"reading checkpoint {target}"):
-            stored.append(run_folder.find_checkpoint(target, best, ranks=False))
-        return {
-            **common_facts(stored[0].checkpoint),
-            "path": str(stored[0].path),
-            "skipped": stored[0].skipped,
-            **input_facts.form_of(stored[0].checkpoint),
-        }
+            stored = run_folder.find_checkpoint(target, best, ranks=False)
+        facts = common_facts(stored.checkpoint) | input_facts.form_of(stored.checkpoint)
+        return stored, {**facts, "path": str(stored.path), "skipped": stored.skipped}
 
-    known = on_root(transport, look)
-    return (stored[0] if stored else None), known
+    return keep_on_root(transport, look)
 
 
 def _configured(stored: str, options: dict) -> TrainConfig:

@@ -27,7 +27,7 @@ from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import check_output
 from ringtrain.nn.shapes import format_shape
-from ringtrain.train.agree import agree, on_root, together
+from ringtrain.train.agree import agree, keep_on_root, on_root, together
 from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.images import threads_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, crop_of
@@ -139,37 +139,35 @@ def write_predictions(
     kind = FEATURES if layer is not None else PROBABILITY if trained.loss.probabilities else VALUES
     count = sum(source.split.count for source in sources)
     form = PredictionForm(kind, count, tuple(shape_of(trained, layer)), trained.facts.classes, named)
-    files: list[PredictionFile] = []
 
-    def make() -> None:
+    def make() -> tuple[PredictionFile, None]:
         about = {
             "model": trained.model.name,
             "checkpoint": trained.path,
             "data": data.name if data is not None else "",
             "layer": layer or "",
         }
-        files.append(open_predictions(out, form, about, force, top, sys.stdout))
+        return open_predictions(out, form, about, force, top, sys.stdout), None
 
     def finish() -> float | None:
-        files[0].finish()
-        return files[0].accuracy
+        file.finish()
+        return file.accuracy
 
-    on_root(transport, make)
+    file, _ = keep_on_root(transport, make)
     bad: list[str] = []
     try:
         for rows in _rows(transport, trained, sources, layer):
             bad += rows.problems.values()
-            on_root(transport, partial(_append, files, rows))
+            on_root(transport, partial(_write, file, rows))
         accuracy = on_root(transport, finish)
     finally:
-        for file in files:
+        if file is not None:
             file.discard()
     return Predicted(form.count, accuracy, len(bad), bad[0] if bad else "")
 
 
-def _append(files: Sequence[PredictionFile], rows: PredictionRows) -> None:
-    for file in files:
-        file.write(rows)
+def _write(file: PredictionFile, rows: PredictionRows) -> None:
+    file.write(rows)
 
 
 def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
 from ringtrain.template import Lines
-from ringtrain.train.agree import agree, on_root, take_turns, together, together_json
+from ringtrain.train.agree import agree, keep_on_root, on_root, take_turns, together, together_json
 from tests.loopback.world import LoopbackWorld
 
 
@@ -20,14 +20,16 @@ def raised(size, function):
         assert error.value.everywhere
         return type(error.value), str(error.value)
 
-    (found,) = set(everywhere(size, caught))
-    return found
+    (values,) = set(everywhere(size, caught))
+    return values
 
 
 def test_values_where_nothing_fails():
     assert everywhere(3, lambda t: together(t, lambda: t.rank**2)) == [0, 1, 4]
     assert everywhere(3, lambda t: together_json(t, lambda: [t.rank])) == [[[0], [1], [2]]] * 3
     assert everywhere(3, lambda t: on_root(t, lambda: f"of {t.rank}")) == ["of 0"] * 3
+    kept = everywhere(3, lambda t: keep_on_root(t, lambda: ({t.rank}, t.rank)))
+    assert kept == [({0}, 0), (None, 0), (None, 0)]
 
 
 def test_an_error_of_some_ranks_is_every_ranks():

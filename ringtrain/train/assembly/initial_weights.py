@@ -13,7 +13,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initial, initialise
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.train.agree import on_root
+from ringtrain.train.agree import keep_on_root
 from ringtrain.transport.base import Transport
 from ringtrain.weights.sources import read_weights
 
@@ -60,13 +60,10 @@ def find_initial(transport: Transport, config: ModelConfig, model: ModelSpec) ->
     source = config.init
     if source is None:
         return InitialWeights()
-    weights: list[Mapping[str, np.ndarray]] = []
 
-    def read() -> str:
+    def read() -> tuple[Mapping[str, np.ndarray], str]:
         with transport.activity.holds_gil(f"reading weights {source}"):
             matched = read_weights(source, model.graph())
-        weights.append(matched.weights)
-        return f"weights of {source}: {matched.words()}"
+        return matched.weights, f"weights of {source}: {matched.words()}"
 
-    words = on_root(transport, read)
-    return InitialWeights(weights[0] if weights else None, words)
+    return InitialWeights(*keep_on_root(transport, read))

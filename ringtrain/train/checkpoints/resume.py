@@ -21,7 +21,7 @@ from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint, RunFolder
-from ringtrain.train.agree import on_root
+from ringtrain.train.agree import keep_on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import best_by_of, length_of
 from ringtrain.train.assembly.reproducible import numerics_of
@@ -72,18 +72,17 @@ class Origin:
 
 def find_origin(transport: Transport, options: RunOptions) -> Origin:
     """Look for the checkpoint of the options. Collective."""
-    seen: list[Origin] = []
 
-    def look() -> dict:
+    def look() -> tuple[Origin, dict]:
         config = options.checked()
         with transport.activity.holds_gil(
             f"reading checkpoint {config.run.resume} of {config.run.out or 'a new run folder'}"
         ):
-            seen.append(_origin_of(config.run.resume, config.run.out, options.checkpoint))
-        return seen[0].as_json()
+            origin = _origin_of(config.run.resume, config.run.out, options.checkpoint)
+        return origin, origin.as_json()
 
-    values = on_root(transport, look)
-    return seen[0] if seen else Origin(**values)
+    origin, values = keep_on_root(transport, look)
+    return origin or Origin(**values)
 
 
 def restart_origin(folder: str | None, options: RunOptions) -> Origin:

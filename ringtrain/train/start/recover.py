@@ -14,7 +14,7 @@ from pathlib import Path
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
-from ringtrain.train.agree import on_root
+from ringtrain.train.agree import keep_on_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.state import common_facts
@@ -106,9 +106,8 @@ class ElasticRun:
         state, transport = self._state, self._world.transport
         if state.outcome is not None:
             self._take_over(state.folder, state.outcome.progress.iteration)
-        origins: list[Origin] = []
-        known = on_root(transport, lambda: self._decide(origins))
-        state.origin = origins[0] if origins else Origin(**known["origin"])
+        origin, known = keep_on_root(transport, self._decide)
+        state.origin = origin or Origin(**known["origin"])
         state.folder, state.lost, state.reported = known["origin"]["folder"], tuple(known["lost"]), known["reported"]
         state.ranks_lost = RanksLost(**known["ranks_lost"])
         self._take_over(state.folder, state.ranks_lost.resumed_at)
@@ -122,14 +121,13 @@ class ElasticRun:
             state.outcome = OutcomeWriter(Path(folder), writes, state.iterations, transport.size, state.lost)
             state.outcome.progress.iteration = iteration
 
-    def _decide(self, origins: list[Origin]) -> dict:
-        """Find the origin on rank 0; JSON-able. The folder may come from any survivor: a death may have come when only
-        some ranks knew it."""
+    def _decide(self) -> tuple[Origin, dict]:
+        """Find the origin on rank 0; (origin, JSON-able facts). The folder may come from any survivor: a death may have
+        come when only some ranks knew it."""
         survived, state = self._world.survived, self._state
         facts: Sequence[dict] = survived.facts if survived is not None else ()
         folder = next((each["folder"] for each in facts if each["folder"]), None)
         origin, source = self._origin(folder)
-        origins.append(origin)
         ranks_lost = RanksLost(
             lost=list(state.lost[state.reported :]),
             ranks=self._world.transport.size,
@@ -139,7 +137,7 @@ class ElasticRun:
             seconds=0.0,
         )
         known = {"lost": state.lost, "reported": state.reported, "ranks_lost": asdict(ranks_lost)}
-        return {"origin": origin.as_json(), **known}
+        return origin, {"origin": origin.as_json(), **known}
 
     def _origin(self, folder: str | None) -> tuple[Origin, str]:
         """(the start in this world, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""

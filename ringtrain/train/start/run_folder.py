@@ -15,7 +15,7 @@ from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log, kinds_at
 from ringtrain.report.tensorboard import TensorBoard
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train.agree import on_root
+from ringtrain.train.agree import keep_on_root, on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, config_of
@@ -45,24 +45,22 @@ def make_folder(
     folder before it holds a run: any rank may write the outcome, and survivors of a death go on in it. Adds notes for
     the user to ``remarks``. ``stack`` releases the folder: this process may claim it again. Collective."""
     transport = run.transport
-    folders: list[RunFolder] = []
 
-    def make() -> str:
+    def make() -> tuple[RunFolder, str]:
         with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
             folder = run_folder.create_run_folder(
                 origin.folder, run.model.name, datetime.datetime.now(), origin.continues
             )
             stack.callback(folder.release)
-            folders.append(folder)
             remarks.extend(folder.claim(origin.continues))
-            return str(folder.path)
+            return folder, str(folder.path)
 
-    path = on_root(transport, make)
+    folder, path = keep_on_root(transport, make)
     outcome = OutcomeWriter(Path(path), transport.rank == 0, run.iterations, transport.size, recovery.lost)
     recovery.folder, recovery.iterations, recovery.outcome = path, run.iterations, outcome
     # None if its file is in another folder, or of a later iteration
-    best = on_root(transport, lambda: _begin(folders[0], run, origin, outcome, remarks))
-    return outcome, folders[0] if folders else None, best
+    best = on_root(transport, lambda: _begin(folder, run, origin, outcome, remarks))
+    return outcome, folder, best
 
 
 def _begin(
