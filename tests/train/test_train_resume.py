@@ -97,8 +97,7 @@ def test_what_it_began_with_may_be_gone(train, first, tmp_path):
     train(resume=first, iterations=5)
     strip()
     (tmp_path / first).rename(tmp_path / "elsewhere")
-    message = says("run", "first")
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=says("run", "first")):
         train(resume="auto")
 
 

@@ -262,9 +262,7 @@ def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(start, "_prepare", compiled)
-    state = says(2, "checkpoint", "was")
-    message = "^" + says("by SIGTERM", state)
-    with pytest.raises(Interrupted, match=message):
+    with pytest.raises(Interrupted, match="^" + says("by SIGTERM", 2, "checkpoint", "was")):
         train(iterations=5)
     outcome = json.loads((tmp_path / "run/outcome.json").read_text())
     assert (outcome["outcome"], outcome["exit_code"], outcome["iteration"]) == ("interrupted", 75, 2)

@@ -261,8 +261,7 @@ def test_all_reduce_refuses_a_state_that_is_not_its_own(train, tmp_path, name):
     row = STRATEGIES[name]
     # All-reduce refuses the options of a compression before it looks at what a checkpoint holds.
     train(out="run", iterations=2, **{flag: row.flags[flag] for flag in row.flags if flag[:9] != "compress_"})
-    refused = says("--optimizer", "--sync", "--compress", row.keeps, "momentum, step")
-    with pytest.raises(CheckpointError, match=refused):
+    with pytest.raises(CheckpointError, match=says("--optimizer", "--sync", "--compress", row.keeps, "momentum, step")):
         train(resume="run", iterations=4, sync="allreduce", compress="none")
     assert records(tmp_path / "run", "end")[0]["iterations"] == 2  # nothing was cut off
 

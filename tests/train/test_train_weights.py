@@ -85,10 +85,8 @@ def test_fine_tuning_to_three_classes_from_a_file(train, few, tmp_path, alone):
     export("first", tmp_path / "w.safetensors", best=False, force=False)
     train(out="fine", init="w.safetensors", classes=3, data=few, iterations=30, freeze="conv1", batch=20)
     words = "2 of 4 matched; new: fc.weight (96x3, there 10x96), fc.bias (3, there 10)"
-    message = says("w.safetensors", words.replace("96x3, there 10x96", "3x96, there 10x96"))
-    assert message in notes(tmp_path / "fine")
-    frozen = says("--freeze", "conv1", 2, 4, "60", "351")
-    assert frozen in notes(tmp_path / "fine")
+    assert says("w.safetensors", words.replace("96x3, there 10x96", "3x96, there 10x96")) in notes(tmp_path / "fine")
+    assert says("--freeze", "conv1", 2, 4, "60", "351") in notes(tmp_path / "fine")
     losses = [record["loss"] for record in records(tmp_path / "fine", "iteration")]
     assert np.mean(losses[-4:]) < 0.75 * losses[0]
     before, after = newest(tmp_path / "first").weights, newest(tmp_path / "fine").weights
