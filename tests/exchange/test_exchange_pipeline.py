@@ -148,9 +148,6 @@ def test_what_the_header_says():
         "allreduce",
         "with fc pipeline of 4 + 1 ranks, 2 in flight, updated once an iteration",
     )
-    exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="micro-batch"))
-    assert exchange.facts.header == says("3 + 2 ranks", "each message")
-    assert not exchange.facts.exact
     exchange = make_exchange(kit_of(5, fc="pipeline", sync="server", staleness=2))
     assert exchange.facts.header == says("rank 0", "staleness 2", "4 + 1 ranks", "2 in flight")
     assert not exchange.facts.exact and exchange.apart

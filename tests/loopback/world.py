@@ -189,9 +189,7 @@ class ThreadTransport(Transport):
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []
         self.before_closing, self.before_leaving = [], []
-        self.why_not_fault_tolerant = (
-            "this is a single process, and no other rank could survive: mpirun --with-ft ulfm"
-        )
+        self.why_not_fault_tolerant = "this is a single process, and no other rank could survive: mpirun --with-ft ulfm"
         self.activity = Activity()
         self._collectives_begun = self._mails_begun = 0
         self._groups_begun: Counter = Counter()
