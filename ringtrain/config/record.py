@@ -310,7 +310,7 @@ class TrainConfig:
         by_record: dict[str, dict] = defaultdict(dict)
         for name, value in options.items():
             by_record[_RECORDS[name]][name] = value
-        return replace(self, **{name: replace(getattr(self, name), **own) for name, own in by_record.items()})
+        return replace(self, **{name: replace(getattr(self, name), **changes) for name, changes in by_record.items()})
 
 
 _BY_RECORD = [(name, spec) for name, record in get_type_hints(TrainConfig).items() for spec in fields(record)]

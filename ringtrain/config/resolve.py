@@ -64,10 +64,10 @@ def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) ->
 
 def _with_toml(error: ConfigError, text: str) -> str:
     """Return the error, with the right TOML if the text looks like YAML."""
-    found = YAML.search(text)
-    if found is None:
+    match = YAML.search(text)
+    if match is None:
         return str(error)
-    key, value = found[1], found[2].strip()
+    key, value = match[1], match[2].strip()
     try:
         parsing.parse_toml(f"{key} = {value}")
     except ValueError:
@@ -82,15 +82,15 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
     Raises ConfigError, naming source and key.
     """
     values = {}
-    for source, given in layers:
-        for key, value in given.items():
+    for source, options in layers:
+        for key, value in options.items():
             values[key] = _checked(source, key, value)
-        _one_length(source, given, values)
+        _one_length(source, options, values)
     return make_config(**values)
 
 
-def _one_length(source: str, given: dict, values: dict) -> None:
-    epochs, iterations = given.get("epochs"), given.get("iterations")
+def _one_length(source: str, options: dict, values: dict) -> None:
+    epochs, iterations = options.get("epochs"), options.get("iterations")
     if epochs is not None and iterations is not None:
         both = f"{_named(source, 'epochs')} ({epochs}) and {_named(source, 'iterations')} ({iterations})"
         raise ConfigError(f"both {both} are given; give one")

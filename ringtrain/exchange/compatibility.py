@@ -66,15 +66,15 @@ class Rule:
 
     def sentence(self, values: Mapping) -> str:
         """Return the refusal of these values."""
-        option, given = (_typed(name, values[name]) for name in (self.option, self.other))
+        option, other = (_typed(name, values[name]) for name in (self.option, self.other))
         if self.why is None:
             users = self._accepted()
-            return f"{option} is used by {users} alone; this run uses {given}: leave it out, or use {users}"
+            return f"{option} is used by {users} alone; this run uses {other}: leave it out, or use {users}"
         why = self.why if isinstance(self.why, Template) else self.why[values[self.other]]
         instead = ", or ".join(filter(None, [self.also, self._accepted()]))
         if not instead:
-            return f"{option} {why(other=given)}. Leave one of the two out"
-        return f"{option} {why(other=given)}. Use {instead}, or leave {option} out"
+            return f"{option} {why(other=other)}. Leave one of the two out"
+        return f"{option} {why(other=other)}. Use {instead}, or leave {option} out"
 
     def _accepted(self) -> str:
         """ "--sync allreduce, sharded or delayed"; nothing where the other option is to be left out"""
@@ -97,8 +97,8 @@ def _owned() -> Iterator[Rule]:
 
 def _of_strategies() -> Iterator[Rule]:
     for field, option, values, also in OF_STRATEGIES:
-        found = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items()}
-        why: dict[object, Template] = {name: reason for name, reason in found.items() if reason}
+        reasons = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items()}
+        why: dict[object, Template] = {name: reason for name, reason in reasons.items() if reason}
         yield Rule(option, values, "sync", tuple(name for name in STRATEGIES if name not in why), why, also)
     for name, strategy in STRATEGIES.items():
         for option in ("overlap", "algorithm"):
@@ -325,16 +325,16 @@ def refusals(config: TrainConfig) -> Iterator[str]:
     return (rule.sentence(values) for rule in RULES if rule.refuses(values))
 
 
-def without_former(table: Mapping, given: Mapping) -> dict:
+def without_former(table: Mapping, options: Mapping) -> dict:
     """Return the options of a run that continues, without those that belong to a strategy or a placement of layers that
-    ``given`` replaces."""
-    replaced = [other for other in ("sync", "fc") if given.get(other, table.get(other)) != table.get(other)]
+    ``options`` replaces."""
+    replaced = [other for other in ("sync", "fc") if options.get(other, table.get(other)) != table.get(other)]
     former = {rule.option for rule in RULES if rule.why is None and rule.other in replaced}
     return {name: value for name, value in table.items() if name not in former}
 
 
-def _is_among(given: Mapping, name: str, values: tuple | Callable | None) -> bool:
-    value = given[name]
+def _is_among(options: Mapping, name: str, values: tuple | Callable | None) -> bool:
+    value = options[name]
     if callable(values):
         return values(value)
     return value in values if values is not None else value != DEFAULTS[name]

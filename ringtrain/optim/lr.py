@@ -70,13 +70,13 @@ class LearningRate:
             return math.inf
 
 
-def iterations_in(given: int | str, per_epoch: int) -> int:
+def iterations_in(length: int | str, per_epoch: int) -> int:
     """Convert a number of iterations, or of epochs ("5ep") of ``per_epoch`` iterations, to iterations; rounds up."""
-    if isinstance(given, int):
-        return given
-    epochs = parsing.epochs(given)
+    if isinstance(length, int):
+        return length
+    epochs = parsing.epochs(length)
     if epochs is None:
-        raise ValueError(f"{given!r} is no number of epochs")
+        raise ValueError(f"{length!r} is no number of epochs")
     return math.ceil(epochs * per_epoch)
 
 

@@ -221,7 +221,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
             ops.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
     np.testing.assert_array_equal(arena.weights, want)
     flat = np.zeros(arena.count)
-    update.place("square", flat)
+    update.copy_slot("square", flat)
     np.testing.assert_array_equal(flat, square)
 
 
@@ -474,7 +474,7 @@ def test_a_rank_without_examples_counts_those_of_the_others():
     share = ExampleShare()
     assert not share
     share.add(0, 10)
-    assert share and share.here == 0
+    assert share and share.local == 0
     share.add(5, 10)
     assert share.take() == 0.25 and not share
     share.add(0, 10)

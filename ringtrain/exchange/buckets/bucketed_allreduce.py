@@ -69,7 +69,7 @@ class BucketedAllReduce(GradientReduction):
         config = settings.config
         self._transport, self.streams = settings.transport, stream_pair(settings.ops)
         self.algorithm, self._tuning = config.algorithm, settings.tuning
-        self._wire = make_wire(config.wire, self.streams.own)
+        self._wire = make_wire(config.wire, self.streams.exchange)
         self.exact = self._wire is None
         check_algorithm(config.algorithm, not self.exact)
         self._bucket_bytes, self.segment_bytes = config.bucket_bytes, config.segment_bytes
@@ -103,7 +103,9 @@ class BucketedAllReduce(GradientReduction):
 
     def halves(self, name: str, buckets: Sequence[Bucket]) -> ReduceScatterAllGather:
         """Return the halves of the schedule ``name`` on other buckets."""
-        return ReduceScatterAllGather(name, self._transport, self.streams.own, buckets, self.segment_bytes, self.guard)
+        return ReduceScatterAllGather(
+            name, self._transport, self.streams.exchange, buckets, self.segment_bytes, self.guard
+        )
 
     def _prepare(self, algorithm: str, tag: int, part: Array, name: str) -> Reduction:
         if not part.size:
@@ -112,10 +114,10 @@ class BucketedAllReduce(GradientReduction):
             self._transport,
             part,
             algorithm,
-            self.streams.own.add,
+            self.streams.exchange.add,
             tag=tag,
             segment_bytes=self.segment_bytes,
-            device=self.streams.own,
+            device=self.streams.exchange,
             wire=self._wire,
             tuning=self._tuning,
             guard=self.guard,
@@ -126,17 +128,17 @@ class BucketedAllReduce(GradientReduction):
         """Return a line for each algorithm that ``auto`` chose: its sizes, and the reason at the largest."""
         if self.algorithm != AUTO or self._transport.size == 1:
             return []
-        given: dict[str, dict[int, str]] = {}
+        by_name: dict[str, dict[int, str]] = {}
         for (start, stop), reduction in zip(pieces, sums, strict=True):
             if start == stop:
                 continue
             name = reduction.algorithm.partition(":")[2]
-            given.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
-        return [f"auto: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
+            by_name.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
+        return [f"auto: {name} for {_sizes(reasons)}" for name, reasons in by_name.items()]
 
     def rehearse(self) -> None:
         if self._wire is not None:
-            warm_up(self._wire, self.streams.own)
+            warm_up(self._wire, self.streams.exchange)
 
 
 def _sizes(reasons: dict[int, str]) -> str:

@@ -19,7 +19,7 @@ class BucketUpdater:
     sums:  of the gradients, over the whole arena
     whole: update all buckets at once, when the last sum has arrived: whenever another rank dies, the state is that of a
            finished iteration
-    updated: called with the place of each bucket that is updated, and ``exposed``, as in :meth:`Reducer.test`
+    updated: called with the index of each bucket that is updated, and ``exposed``, as in :meth:`Reducer.test`
 
     With overlap FORWARD :meth:`finish` leaves each bucket's update to :meth:`before_read`. A norm, and the check for
     overflow, need every sum: with a clipping norm, a loss scale or ``whole`` it acts as BACKWARD, and ``note`` says so.
@@ -31,14 +31,14 @@ class BucketUpdater:
         update: OwnedUpdate,
         sums: Reducer,
         whole: bool = False,
-        updated: Callable[[int, bool], None] = lambda place, exposed: None,
+        updated: Callable[[int, bool], None] = lambda index, exposed: None,
     ):
         self._update, self._sums, self._updated = update, sums, updated
         self._whole = whole or update.needs_all
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
         self.note = _fallback(settings.clip_norm, settings.scale) if forward and self._whole else None
-        self._owed: set[int] = set()  # places of buckets that before_read() updates
+        self._owed: set[int] = set()  # indices of buckets that before_read() updates
 
     def finish(self, lr: float) -> None:
         """Update the buckets: as they arrive, all at once, or later. Gradients are final, announced or not."""
@@ -46,22 +46,22 @@ class BucketUpdater:
             self._sums.wait_all()
             self._update.begin(lr)  # a rank that dies before leaves the state of the last iteration
             self._update.apply()
-            for place in reversed(range(len(self._sums.buckets))):
-                self._updated(place, True)
+            for index in reversed(range(len(self._sums.buckets))):
+                self._updated(index, True)
             return
         self._update.begin(lr)
         self._sums.start()
         if self._later:
             self._owed = set(range(len(self._sums.buckets)))
             return
-        for place in self._sums.order:
-            self._apply(place, self._sums.arrive(place))
+        for index in self._sums.order:
+            self._apply(index, self._sums.arrive(index))
 
     def before_read(self, span: Span) -> None:
         """Update the span's bucket, unless it is current."""
-        place = self._sums.place_of[span.name]
-        if place in self._owed:
-            self._wait(place)
+        index = self._sums.index_of[span.name]
+        if index in self._owed:
+            self._wait(index)
 
     def apply_landed(self, exposed: bool) -> None:
         """Update every bucket that is not current and whose sum has arrived, the lowest first, without waiting.
@@ -69,9 +69,9 @@ class BucketUpdater:
         if not self._owed:
             return
         self._sums.test(exposed)
-        for place in [place for place in sorted(self._owed, reverse=True) if self._sums.has_landed(place)]:
-            self._owed.remove(place)
-            self._apply(place, self._sums.take(place), exposed)
+        for index in [index for index in sorted(self._owed, reverse=True) if self._sums.has_landed(index)]:
+            self._owed.remove(index)
+            self._apply(index, self._sums.take(index), exposed)
 
     @property
     def wait_points(self) -> frozenset[str]:
@@ -80,17 +80,17 @@ class BucketUpdater:
 
     def synchronize(self) -> None:
         """Update every bucket that is not current."""
-        for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
-            if place in self._owed:  # a wait for another may have updated it
-                self._wait(place)
+        for index in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
+            if index in self._owed:  # a wait for another may have updated it
+                self._wait(index)
 
-    def _wait(self, place: int) -> None:
-        self._owed.remove(place)
-        self._apply(place, self._sums.arrive(place))
+    def _wait(self, index: int) -> None:
+        self._owed.remove(index)
+        self._apply(index, self._sums.arrive(index))
 
-    def _apply(self, place: int, bucket: Bucket, exposed: bool = True) -> None:
+    def _apply(self, index: int, bucket: Bucket, exposed: bool = True) -> None:
         self._update.apply(bucket.start, bucket.stop)
-        self._updated(place, exposed)
+        self._updated(index, exposed)
 
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:

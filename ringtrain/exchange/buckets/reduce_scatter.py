@@ -61,8 +61,8 @@ class ReduceScatterAllGather:
     def _prepare(self, what: str, schedule: Schedule, buffer: Array, round: int) -> list[Reduction]:
         first = round * len(self._buckets)
         return [
-            self._half(what, schedule, buffer[bucket.start : bucket.stop], first + place, bucket.name)
-            for place, bucket in enumerate(self._buckets)
+            self._half(what, schedule, buffer[bucket.start : bucket.stop], first + index, bucket.name)
+            for index, bucket in enumerate(self._buckets)
         ]
 
     def _half(self, what: str, schedule: Schedule, part: Array, tag: int, name: str) -> Reduction:

@@ -29,10 +29,10 @@ class Reducer:
     deadline_s: how long to wait for ranks that make no progress, before StalledError
     early:      whether a bucket starts when its gradients are final; else all start after backward
     streams:    the device's streams, of the network and of the reductions
-    order:      indices into ``buckets`` (places) in the order of their starts, the same on all ranks; None: ascending
+    order:      indices into ``buckets`` in the order of their starts, the same on all ranks; None: ascending
     clock:      returns seconds
 
-    ``place_of``: name of a span → place of its bucket. ``bytes_sent`` by this rank and ``exposed_s``, seconds in which
+    ``index_of``: name of a span → index of its bucket. ``bytes_sent`` by this rank and ``exposed_s``, seconds in which
     the loop was blocked, are totals. A round is one reduction of every bucket.
     """
 
@@ -48,13 +48,13 @@ class Reducer:
     ):
         self.buckets, self.reductions, self._deadline_s = buckets, reductions, deadline_s
         self._early, self._streams, self._clock = early, streams, clock
-        self.place_of = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
+        self.index_of = {span.name: index for index, bucket in enumerate(buckets) for span in bucket.spans}
         self.order = range(len(buckets)) if order is None else order
         self.timers = [BucketTimer() for _ in buckets]
         self._trace: Trace | None = None
-        self._announced: deque[tuple[StreamMark, int]] = deque()  # (mark, place), to start when the mark is done
+        self._announced: deque[tuple[StreamMark, int]] = deque()  # (mark, index), to start when the mark is done
         self._in_flight: list[int] = []
-        self._held: set[int] = set()
+        self._unreleased: set[int] = set()
         self._under_way: set[int] = set()  # announced, and not complete
         self._begin_round()
 
@@ -77,14 +77,14 @@ class Reducer:
         return frozenset(bucket.spans[0].name for bucket in self.buckets) if self._early else frozenset()
 
     def watch(self, trace: Trace | None) -> None:
-        """Call ``trace(verb, place, start, stop)`` from now on: ("land", …) from the start of a bucket's reduction to
+        """Call ``trace(verb, index, start, stop)`` from now on: ("land", …) from the start of a bucket's reduction to
         its end; ("start" | "test" | "wait", …) for the time in which the loop was blocked. None ends it."""
         self._trace = trace
 
     def grad_ready(self, span: Span) -> None:
         """Note that this gradient is final on this rank; start the buckets that are final, in order, up to the first
         that is not."""
-        self._missing[self.place_of[span.name]] -= 1
+        self._missing[self.index_of[span.name]] -= 1
         if not self._early:
             return
         while self._next < len(self.order) and not self._missing[self.order[self._next]]:
@@ -96,113 +96,113 @@ class Reducer:
         self._announce_next()
         self.test()
 
-    def start(self, held: Collection[int] = ()) -> None:
-        """Start all buckets, which are final on this rank; those at the places ``held`` when they are released."""
-        self._held.update(held)
+    def start(self, unreleased: Collection[int] = ()) -> None:
+        """Start all buckets, which are final on this rank; those of the indices ``unreleased`` after a release."""
+        self._unreleased.update(unreleased)
         while self._next < len(self.buckets):
             self.start_next()
 
-    def release(self, place: int, exposed: bool = True) -> None:
+    def release(self, index: int, exposed: bool = True) -> None:
         """Start a bucket that was held, which is final on this rank. ``exposed``: as in :meth:`test`."""
-        self._held.remove(place)
-        self._announced.append((self._streams.final(), place))
+        self._unreleased.remove(index)
+        self._announced.append((self._streams.final(), index))
         self.test(exposed)
 
     def _announce_next(self) -> None:
-        place, mark = self.order[self._next], self._streams.final()
+        index, mark = self.order[self._next], self._streams.final()
         self._next += 1
-        if self.reductions[place].blocks:
+        if self.reductions[index].blocks:
             mark.wait()
         else:
-            self.reductions[place].announce()
-        self._under_way.add(place)
-        if place not in self._held:
-            self._announced.append((mark, place))
+            self.reductions[index].announce()
+        self._under_way.add(index)
+        if index not in self._unreleased:
+            self._announced.append((mark, index))
 
     def test(self, exposed: bool = True) -> None:
         """Start the announced buckets that are final by now, and test those in flight, without waiting. ``exposed``:
         the time counts as time in which the loop was blocked."""
         while self._announced and self._announced[0][0].done():
-            place = self._announced.popleft()[1]
-            reduction, began = self.reductions[place], self._clock()
-            self.timers[place].start(began, reduction.bytes_sent or 0)
-            self._in_flight.append(place)
+            index = self._announced.popleft()[1]
+            reduction, began = self.reductions[index], self._clock()
+            self.timers[index].start(began, reduction.bytes_sent or 0)
+            self._in_flight.append(index)
             reduction.start()
             if exposed:
-                self._count_blocked("start", place, began)
-        for place in tuple(self._in_flight):
+                self._count_blocked("start", index, began)
+        for index in tuple(self._in_flight):
             began = self._clock()
-            done = self.reductions[place].test()
+            done = self.reductions[index].test()
             if exposed:
-                self._count_blocked("test", place, began)
+                self._count_blocked("test", index, began)
             if done:
-                self._in_flight.remove(place)
-                self._complete(place)
+                self._in_flight.remove(index)
+                self._complete(index)
 
     def arrivals(self) -> Iterator[Bucket]:
         """Start all buckets, which are final on this rank, and yield each in that order when it has arrived. Then the
         next round may begin."""
         self.start()
-        for place in self.order:
-            yield self.arrive(place)
+        for index in self.order:
+            yield self.arrive(index)
 
-    def has_landed(self, place: int) -> bool:
+    def has_landed(self, index: int) -> bool:
         """Whether the reduction of a bucket is complete: :meth:`take` may return it."""
-        return place not in self._under_way
+        return index not in self._under_way
 
-    def arrive(self, place: int) -> Bucket:
+    def arrive(self, index: int) -> Bucket:
         """Wait for one bucket, while the others progress. All have been announced. Call it, or :meth:`take`, once for
         each bucket, in the same order on all ranks, unless the reductions of all progress meanwhile. Then the next
         round may begin."""
         self.test()
         if self._announced:
-            self._wait_until_started(place)
-        if place in self._in_flight:
-            self._in_flight.remove(place)  # what is called during the wait tests the others alone
+            self._wait_until_started(index)
+        if index in self._in_flight:
+            self._in_flight.remove(index)  # what is called during the wait tests the others alone
             began = self._clock()
-            self.reductions[place].wait(self._deadline_s)
-            self._count_blocked("wait", place, began)
-            self._complete(place)
-        return self.take(place)
+            self.reductions[index].wait(self._deadline_s)
+            self._count_blocked("wait", index, began)
+            self._complete(index)
+        return self.take(index)
 
-    def take(self, place: int) -> Bucket:
+    def take(self, index: int) -> Bucket:
         """Return a bucket that has landed."""
         self._streams.join()
         self._left -= 1
         if not self._left:
             self._begin_round()
-        return self.buckets[place]
+        return self.buckets[index]
 
     def wait_all(self) -> None:
         """Wait for all buckets."""
         for _ in self.arrivals():
             pass
 
-    def _wait_until_started(self, place: int) -> None:
+    def _wait_until_started(self, index: int) -> None:
         """Wait for the device to compute gradients: until all buckets have started, or this one has arrived. This time
         is not exposed communication: the loop waits for its own device."""
 
         def enough() -> bool:
             self.test(exposed=False)
-            return not self._announced or self.has_landed(place)
+            return not self._announced or self.has_landed(index)
 
         def awaited() -> str:
             return f"this rank's device to make {self.buckets[self._announced[0][1]].name} final"
 
         wait_for(enough, self._deadline_s, awaited, lambda: len(self._announced))
 
-    def _complete(self, place: int) -> None:
-        self._under_way.remove(place)
-        timer, ended = self.timers[place], self._clock()
+    def _complete(self, index: int) -> None:
+        self._under_way.remove(index)
+        timer, ended = self.timers[index], self._clock()
         timer.end(ended)
         if self._trace:
-            self._trace("land", place, timer.started, ended)
+            self._trace("land", index, timer.started, ended)
 
-    def _count_blocked(self, verb: str, place: int, began: float) -> None:
+    def _count_blocked(self, verb: str, index: int, began: float) -> None:
         ended = self._clock()
-        self.timers[place].add_exposed(ended - began)
+        self.timers[index].add_exposed(ended - began)
         if self._trace:
-            self._trace(verb, place, began, ended)
+            self._trace(verb, index, began, ended)
 
     def close(self) -> None:
         """Release the prepared reductions."""
@@ -215,22 +215,22 @@ class Reducer:
             yield BucketTraffic(what, bucket.name, bucket.nbytes, reduction.algorithm, *times)
 
 
-class InArrivalOrder:
+class ForwardGate:
     """Waits for the buckets of ``reducer`` when forward reads them: they start in the order in which forward reads.
-    ``own``: places of buckets that this rank sends, and holds until they are released. Forward does not wait until
-    others have received them."""
+    ``outgoing``: indices of buckets that this rank sends, after their release. Forward does not wait until others have
+    received them."""
 
-    def __init__(self, reducer: Reducer, own: Sequence[int] = ()):
-        self._reducer, self._own = reducer, own
-        self._awaited = [place for place in reducer.order if place not in own]
-        before = {place: number + 1 for number, place in enumerate(self._awaited)}
-        self._number = {name: before.get(place, 0) for name, place in reducer.place_of.items()}
+    def __init__(self, reducer: Reducer, outgoing: Sequence[int] = ()):
+        self._reducer, self._outgoing = reducer, outgoing
+        self._awaited = [index for index in reducer.order if index not in outgoing]
+        before = {index: number + 1 for number, index in enumerate(self._awaited)}
+        self._number = {name: before.get(index, 0) for name, index in reducer.index_of.items()}
         self._in_round, self._arrived = False, 0  # buckets of ``_awaited`` that have arrived in this round
 
     def start(self) -> None:
         """Begin a round, after the last one has been completed."""
         self.wait_all()
-        self._reducer.start(self._own)
+        self._reducer.start(self._outgoing)
         self._in_round, self._arrived = True, 0
 
     def before_read(self, span: Span) -> None:
@@ -244,8 +244,8 @@ class InArrivalOrder:
         if not self._in_round:
             return
         self._wait(len(self._awaited))
-        for place in self._own:
-            self._reducer.arrive(place)
+        for index in self._outgoing:
+            self._reducer.arrive(index)
         self._in_round = False
 
     def _wait(self, count: int) -> None:
@@ -254,7 +254,7 @@ class InArrivalOrder:
             self._arrived += 1
 
 
-class Counted(Protocol):
+class TrafficSource(Protocol):
     """A sender of messages."""
 
     @property
@@ -279,7 +279,7 @@ class Reducers:
         self,
         training: Mapping[str, Reducer],
         others: Sequence[Reducer] = (),
-        messages: Sequence[Counted] = (),
+        messages: Sequence[TrafficSource] = (),
         received: Callable[[], int] | None = None,
         buckets: bool = True,
         before_close: Callable[[], None] | None = None,
@@ -287,7 +287,7 @@ class Reducers:
         self.training, self._others, self._messages = training, others, messages
         self._received, self._buckets, self._before_close = received, buckets, before_close
 
-    def with_messages(self, messages: Counted) -> "Reducers":
+    def with_messages(self, messages: TrafficSource) -> "Reducers":
         """Return the same reducers, with the bytes and seconds of another sender, which does not count what it
         receives."""
         rest = None, self._buckets, self._before_close
@@ -309,7 +309,7 @@ class Reducers:
         return sum(one.exposed_s for one in self._counted)
 
     @property
-    def _counted(self) -> list[Counted]:
+    def _counted(self) -> list[TrafficSource]:
         return [*self._messages, *self.training.values()]
 
     def close(self) -> None:

@@ -87,25 +87,25 @@ class ReproducibleAllReduce(GradientReduction):
         if not count:
             return EmptyReduction()
         parts = [array[bucket.start : bucket.stop] for array in (buffer, *self._inputs)]
-        made = self._in_place(parts, tag) if mapped else self._over_messages(parts, tag)
+        reduction = self._in_place(parts, tag) if mapped else self._over_messages(parts, tag)
         guard = self._plain.guard
-        return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, of=bucket.name)
+        return reduction if guard is None else guard.watch(reduction, "sum", buffer.dtype, count, of=bucket.name)
 
     def _in_place(self, parts: Sequence[Array], tag: int) -> Reduction:
-        transport, own = self._transport, self._plain.streams.own
+        transport, ops = self._transport, self._plain.streams.exchange
         plan, counter = canonical_plan(transport.size, self._count), transport.signal_counter(tag)
         views = [transport.peer_views(part) or [] for part in parts]
         assert counter is not None  # bind() has found shared memory
         dtype = np.dtype(parts[0].dtype).name
-        made = make_mapped(plan, transport, views[0], counter, "sum", dtype, own, inputs=views[1:])
-        made.algorithm = NAME
-        return made
+        reduction = make_mapped(plan, transport, views[0], counter, "sum", dtype, ops, inputs=views[1:])
+        reduction.algorithm = NAME
+        return reduction
 
     def _over_messages(self, parts: Sequence[Array], tag: int) -> Execution:
-        transport, own = self._transport, self._plain.streams.own
+        transport, ops = self._transport, self._plain.streams.exchange
         segment = self._plain.segment_bytes or segment_for(transport)
         inputs = parts[1 : self._schedule.inputs_of(transport.rank)]
-        return Execution(self._schedule, transport, parts[0], own.add, tag, segment, own, inputs=inputs)
+        return Execution(self._schedule, transport, parts[0], ops.add, tag, segment, ops, inputs=inputs)
 
     def rehearse(self) -> None:
         """It adds and copies alone."""

@@ -21,25 +21,25 @@ from ringtrain.ops.base import Ops
 class ShardSums:
     """Adds the gradients of this rank's shards.
 
-    grads:   flat, over the arena: the place of each shard's gradient, and of the last partial sum
-    own:     this rank's shards start:stop, of ``shards``
-    inputs:  arrays like ``grads`` that other ranks may read: slots 0, 1 and so on, for the other partial sums. There
-             may be more than this rank needs
-    scratch: scratch(count, dtype): further slots, of this rank alone
+    grads:       flat, over the arena: each shard's gradient, and the last partial sum
+    rank_shards: this rank's shards start:stop, of ``shards``
+    inputs:      arrays like ``grads`` that other ranks may read: slots 0, 1 and so on, for the other partial sums.
+                 There may be more than this rank needs
+    scratch:     scratch(count, dtype): further slots, of this rank alone
     """
 
     def __init__(
         self,
         ops: Ops,
         grads: Array,
-        own: Node,
+        rank_shards: Node,
         shards: int,
         inputs: Sequence[Array],
         scratch: Callable[[int, np.dtype], Array],
     ):
         self._ops, self._grads = ops, grads
-        self._folds, _ = folds(*own, shards)
-        further = max(slots(*own, shards) - len(inputs), 0)
+        self._folds, _ = folds(*rank_shards, shards)
+        further = max(slots(*rank_shards, shards) - len(inputs), 0)
         self._slots = [*inputs, *(scratch(grads.size, grads.dtype) for _ in range(further))]
         self._done: dict[str, int] = {}  # shards that have come, by span
         self.nbytes = len(self._slots) * grads.size * grads.dtype.itemsize

@@ -42,11 +42,11 @@ class StreamPair(Generic[S]):
     """The network's stream and the exchange's own, of one device."""
 
     network: S
-    own: S
+    exchange: S
 
     @property
     def is_device(self) -> bool:
-        return self.own is not self.network
+        return self.exchange is not self.network
 
     def final(self) -> StreamMark:
         """Return a mark after all operations issued to the network."""
@@ -55,7 +55,7 @@ class StreamPair(Generic[S]):
     def join(self) -> None:
         """Order the network's next operations after all operations issued to the exchange."""
         if self.is_device:
-            self.network.after(self.own.mark())
+            self.network.after(self.exchange.mark())
 
 
 def stream_pair(ops: Ops) -> StreamPair[Ops]:

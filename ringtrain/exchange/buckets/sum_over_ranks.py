@@ -14,15 +14,15 @@ class SumOverRanks:
         self._add_external = settings.add_external_square_norm
         self._number = np.zeros(1)
 
-    def __call__(self, own: float) -> float:
+    def __call__(self, number: float) -> float:
         """Return the sum of one number of each rank."""
-        self._number[0] = own
+        self._number[0] = number
         self.add(self._number)
         return float(self._number[0])
 
-    def square_norm(self, own: float) -> float:
+    def square_norm(self, local: float) -> float:
         """Return the sum of squares of all gradients that are clipped together, from that of this rank's elements."""
-        squares = self(own)
+        squares = self(local)
         return squares if self._add_external is None else self._add_external(squares)
 
     def add(self, numbers: Array) -> None:

@@ -50,7 +50,9 @@ class ErrorFeedback(GradientReduction, RankState):
         plain = summing.prepare(buffer, pieces, 0) if self._begin else None
         whole = summing.prepare(self._residual, pieces, len(buckets))
         self._gathering = Reducer(buckets, whole, summing.deadline_s, streams=summing.streams)
-        context = CompressionContext(transport, summing.streams.own, summing, buckets, buffer, self._residual, round=2)
+        context = CompressionContext(
+            transport, summing.streams.exchange, summing, buckets, buffer, self._residual, round=2
+        )
         sums = self._method.bind(context)
         self._others = [part for span in spans if self._method.compresses(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
@@ -73,7 +75,7 @@ class ErrorFeedback(GradientReduction, RankState):
 
     def rehearse(self) -> None:
         self._plain.rehearse()
-        self._method.rehearse(self._plain.streams.own)
+        self._method.rehearse(self._plain.streams.exchange)
 
     def before(self, iteration: int) -> None:
         for each in self._phased:

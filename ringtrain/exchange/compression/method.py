@@ -35,7 +35,7 @@ class CompressionContext:
     summing:  prepares all-reduces
     buffer:   flat, over the arena: gradients, and then their sum
     residual: likewise: the parts that this rank has not sent
-    round:    the first of two free rounds of tags: the tag of a bucket is round · buckets + its place
+    round:    the first of two free rounds of tags: the tag of a bucket is round · buckets + its index
     """
 
     transport: Transport
@@ -99,17 +99,17 @@ class UncompressedPart:
 
     def __init__(self, ops: Ops, buffer: Array, packed: Array, spans: Sequence[Piece], sum: Reduction):
         self._copy, self.sum = ops.copy, sum
-        places = slices([stop - start for start, stop in spans])
-        self._moves = [(buffer[a:b], packed[c:d]) for (a, b), (c, d) in zip(spans, places, strict=True)]
+        packed_pieces = slices([stop - start for start, stop in spans])
+        self._moves = [(buffer[a:b], packed[c:d]) for (a, b), (c, d) in zip(spans, packed_pieces, strict=True)]
         self.more = packed[elements(spans) : packed.size]
 
     def pack(self) -> None:
-        for part, place in self._moves:
-            self._copy(part, place)
+        for part, slot in self._moves:
+            self._copy(part, slot)
 
     def unpack(self) -> None:
-        for part, place in self._moves:
-            self._copy(place, part)
+        for part, slot in self._moves:
+            self._copy(slot, part)
 
 
 def uncompressed_parts(
@@ -117,12 +117,12 @@ def uncompressed_parts(
 ) -> list[UncompressedPart]:
     """Return the uncompressed part of each bucket, with so many elements more. Collective."""
     rests = [join([(s.start, s.stop) for s in bucket.spans if not compresses(s)]) for bucket in context.buckets]
-    places = slices([elements(rest) + extra for rest, extra in zip(rests, more, strict=True)])
-    packed = context.transport.allocate(max(places[-1][1], 1), context.buffer.dtype)
-    sums = context.sums(packed, places, context.round)
+    pieces = slices([elements(rest) + extra for rest, extra in zip(rests, more, strict=True)])
+    packed = context.transport.allocate(max(pieces[-1][1], 1), context.buffer.dtype)
+    sums = context.sums(packed, pieces, context.round)
     return [
         UncompressedPart(context.ops, context.buffer, packed[a:b], rest, sum)
-        for (a, b), rest, sum in zip(places, rests, sums, strict=True)
+        for (a, b), rest, sum in zip(pieces, rests, sums, strict=True)
     ]
 
 

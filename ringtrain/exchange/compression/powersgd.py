@@ -56,13 +56,13 @@ BASIS = "basis"
 class MatrixFactors:
     """Views of one parameter.
 
-    given: the gradient plus the residual, then the new residual, [M, N]
-    total: the gradient, then the sum, [M, N]
-    p, q:  the factors, [M, r] and [N, r]
+    residual: the gradient plus the residual, then the new residual, [M, N]
+    total:    the gradient, then the sum, [M, N]
+    p, q:     the factors, [M, r] and [N, r]
     """
 
     span: Span
-    given: Array
+    residual: Array
     total: Array
     p: Array
     q: Array
@@ -107,8 +107,8 @@ class PowerSGD(Compressor):
 
     def _matrix(self, context: CompressionContext, span: Span, p: Array, q: Array) -> MatrixFactors:
         (rows, columns), rank = matrix_of(span), self._rank
-        given, total = (part(span).reshape((rows, columns)) for part in (context.residual_of, context.gradient_of))
-        return MatrixFactors(span, given, total, p.reshape((rows, rank)), q.reshape((columns, rank)))
+        residual, total = (part(span).reshape((rows, columns)) for part in (context.residual_of, context.gradient_of))
+        return MatrixFactors(span, residual, total, p.reshape((rows, rank)), q.reshape((columns, rank)))
 
     def least_bytes(self, span: Span, itemsize: int, size: int) -> int:
         return least_bytes(self._rank * sum(matrix_of(span)), itemsize, size)
@@ -170,9 +170,9 @@ class _PowerSGDSum(Reduction):
         self._phase = FIRST
         self._whole.pack()
         for m in self._matrices:
-            self._ops.add(m.given, m.total, m.given)
+            self._ops.add(m.residual, m.total, m.residual)
             self._ops.orthonormalise(m.q)
-            self._ops.product(m.given, m.q, m.p)
+            self._ops.product(m.residual, m.q, m.p)
         self._whole.sum.start()
 
     def test(self) -> bool:
@@ -197,7 +197,7 @@ class _PowerSGDSum(Reduction):
         self._whole.sum.wait(deadline_s)
         for m in self._matrices:
             self._ops.orthonormalise(m.p)
-            self._ops.product(m.given, m.p, m.q, a_transposed=True)
+            self._ops.product(m.residual, m.p, m.q, a_transposed=True)
             self._keep_residual(m)
         self._second.start()
         self._phase = SECOND
@@ -205,7 +205,7 @@ class _PowerSGDSum(Reduction):
     def _keep_residual(self, m: MatrixFactors) -> None:
         """Subtract the part that this rank sends: M - P·Qᵀ."""
         self._ops.scale(m.q, -1.0)
-        self._ops.product(m.p, m.q, m.given, b_transposed=True, accumulate=True)
+        self._ops.product(m.p, m.q, m.residual, b_transposed=True, accumulate=True)
         self._ops.scale(m.q, -1.0)
 
     def _finish(self) -> None:

@@ -52,13 +52,13 @@ def gather_for(algorithm: str, transport: Transport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One parameter. ``own``: memory for the pairs that this rank sends; ``gathered``: for those of all ranks, in rank
+    """One parameter. ``sent``: memory for the pairs that this rank sends; ``gathered``: for those of all ranks, in rank
     order."""
 
     gradient: Array
     residual: Array
     k: int
-    own: Array
+    sent: Array
     gathered: Sequence[Array]
 
 
@@ -85,10 +85,10 @@ class TopK(Compressor):
 
         def part(span: Span, start: int, length: int, slot: Piece) -> _Part:
             """Its pairs are bytes ``slot`` of every rank's slot; slots of ``length`` bytes begin at ``start``."""
-            at = [start + place * length for place in order]
+            at = [start + chunk * length for chunk in order]
             gathered = [pairs[a + slot[0] : a + slot[1]] for a in at]
-            own = gathered[transport.rank]
-            return _Part(context.gradient_of(span), context.residual_of(span), self._k(span), own, gathered)
+            sent = gathered[transport.rank]
+            return _Part(context.gradient_of(span), context.residual_of(span), self._k(span), sent, gathered)
 
         parts = [
             [part(span, start, length, slot) for span, slot in zip(spans, each, strict=True)]
@@ -137,7 +137,7 @@ class _TopKSum(Reduction):
         self._whole.sum.start()
         for part in self._parts:
             self._ops.add(part.residual, part.gradient, part.residual)
-            self._ops.take_largest(part.residual, part.own, part.k)
+            self._ops.take_largest(part.residual, part.sent, part.k)
         self._gather.start()
 
     def test(self) -> bool:

@@ -68,12 +68,12 @@ class ActivationCollectives:
         buffer = transport.scratch(edges[-1], dtype or ops.active)
         if not self._live:
             return ActivationCollective(buffer, edges, None)
-        made: Reduction = Execution(
+        reduction: Reduction = Execution(
             schedule, transport, buffer, ops.add, COLUMNS, self._segment_bytes, ops, chunk_bounds=edges
         )
         if guard is not None:
-            made = guard.watch(made, "sum", buffer.dtype, count, name)
-        return ActivationCollective(buffer, edges, made)
+            reduction = guard.watch(reduction, "sum", buffer.dtype, count, name)
+        return ActivationCollective(buffer, edges, reduction)
 
     def run(self, collective: ActivationCollective) -> None:
         """Run a collective to its end."""

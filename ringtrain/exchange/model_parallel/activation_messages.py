@@ -102,7 +102,7 @@ class ActivationMessage:
 
     def moves(self, rows: int) -> list[tuple[int, Array]]:
         """Return (peer, span) of each span that travels for a message of ``rows``."""
-        found = []
+        moves = []
         for other, start, stop in self.rows.shared(rows, len(self.peers)):
             values = self.values[start * self.width : stop * self.width]
             if self.examples is None or self.labels is None:
@@ -110,8 +110,8 @@ class ActivationMessage:
             else:
                 labels = self.labels[start:stop]
                 spans = [self.examples[start:stop], labels.reshape((labels.size,)), values]
-            found += [(self.peers[other], span) for span in spans]
-        return found
+            moves += [(self.peers[other], span) for span in spans]
+        return moves
 
     def array(self, rows: int, shape: tuple[int, ...]) -> Array:
         """Return this rank's activations of a message of ``rows``. Shapes: → [n, *shape]"""
@@ -260,11 +260,11 @@ class HeaderReceiver:
         return Header(*self._numbers.tolist())
 
 
-def check_id(rank: int, found: tuple[int, ...], wanted: Id) -> None:
+def check_id(rank: int, received: tuple[int, ...], wanted: Id) -> None:
     """Raises TransportError unless rank ``rank`` has sent the wanted micro-batch."""
-    if found != wanted:
+    if received != wanted:
         raise TransportError(
-            f"rank {rank} sent {describe_id(found)} instead of {describe_id(wanted)}: the ranks do not run the same "
+            f"rank {rank} sent {describe_id(received)} instead of {describe_id(wanted)}: the ranks do not run the same "
             "messages"
         )
 

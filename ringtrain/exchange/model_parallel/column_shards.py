@@ -46,9 +46,9 @@ class ColumnShards:
             layer, _, short = span.name.rpartition(".")
             self.weights.setdefault(layer, {})[short] = arena.weight(span)
             self.grads.setdefault(layer, {})[short] = arena.grad(span)
-        own, pieces = type(optimizer)(arena.spans, optimizer.hyper), everything(arena)
+        part_optimizer, pieces = type(optimizer)(arena.spans, optimizer.hyper), everything(arena)
         add = self._sum_over_ranks.add
-        self.update = OwnedUpdate(self._ops, arena, own, arena.grads, pieces, add_norms=add)
+        self.update = OwnedUpdate(self._ops, arena, part_optimizer, arena.grads, pieces, add_norms=add)
 
     def _shape(self, span: Span) -> tuple[int, ...]:
         edges, rank = self.edges(span.shape[-1]), self._transport.rank
@@ -101,14 +101,14 @@ class ColumnShards:
         self._loaded = self._newer = False
 
     def _scatter(self, whole: Array, flat: Array) -> None:
-        for columns, some, own in self._walk(whole, flat):
-            self._ops.concat_back(some, columns.blocks)
-            self._ops.copy(columns.own, own)
+        for columns, rows, ours in self._walk(whole, flat):
+            self._ops.concat_back(rows, columns.blocks)
+            self._ops.copy(columns.product, ours)
 
     def _gather(self, flat: Array, whole: Array) -> None:
-        for columns, some, own in self._walk(whole, flat):
-            self._ops.copy(own, columns.own)
-            columns.gather(some)
+        for columns, rows, ours in self._walk(whole, flat):
+            self._ops.copy(ours, columns.product)
+            columns.gather(rows)
 
     def _walk(self, whole: Array, flat: Array) -> Iterator[tuple[GatheredColumns, Array, Array]]:
         """Yield some rows of each parameter at a time: memory for all columns, the rows, this rank's columns."""

@@ -65,13 +65,11 @@ class HybridCost:
         """Return the saving, for people."""
         if ranks == 1:
             return "one rank has all columns, and sends nothing"
-        here, there = self.divided(batch, ranks), self.gradients(ranks, trainers)
-        sends = (
-            f"a rank sends on average {_count(here)} numbers for them in an iteration, with --fc data {_count(there)}"
-        )
-        if here < there:
-            return f"{sends}: {1 - here / there:.0%} less"
-        return f"{sends}: at this batch --fc data sends less"
+        hybrid, data = self.divided(batch, ranks), self.gradients(ranks, trainers)
+        sent = f"{_count(hybrid)} numbers for them in an iteration, with --fc data {_count(data)}"
+        if hybrid < data:
+            return f"a rank sends on average {sent}: {1 - hybrid / data:.0%} less"
+        return f"a rank sends on average {sent}: at this batch --fc data sends less"
 
 
 def _count(elements: float) -> str:

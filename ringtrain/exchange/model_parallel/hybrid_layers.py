@@ -76,26 +76,26 @@ class ColumnParallelLinear(Layer):
         return False  # a collective
 
     def forward(self, ctx, weights, xs):
-        (x_BD,), own, units = xs, self._own_weights(weights), self.whole.units
+        (x_BD,), part, units = xs, self._own_weights(weights), self.whole.units
         layout, edges = self.layouts.current, self.edges
         output = layout.own_rows(self.name, edges) if self.last else layout.all_columns(self.name, edges)
-        ctx.ops.linear(x_BD, own["weight"], own.get("bias"), output.own, relu=self.whole.relu)
-        y = ctx.space.shared(f"{self.name}.y", (layout.own if self.last else layout.total, units))
+        ctx.ops.linear(x_BD, part["weight"], part.get("bias"), output.product, relu=self.whole.relu)
+        y = ctx.space.shared(f"{self.name}.y", (layout.local if self.last else layout.total, units))
         output.gather(y)
         return y, (x_BD, output)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x_BD, output = tape
-        own = grads if self.columns is None else self.columns.grads[self.name]
+        part = grads if self.columns is None else self.columns.grads[self.name]
         dy_Bk = output.scatter(dy)
         dx_BD = ctx.space.shared(f"{self.name}.dx", x_BD.shape) if wanted[0] else None
         ctx.ops.linear_back(
             x_BD,
             self._own_weights(weights)["weight"],
-            output.own,
+            output.product,
             dy_Bk,
-            own["weight"],
-            own.get("bias"),
+            part["weight"],
+            part.get("bias"),
             dx_BD,
             relu=self.whole.relu,
             accumulate=ctx.accumulate,
@@ -131,7 +131,7 @@ class RandomOverGlobalBatch(Layer):
 
 # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────
 def trailing(plan: Sequence[Node], known: dict[str, Shape]) -> int | None:
-    """Return the place of the first Linear of the layers at the end, which are Linear or of :data:`BETWEEN`, and each
+    """Return the index of the first Linear of the layers at the end, which are Linear or of :data:`BETWEEN`, and each
     read only the layer before; None without one. ``known``: the shapes of outputs. A Linear of a sequence is not
     divided, nor is any layer before it."""
     first = None
@@ -162,8 +162,8 @@ def divided(graph: Graph, first: int, layouts: MicrobatchLayouts, columns: Colum
 def _divided(node: Node, more: bool, layouts: MicrobatchLayouts, columns: ColumnShards | None) -> Node:
     if isinstance(node.layer, Linear):
         edges = tuple(bounds(node.layer.units, layouts.ranks))
-        own = ColumnParallelLinear(node.name, node.layer, layouts, edges, columns, not more, frozen=node.layer.frozen)
-        return replace(node, layer=own)
+        layer = ColumnParallelLinear(node.name, node.layer, layouts, edges, columns, not more, frozen=node.layer.frozen)
+        return replace(node, layer=layer)
     if isinstance(node.layer, Dropout):
         return replace(node, layer=RandomOverGlobalBatch(node.name, node.layer, layouts))
     return node

@@ -70,30 +70,30 @@ class PlacementTable:
     """The placements, as ``rank`` sees them. Raises ConfigError as :func:`place_layers`.
 
     graph, spans: of the whole network
-    own:          the place of this rank's placement: 0 in front
+    index:        of this rank's placement: 0 in front
     part:         this rank's layers, with all columns
     """
 
     def __init__(self, graph: Graph, size: int, fc_ranks: int, rank: int):
         self.graph, self.spans = graph, lay_out(graph.parameters())
         self.placements = place_layers(graph, size, fc_ranks)
-        self.own = next(i for i, placement in enumerate(self.placements) if rank in placement.ranks)
-        own = self.placements[self.own]
-        self.part = subgraphs.subgraph(graph, own.start, own.stop)
+        self.index = next(i for i, placement in enumerate(self.placements) if rank in placement.ranks)
+        placement = self.placements[self.index]
+        self.part = subgraphs.subgraph(graph, placement.start, placement.stop)
 
     @property
     def ranks(self) -> Sequence[int]:
         """This rank and those that share its layers."""
-        return self.placements[self.own].ranks
+        return self.placements[self.index].ranks
 
     @property
     def behind(self) -> Sequence[int]:
         """The next group of ranks; none if this one has the loss."""
-        return self.placements[self.own + 1].ranks if self.own + 1 < len(self.placements) else ()
+        return self.placements[self.index + 1].ranks if self.index + 1 < len(self.placements) else ()
 
     def before(self, sender: int) -> Sequence[int]:
         """Return the ranks that send to this one the messages of rank ``sender`` in front."""
-        return (sender,) if self.own == 1 else self.placements[self.own - 1].ranks
+        return (sender,) if self.index == 1 else self.placements[self.index - 1].ranks
 
     def describe(self, itemsize: int) -> list[str]:
         """Return the lines of the table."""
@@ -179,8 +179,8 @@ def cheapest_parts(costs: Mapping[tuple[int, int], Sequence[float]], ranks: int)
     def most_expensive(start: int, left: int) -> float:
         if start == end:
             return 0.0
-        found = (max(cost, most_expensive(stop, left - count)) for stop, count, cost in choices(start, left))
-        return min(found, default=inf)
+        costs_by_choice = (max(cost, most_expensive(stop, left - count)) for stop, count, cost in choices(start, left))
+        return min(costs_by_choice, default=inf)
 
     # The total is a search of its own: behind a dear part, cheap parts may be exchanged for others of a lower total.
     limit = most_expensive(first, ranks)
@@ -189,12 +189,12 @@ def cheapest_parts(costs: Mapping[tuple[int, int], Sequence[float]], ranks: int)
     def least_total(start: int, left: int) -> tuple[float, int, tuple[Part, ...]]:
         if start == end:
             return 0.0, 0, ()
-        found = []
+        divisions = []
         for stop, count, cost in choices(start, left):
             if cost <= limit:
                 total, parts, rest = least_total(stop, left - count)
-                found.append((count * cost + total, parts + 1, ((start, stop, count), *rest)))
-        return min(found, default=(inf, 0, ()))
+                divisions.append((count * cost + total, parts + 1, ((start, stop, count), *rest)))
+        return min(divisions, default=(inf, 0, ()))
 
     return list(least_total(first, ranks)[2])
 
@@ -209,11 +209,11 @@ def describe(placement: LayerPlacement, graph: Graph, itemsize: int) -> list[str
     onward = f"{format_bytes(nbytes)} an example on" if crossing else "the loss"
     among = len(ranks) if start else 1  # the ranks in front do not divide columns
     lines = []
-    for place in range(among):
-        flops, elements = _share(graph, start, stop, place, among)
-        layers = _span(graph, start, stop) if among == 1 else _columns(graph, start, stop, place, among)
+    for index in range(among):
+        flops, elements = _share(graph, start, stop, index, among)
+        layers = _span(graph, start, stop) if among == 1 else _columns(graph, start, stop, index, among)
         lines.append(
-            f"{peers(ranks if among == 1 else ranks[place : place + 1])}: {layers}, {_say_flops(flops)} an example, "
+            f"{peers(ranks if among == 1 else ranks[index : index + 1])}: {layers}, {_say_flops(flops)} an example, "
             f"{format_bytes(elements * itemsize)} of weights, {onward}"
         )
     return lines
@@ -224,25 +224,25 @@ def _span(graph: Graph, start: int, stop: int) -> str:
     return " to ".join(dict.fromkeys([graph.plan[start].name, last.last]))
 
 
-def _columns(graph: Graph, start: int, stop: int, place: int, among: int) -> str:
-    """Return the columns of the rank at this place ``among`` those of its part."""
-    edges = {name: bounds(units, among)[place : place + 2] for name, units in _units(graph, start, stop).items()}
+def _columns(graph: Graph, start: int, stop: int, index: int, among: int) -> str:
+    """Return the columns of the rank at this index ``among`` those of its part."""
+    edges = {name: bounds(units, among)[index : index + 2] for name, units in _units(graph, start, stop).items()}
     columns = (f"{a}:{b} of {name}" for name, (a, b) in edges.items())
     return f"columns {', '.join(columns)}"
 
 
-def _share(graph: Graph, start: int, stop: int, place: int, among: int) -> tuple[int, int]:
-    """Return the multiplications and additions of forward, and the elements of parameters, of the rank at this place.
+def _share(graph: Graph, start: int, stop: int, index: int, among: int) -> tuple[int, int]:
+    """Return the multiplications and additions of forward, and the elements of parameters, of the rank at this index.
     Layers between fully connected ones are not divided."""
     flops = elements = 0
     for node in graph.plan[start:stop]:
-        inputs, own, units = input_shapes(node, graph.shapes), 1, 1
+        inputs, share, units = input_shapes(node, graph.shapes), 1, 1
         if isinstance(node.layer, Linear):
             units = node.layer.units
-            a, b = bounds(units, among)[place : place + 2]
-            own = b - a
-        flops += node.layer.flops(inputs) * own // units
-        elements += sum(element_count(parameter.shape) for parameter in node.layer.parameters(inputs)) * own // units
+            a, b = bounds(units, among)[index : index + 2]
+            share = b - a
+        flops += node.layer.flops(inputs) * share // units
+        elements += sum(element_count(parameter.shape) for parameter in node.layer.parameters(inputs)) * share // units
     return flops, elements
 
 

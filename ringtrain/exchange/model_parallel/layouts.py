@@ -63,7 +63,7 @@ class GatheredRows:
 class GatheredColumns:
     """The columns of all ranks. count: rows, B; columns: the start of each rank's columns, and the end
 
-    ``own``: the output of the product, [B,k]; ``blocks`` of all ranks.
+    ``product``: the output of the product, [B,k]; ``blocks`` of all ranks.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GatheredColumns:
         self._edges = [count * column for column in columns]
         self._gather = collectives.gather(self._edges, f"of columns of {name}", dtype)
         self.blocks = self._gather.blocks(0, self._rows, self._widths)
-        self.own = self.blocks[collectives.rank]
+        self.product = self.blocks[collectives.rank]
 
     @cached_property
     def _scatter(self) -> ActivationCollective:
@@ -98,7 +98,7 @@ class GatheredColumns:
 
 
 class LocalRows:
-    """This rank's rows, in all columns. rows, columns: as above. ``own``: the output of the product, [B,k]"""
+    """This rank's rows, in all columns. rows, columns: as above. ``product``: the output of the product, [B,k]"""
 
     def __init__(self, collectives: ActivationCollectives, name: str, rows: Sequence[int], columns: Sequence[int]):
         self._collectives, self._name = collectives, name
@@ -109,7 +109,7 @@ class LocalRows:
         self._by_columns = [counts[rank] * column for column in columns]
         self._count = rows[-1] * columns[-1]
         self._forward = self._all_to_all(self._by_rows, self._by_columns, f"of rows of {name}")
-        self.own = self._forward.buffer[: self._by_rows[-1]].reshape((rows[-1], self._k))
+        self.product = self._forward.buffer[: self._by_rows[-1]].reshape((rows[-1], self._k))
         self._arrived = self._forward.blocks(size, self._rows, self._widths)
 
     def _all_to_all(self, out: Sequence[int], back: Sequence[int], name: str) -> ActivationCollective:

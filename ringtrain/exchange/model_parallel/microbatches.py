@@ -11,7 +11,7 @@ from ringtrain.exchange.settings import ExchangeSettings
 
 
 class MicrobatchLayout:
-    """The examples of one micro-batch, by rank: ``counts``; ``own`` of ``total`` are this rank's. Its collectives are
+    """The examples of one micro-batch, by rank: ``counts``; ``local`` of ``total`` are this rank's. Its collectives are
     prepared at their first use, and kept.
 
     ``examples``: the data-set index of each, after :meth:`gather_examples`.
@@ -21,7 +21,7 @@ class MicrobatchLayout:
         self._collectives = collectives
         self._prepared: dict[str, GatheredRows | GatheredColumns | LocalRows] = {}
         self.rows = [0, *accumulate(counts)]
-        self.total, self.own = self.rows[-1], counts[collectives.rank]
+        self.total, self.local = self.rows[-1], counts[collectives.rank]
         self.examples: Array | None = None
 
     def gather_examples(self, own_n: Array) -> None:
@@ -91,11 +91,11 @@ class MicrobatchLayouts:
         start, stop = self._settings.share(count, part, parts)
         return stop - start
 
-    def begin(self, own: int) -> MicrobatchLayout:
-        """Return the layout of the next micro-batch, in which this rank has ``own`` examples. After the last comes the
-        first again: a loss that is not finite is examined by computing all of them once more."""
+    def begin(self, local: int) -> MicrobatchLayout:
+        """Return the layout of the next micro-batch, of which this rank has ``local`` examples. The first follows the
+        last: a loss that is not finite is examined by computing all of them once more."""
         if not self._counts:
-            alone = [own if rank == self.collectives.rank else 0 for rank in range(self.collectives.size)]
+            alone = [local if rank == self.collectives.rank else 0 for rank in range(self.collectives.size)]
             self._current = MicrobatchLayout(ActivationCollectives(self._settings, live=False), alone)
             return self._current
         counts = self._counts[self._next % self._parts]

@@ -30,22 +30,22 @@ class RowBlock:
 
 
 class PartGather:
-    """``own``: this rank's arena, of the whole network or of its part."""
+    """``arena``: this rank's, of the whole network or of its part."""
 
-    def __init__(self, settings: ExchangeSettings, table: PlacementTable, own: Arena):
+    def __init__(self, settings: ExchangeSettings, table: PlacementTable, arena: Arena):
         self._ops, self._rank = settings.ops, settings.transport.rank
         guard, transport = settings.guard, settings.transport
         self._together = transport if guard is None else GuardedTransport(transport, guard)
-        self._front = table.own == 0
-        self._own = {span.name: span for span in own.spans}
+        self._front = table.index == 0
+        self._spans = {span.name: span for span in arena.spans}
         self._plan = [block for placement in table.placements[1:] for block in _blocks(placement, table)]
         widest = max((max(np.diff(b.edges)) * (b.stop - b.start) for b in self._plan), default=0)
         groups = max(len(block.ranks) for block in self._plan)
-        self._memory = [transport.scratch(int(widest), own.weights.dtype) for _ in range(groups)]
+        self._memory = [transport.scratch(int(widest), arena.weights.dtype) for _ in range(groups)]
 
-    def gather(self, own: Array | None, whole: Array | None) -> None:
+    def gather(self, source: Array | None, whole: Array | None) -> None:
         """Bring a flat array over the parts' arenas into one over the whole arena, on the ranks in front. Collective.
-        ``own``: None on a rank in front; ``whole``: None elsewhere."""
+        ``source``: None on a rank in front; ``whole``: None elsewhere."""
         self._ops.synchronize()
         for block in self._plan:
             parts = []
@@ -53,8 +53,8 @@ class PartGather:
                 shape = block.stop - block.start, block.edges[number + 1] - block.edges[number]
                 part = self._memory[number][: shape[0] * shape[1]].reshape(shape)
                 if rank == self._rank:
-                    assert own is not None, "this rank holds a part"
-                    self._ops.copy(self._rows(own, self._own[block.span.name], block), part)
+                    assert source is not None, "this rank holds a part"
+                    self._ops.copy(self._rows(source, self._spans[block.span.name], block), part)
                     self._ops.synchronize()
                 self._together.broadcast(part.reshape(-1), rank)
                 parts.append(part)
@@ -82,10 +82,10 @@ def _blocks(placement: LayerPlacement, table: PlacementTable) -> Iterator[RowBlo
                 yield RowBlock(span, placement.ranks, edges, start, min(start + rows, count))
 
 
-def own_part(own: Arena, whole: Sequence[Span], flat: np.ndarray) -> np.ndarray:
+def own_part(arena: Arena, whole: Sequence[Span], flat: np.ndarray) -> np.ndarray:
     """Return the elements of this rank's arena, in its order, from a flat host array over the whole network."""
-    part, found = np.zeros(own.count, flat.dtype), {span.name: span for span in whole}
-    for span in own.spans:
-        values = flat[found[span.name].start :][: found[span.name].count].reshape(span.parameter.whole_shape)
+    part, spans = np.zeros(arena.count, flat.dtype), {span.name: span for span in whole}
+    for span in arena.spans:
+        values = flat[spans[span.name].start :][: spans[span.name].count].reshape(span.parameter.whole_shape)
         part[span.start : span.start + span.count] = span.parameter.own(values).reshape(-1)
     return part

@@ -26,8 +26,8 @@ class PipelineFront(Pipeline):
     def _bind(self, arena: Arena, optimizer: Optimizer) -> tuple[list[str], int | None]:
         inner, ops, part = self._inner, self.settings.ops, self.table.part
         part.bind(arena)
-        self._arena, self._own = arena, frozenset(name for name, _ in part.parameters())
-        front = beginning(arena, len(self._own))
+        self._arena, self._front_names = arena, frozenset(name for name, _ in part.parameters())
+        front = beginning(arena, len(self._front_names))
         inner.bind(front, type(optimizer)(front.spans, optimizer.hyper))
         gather = self._gather
         self.owned_state = DividedState(
@@ -51,11 +51,11 @@ class PipelineFront(Pipeline):
         self._inner.before(iteration, examples, total)
 
     def before_read(self, span: Span) -> None:
-        if span.name in self._own:
+        if span.name in self._front_names:
             self._inner.before_read(span)
 
     def grad_ready(self, span: Span) -> None:
-        if span.name in self._own:
+        if span.name in self._front_names:
             self._inner.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:

@@ -51,7 +51,7 @@ class ChangePush(ParameterServer):
         self.serving = Meetings(self._endpoint, weights, add, self._push_rest)
         self.reducers = Reducers({}, others=[weights], messages=[self._endpoint])
         self._examples = ExampleShare()
-        self._since = self._made = 0  # updates since the last push; iterations
+        self._since = self._iterations = 0  # updates since the last push; iterations
         return update, [
             (
                 "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them "
@@ -85,12 +85,12 @@ class ChangePush(ParameterServer):
             self._endpoint.serve()
 
     def finish(self, iteration: int, lr: float) -> None:
-        self._made += 1
+        self._iterations += 1
         if not self._is_worker:
             with self._endpoint.exposed():
-                self._endpoint.keep_pace(self._made)
+                self._endpoint.keep_pace(self._iterations)
             return
-        if self._examples.here:  # a rank without examples makes no update
+        if self._examples.local:  # a rank without examples makes no update
             self._update.begin(lr)
             self._update.apply()
         self._since += 1

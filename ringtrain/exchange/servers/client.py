@@ -28,8 +28,8 @@ class ServerClient(ABC):
         """Send the change, and ask for weights."""
 
     @abstractmethod
-    def arrived(self, place: int) -> bool:
-        """Whether the weights of the bucket at this place have arrived since the last push."""
+    def arrived(self, index: int) -> bool:
+        """Whether the weights of the bucket at this index have arrived since the last push."""
 
     @abstractmethod
     def awaited(self) -> str:
@@ -57,8 +57,8 @@ class RemoteServer(ServerClient):
         self._announcement = transport.sends([(server, self._word)], tag)
         self._change = transport.sends([(server, part)], tag + 1)
         self._pulls = [
-            transport.recvs([(server, pulled[bucket.start : bucket.stop])], tag + TAGS + place)
-            for place, bucket in enumerate(buckets)
+            transport.recvs([(server, pulled[bucket.start : bucket.stop])], tag + TAGS + index)
+            for index, bucket in enumerate(buckets)
         ]
 
     def push(self) -> None:
@@ -72,8 +72,8 @@ class RemoteServer(ServerClient):
         self._word[0] = word
         self._announcement.start()
 
-    def arrived(self, place: int) -> bool:
-        return self._pulls[place].test()
+    def arrived(self, index: int) -> bool:
+        return self._pulls[index].test()
 
     def awaited(self) -> str:
         return f"{peers([self._server])} to send weights"
@@ -95,7 +95,7 @@ class LocalServer(ServerClient):
     def push(self) -> None:
         self._shard.push(self._change, self._pulled)
 
-    def arrived(self, place: int) -> bool:
+    def arrived(self, index: int) -> bool:
         return self._shard.answered
 
     def awaited(self) -> str:

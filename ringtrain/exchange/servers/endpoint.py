@@ -27,7 +27,7 @@ class Endpoint:
 
     def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena):
         transport, rank, dtype = settings.transport, settings.transport.rank, arena.weights.dtype
-        self._settings, self._arena, self._shards, self.own_ops = settings, arena, shards, shards.streams.own
+        self._settings, self._arena, self._shards, self.own_ops = settings, arena, shards, shards.streams.exchange
         self.shard = None
         if rank in roles.servers:
             clock, buckets = StalenessClock(roles.trainers, staleness_of(settings.config)), shards.buckets_of(rank)
@@ -35,11 +35,11 @@ class Endpoint:
         is_worker = rank in roles.trainers
         self.pulled = transport.scratch(arena.count, dtype) if is_worker else arena.weights[:0]
         self._clients = [self._client(server) for server in roles.servers if is_worker]
-        self._pulls = [(client, place) for client in self._clients for place in range(len(client.buckets))]
+        self._pulls = [(client, index) for client in self._clients for index in range(len(client.buckets))]
         self._home = {
-            span.name: at for at, (client, place) in enumerate(self._pulls) for span in client.buckets[place].spans
+            span.name: at for at, (client, index) in enumerate(self._pulls) for span in client.buckets[index].spans
         }
-        self._due: set[int] = set()  # places in _pulls of the weights that were asked for
+        self._due: set[int] = set()  # indices into _pulls of the weights that were asked for
         self.has_pushed, self.exposed_s = False, 0.0
 
     def _client(self, server: int) -> ServerClient:
@@ -84,9 +84,9 @@ class Endpoint:
     def _pull(self, at: int) -> None:
         if at not in self._due:
             return
-        client, place = self._pulls[at]
-        self._wait(lambda: client.arrived(place), client.awaited)
-        start, stop = client.buckets[place].start, client.buckets[place].stop
+        client, index = self._pulls[at]
+        self._wait(lambda: client.arrived(index), client.awaited)
+        start, stop = client.buckets[index].start, client.buckets[index].stop
         self._settings.ops.copy(self.pulled[start:stop], self._arena.weights[start:stop])
         self._due.remove(at)
 
@@ -104,12 +104,11 @@ class Endpoint:
         if self.shard is not None:
             self.shard.serve()
 
-    def keep_pace(self, made: int) -> None:
-        """Wait until a worker may have made so many updates: a dedicated server meets the workers at the same
-        iterations."""
+    def keep_pace(self, updates: int) -> None:
+        """Wait until a worker may have made ``updates``: so a dedicated server stays in the workers' iterations."""
         if self.shard is not None:
             clock = self.shard.clock
-            self._wait(lambda: clock.allows(made), lambda: texts.AWAITED_UPDATES(ranks=peers(clock.late(made))))
+            self._wait(lambda: clock.allows(updates), lambda: texts.AWAITED_UPDATES(ranks=peers(clock.late(updates))))
 
     def serve_until_quiet(self, meanwhile: Callable[[], None]) -> None:
         """Serve until all workers have said goodbye."""

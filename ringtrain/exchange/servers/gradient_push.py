@@ -16,7 +16,7 @@ deep learning using synchronous stochastic gradient descent, Intel 2016.
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, BucketUpdater
-from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducers
+from ringtrain.exchange.buckets.reducer import ForwardGate, Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.parameter_server import ParameterServer
 from ringtrain.exchange.servers.shards import Shards
@@ -39,8 +39,8 @@ class GradientPush(ParameterServer):
         forward = self._overlap == FORWARD
         self._gradients = shards.sums(grads, roles.trainers, self._serve)
         self._weights = shards.broadcasts(arena.weights, roles.trainers, self._serve, lowest_first=forward)
-        self._served = shards.places_of(settings.transport.rank)
-        self._pulls = InArrivalOrder(self._weights, self._served)
+        self._served = shards.indices_of(settings.transport.rank)
+        self._pulls = ForwardGate(self._weights, self._served)
         self._updates = BucketUpdater(settings, update, self._gradients, updated=self._send)
         self._missed = shards.broadcasts(arena.weights, roles.servers)
         self._gathers = shards.broadcasts(grads, range(settings.transport.size))
@@ -105,9 +105,9 @@ class GradientPush(ParameterServer):
         self._updates.apply_landed(exposed)
         self._weights.test(exposed)
 
-    def _send(self, place: int, exposed: bool) -> None:
-        if place in self._served:
-            self._weights.release(place, exposed)
+    def _send(self, index: int, exposed: bool) -> None:
+        if index in self._served:
+            self._weights.release(index, exposed)
 
     def _complete(self) -> None:
         self._updates.synchronize()

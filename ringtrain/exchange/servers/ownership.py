@@ -42,14 +42,14 @@ def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -
 
 
 def _within(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
-    found = []
+    pieces = []
     for span in spans:
         a, b = max(span.start, start), min(span.stop, stop)
         if (a, b) == (span.start, span.stop):
-            found.append(span)
+            pieces.append(span)
         elif a < b:
-            found.append(Span(f"{span.name}[{a - span.start}:{b - span.start}]", a, b, (b - a,), span.parameter))
-    return found
+            pieces.append(Span(f"{span.name}[{a - span.start}:{b - span.start}]", a, b, (b - a,), span.parameter))
+    return pieces
 
 
 def pieces_of(spans: Sequence[Span], parts: Sequence[Sequence[Span]]) -> dict[str, list[Span]]:
@@ -61,8 +61,8 @@ def pieces_of(spans: Sequence[Span], parts: Sequence[Sequence[Span]]) -> dict[st
 def _whole(spans: Sequence[Span], servers: int) -> list[list[Span]]:
     most = _least_bound([span.stop - span.start for span in spans], servers)
     parts: list[list[Span]] = []
-    for place, span in enumerate(spans):
-        left = len(spans) - place
+    for index, span in enumerate(spans):
+        left = len(spans) - index
         full = not parts or span.stop - parts[-1][0].start > most
         if full or left == servers - len(parts):  # one is left for each of the other servers
             parts.append([])
@@ -83,11 +83,11 @@ def _least_bound(counts: Sequence[int], parts: int) -> int:
 
 
 def _parts_under(counts: Sequence[int], most: int) -> int:
-    parts, held = 1, 0
+    parts, filled = 1, 0
     for count in counts:
-        if held + count > most:
-            parts, held = parts + 1, 0
-        held += count
+        if filled + count > most:
+            parts, filled = parts + 1, 0
+        filled += count
     return parts
 
 

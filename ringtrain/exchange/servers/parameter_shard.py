@@ -40,7 +40,7 @@ class ParameterShard:
     def _prepare(self, transport: Transport, peer: int, buckets: Sequence[Bucket], tag: int) -> list[Handle]:
         """A message a bucket: the peer computes with the first while the others arrive."""
         parts = [self.weights[bucket.start - self.start : bucket.stop - self.start] for bucket in buckets]
-        return [transport.sends([(peer, part)], tag + place) for place, part in enumerate(parts)]
+        return [transport.sends([(peer, part)], tag + index) for index, part in enumerate(parts)]
 
     def open(self, weights: Array) -> None:
         """Begin with these weights, flat over the arena, and receive changes from now on."""

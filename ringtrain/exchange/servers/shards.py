@@ -49,9 +49,9 @@ class Shards:
         """The buckets of one server, the arena's lowest first."""
         return [bucket for owner, bucket in reversed(self._owned) if owner == server]
 
-    def places_of(self, server: int) -> list[int]:
+    def indices_of(self, server: int) -> list[int]:
         """Indices into the buckets of every reducer of those that ``server`` owns, the arena's lowest first."""
-        return [place for place in reversed(range(len(self._owned))) if self._owned[place][0] == server]
+        return [index for index in reversed(range(len(self._owned))) if self._owned[index][0] == server]
 
     def sums(self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None) -> Reducer:
         """Return the reducer that brings the sums over ``members`` to the servers; ``meanwhile``: called while it
@@ -77,8 +77,8 @@ class Shards:
         schedules = {server: half(self._tree(server, members)) for server in range(len(self.parts))}
         first, self.free_tag = self.free_tag, self.free_tag + len(self._owned)
         reductions = [
-            self._reduction(what, schedules[server], buffer, bucket, first + place, meanwhile)
-            for place, (server, bucket) in enumerate(self._owned)
+            self._reduction(what, schedules[server], buffer, bucket, first + index, meanwhile)
+            for index, (server, bucket) in enumerate(self._owned)
         ]
         buckets, deadline_s = [bucket for _, bucket in self._owned], self._settings.config.deadline_s
         order = range(len(buckets))[::-1] if lowest_first else None
@@ -88,9 +88,9 @@ class Shards:
         self, what: str, schedule: Schedule, buffer: Array, bucket: Bucket, tag: int, meanwhile: Meanwhile
     ) -> Reduction:
         part = buffer[bucket.start : bucket.stop]
-        transport, own, guard = self._settings.transport, self.streams.own, self._settings.guard
+        transport, ops, guard = self._settings.transport, self.streams.exchange, self._settings.guard
         segment_bytes = self._settings.config.segment_bytes or segment_for(transport)
-        execution = Execution(schedule, transport, part, own.add, tag, segment_bytes, own, meanwhile=meanwhile)
+        execution = Execution(schedule, transport, part, ops.add, tag, segment_bytes, ops, meanwhile=meanwhile)
         return execution if guard is None else guard.watch(execution, "sum", part.dtype, part.size, what, bucket.name)
 
 

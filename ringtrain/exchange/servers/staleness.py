@@ -40,7 +40,7 @@ class StalenessClock:
         self.clock_lags: Counter[int] = Counter()
         self.version_lags: Counter[int] = Counter()
         self._pulled = dict.fromkeys(workers, 0)  # the version of each worker's last pull
-        self._held: list[int] = []  # in the order of their arrival
+        self._waiting: list[int] = []  # in the order of their arrival
 
     @property
     def version(self) -> int:
@@ -52,16 +52,16 @@ class StalenessClock:
 
     def arrive(self, worker: int) -> None:
         """Count an update of the worker, which waits to pull."""
-        if worker in self._held:
+        if worker in self._waiting:
             raise ValueError(f"worker {worker} is held at clock {self.clocks[worker]}, and gave another update")
         self.version_lags[self.version - self._pulled[worker]] += 1
         self.clocks[worker] += 1
-        self._held.append(worker)
+        self._waiting.append(worker)
 
     def release(self) -> list[int]:
         """Return the workers that may continue, and pull the weights of this moment."""
-        free = [worker for worker in self._held if self.allows(self.clocks[worker])]
-        self._held = [worker for worker in self._held if worker not in free]
+        free = [worker for worker in self._waiting if self.allows(self.clocks[worker])]
+        self._waiting = [worker for worker in self._waiting if worker not in free]
         for worker in free:
             self._pulled[worker] = self.version
             self.clock_lags[self.clocks[worker] - self.slowest] += 1
@@ -73,7 +73,7 @@ class StalenessClock:
 
     def late(self, clock: int) -> list[int]:
         """Return the workers that a worker at this clock waits for."""
-        return [worker for worker, own in self.clocks.items() if clock - own > (self.staleness or 0)]
+        return [worker for worker, updates in self.clocks.items() if clock - updates > (self.staleness or 0)]
 
     def lag(self) -> Lag:
         return Lag(dict(self.clock_lags), dict(self.version_lags), dict(self.clocks))

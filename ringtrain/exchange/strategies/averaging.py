@@ -118,7 +118,7 @@ class Averaging(Exchange):
         if self._together:
             self._updates.finish(lr)
             return
-        if self._averages.examples.here:
+        if self._averages.examples.local:
             self._update.begin(lr)
             self._update.apply()
         else:

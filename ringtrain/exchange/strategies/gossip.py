@@ -52,7 +52,7 @@ class Gossip(Exchange):
         )
         self._reduction = BucketedAllReduce(settings)
         self._partners = partners(transport.rank, settings.seed, transport.size)
-        self._here = 0  # examples of this iteration, on this rank
+        self._examples = 0  # examples of this iteration, on this rank
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ops, clip_norm = self._settings.ops, self._settings.clip_norm
@@ -78,7 +78,7 @@ class Gossip(Exchange):
         return local
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        self._here = examples
+        self._examples = examples
         self._averages.go_on()
         self._averages.examples = ExampleShare()  # all ranks count alike, also after a run that averaged
         partner = self._partners[iteration % len(self._partners)]
@@ -93,7 +93,7 @@ class Gossip(Exchange):
 
     def finish(self, iteration: int, lr: float) -> None:
         self._partner_weights.average()
-        if self._here:
+        if self._examples:
             self._update.begin(lr)
             self._update.apply()
         else:

@@ -19,8 +19,8 @@ class OuterOptimizer:
     def __init__(self, ops: Ops, momentum: float, lr: float):
         self._ops, self._rule = ops, UpdateRule("nesterov", momentum)
         self._numbers = ops.zeros((UPDATE_NUMBERS,), "float64")
-        for place, value in ((RATE, lr), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
-            ops.put((self._numbers[place : place + 1], value))
+        for index, value in ((RATE, lr), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
+            ops.put((self._numbers[index : index + 1], value))
         self.slots: dict = {}
 
     def bind(self, arena: Arena) -> None:

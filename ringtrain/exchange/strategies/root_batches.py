@@ -46,10 +46,10 @@ class RootBatches(BatchSource):
         return [(rank, *_extent(self._cuts[rank])) for rank in self._others]
 
     def _host(self, name: str, like: np.ndarray, count: int) -> np.ndarray:
-        held = self._memory.get(name)
-        if held is None or len(held) < count:
-            held = self._memory[name] = np.empty((count, *like.shape[1:]), like.dtype)
-        return held[:count]
+        memory = self._memory.get(name)
+        if memory is None or len(memory) < count:
+            memory = self._memory[name] = np.empty((count, *like.shape[1:]), like.dtype)
+        return memory[:count]
 
     def loss_gradient(self, micro: int, logits, labels, loss: Callable):
         if self._is_root:
@@ -61,22 +61,22 @@ class RootBatches(BatchSource):
 
     def _loss_of_all(self, micro: int, logits, loss: Callable):
         """Outputs, labels and gradients lie one rank after another."""
-        cuts = {rank: own[micro] for rank, own in self._cuts.items() if micro < len(own)}
+        cuts = {rank: rank_cuts[micro] for rank, rank_cuts in self._cuts.items() if micro < len(rank_cuts)}
         count = sum(stop - start for start, stop in cuts.values())
         outputs = self._space("logits", (count, *logits.shape[1:]))
         shape, values = self._labels.shape[1:], self._labels.dtype.kind == "f"
         labels = self._space("labels", (count, *shape), self._ops.dtype if values else self._labels.dtype)
-        places, at = {}, 0
+        rows, at = {}, 0
         for rank, (start, stop) in cuts.items():
-            places[rank] = slice(at, at + stop - start)
-            self._ops.upload(self._labels[start:stop].astype(labels.dtype, copy=False), labels[places[rank]])
+            rows[rank] = slice(at, at + stop - start)
+            self._ops.upload(self._labels[start:stop].astype(labels.dtype, copy=False), labels[rows[rank]])
             at += stop - start
         others = [rank for rank in cuts if rank != ROOT]
-        self._receive([(rank, outputs[places[rank]]) for rank in others])
-        self._ops.copy(logits, outputs[places[ROOT]])
+        self._receive([(rank, outputs[rows[rank]]) for rank in others])
+        self._ops.copy(logits, outputs[rows[ROOT]])
         dlogits = loss(outputs, labels)
-        self._send([(rank, dlogits[places[rank]]) for rank in others])
-        return dlogits[places[ROOT]]
+        self._send([(rank, dlogits[rows[rank]]) for rank in others])
+        return dlogits[rows[ROOT]]
 
     def _send(self, moves: list) -> None:
         self.bytes_sent += self._move(self._transport.sends, moves)

@@ -20,7 +20,7 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
-from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, Reducers
+from ringtrain.exchange.buckets.reducer import ForwardGate, Reducer, Reducers
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.settings import ExchangeSettings
@@ -58,7 +58,7 @@ class Sharded(Exchange):
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
-            self._algorithm, transport, self._streams.own, buckets, config.segment_bytes, self._settings.guard
+            self._algorithm, transport, self._streams.exchange, buckets, config.segment_bytes, self._settings.guard
         )
         owned, ops = halves.owned(transport.rank), self._settings.ops
         total, scale = self._sum_over_ranks.square_norm, self._settings.scale
@@ -70,7 +70,7 @@ class Sharded(Exchange):
         deadline_s, streams = config.deadline_s, self._streams
         self._gradients = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
         self._weights = Reducer(buckets, gathers, deadline_s, streams=streams, order=lowest_first)
-        self._coming = InArrivalOrder(self._weights)
+        self._coming = ForwardGate(self._weights)
         if not self.facts.state_is_local:
             self._state = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
         self.rehearsed = [self._update]
@@ -122,10 +122,10 @@ class Sharded(Exchange):
         if self._at_once:
             sums.wait_all()
             self._update.begin(lr)
-            return (sums.buckets[place] for place in order)
+            return (sums.buckets[index] for index in order)
         self._update.begin(lr)
         sums.start()
-        return (sums.arrive(place) for place in order)
+        return (sums.arrive(index) for index in order)
 
     def synchronize(self) -> None:
         self._coming.wait_all()

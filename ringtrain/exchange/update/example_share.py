@@ -4,20 +4,20 @@ import numpy as np
 
 
 class ExampleShare:
-    """Counts examples since the last average. ``here``: of this iteration on this rank; ``counts``: this rank's, and
+    """Counts examples since the last average. ``local``: of this iteration on this rank; ``counts``: this rank's, and
     those of all ranks."""
 
     def __init__(self) -> None:
-        self.here, self.counts = 0, np.zeros(2, np.int64)
+        self.local, self.counts = 0, np.zeros(2, np.int64)
 
     def __bool__(self) -> bool:
         """Whether any rank has seen an example."""
         return bool(self.counts[1] > 0)
 
-    def add(self, here: int, total: int) -> None:
+    def add(self, local: int, total: int) -> None:
         """Count an iteration of ``total`` examples."""
-        self.here = here
-        self.counts += here, total
+        self.local = local
+        self.counts += local, total
 
     @property
     def share(self) -> float:

@@ -35,15 +35,15 @@ class OwnedUpdate:
     grads:     flat, over the arena
     pieces:    the elements that this rank updates
     clip_norm: the largest norm of the gradients; None for no limit
-    total:     from the sum of squares of this rank's gradients to that of all that are clipped together; None: they are
-               these
+    total:     maps this rank's sum of squares to the sum over all gradients that are clipped together; None: this rank
+               has them all
     scale:     the factor that the gradients are divided by; None: 1
     add_norms: adds the squares of a layerwise optimizer's norms over the ranks that have parts of the same parameters,
                a flat float64 array of the host, in place; None: this rank updates whole parameters
 
     ``slots``: name → the optimizer's state, one piece after the other, ``nbytes`` in all. ``trained``: the pieces
     without running statistics. ``numbers``: see :mod:`ringtrain.ops.update`. ``guard``: the totals of the loss of one
-    rank alone, by which an update is left out; None: whoever begins an update has looked at the loss.
+    rank alone, by which an update is left out; None: the loss has been checked before an update begins.
 
     An update is one :meth:`begin`, and then :meth:`apply` for each element once.
     """
@@ -88,8 +88,8 @@ class OwnedUpdate:
     def step(self, count: int) -> None:
         self._ops.put((self._number(UPDATES), float(count)))
 
-    def _number(self, place: int) -> Array:
-        return self.numbers[place : place + 1]
+    def _number(self, index: int) -> Array:
+        return self.numbers[index : index + 1]
 
     @property
     def rate_1(self) -> Array:
@@ -134,8 +134,8 @@ class OwnedUpdate:
         """The sum of squares of all gradients that are clipped together."""
         self._ops.gradient_squares(self._grads, self.trained, self._square_sum)
         if self._total is not None:
-            own = float(self._ops.to_host(self._square_sum)[0])
-            self._ops.put((self._square_sum, self._total(own)))
+            local = float(self._ops.to_host(self._square_sum)[0])
+            self._ops.put((self._square_sum, self._total(local)))
         return self._square_sum
 
     def apply(self, start: int = 0, stop: int | None = None) -> None:
@@ -185,8 +185,8 @@ class OwnedUpdate:
         return [OwnedArray(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
 
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
-    def place(self, name: str, flat: Array) -> None:
-        """Copy this rank's part of a slot to its place in ``flat``, an array over the arena."""
+    def copy_slot(self, name: str, flat: Array) -> None:
+        """Copy this rank's part of a slot into ``flat``, an array over the arena."""
         for (start, stop), slots in self._states:
             self._ops.copy(slots[name], flat[start:stop])
 
@@ -200,7 +200,7 @@ class OwnedUpdate:
         return {STEP: self.step, **{name: self._gathered(name, flat, gather) for name in self.slots}}
 
     def _gathered(self, name: str, flat: Array, gather: Callable[[], None]) -> np.ndarray:
-        self.place(name, flat)
+        self.copy_slot(name, flat)
         gather()
         return self._ops.to_host(flat)
 
@@ -218,13 +218,13 @@ def everything(arena: Arena) -> list[Piece]:
     return [(0, arena.count)] if arena.count else []
 
 
-def check_names(found: Collection[str], wanted: Collection[str], optional: Collection[str] = ()) -> None:
+def check_names(names: Collection[str], wanted: Collection[str], optional: Collection[str] = ()) -> None:
     """Raises CheckpointError where a state of these names is another optimizer's or another strategy's: it must have
     the wanted names, and may have the optional ones. The step, which every state has, may be left out."""
-    found, wanted = {STEP, *found}, {STEP, *wanted}
-    if not wanted <= found <= wanted | set(optional):
+    names, wanted = {STEP, *names}, {STEP, *wanted}
+    if not wanted <= names <= wanted | set(optional):
         raise CheckpointError(
-            f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
+            f"the checkpoint's optimizer keeps {', '.join(sorted(names))}, this run's keeps "
             f"{', '.join(sorted(wanted))}: resume with the --optimizer, the --sync and the --compress that wrote it"
         )
 
