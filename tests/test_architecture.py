@@ -61,7 +61,7 @@ ORDER = {
     "proof shared_memory stream",
     "config": "option exchange record resolve",
     "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
-    "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
+    "exchange": "compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding python_script mpirun slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "

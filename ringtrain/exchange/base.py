@@ -45,7 +45,7 @@ class Roles:
         return (0 if rank == self.loader else None), 1
 
     def whole(self, size: int) -> tuple[int, ...]:
-        """Return those of ``size`` ranks that hold the whole network."""
+        """Return the ranks, among ``size``, that hold the whole network."""
         return tuple(rank for rank in range(size) if rank not in self.parts)
 
 

@@ -6,7 +6,7 @@ summed.
 
 With ``ema`` each update ends with ema = ema·d + (1-d)·w, of every element, running statistics included.
 
-Formulas, where lr and decay have been multiplied by those of the parameter:
+Formulas, where lr and decay have been multiplied by the parameter's:
 
     sgd       g' = g + decay·w      v = momentum·v + g'     w -= lr·v
     nesterov  the same g' and v                             w -= lr·(g' + momentum·v)
@@ -115,8 +115,8 @@ class Optimizer(ABC):
     ) -> None:
         """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
         Gradients may be overwritten. ``numbers``: of this update (:mod:`ringtrain.ops.update`). ``squares``: memory for
-        those of a layerwise rule, by :func:`make_squares`; ``summed``: they are in it, else the elements are those of
-        whole parameters.
+        the sums of squares of a layerwise rule, by :func:`make_squares`; ``summed``: they are in it, else the elements
+        are whole parameters.
         """
 
     def within(self, start: int, stop: int) -> tuple[UpdateRange, ...]:

@@ -13,7 +13,6 @@ from ringtrain.allreduce.wire_formats import make_wire, warm_up
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
 from ringtrain.collectives.shared_memory import or_nearest_over_messages
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import stream_pair
@@ -92,7 +91,7 @@ class BucketedAllReduce(GradientReduction):
 
     def prepare(self, buffer: Array, pieces: Sequence[Piece], tag: int, names: Sequence[str] = ()) -> list[Reduction]:
         """Return the all-reduce of each slice of ``buffer``, under tags from ``tag`` on; ``names`` of the slices, for
-        messages. ``notes`` are those of the last call. Collective."""
+        messages. ``notes`` are of the last call. Collective."""
         algorithm, note = or_nearest_over_messages(
             self._transport, buffer, self.algorithm, range(tag, tag + len(pieces))
         )
@@ -144,12 +143,8 @@ class BucketedAllReduce(GradientReduction):
 def _sizes(reasons: dict[int, str]) -> str:
     """ "1.5 MiB, 4 MiB (measured 1.2 ms; mpi 1.5 ms)" """
     sizes = sorted(reasons)
-    named = (
-        ", ".join(map(format_bytes, sizes))
-        if len(sizes) < 4
-        else texts.FROM_TO(least=format_bytes(sizes[0]), most=format_bytes(sizes[-1]))
-    )
-    why = reasons[sizes[-1]]
-    if len(sizes) > 1:
-        return f"{named} (at {format_bytes(sizes[-1])}: {why})"
-    return f"{named} ({why})"
+    words, why = [format_bytes(size) for size in sizes], reasons[sizes[-1]]
+    if len(sizes) == 1:
+        return f"{words[0]} ({why})"
+    every = ", ".join(words) if len(sizes) < 4 else f"{words[0]} to {words[-1]}"
+    return f"{every} (at {words[-1]}: {why})"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
@@ -17,8 +16,8 @@ class BucketUpdater:
     """Updates the weights of each bucket when its sum has arrived.
 
     sums:  of the gradients, over the whole arena
-    whole: update all buckets at once, when the last sum has arrived: whenever another rank dies, the state is that of a
-           finished iteration
+    whole: update all buckets at once, when the last sum has arrived: whenever another rank dies, this rank has the
+           state of a finished iteration
     updated: called with the index of each bucket that is updated, and ``exposed``, as in :meth:`Reducer.test`
 
     With overlap FORWARD :meth:`finish` leaves each bucket's update to :meth:`before_read`. A norm, and the check for
@@ -96,9 +95,7 @@ class BucketUpdater:
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:
     if clip_norm is None and scale is None:
         return "--overlap forward is backward here: with --elastic no update is left half done"
-    quantity = (
-        texts.CLIP_FACTOR(norm=clip_norm)
-        if clip_norm is not None
-        else "whether the gradient of a scaled loss (--precision float16) is finite"
-    )
+    quantity = "whether the gradient of a scaled loss (--precision float16) is finite"
+    if clip_norm is not None:
+        quantity = f"the factor of --clip-norm {clip_norm:g}"
     return f"--overlap forward is backward here: {quantity} is known when all gradients have arrived"

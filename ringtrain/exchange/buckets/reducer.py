@@ -294,7 +294,7 @@ class Reducers:
         return Reducers(self.training, self._others, (*self._messages, messages), *rest)
 
     def traffic(self) -> Traffic:
-        """Return the bytes and the seconds of training, without those of a gathered state."""
+        """Return the bytes and the seconds of training, without a gathered state's."""
         rows = [row for name, reducer in self.training.items() if self._buckets for row in reducer.traffic(name)]
         return Traffic(
             sum(one.bytes_sent for one in self._counted),

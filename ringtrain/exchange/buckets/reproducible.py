@@ -38,7 +38,7 @@ from ringtrain.transport.base import Transport
 class ReproducibleAllReduce(GradientReduction):
     """Prepares sums of the gradients of shards in one order, whatever the number of ranks.
 
-    ``shards``: those of this rank, start:stop. ``nbytes``: once bound, its memory in addition to the buffer. Raises
+    ``shards``: this rank's, start:stop. ``nbytes``: once bound, its memory in addition to the buffer. Raises
     ConfigError for more ranks than shards, and for an algorithm that adds in another order. Collective.
     """
 

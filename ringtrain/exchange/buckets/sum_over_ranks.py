@@ -21,7 +21,8 @@ class SumOverRanks:
         return float(self._number[0])
 
     def square_norm(self, local: float) -> float:
-        """Return the sum of squares of all gradients that are clipped together, from that of this rank's elements."""
+        """Return the sum of squares of all gradients that are clipped together; ``local``: the sum over this rank's
+        elements."""
         squares = self(local)
         return squares if self._add_external is None else self._add_external(squares)
 

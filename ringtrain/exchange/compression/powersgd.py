@@ -146,7 +146,7 @@ IDLE, FIRST, SECOND = range(3)
 
 
 class _PowerSGDSum(Reduction):
-    """The sum of one bucket. ``group``: those of all buckets, in the order in which they start."""
+    """The sum of one bucket. ``group``: the sums of all buckets, in the order in which they start."""
 
     algorithm, transport = "PowerSGD", MESSAGES
 

@@ -5,12 +5,12 @@ It sends k = ceil(ratio · n) of a parameter's n elements, and every rank choose
 1. residual += gradient.
 2. The k largest elements of the residual move to the rank's slot: k values and k indices. The residual is 0 there.
 3. An all-gather brings all slots to every rank.
-4. sum = 0; rank 0's pairs are added to it, then those of rank 1, and so on: the same bits everywhere.
+4. sum = 0; rank 0's pairs are added to it, then rank 1's, and so on: the same bits everywhere.
 
 The choice is by parameter, not by bucket: so learning does not depend on the buckets, and a layer with small gradients
 has its share.
 
-Bytes a rank sends, of n float32: (p-1) · 8k, and those of uncompressed parameters. An all-reduce sends 2(p-1)/p · 4n:
+Bytes a rank sends, of n float32: (p-1) · 8k, and the uncompressed parameters. An all-reduce sends 2(p-1)/p · 4n:
 a ratio of 1/p sends as much, and takes time for the choice.
 
 Source: Stich, Cordonnier & Jaggi, Sparsified SGD with memory, NeurIPS 2018; Lin et al., Deep gradient compression, ICLR
@@ -52,8 +52,8 @@ def gather_for(algorithm: str, transport: Transport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One parameter. ``sent``: memory for the pairs that this rank sends; ``gathered``: for those of all ranks, in rank
-    order."""
+    """One parameter. ``sent``: memory for the pairs that this rank sends; ``gathered``: for the pairs of all ranks, in
+    rank order."""
 
     gradient: Array
     residual: Array

@@ -36,8 +36,8 @@ Id = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What precedes a message. count: its examples; total, valid: examples of the iteration's batch, and those of them
-    with a label."""
+    """What precedes a message. count: its examples; total, valid: examples of the iteration's batch, and the labelled
+    ones."""
 
     iteration: int
     place: int
@@ -222,7 +222,7 @@ class ActivationChannel:
 
 
 class HeaderSender:
-    """Sends one header after another to ``peers``, and counts its bytes with those of the channel."""
+    """Sends one header after another to ``peers``, and adds its bytes to the channel's."""
 
     def __init__(self, channel: ActivationChannel, transport: Transport, peers: Sequence[int], tag: int):
         self._channel, self._numbers = channel, np.zeros(HEADER, np.int64)

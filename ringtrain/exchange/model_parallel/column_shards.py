@@ -69,7 +69,7 @@ class ColumnShards:
             self._ops.scale(self._arena.grads[start:stop], factor)
 
     def apply(self, lr: float) -> None:
-        """Update this rank's columns. Norms of parameters are those of all ranks' columns."""
+        """Update this rank's columns. Norms of parameters are over all ranks' columns."""
         self._newer = True
         self.update.begin(lr)
         self.update.apply()

@@ -1,4 +1,4 @@
-"""The optimizer's state of a network of which ranks share, or do not all hold, the last layers."""
+"""The optimizer's state of a network whose last layers are shared by ranks, or held by some."""
 
 from collections.abc import Callable, Collection
 

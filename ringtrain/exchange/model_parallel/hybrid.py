@@ -178,7 +178,7 @@ class Hybrid(Exchange):
         self._columns.apply(lr)
 
     def _add_columns(self, squares: float) -> float:
-        """Add the square norm of the columns' gradients to that of the inner exchange's gradients."""
+        """Add the square norm of the columns' gradients to the inner exchange's."""
         squares += self._columns.square_sum()
         self._norm = math.sqrt(squares)
         return squares

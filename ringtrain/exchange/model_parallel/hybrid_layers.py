@@ -147,7 +147,7 @@ def trailing(plan: Sequence[Node], known: dict[str, Shape]) -> int | None:
 
 
 def divided(graph: Graph, first: int, layouts: MicrobatchLayouts, columns: ColumnShards | None) -> Graph:
-    """Return the graph with node ``first`` of the plan, and all after it, divided among ranks; ``columns`` as those of
+    """Return the graph with node ``first`` of the plan, and all after it, divided among ranks; ``columns`` as in
     :class:`ColumnParallelLinear`."""
     before, after = graph.plan[:first], graph.plan[first:]
     last = max(i for i, node in enumerate(after) if isinstance(node.layer, Linear))

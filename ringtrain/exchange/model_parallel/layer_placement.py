@@ -37,8 +37,8 @@ Part = tuple[int, int, int]  # layers start:stop of the plan, and how many ranks
 
 @dataclass(frozen=True, slots=True)
 class LayerPlacement:
-    """These ranks hold layers ``start:stop`` of the plan. Those of the first placement hold all columns, and a part of
-    the batch each; those of another divide the columns of each layer: ``bounds(columns, len(ranks))``."""
+    """These ranks hold layers ``start:stop`` of the plan. Ranks of the first placement hold all columns, and a part of
+    the batch each; ranks of another divide the columns of each layer: ``bounds(columns, len(ranks))``."""
 
     ranks: tuple[int, ...]
     start: int
@@ -146,8 +146,8 @@ def _units(graph: Graph, start: int, stop: int) -> dict[str, int]:
 
 
 def most_ranks(graph: Graph, start: int, stop: int) -> int:
-    """Return how many ranks can divide these layers, each with a column of every fully connected one. It is 1 if there
-    are other layers among them than those of hybrid, or branches."""
+    """Return how many ranks can divide these layers, each with a column of every fully connected one. It is 1 if
+    hybrid does not divide one of these layers, or if there are branches."""
     return min(_units(graph, start, stop).values()) if _divisible(graph, start, stop) else 1
 
 
@@ -225,7 +225,7 @@ def _span(graph: Graph, start: int, stop: int) -> str:
 
 
 def _columns(graph: Graph, start: int, stop: int, index: int, among: int) -> str:
-    """Return the columns of the rank at this index ``among`` those of its part."""
+    """Return the columns of rank ``index`` of the ``among`` ranks that divide a part."""
     edges = {name: bounds(units, among)[index : index + 2] for name, units in _units(graph, start, stop).items()}
     columns = (f"{a}:{b} of {name}" for name, (a, b) in edges.items())
     return f"columns {', '.join(columns)}"

@@ -18,7 +18,6 @@ from itertools import pairwise
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
-from ringtrain.exchange import texts
 from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollective, ActivationCollectives
 
 
@@ -83,7 +82,7 @@ class GatheredColumns:
 
     @cached_property
     def _scatter(self) -> ActivationCollective:
-        return self._collectives.scatter(self._edges, texts.GRADIENTS_TO(layer=self._name))
+        return self._collectives.scatter(self._edges, f"of gradients to {self._name}")
 
     def gather(self, y_BK: Array) -> None:
         self._collectives.run(self._gather)
@@ -118,7 +117,7 @@ class LocalRows:
 
     @cached_property
     def _backward(self) -> ActivationCollective:
-        return self._all_to_all(self._by_columns, self._by_rows, texts.GRADIENTS_TO(layer=self._name))
+        return self._all_to_all(self._by_columns, self._by_rows, f"of gradients to {self._name}")
 
     def gather(self, y_nK: Array) -> None:
         self._run(self._forward)

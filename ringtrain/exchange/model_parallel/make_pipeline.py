@@ -35,10 +35,10 @@ def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSett
     norm = SumOverRanks(settings)
 
     def add_parts(squares: float) -> float:
-        """Add the square norm of all parts behind to that of the layers in front, which every rank there has."""
+        """Add the square norm of all parts behind to the layers' in front, which every rank there has."""
         return norm(0.0 if transport.rank else squares)
 
-    # The guard numbers the collectives of all ranks; those of some ranks are not among them.
+    # The guard numbers the collectives of all ranks, and knows no collectives of some ranks.
     within = replace(
         settings,
         transport=front or OutsideFront(len(ranks)),

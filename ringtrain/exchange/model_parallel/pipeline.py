@@ -103,7 +103,7 @@ class Pipeline(Exchange):
 
     @abstractmethod
     def _weights(self) -> tuple[Array | None, Array | None]:
-        """Return the weights over this rank's part, and those over the whole network, of which it has one."""
+        """Return the weights over this rank's part, or else over the whole network; the other is None."""
 
     def _synchronize_front(self) -> None:
         """Make the weights of the layers in front current."""

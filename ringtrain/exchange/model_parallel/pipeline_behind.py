@@ -46,7 +46,7 @@ class PipelineBehind(Pipeline):
         super().prepare(graph)
         settings, self.part = self.settings, self.table.part
         group = settings.transport.lasting_group(self.table.ranks)
-        assert group is not None, "this rank is among those of its layers"
+        assert group is not None, "this rank holds its layers"
         self.group = group
         within = replace(settings, transport=group, guard=None, share=_row_share, accumulate=1)
         if self.group.size > 1:

@@ -70,7 +70,7 @@ class PipelineFront(Pipeline):
 
 
 class FrontServing(MessageServing):
-    """The service of a rank in front: that of the strategy there. ``say_goodbye``: tells the ranks behind that no
+    """The service of a rank in front, by the strategy there. ``say_goodbye``: tells the ranks behind that no
     message comes until the next meeting is over; the stage of this rank sets it."""
 
     def __init__(self, inner: Serving):

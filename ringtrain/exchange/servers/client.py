@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ringtrain.arrays import Array
-from ringtrain.exchange import texts
 from ringtrain.exchange.servers.mailbox import GOODBYE, PUSH, TAGS
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.nn.buckets import Bucket
@@ -100,4 +99,4 @@ class LocalServer(ServerClient):
 
     def awaited(self) -> str:
         clock = self._shard.clock
-        return texts.AWAITED_UPDATES(ranks=peers(clock.late(clock.clocks[self._rank])))
+        return f"{peers(clock.late(clock.clocks[self._rank]))} to give an update"

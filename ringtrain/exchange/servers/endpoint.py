@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.servers.client import LocalServer, RemoteServer, ServerClient
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
@@ -108,7 +107,7 @@ class Endpoint:
         """Wait until a worker may have made ``updates``: so a dedicated server stays in the workers' iterations."""
         if self.shard is not None:
             clock = self.shard.clock
-            self._wait(lambda: clock.allows(updates), lambda: texts.AWAITED_UPDATES(ranks=peers(clock.late(updates))))
+            self._wait(lambda: clock.allows(updates), lambda: f"{peers(clock.late(updates))} to give an update")
 
     def serve_until_quiet(self, meanwhile: Callable[[], None]) -> None:
         """Serve until all workers have said goodbye."""

@@ -1,4 +1,4 @@
-"""Workers push gradients; each server sums those of its shard, updates it, and sends the weights back. Exact.
+"""Workers push gradients; each server sums the gradients of its shard, updates it, and sends the weights back. Exact.
 
 A server adds gradients in the order of ranks, whichever arrive first, and answers when all workers have pushed:
 staleness 0. It alone has the optimizer's state of its shard. Norms are made of the sums of squares of all shards.
@@ -14,7 +14,6 @@ Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls 
 deep learning using synchronous stochastic gradient descent, Intel 2016.
 """
 
-from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE, BucketUpdater
 from ringtrain.exchange.buckets.reducer import ForwardGate, Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
@@ -59,10 +58,8 @@ class GradientPush(ParameterServer):
         if not forward or settings.clip_norm is None:
             return update, []
         return update, [
-            (
-                "with --overlap forward servers send buckets back when all gradients have arrived: only then is "
-                f"{texts.CLIP_FACTOR(norm=settings.clip_norm)} known"
-            )
+            "with --overlap forward servers send buckets back when all gradients have arrived: only then is "
+            f"the factor of --clip-norm {settings.clip_norm:g} known"
         ]
 
     def _spans_of(self, names: frozenset[str]) -> frozenset[str]:

@@ -6,7 +6,7 @@ reads its weights (:mod:`ringtrain.exchange.buckets.deferred_update`).
 
 With ``--reproducible`` sums are over shards of the batch in place of ranks, in one tree: bitwise the same at any number
 of ranks (:mod:`ringtrain.exchange.buckets.reproducible`). With ``--wire`` messages and sums are rounded to 16 bits: the
-weights of all ranks stay equal, but differ from those of a run on one rank.
+weights of all ranks stay equal, but differ from a run's on one rank.
 """
 
 from dataclasses import replace

@@ -10,7 +10,7 @@ step* the average is the direction of a step (:mod:`ringtrain.exchange.strategie
 
 An evaluation or a checkpoint within a period sees the mean of that moment; each rank goes on with its own state.
 
-Bytes: those of an all-reduce every H iterations, for the weights and for each averaged array of state. Means are made
+Bytes: one all-reduce every H iterations, for the weights and for each averaged array of state. Means are made
 in the memory of the gradients. Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
 
 Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin et al., Don't use large mini-batches,
@@ -20,14 +20,13 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 from dataclasses import replace
 
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.outer_optimizer import OuterOptimizer
-from ringtrain.exchange.strategies.rank_averages import AVERAGE, RankAverages
+from ringtrain.exchange.strategies.rank_averages import AVERAGE, MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -80,7 +79,7 @@ class Averaging(Exchange):
                 "--average-from"
             )
         )
-        of_mean = texts.MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
+        of_mean = MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
         self.facts = replace(
             self.facts,
             exact=self.facts.exact and linear,

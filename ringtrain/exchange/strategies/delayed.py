@@ -9,7 +9,7 @@
 
 An iteration ends with the update by the sum of the iteration before. Then its own gradients are copied to the free
 buffer, and their exchange starts. Weights are the same on all ranks at all times. The pending gradient belongs to the
-state, so a resumed run goes on exactly. Evaluations see the weights without it; that of the last iteration is never
+state, so a resumed run goes on exactly. Evaluations see the weights without it; the last iteration's gradient is never
 applied.
 
 Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.

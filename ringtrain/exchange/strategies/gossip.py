@@ -1,4 +1,4 @@
-"""Each iteration a rank averages its weights with those of one other rank, then updates them by its own gradient.
+"""Each iteration a rank averages its weights with another rank's, then updates them by its own gradient.
 Approximate.
 
 1.  At the start of an iteration a rank and its partner of that iteration send each other their weights. These travel
@@ -20,13 +20,13 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from ringtrain.exchange import tags, texts
+from ringtrain.exchange import tags
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_pairs import partners
-from ringtrain.exchange.strategies.rank_averages import RankAverages
+from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
@@ -37,7 +37,7 @@ from ringtrain.transport.waiting import wait_for
 
 
 class Gossip(Exchange):
-    """Averages this rank's weights with those of one partner in each iteration."""
+    """Averages this rank's weights with one partner's in each iteration."""
 
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
@@ -71,7 +71,7 @@ class Gossip(Exchange):
             before_close=self._partner_weights.free,
         )
         state_bytes = self._update.nbytes + self._partner_weights.nbytes
-        notes = [*self._reduction.notes, *([texts.MEAN_ASIDE] if met else [])]
+        notes = [*self._reduction.notes, *([MEAN_ASIDE] if met else [])]
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def denominator(self, local: float, total: float) -> float:

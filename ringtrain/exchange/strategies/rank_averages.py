@@ -12,6 +12,7 @@ from ringtrain.nn.arena import Arena
 
 WEIGHTS, EXAMPLES = "weights", "examples"
 AVERAGE = "average"
+MEAN_ASIDE = "evaluations and checkpoints see the mean of all ranks' weights; each rank goes on with its own"
 
 
 class RankAverages(RankState):

@@ -6,7 +6,7 @@
 3.  The second half gathers the weights. With ``--overlap forward`` they travel while the next forward pass computes,
     the lowest layers first, and each layer waits for its own.
 
-Bytes: those of an all-reduce. Memory: weights and gradients, and the optimizer's state divided by the ranks. Shards
+Bytes: an all-reduce's. Memory: weights and gradients, and the optimizer's state divided by the ranks. Shards
 are cut without regard to parameters: norms, of a whole gradient or a whole parameter, are made of the sums of squares
 of all shards. The whole state is gathered for a checkpoint by the second half too, in the memory of the gradients.
 
@@ -16,7 +16,6 @@ Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
@@ -92,7 +91,7 @@ class Sharded(Exchange):
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """Say how much of the optimizer's state, ``nbytes`` an element, each rank keeps."""
         least, most, whole = (format_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
-        each = most if least == most else texts.FROM_TO(least=least, most=most)
+        each = most if least == most else f"{least} to {most}"
         return f"sharded by {self._algorithm}: a rank keeps {each} of the optimizer's {whole}"
 
     def before(self, iteration: int, examples: int, total: int) -> None:

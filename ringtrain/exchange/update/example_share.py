@@ -4,8 +4,8 @@ import numpy as np
 
 
 class ExampleShare:
-    """Counts examples since the last average. ``local``: of this iteration on this rank; ``counts``: this rank's, and
-    those of all ranks."""
+    """Counts examples since the last average. ``local``: of this iteration on this rank; ``counts``: this rank's,
+    and all ranks'."""
 
     def __init__(self) -> None:
         self.local, self.counts = 0, np.zeros(2, np.int64)

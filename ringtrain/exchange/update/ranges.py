@@ -34,7 +34,7 @@ def elements(pieces: Sequence[Piece]) -> int:
 
 
 def trained_pieces(spans: Sequence[Span]) -> list[Piece]:
-    """Return the pieces of the arena that are trained: running statistics have no gradient to clip, and that of frozen
-    parameters does not count."""
+    """Return the pieces of the arena that are trained: running statistics have no gradient to clip, and frozen
+    parameters do not count."""
     trained = (span for span in spans if span.parameter.role != "statistic" and not span.parameter.frozen)
     return join([(span.start, span.stop) for span in trained])
